@@ -1,0 +1,41 @@
+# `make run` and `make test` need only make and Python 3.11 or newer; they set up the rest in .venv.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint format bench clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+# Holds the digest of what was installed, so that a touched but unchanged file installs nothing.
+STAMP := $(VENV)/.installed
+INPUTS := pyproject.toml constraints.txt
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make .venv and install everything in it (quick when done)
+
+$(STAMP): $(INPUTS) scripts/setup.sh
+	@scripts/setup.sh $(VENV) $(STAMP) $(INPUTS)
+
+run: $(STAMP) ## Show what Levada does: a day of jobs on a mixed cluster
+	@$(BIN)/levada demo
+
+test: lint ## Lint, types, layers and tests
+	@$(BIN)/python -m pytest -q -n auto
+
+lint: $(STAMP) ## ruff, mypy --strict and the layers of the packages
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo
+
+format: $(STAMP) ## Let ruff format and mend the sources
+	@$(BIN)/ruff check --quiet --fix .
+	@$(BIN)/ruff format --quiet .
+
+bench: $(STAMP) ## Time the decisions of every policy
+	@$(BIN)/python -m bench
+
+clean: ## Remove .venv, caches and build results
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,43 @@
+"""`python -m bench [decide|events|state|machine|all] [--quick] [-o table|json]`."""
+
+from __future__ import annotations
+
+import argparse
+
+from bench import decide, events, machine, state
+from bench.report import Printer
+from levada.kernels import switch
+
+PARTS = ("decide", "events", "state", "machine")
+
+
+def main() -> None:
+    """Runs the parts asked for, all by default."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="CPU times of the engine and its policies.")
+    parser.add_argument("part", nargs="?", choices=(*PARTS, "all"), default="all")
+    parser.add_argument("--quick", action="store_true", help="fewer samples")
+    parser.add_argument("--kernels", choices=("numba", "numpy", "both"), default="both")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    options = parser.parse_args()
+    printer = Printer(as_json=options.output == "json")
+    wanted = PARTS if options.part == "all" else (options.part,)
+    if "decide" in wanted:
+        decide.run(printer, _implementations(options.kernels), quick=options.quick)
+    if "events" in wanted:
+        events.run(printer, quick=options.quick)
+    if "state" in wanted:
+        state.run(printer, quick=options.quick)
+    if "machine" in wanted:
+        machine.run(printer, quick=options.quick)
+    printer.end()
+
+
+def _implementations(asked: str) -> list[str]:
+    fastest = switch.use_fastest()
+    if asked == "both":
+        return [fastest] if fastest == "numpy" else [fastest, "numpy"]
+    return [asked]
+
+
+if __name__ == "__main__":
+    main()

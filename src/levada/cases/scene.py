@@ -1,0 +1,206 @@
+"""A case as the columns that policies read: its cluster, its queues and its jobs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from levada.core import job as core_job
+from levada.core import queue as core_queue
+from levada.core.batch import JobBatch
+from levada.core.cluster import Cluster, Node
+from levada.core.job import Job, Phase
+from levada.core.jobtable import NOT_ALLOWED
+from levada.core.queue import Queue
+from levada.core.reasons import Code
+from levada.core.types import CPU_TYPE_NAME, Ints
+from levada.core.world import World
+from levada.errors import BadInput, Fault
+from levada.placement.placer import Packer
+
+if TYPE_CHECKING:
+    from levada.cli.casefile import Case, CaseCluster, CaseJob
+
+#: A device is an object; more of them would only fill the memory.
+MOST_GPUS = 1_000_000
+#: Of all jobs together, in 1/1000ths: sums over jobs must stay well inside 64 bits.
+MOST_ASKED = 10**15
+
+_FIELDS = {"milli": "gpus_per_worker"}
+_NOT_A_GPU = f"{CPU_TYPE_NAME!r} is the type of workers without a GPU"
+
+
+class Scene(NamedTuple):
+    """A world, and where in it the jobs of the case are."""
+
+    world: World
+    #: In the order of the case.
+    slots: Ints
+
+
+def faults_of(case: Case) -> list[Fault]:
+    """What is wrong with *case*, beyond what its model checks."""
+    return [
+        *_cluster_faults(case.cluster),
+        *_job_faults(case),
+        *(Fault(f"queues.{name}", text) for name, text in core_queue.faults_of(_queues(case))),
+    ]
+
+
+def build(case: Case, numbers: Mapping[str, int] | None = None, following: int = 0) -> Scene:
+    """The scene of a case without faults; raises BadInput where jobs that run do not fit into the cluster.
+
+    Jobs in *numbers* keep the number that an earlier case gave them; the others get the *following* ones.
+    """
+    jobs, queues = _jobs(case), _queues(case)
+    world = World(_cluster(case.cluster), queues)
+    slots = _enter(world, jobs, numbers or {}, following)
+    for slot, job in zip(slots, case.jobs, strict=True):
+        if job.first_started is not None:
+            world.table.first_started[slot] = job.first_started
+        for name, rate in (job.throughput or {}).items():
+            if rate == 0 and (kind := world.inventory.types.find(name)) >= 0:
+                world.table.preference[kind, slot] = NOT_ALLOWED
+    _seat(world, slots, case)
+    return Scene(world, slots)
+
+
+def _cluster(cluster: CaseCluster) -> Cluster:
+    if cluster.nodes is None:
+        # Without nodes only sizes are asked for: one node for all GPUs of a type never stands in the way.
+        return Cluster(nodes=tuple(Node.of(name, {name: count}) for name, count in (cluster.gpus or {}).items()))
+    return Cluster(
+        nodes=tuple(
+            Node.of(
+                node.name,
+                node.gpus,
+                gpu_memory=node.gpu_memory or 0,
+                cpu=node.cpu,
+                memory=node.memory,
+                labels=node.labels,
+            )
+            for node in cluster.nodes
+        )
+    )
+
+
+def _queues(case: Case) -> list[Queue]:
+    return [Queue(name=name, **queue.model_dump()) for name, queue in case.queues.items()]
+
+
+def _jobs(case: Case) -> list[Job]:
+    return [_job(job, case.now) for job in case.jobs]
+
+
+def _job(job: CaseJob, now: float) -> Job:
+    submitted = job.submitted
+    if job.elapsed_s is not None and "submitted" not in job.model_fields_set:
+        submitted = now - job.elapsed_s
+    return Job(
+        id=job.id,
+        submitted=submitted,
+        min=job.min,
+        max=job.max,
+        desired=job.desired,
+        step=job.step,
+        milli=round(job.gpus_per_worker * 1000),
+        gpu_memory=job.gpu_memory,
+        cpu=job.cpu,
+        memory=job.memory,
+        gpu_types=tuple(job.gpu_types),
+        queue=job.queue,
+        entity=job.entity or "",
+        priority=job.priority,
+        weight=job.weight,
+        deadline=None if job.deadline_s is None else now + job.deadline_s,
+    )
+
+
+def _enter(world: World, jobs: list[Job], numbers: Mapping[str, int], following: int) -> Ints:
+    """The slots of *jobs*. Numbers must grow, so those that have one come first."""
+    old = sorted((job for job in jobs if job.id in numbers), key=lambda job: numbers[job.id])
+    # One batch for each run of neighbours, which are all of them as a rule.
+    for _, run in groupby(enumerate(old), key=lambda pair: numbers[pair[1].id] - pair[0]):
+        batch = [job for _, job in run]
+        world.next_number = numbers[batch[0].id]
+        world.add_jobs(JobBatch.of(batch))
+    world.next_number = following
+    new = [job for job in jobs if job.id not in numbers]
+    if new:
+        world.add_jobs(JobBatch.of(new))
+    return world.table.find(np.array([world.numbers[job.id] for job in jobs], np.int64))
+
+
+def _seat(world: World, slots: Ints, case: Case) -> None:
+    """Lets jobs run that do: the case says how many workers they have, not where, so the placer finds places."""
+    sizes = [_present(job) for job in case.jobs]
+    rows = np.array([i for i, (_, workers) in enumerate(sizes) if workers], np.int64)
+    if not len(rows):
+        return
+    kind = np.array([world.inventory.types.find(sizes[i][0]) for i in rows], np.int64)
+    count = np.array([sizes[i][1] for i in rows], np.int64)
+    running, table = slots[rows], world.table
+    reached = Packer().place(world, world.target, running, kind, count)
+    if (reached < count).any():
+        lost = rows[reached < count]
+        raise BadInput(Fault(f"jobs[{i}].running", "the cluster has no room for it") for i in lost)
+    world.held = world.target.copy()
+    started = [case.jobs[i].first_started for i in rows]
+    table.started[running] = [
+        table.submitted[slots[i]] if at is None else at for i, at in zip(rows, started, strict=True)
+    ]
+    # How long it has run is not told, so its account begins now.
+    table.since[running] = case.now
+    table.type[running] = table.held_type[running] = kind
+    table.count[running] = table.held[running] = table.observed[running] = count
+    table.phase[running] = Phase.RUNNING
+    table.reason[running] = Code.RUNS
+
+
+def _present(job: CaseJob) -> tuple[str, int]:
+    """On which type the job runs with how many workers."""
+    return next(((name, workers) for name, workers in (job.running or {}).items() if workers), ("", 0))
+
+
+# ------------------------------------------------------------------------------------------------------------- faults
+
+
+def _cluster_faults(cluster: CaseCluster) -> list[Fault]:
+    if cluster.nodes is None:
+        by_path = {"cluster.gpus": cluster.gpus or {}}
+    else:
+        by_path = {f"cluster.nodes[{i}].gpus": node.gpus for i, node in enumerate(cluster.nodes)}
+    faults = [Fault(f"{path}.{CPU_TYPE_NAME}", _NOT_A_GPU) for path, gpus in by_path.items() if CPU_TYPE_NAME in gpus]
+    if sum(sum(gpus.values()) for gpus in by_path.values()) > MOST_GPUS:
+        faults.append(Fault("cluster", f"has more than {MOST_GPUS} GPUs"))
+    return faults
+
+
+def _job_faults(case: Case) -> list[Fault]:
+    jobs, faults = _jobs(case), []
+    for i, (job, written) in enumerate(zip(jobs, case.jobs, strict=True)):
+        faults += [Fault(f"jobs[{i}].{_FIELDS.get(field, field)}", text) for field, text in core_job.faults_of(job)]
+        if job.milli > 0 and CPU_TYPE_NAME in job.gpu_types:
+            faults.append(Fault(f"jobs[{i}].gpu_types[{job.gpu_types.index(CPU_TYPE_NAME)}]", _NOT_A_GPU))
+        name, workers = _present(written)
+        if workers and not (job.min <= workers <= job.max and (workers - job.min) % job.step == 0):
+            faults.append(Fault(f"jobs[{i}].running.{name}", "must be a size that the job allows"))
+        if workers and (name == CPU_TYPE_NAME) != (job.milli == 0):
+            faults.append(Fault(f"jobs[{i}].running.{name}", f"{_NOT_A_GPU}, and only of those"))
+        faults += _speedup_faults(written.speedup or {}, f"jobs[{i}].speedup")
+    if sum(job.max * max(job.milli, job.cpu, job.memory, job.gpu_memory) for job in jobs) > MOST_ASKED:
+        faults.append(Fault("jobs", "ask for more together than can be counted"))
+    return faults
+
+
+def _speedup_faults(speedup: Mapping[str, float], path: str) -> list[Fault]:
+    one = speedup.get("1", 1.0)
+    if one <= 0:
+        return [Fault(f"{path}.1", "must be above 0")]
+    faults = [Fault(f"{path}.{size}", "must be at least 0") for size, value in speedup.items() if value < 0]
+    too_large = (size for size, value in speedup.items() if not math.isfinite(value / one))
+    return faults + [Fault(f"{path}.{size}", "is too large beside the speed-up of one worker") for size in too_large]

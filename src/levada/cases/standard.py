@@ -1,0 +1,167 @@
+"""The answer of one policy to one case: who gets how many workers of which type, and why.
+
+The policy runs as it is, without the engine's guards, and inside its queues where the case has any. Sizes are all that
+is answered: where the workers would stand plays no role, except to a policy that decides by node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from traceback import extract_tb
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from levada.cases import state as policy_state
+from levada.cases.scene import Scene, build, faults_of
+from levada.core.decision import Decision
+from levada.core.jobtable import NOT_ALLOWED
+from levada.core.reasons import Code, Reason, reason
+from levada.core.snapshot import Snapshot
+from levada.core.types import CPU_TYPE
+from levada.errors import BadInput, Fault, LevadaError
+from levada.perf.table import JobSpeed, PairSpeed, TableModel
+from levada.policies.protocol import AnyPolicy, Needs
+from levada.policies.queued import queued
+from levada.policies.table import lookup
+
+if TYPE_CHECKING:
+    from levada.cli.casefile import Case
+
+
+def answer(case: Case, policy: AnyPolicy, seed: int = 0) -> dict[str, Any]:
+    """What *policy* gives to every job of *case*, in the order of the case; raises BadInput with all faults."""
+    if faults := [*faults_of(case), *_missing(case, policy)]:
+        raise BadInput(faults)
+    saved = policy_state.read(case.state)
+    scene = build(case, saved.jobs, saved.next)
+    perf = _speeds(case, scene, policy.needs)
+    # A job that this cluster could never hold is not in the policy's view, so it stands in nobody's way.
+    refused = _infeasible(scene)
+    order = scene.world.table.order
+    snap = scene.world.snapshot(case.now, order[[int(slot) not in refused for slot in order]])
+    with _blame(policy, saved):
+        initial = policy.initial(seed)
+        if case.queues:
+            state = policy_state.start_in_queues(policy.name, initial, saved, snap, seed)
+            decision, state = queued(policy).decide(snap, perf, state)
+        else:
+            state = policy_state.start(policy.name, initial, saved, snap)
+            decision, state = policy.decide(snap, perf, state)
+        _check(decision, snap, scene, policy.name)
+        result = _as_json(case, scene, policy.name, decision, snap, refused)
+        if initial is not None:
+            numbers = {job.id: scene.world.numbers[job.id] for job in case.jobs}
+            result["state"] = policy_state.as_json(state, numbers, scene.world.next_number)
+    return result
+
+
+@contextmanager
+def _blame(policy: AnyPolicy, saved: policy_state.Saved) -> Iterator[None]:
+    """Turns an exception of the policy, which may be anybody's, into one line with its place."""
+    try:
+        yield
+    except LevadaError:
+        raise
+    except Exception as error:
+        frame = extract_tb(error.__traceback__)[-1]
+        what = f"({frame.filename}, line {frame.lineno}): {type(error).__name__}: {error}"
+        if saved.policy is not None:
+            raise BadInput.one(f"{policy.name} cannot go on from it {what}", "state") from error
+        raise LevadaError(f"{policy.name} failed {what}") from error
+
+
+def _missing(case: Case, policy: AnyPolicy) -> list[Fault]:
+    """A fault for each thing that the policy must know of a job and the case does not say."""
+    record = lookup(policy.name)
+    # The table says in fields of a case what the flags of a user's policy say roughly.
+    needs_work = "remaining_s" in record.needs if record else Needs.REMAINING in policy.needs
+    needs_curve = "speedup" in record.needs if record else Needs.RATE in policy.needs
+    faults = []
+    for i, job in enumerate(case.jobs):
+        if needs_work and job.remaining_s is None and not (job.steps_left is not None and job.throughput):
+            faults.append(Fault(f"jobs[{i}].remaining_s", f"{policy.name} needs it"))
+        if needs_curve and not job.speedup and not (record is None and job.throughput):
+            faults.append(Fault(f"jobs[{i}].speedup", f"{policy.name} needs it"))
+    return faults
+
+
+def _speeds(case: Case, scene: Scene, needs: Needs) -> TableModel:
+    """What the case says about speeds; the work that is left goes into the table."""
+    world, speeds = scene.world, []
+    # The case may name types that the cluster has not; only the model hears of them.
+    kinds = world.inventory.types.copy()
+    for slot, job in zip(scene.slots, case.jobs, strict=True):
+        throughput = {kinds.add(name): rate for name, rate in (job.throughput or {}).items()}
+        work = job.steps_left
+        if job.remaining_s is not None and (Needs.REMAINING in needs or work is None):
+            # Seconds on one GPU are what the policy wants to know: let them be steps, at one step per second.
+            work, throughput = job.remaining_s, {}
+        world.table.steps[slot] = np.nan if work is None else work
+        speeds.append(
+            JobSpeed(
+                job=world.numbers[job.id],
+                speedup={int(size): value for size, value in (job.speedup or {}).items()},
+                throughput=throughput,
+                scale_factor=job.scale_factor,
+            )
+        )
+    pairs = [
+        PairSpeed(
+            a=world.numbers[pair.jobs[0]],
+            b=world.numbers[pair.jobs[1]],
+            throughput={kinds.add(name): (both[0], both[1]) for name, both in pair.throughput.items()},
+        )
+        for pair in case.pairs
+    ]
+    return TableModel(speeds, pairs)
+
+
+def _infeasible(scene: Scene) -> dict[int, Reason]:
+    """By slot, why no state of the cluster could hold the job."""
+    table, inventory, slots = scene.world.table, scene.world.inventory, scene.slots
+    exists = np.bincount(inventory.type_of, minlength=len(inventory.types)) > 0
+    exists[CPU_TYPE] = len(inventory.nodes) > 0
+    allowed = (table.preference[:, slots] != NOT_ALLOWED) & exists[:, None]
+    unit = table.units()[slots]
+    most = np.where(allowed, inventory.capacity()[:, None], 0).max(axis=0) // np.maximum(unit, 1)
+    nowhere = ~allowed.any(axis=0)
+    too_large = ~nowhere & (unit > 0) & (most < table.min[slots])
+    refused = {int(slot): reason(Code.UNKNOWN_TYPE) for slot in slots[nowhere]}
+    refused |= {
+        int(slot): reason(Code.TOO_LARGE, int(n)) for slot, n in zip(slots[too_large], most[too_large], strict=True)
+    }
+    return refused
+
+
+def _check(decision: Any, snap: Snapshot, scene: Scene, policy: str) -> None:
+    """Raises LevadaError where the decision breaks a rule: a policy may be anybody's."""
+    if not isinstance(decision, Decision) or len(decision.count) != len(snap):
+        raise LevadaError(f"{policy} did not return a decision about all jobs in view")
+    jobs, count, kind = snap.jobs, decision.count, decision.type
+    given = count > 0
+    wrong = given & ((count < jobs.min) | (count > jobs.max) | ((count - jobs.min) % jobs.step != 0))
+    wrong |= given & ((kind < 0) | ~snap.allowed[np.arange(len(snap)), kind])
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise LevadaError(f"{policy} gave {scene.world.ids[int(jobs.number[row])]} a size or type it does not allow")
+    used = np.zeros(len(snap.capacity), np.int64)
+    np.add.at(used, kind[given], count[given] * jobs.unit[given])
+    if len(over := np.flatnonzero(used > snap.capacity)):
+        raise LevadaError(f"{policy} gave away more {scene.world.inventory.types[int(over[0])]} than there is")
+
+
+def _as_json(
+    case: Case, scene: Scene, policy: str, decision: Decision, snap: Snapshot, refused: dict[int, Reason]
+) -> dict[str, Any]:
+    row_of = {int(slot): row for row, slot in enumerate(snap.jobs.slots)}
+    names = tuple(scene.world.inventory.types)
+    allocations: dict[str, dict[str, int]] = {}
+    reasons: dict[str, dict[str, str]] = {}
+    for slot, job in zip(scene.slots.tolist(), case.jobs, strict=True):
+        row = row_of.get(slot, -1)
+        why = refused[slot] if row < 0 else reason(int(decision.reason[row]), int(decision.evidence[row]))
+        allocations[job.id] = {} if row < 0 else decision.allocation(row, names)
+        reasons[job.id] = {"code": why.code, "text": why.text}
+    return {"policy": policy, "allocations": allocations, "reasons": reasons}

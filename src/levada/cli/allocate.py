@@ -1,0 +1,111 @@
+"""`levada allocate`: one decision of one policy as a pure function, from a case to an answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from levada.cli.output import columns, data, data_json
+from levada.errors import BadInput
+
+#: The keys that tell the two kinds of cases apart.
+STANDARD_KEYS = frozenset({"cluster", "jobs"})
+DRAGON_KEYS = frozenset({"mode", "nodes", "running", "pending", "last_action", "priority_pods"})
+
+
+class Output(StrEnum):
+    """How the answer is printed."""
+
+    JSON = "json"
+    TABLE = "table"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb `allocate`."""
+    app.command("allocate")(allocate)
+
+
+def allocate(
+    file: Annotated[str, typer.Option("--filename", "-f", help="A case: JSON or YAML, - for standard input.")],
+    output: Annotated[Output, typer.Option("--output", "-o", help="How to print it.")] = Output.TABLE,
+    policy: Annotated[
+        str | None, typer.Option("--policy", help="A name, or path/to/file.py:Class; overrides the case's.")
+    ] = None,
+) -> None:
+    """Show what one policy would give to each job of a case."""
+    raw = parse(file, read(file))
+    answer = decide(raw, policy)
+    if output is Output.JSON:
+        data_json(answer)
+    else:
+        data(as_table(answer))
+
+
+def read(file: str) -> str:
+    """The text of a file, or of standard input for `-`; raises BadInput."""
+    try:
+        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except (OSError, ValueError) as error:
+        # A name with a null byte is a ValueError.
+        raise BadInput.one(f"{file}: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInput.one(f"{file}: not UTF-8 at byte {error.start}") from None
+
+
+def parse(file: str, text: str) -> dict[str, Any]:
+    """The mapping in *text*: YAML where the name says so, either on standard input, otherwise JSON; raises BadInput."""
+    from levada.jobfile.text import parse_documents, parse_json
+
+    if not text.strip():
+        raise BadInput.one(f"{file}: is empty")
+    is_yaml = file.endswith((".yaml", ".yml")) or (file == "-" and text.lstrip()[0] not in "{[")
+    documents = parse_documents(text) if is_yaml else [parse_json(text)]
+    if len(documents) != 1:
+        raise BadInput.one("the file must hold one case")
+    if not isinstance(documents[0], dict):
+        raise BadInput.one("a case must be a mapping")
+    return documents[0]
+
+
+def decide(raw: dict[str, Any], policy: str | None = None) -> dict[str, Any]:
+    """The answer to a case of either kind; *policy* overrides the case's. Raises BadInput."""
+    if policy is not None:
+        raw = {**raw, "policy": policy}
+    if raw.get("policy") is None:
+        raise BadInput.one("is required", "policy")
+    if DRAGON_KEYS & raw.keys() and not STANDARD_KEYS & raw.keys():
+        from levada.cases import dragon
+
+        return dragon.answer(raw, raw["policy"])
+
+    from levada.cases import standard
+    from levada.cli.casefile import check
+    from levada.plugins import find_policy
+
+    case = check(raw)
+    options = dict(case.options)
+    seed = options.pop("seed", 0)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise BadInput.one("must be a whole number, 0 or more", "options.seed")
+    return standard.answer(case, find_policy(raw["policy"], options), seed)
+
+
+def as_table(answer: dict[str, Any]) -> str:
+    """The answer for people, one line per job, or per part of a DRAGON outcome."""
+    from levada.cli.main import one_line
+
+    if "outcome" in answer:
+        outcome = [(key, json.dumps(value, ensure_ascii=False)) for key, value in answer["outcome"].items()]
+        return columns(("OUTCOME", "VALUE"), outcome)
+    rows = []
+    for job, allocation in answer["allocations"].items():
+        gpu_type, workers = next(iter(allocation.items()), ("-", 0))
+        rows.append((one_line(job), str(workers), one_line(gpu_type), answer["reasons"][job]["text"]))
+    return columns(("JOB", "WORKERS", "TYPE", "REASON"), rows)

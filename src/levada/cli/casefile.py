@@ -1,0 +1,247 @@
+"""The case of `levada allocate`: one decision's input as a file, checked before any policy sees it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+from levada.errors import BadInput, Fault
+from levada.jobfile.faults import fault, faults_of, unknown_field
+from levada.jobfile.fields import (
+    Cpu,
+    Finite,
+    Gpus,
+    GpusPerWorker,
+    GpuType,
+    GpuTypes,
+    MemoryMib,
+    NotNegative,
+    Positive,
+    Text,
+    Weight,
+)
+from levada.jobfile.text import parse_documents, parse_json
+from levada.jobfile.units import LARGEST
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class CaseJob(_Model):
+    """One job. Counts are workers."""
+
+    id: Text
+    submitted: Finite = 0.0
+    min: Positive = 1
+    max: Positive = Field(default=1, description="Defaults to the larger of min and desired.")
+    desired: Positive | None = None
+    step: Positive = Field(default=1, description="Sizes are min plus multiples of this.")
+    gpus_per_worker: GpusPerWorker = Field(default=1, description="0, a whole number, or a part of one GPU.")
+    gpu_memory: MemoryMib = Field(default=0, description="Per worker, MiB or a quantity.")
+    cpu: Cpu = Field(default=0, description="Cores per worker.")
+    memory: MemoryMib = Field(default=0, description="Per worker, MiB or a quantity.")
+    gpu_types: GpuTypes = Field(default=[], description="Allowed types, preferred first; empty means any.")
+    queue: Text = "default"
+    priority: Annotated[int, Field(ge=-LARGEST, le=LARGEST)] = Field(
+        default=0, description="Higher is more important; for the Tiresias family the queue, 0 being the first."
+    )
+    weight: Weight = 1.0
+    entity: Text | None = None
+    scale_factor: Positive = 1
+    running: Gpus | None = Field(default=None, description="Its present allocation.")
+    first_started: Finite | None = Field(default=None, description="null: never.")
+    elapsed_s: NotNegative | None = Field(default=None, description="Since arrival.")
+    isolated_s: NotNegative | None = Field(default=None, description="Isolated time so far.")
+    remaining_s: NotNegative | None = Field(default=None, description="On one GPU.")
+    steps_left: NotNegative | None = None
+    deadline_s: Finite | None = Field(default=None, description="Seconds from now.")
+    speedup: dict[str, Finite] | None = Field(default=None, description="By number of workers.")
+    throughput: dict[GpuType, NotNegative] | None = Field(
+        default=None, description="Steps per second of the whole job at its scale_factor, by GPU type; 0: cannot run."
+    )
+
+    @field_validator("max")
+    @classmethod
+    def _max(cls, value: int, info: ValidationInfo) -> int:
+        least = info.data.get("min", 1)
+        if value < least:
+            raise fault(f"must be at least min ({least})")
+        return value
+
+    @field_validator("desired")
+    @classmethod
+    def _desired(cls, value: int | None, info: ValidationInfo) -> int | None:
+        least, most = info.data.get("min"), info.data.get("max")
+        if value is not None and least is not None and most is not None and not least <= value <= most:
+            raise fault(f"must be between min ({least}) and max ({most})")
+        return value
+
+    @field_validator("running")
+    @classmethod
+    def _running(cls, value: dict[str, int] | None) -> dict[str, int] | None:
+        if value is not None and sum(1 for workers in value.values() if workers) > 1:
+            raise fault("must be of one GPU type")
+        return value
+
+    @field_validator("speedup")
+    @classmethod
+    def _speedup(cls, value: dict[str, float] | None) -> dict[str, float] | None:
+        for size in value or ():
+            if not (size.isascii() and size.isdigit() and int(size) <= LARGEST):
+                raise fault(f"{size!r} is not a number of workers")
+        return value
+
+
+def _with_max(value: Any) -> Any:
+    """The job with the maximum it means where it names none."""
+    if not isinstance(value, dict) or "max" in value:
+        return value
+    known = [v for v in (value.get("min"), value.get("desired")) if isinstance(v, int) and v >= 1]
+    return {**value, "max": max(known, default=1)}
+
+
+class CaseNode(_Model):
+    """One node and what it offers."""
+
+    name: Text
+    gpus: Gpus = {}
+    cpu: Cpu | None = Field(default=None, description="Cores; null: not counted.")
+    memory: MemoryMib | None = Field(default=None, description="MiB or a quantity; null: not counted.")
+    gpu_memory: MemoryMib | None = Field(default=None, description="Of each GPU, MiB or a quantity.")
+    labels: dict[Text, str] = {}
+
+
+class CaseCluster(_Model):
+    """GPUs by type, or nodes; exactly one of them."""
+
+    gpus: Gpus | None = None
+    nodes: list[CaseNode] | None = None
+    prices: dict[GpuType, NotNegative] = Field(default={}, description="$ per GPU and hour; 1 where absent.")
+
+
+class CasePair(_Model):
+    """What two jobs reach together on the same devices."""
+
+    jobs: Annotated[list[Text], Field(min_length=2, max_length=2)]
+    throughput: dict[GpuType, Annotated[list[NotNegative], Field(min_length=2, max_length=2)]]
+
+
+class CaseEntity(_Model):
+    """A group of jobs in hierarchical policies."""
+
+    weight: Weight = 1.0
+    policy: Literal["fairness", "fifo"] = "fairness"
+
+
+class CaseQueue(_Model):
+    """A queue's share of the cluster. Amounts are GPUs by type."""
+
+    parent: Text | None = None
+    weight: Weight = 1.0
+    guaranteed: Gpus = {}
+    limit: Gpus = {}
+    borrow: bool = True
+
+
+class Case(_Model):
+    """The input of one decision."""
+
+    # Cases carry notes, ids and expected answers for other programs.
+    model_config = ConfigDict(extra="ignore", json_schema_extra={"additionalProperties": True})
+
+    policy: Text | None = Field(default=None, description="A name of `levada policy ls`.")
+    options: dict[str, Any] = {}
+    now: Finite = 0.0
+    cluster: CaseCluster
+    jobs: list[Annotated[CaseJob, BeforeValidator(_with_max, json_schema_input_type=CaseJob)]]
+    pairs: list[CasePair] = []
+    entities: dict[Text, CaseEntity] = {}
+    queues: dict[Text, CaseQueue] = {}
+    state: Any = Field(default=None, description="A policy's state, as an earlier answer printed it.")
+
+
+def parse(text: str) -> dict[str, Any]:
+    """The mapping in a JSON (or YAML) text; raises BadInput."""
+    if text.lstrip()[:1] in ("{", "["):
+        value = parse_json(text)
+    else:
+        documents = parse_documents(text)
+        if len(documents) != 1:
+            raise BadInput.one("the file must hold one case")
+        value = documents[0]
+    if not isinstance(value, dict):
+        raise BadInput.one("a case must be a mapping")
+    return value
+
+
+def check(raw: dict[str, Any]) -> Case:
+    """The case that *raw* describes; raises BadInput with all faults."""
+    misspelt = [Fault(str(key), text) for key in raw if (text := _misspelt(key))]
+    try:
+        case = Case.model_validate(raw)
+    except ValidationError as error:
+        raise BadInput([*misspelt, *faults_of(error, Case)]) from None
+    faults = [*misspelt, *_cluster_faults(case.cluster), *_job_faults(case), *_queue_faults(case)]
+    if faults:
+        raise BadInput(faults)
+    return case
+
+
+def _misspelt(key: Any) -> str:
+    """What to say about *key* at the top of a case: strange keys are ignored, misspelt ones are not."""
+    text = "" if key in Case.model_fields else unknown_field(str(key), Case.model_fields)
+    return text if "did you mean" in text else ""
+
+
+def _cluster_faults(cluster: CaseCluster) -> list[Fault]:
+    if (cluster.gpus is None) == (cluster.nodes is None):
+        return [Fault("cluster", "must have gpus or nodes, and not both")]
+    names = [node.name for node in cluster.nodes or ()]
+    return _repeated(names, "cluster.nodes[{}].name")
+
+
+def _job_faults(case: Case) -> list[Fault]:
+    ids = [job.id for job in case.jobs]
+    known = set(ids)
+    faults = _repeated(ids, "jobs[{}].id")
+    for i, job in enumerate(case.jobs):
+        if case.entities and job.entity is not None and job.entity not in case.entities:
+            faults.append(Fault(f"jobs[{i}].entity", f"{job.entity!r} is not among entities"))
+        if case.queues and job.queue not in case.queues:
+            faults.append(Fault(f"jobs[{i}].queue", f"{job.queue!r} is not among queues"))
+    for i, pair in enumerate(case.pairs):
+        if pair.jobs[0] == pair.jobs[1]:
+            faults.append(Fault(f"pairs[{i}].jobs", "must be two different jobs"))
+        faults += [
+            Fault(f"pairs[{i}].jobs[{k}]", f"{job!r} is not among jobs")
+            for k, job in enumerate(pair.jobs)
+            if job not in known
+        ]
+    return faults
+
+
+def _queue_faults(case: Case) -> list[Fault]:
+    faults: list[Fault] = []
+    for name, queue in case.queues.items():
+        if queue.parent is not None and queue.parent not in case.queues:
+            faults.append(Fault(f"queues.{name}.parent", f"{queue.parent!r} is not among queues"))
+            continue
+        above, parent = {name}, queue.parent
+        while parent in case.queues and parent not in above:
+            above.add(parent)
+            parent = case.queues[parent].parent
+        if parent == name:
+            faults.append(Fault(f"queues.{name}.parent", "must not lead back to the queue itself"))
+    return faults
+
+
+def _repeated(names: list[str], path: str) -> list[Fault]:
+    first: dict[str, int] = {}
+    faults: list[Fault] = []
+    for i, name in enumerate(names):
+        earlier = first.setdefault(name, i)
+        if earlier != i:
+            faults.append(Fault(path.format(i), f"{name!r} is the same as in {path.rpartition('[')[0]}[{earlier}]"))
+    return faults

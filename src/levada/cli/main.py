@@ -1,0 +1,88 @@
+"""The command `levada`: collects the verbs, and turns every error into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from levada import __version__
+from levada.cli import completion
+from levada.cli.exit import ExitCode, code_of
+from levada.cli.output import chatter, data
+from levada.errors import BadInput, LevadaError
+
+#: The modules of `levada.cli` with a `register(app)`, in the order of `--help`.
+VERBS = ("allocate", "demo", "policy", "schema", "completion", "version")
+
+#: What typer answers when the user presses Ctrl-C.
+_TYPER_INTERRUPTED = 130
+
+
+def build() -> typer.Typer:
+    """The app with all verbs."""
+    app = typer.Typer(
+        help="An elastic, heterogeneity-aware scheduler for deep-learning training.",
+        # Plain help: rich costs more start-up time than everything else together.
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        # `levada completion` replaces the options that typer would add.
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(invoke_without_command=True)(top)
+    for verb in VERBS:
+        module = f"levada.cli.{verb}"
+        if find_spec(module) is not None:
+            import_module(module).register(app)
+    return app
+
+
+def top(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """An elastic, heterogeneity-aware scheduler for deep-learning training."""
+    if version:
+        data(f"levada {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        data(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs `levada` with *arguments* (those of the process by default) and returns its exit code."""
+    if completion.ASKED in os.environ:
+        completion.prepare()
+    try:
+        code = build()(args=arguments, prog_name="levada", standalone_mode=False)
+    except typer.TyperException as error:
+        chatter(f"levada: {one_line(error.format_message())}")
+        return error.exit_code
+    except typer.Abort:
+        return ExitCode.INTERRUPTED
+    except BadInput as error:
+        for fault in error.faults:
+            chatter(one_line(str(fault)))
+        return code_of(error)
+    except LevadaError as error:
+        chatter(f"levada: {one_line(str(error))}")
+        return code_of(error)
+    if code == _TYPER_INTERRUPTED:
+        return ExitCode.INTERRUPTED
+    # Verbs end with `raise typer.Exit(code)`; what one returns otherwise is not an exit code.
+    return code if isinstance(code, int) else ExitCode.OK
+
+
+def one_line(text: str) -> str:
+    """*text* on a single line, without control characters: part of it may come from a file or from the arguments."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""Printing: data on stdout, chatter on stderr, colour only for a terminal that wants it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Any, TextIO
+
+
+class Format(StrEnum):
+    """How a list is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    NAME = "name"
+
+
+class TextOrJson(StrEnum):
+    """How a single thing is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def data(text: str) -> None:
+    """Writes *text* and a newline to stdout."""
+    sys.stdout.write(text + "\n")
+
+
+def chatter(text: str) -> None:
+    """Writes a line for the person at the terminal to stderr."""
+    sys.stderr.write(text + "\n")
+
+
+def data_json(value: Any) -> None:
+    """Writes *value* as JSON to stdout: indented, in the order given, never NaN."""
+    data(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def colour(stream: TextIO) -> bool:
+    """Whether *stream* is a terminal that wants colour; NO_COLOR (see no-color.org) counts unless empty."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def bold(text: str) -> str:
+    """*text*, bold where stdout shows it."""
+    return f"\x1b[1m{text}\x1b[0m" if colour(sys.stdout) else text
+
+
+def columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A left-aligned table as kubectl prints it: no frames, two spaces between columns, no trailing blanks."""
+    table = [tuple(header), *(tuple(row) for row in rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    lines[0] = bold(lines[0])
+    return "\n".join(lines)

@@ -1,0 +1,78 @@
+"""Many jobs at once, as columns: what the submission event carries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from levada.core.job import Job
+
+#: What a column holds where a batch does not give it.
+DEFAULTS: Mapping[str, float] = {
+    "min": 1,
+    "max": 1,
+    "step": 1,
+    "milli": 1000,
+    "preemptible": 2,
+    "resizes_in_place": 1,
+    "weight": 1.0,
+    "steps": math.nan,
+    "deadline": math.inf,
+    "time_limit": math.inf,
+}
+
+_PLAIN = ("submitted", "min", "max", "step", "milli", "gpu_memory", "cpu", "memory", "priority", "weight", "retries")
+
+
+class JobBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs in the order of their submission. Text that is the same for all of them may be given once."""
+
+    id: tuple[str, ...]
+    #: By name of the column (see `JobColumns`); `submitted` is required, `desired` defaults to `min`.
+    columns: Mapping[str, np.ndarray[Any, Any]]
+    gpu_types: tuple[tuple[str, ...], ...] = ((),)
+    workload: tuple[str, ...] = ("",)
+    queue: tuple[str, ...] = ("default",)
+    entity: tuple[str, ...] = ("",)
+    #: (affinity, anti-affinity, exclusion) by row, where a job has any.
+    tags: Mapping[int, tuple[str, str, str]] = {}
+    #: Ids of the jobs it comes after, by row.
+    after: Mapping[int, tuple[str, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    @staticmethod
+    def of(jobs: Sequence[Job]) -> JobBatch:
+        """The columns of *jobs*."""
+        columns: dict[str, np.ndarray[Any, Any]] = {
+            name: np.array([getattr(job, name) for job in jobs]) for name in _PLAIN
+        }
+        columns["desired"] = np.array([job.size for job in jobs])
+        columns["preemptible"] = np.array([int(job.preemptible) for job in jobs])
+        columns["resizes_in_place"] = np.array([int(job.resizes_in_place) for job in jobs])
+        columns["steps"] = np.array([math.nan if job.steps is None else job.steps for job in jobs])
+        columns["deadline"] = np.array([math.inf if job.deadline is None else job.deadline for job in jobs])
+        columns["time_limit"] = np.array([math.inf if job.time_limit_s is None else job.time_limit_s for job in jobs])
+        columns["servers"] = np.array([0 if job.servers is None else job.servers.replicas for job in jobs])
+        columns["server_cpu"] = np.array([0 if job.servers is None else job.servers.cpu for job in jobs])
+        columns["server_memory"] = np.array([0 if job.servers is None else job.servers.memory for job in jobs])
+        tags = {
+            row: (job.tags.affinity or "", job.tags.anti_affinity or "", job.tags.exclusion or "")
+            for row, job in enumerate(jobs)
+            if job.tags.affinity or job.tags.anti_affinity or job.tags.exclusion
+        }
+        return JobBatch(
+            id=tuple(job.id for job in jobs),
+            columns=columns,
+            gpu_types=tuple(job.gpu_types for job in jobs),
+            workload=tuple(job.workload for job in jobs),
+            queue=tuple(job.queue for job in jobs),
+            entity=tuple(job.entity for job in jobs),
+            tags=tags,
+            after={row: job.after for row, job in enumerate(jobs) if job.after},
+        )

@@ -1,0 +1,73 @@
+"""What the engine asks of the shell around it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from levada.core.decision import Bind
+from levada.core.plan import Plan
+from levada.core.snapshot import Snapshot
+from levada.core.types import Floats, Ints
+
+
+class Decide(msgspec.Struct, frozen=True, kw_only=True):
+    """Run the policy on this snapshot and come back with `Decided` or `DecideFailed` of the same revision."""
+
+    revision: int
+    snapshot: Snapshot
+    policy: Any
+    perf: Any
+    state: Any
+
+    def detached(self) -> Decide:
+        """The same question on copies that later events do not change, for a policy that runs beside the engine."""
+        perf = self.perf.copy() if hasattr(self.perf, "copy") else self.perf
+        return msgspec.structs.replace(self, snapshot=self.snapshot.detached(), perf=perf)
+
+
+class Apply(msgspec.Struct, frozen=True, kw_only=True):
+    """Carry out these operations; what happens comes back as events."""
+
+    plan: Plan
+
+
+class BindPods(msgspec.Struct, frozen=True, kw_only=True):
+    """Serving pods have room here."""
+
+    binds: tuple[Bind, ...]
+
+
+class StopStray(msgspec.Struct, frozen=True, kw_only=True):
+    """The backend runs what it should not: jobs that are over, unknown, or of an old generation."""
+
+    number: tuple[int, ...]
+
+
+class JobsEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs are over; the engine forgets them after this."""
+
+    number: Ints
+    id: tuple[str, ...]
+    #: Succeeded, Failed or Cancelled.
+    phase: Ints
+    reason: Ints
+    submitted: Floats
+    first_started: Floats
+    finished: float
+    waiting_s: Floats
+    running_s: Floats
+    gpu_seconds: Floats
+    restarts: Ints
+    resizes: Ints
+    moves: Ints
+
+
+class Wake(msgspec.Struct, frozen=True, kw_only=True):
+    """Send `Tick` at this time, unless a later `Wake` names another one."""
+
+    at: float
+
+
+Command: TypeAlias = Decide | Apply | BindPods | StopStray | JobsEnded | Wake

@@ -1,0 +1,283 @@
+"""What can happen, in batches of columns; one live event is a batch of one.
+
+`at` is when it happened; the engine's clock is the latest of them. Jobs are named by number. Reports about operations
+carry the generation they speak of, and those of an old one change nothing. Reports say how things *are* (so many
+workers run), not what changed, so that a doubled or late one does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from levada.core.batch import JobBatch
+from levada.core.cluster import Foreign, Node
+from levada.core.decision import Decision
+from levada.core.queue import Queue
+from levada.core.types import Floats, Ints
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    at: float
+
+
+class JobsSubmitted(_Event, frozen=True, kw_only=True):
+    """New jobs; they get the next numbers, in order."""
+
+    jobs: JobBatch
+
+
+class JobUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """New values for some fields of a job; None leaves a field as it is."""
+
+    number: int
+    min: int | None = None
+    max: int | None = None
+    desired: int | None = None
+    priority: int | None = None
+    weight: float | None = None
+    queue: str | None = None
+
+
+class JobsUpdated(_Event, frozen=True, kw_only=True):
+    """Users changed their jobs."""
+
+    updates: tuple[JobUpdate, ...]
+
+
+class JobsCancelled(_Event, frozen=True, kw_only=True):
+    """Users gave up their jobs."""
+
+    number: Ints
+
+
+class JobsSuspended(_Event, frozen=True, kw_only=True):
+    """Users paused their jobs."""
+
+    number: Ints
+
+
+class JobsResumed(_Event, frozen=True, kw_only=True):
+    """Users want suspended jobs, or jobs set aside, to go on."""
+
+    number: Ints
+
+
+class WorkersStarted(_Event, frozen=True, kw_only=True):
+    """So many workers of each job run now, after some came up."""
+
+    number: Ints
+    generation: Ints
+    running: Ints
+
+
+class WorkersStopped(_Event, frozen=True, kw_only=True):
+    """So many workers of each job run now, after some left as they were told or had finished."""
+
+    number: Ints
+    generation: Ints
+    running: Ints
+
+
+class WorkersFailed(_Event, frozen=True, kw_only=True):
+    """So many workers of each job run now, after the one with *index* was lost or left with an error."""
+
+    number: Ints
+    generation: Ints
+    running: Ints
+    index: Ints
+
+
+class JobsFinished(_Event, frozen=True, kw_only=True):
+    """Jobs are done. True whatever generation says so; nothing of them runs any more."""
+
+    number: Ints
+
+
+class JobsFailed(_Event, frozen=True, kw_only=True):
+    """Jobs broke; nothing of them runs any more."""
+
+    number: Ints
+    generation: Ints
+
+
+class Progress(_Event, frozen=True, kw_only=True):
+    """How far jobs are, in steps from their start."""
+
+    number: Ints
+    steps: Floats
+
+
+class CheckpointSaved(_Event, frozen=True, kw_only=True):
+    """Jobs could go on from here."""
+
+    number: Ints
+    generation: Ints
+
+
+class NodesAdded(_Event, frozen=True, kw_only=True):
+    """Machines joined, or came back."""
+
+    nodes: tuple[Node, ...]
+
+
+class NodesChanged(_Event, frozen=True, kw_only=True):
+    """Machines have other devices, health, labels or size than before."""
+
+    nodes: tuple[Node, ...]
+
+
+class NodesCordoned(_Event, frozen=True, kw_only=True):
+    """No new work on these machines, or (cordoned=False) again."""
+
+    names: tuple[str, ...]
+    cordoned: bool = True
+
+
+class NodesLost(_Event, frozen=True, kw_only=True):
+    """Machines are gone, with what ran on them."""
+
+    names: tuple[str, ...]
+
+
+class ForeignAppeared(_Event, frozen=True, kw_only=True):
+    """Others use something, or a serving pod wants room. Known ids are replaced."""
+
+    foreign: tuple[Foreign, ...]
+
+
+class ForeignGone(_Event, frozen=True, kw_only=True):
+    """They do not any more."""
+
+    ids: tuple[str, ...]
+
+
+class Released(_Event, frozen=True, kw_only=True):
+    """What the operation of that generation gives up is free again."""
+
+    number: Ints
+    generation: Ints
+
+
+class Running(_Event, frozen=True, kw_only=True):
+    """The operation of that generation is complete; all workers run where they should."""
+
+    number: Ints
+    generation: Ints
+
+
+class OperationFailed(_Event, frozen=True, kw_only=True):
+    """The operation of that generation was not done."""
+
+    number: Ints
+    generation: Ints
+    why: str = ""
+
+
+class OperationTimedOut(_Event, frozen=True, kw_only=True):
+    """No word came of the operation of that generation."""
+
+    number: Ints
+    generation: Ints
+
+
+class ReservationExpired(_Event, frozen=True, kw_only=True):
+    """Room is no longer kept."""
+
+    ids: tuple[str, ...]
+
+
+class Observed(_Event, frozen=True, kw_only=True):
+    """All that the backend runs now: after a restart, and from time to time, belief is compared with fact."""
+
+    number: Ints
+    generation: Ints
+    running: Ints
+
+
+class PolicyChanged(_Event, frozen=True, kw_only=True):
+    """Another policy decides from now on."""
+
+    name: str
+    options: Mapping[str, Any] = {}
+
+
+class OptionsChanged(_Event, frozen=True, kw_only=True):
+    """The engine's own options; see `engine.options`."""
+
+    options: Mapping[str, Any]
+
+
+class QueuesChanged(_Event, frozen=True, kw_only=True):
+    """All queues, new and old."""
+
+    queues: tuple[Queue, ...]
+
+
+class PricesChanged(_Event, frozen=True, kw_only=True):
+    """$ per GPU and hour, by type."""
+
+    prices: Mapping[str, float]
+
+
+class BeliefsChanged(_Event, frozen=True, kw_only=True):
+    """What is believed of the jobs' speed changed outside the engine."""
+
+
+class Decided(_Event, frozen=True, kw_only=True):
+    """A policy's answer to `Decide`."""
+
+    revision: int
+    decision: Decision
+    #: The policy's state after it, to be given to the next call.
+    state: Any = None
+    took_s: float = 0.0
+
+
+class DecideFailed(_Event, frozen=True, kw_only=True):
+    """The policy broke."""
+
+    revision: int
+    why: str
+
+
+class Tick(_Event, frozen=True, kw_only=True):
+    """Time passed."""
+
+
+Event: TypeAlias = (
+    JobsSubmitted
+    | JobsUpdated
+    | JobsCancelled
+    | JobsSuspended
+    | JobsResumed
+    | WorkersStarted
+    | WorkersStopped
+    | WorkersFailed
+    | JobsFinished
+    | JobsFailed
+    | Progress
+    | CheckpointSaved
+    | NodesAdded
+    | NodesChanged
+    | NodesCordoned
+    | NodesLost
+    | ForeignAppeared
+    | ForeignGone
+    | Released
+    | Running
+    | OperationFailed
+    | OperationTimedOut
+    | ReservationExpired
+    | Observed
+    | PolicyChanged
+    | OptionsChanged
+    | QueuesChanged
+    | PricesChanged
+    | BeliefsChanged
+    | Decided
+    | DecideFailed
+    | Tick
+)

@@ -1,0 +1,194 @@
+"""Active jobs as columns: two blocks of numbers and the preference of each job for each GPU type.
+
+A job lives in a slot; slots are used again after its end, so the table is as long as the jobs that are active at once.
+`order` lists the slots by (submitted, number). Names of columns are views into the blocks: `table.min[slot]`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from levada.core.types import Floats, Ints
+
+#: Preference for a type that the job may not use.
+NOT_ALLOWED = 32767
+
+
+class JobColumns:
+    """The columns of a job, by name."""
+
+    # what the user asked for
+    number: Ints  #: unique, grows with each job; -1 in a free slot
+    min: Ints
+    max: Ints
+    step: Ints
+    desired: Ints
+    milli: Ints
+    gpu_memory: Ints
+    cpu: Ints
+    memory: Ints
+    servers: Ints
+    server_cpu: Ints
+    server_memory: Ints
+    priority: Ints
+    queue: Ints
+    workload: Ints
+    entity: Ints
+    preemptible: Ints
+    resizes_in_place: Ints
+    retries: Ints
+    any_type: Ints
+    affinity: Ints  #: numbers of tags; 0 = none
+    anti_affinity: Ints
+    exclusion: Ints
+    # target: what it should have
+    type: Ints  #: -1 = none
+    count: Ints
+    # held: what it uses, or has been told to use
+    held_type: Ints  #: -1 = none
+    held: Ints
+    observed: Ints  #: workers seen running
+    # its story
+    phase: Ints
+    generation: Ints
+    op: Ints  #: the operation it needs or has under way, an `OpKind`
+    issued: Ints  #: whether that operation is out
+    intent: Ints  #: what follows when it has stopped, an `Intent`
+    reason: Ints
+    evidence: Ints
+    saved: Ints  #: it has a checkpoint of this run
+    aside: Ints  #: it is set aside: no decision is about it
+    failures: Ints  #: operations that failed in a row
+    unsure: Ints  #: an operation got lost: it may hold what it held before, what it was to hold, or both
+    restarts: Ints
+    resizes: Ints
+    moves: Ints
+    waits_for: Ints  #: jobs it comes after that have not succeeded yet
+    changed: Ints  #: revision of its last change; decisions made before it do not count
+    feasible: Ints  #: some state of the cluster could hold it
+    rank: Ints  #: its place in the policy's order at the last decision about it
+    submitted: Floats
+    weight: Floats
+    steps: Floats  #: total; nan = unknown
+    steps_done: Floats
+    deadline: Floats  #: inf = none
+    time_limit: Floats  #: of running time; inf = none
+    first_started: Floats  #: inf = never
+    started: Floats  #: of this run
+    resized: Floats  #: its last start, resize or move
+    since: Floats  #: up to when it has been accounted for
+    waiting_s: Floats
+    running_s: Floats
+    gpu_seconds: Floats
+    run_waiting_s: Floats
+    run_running_s: Floats
+    run_gpu_seconds: Floats
+    reported: Floats  #: its last report of progress, start or resize
+    retry_at: Floats
+    op_deadline: Floats
+
+
+#: The order of columns in the two blocks; kernels use these numbers.
+INT_COLUMNS = tuple(name for name, kind in JobColumns.__annotations__.items() if kind == "Ints")
+FLOAT_COLUMNS = tuple(name for name, kind in JobColumns.__annotations__.items() if kind == "Floats")
+
+
+class JobTable(JobColumns):
+    """Columns of the active jobs."""
+
+    def __init__(self, types: int = 1, capacity: int = 64) -> None:
+        self.ints = np.zeros((len(INT_COLUMNS), capacity), np.int64)
+        self.floats = np.zeros((len(FLOAT_COLUMNS), capacity), np.float64)
+        #: rank of each type for the job, 0 = preferred; NOT_ALLOWED elsewhere. Shape (types, capacity).
+        self.preference = np.full((types, capacity), NOT_ALLOWED, np.int16)
+        self.order: Ints = np.zeros(0, np.int64)
+        # Numbers only grow, so this index stays sorted by itself.
+        self._numbers: Ints = np.zeros(0, np.int64)
+        self._slots: Ints = np.zeros(0, np.int64)
+        self._free: list[int] = list(range(capacity - 1, -1, -1))
+        self._name_columns()
+        self.number[:] = -1
+
+    def _name_columns(self) -> None:
+        for i, name in enumerate(INT_COLUMNS):
+            setattr(self, name, self.ints[i])
+        for i, name in enumerate(FLOAT_COLUMNS):
+            setattr(self, name, self.floats[i])
+
+    @property
+    def capacity(self) -> int:
+        """How many slots there are."""
+        return self.ints.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def take_slots(self, count: int) -> Ints:
+        """Numbers of *count* cleared slots."""
+        while len(self._free) < count:
+            self._grow()
+        slots = np.array([self._free.pop() for _ in range(count)], np.int64)
+        self.ints[:, slots] = 0
+        self.floats[:, slots] = 0.0
+        self.preference[:, slots] = NOT_ALLOWED
+        return slots
+
+    def enter(self, slots: Ints) -> None:
+        """Puts filled slots into the order."""
+        if not len(slots):
+            return
+        self._numbers = np.concatenate([self._numbers, self.number[slots]])
+        self._slots = np.concatenate([self._slots, slots])
+        last = self.order[-1] if len(self.order) else -1
+        self.order = np.concatenate([self.order, slots])
+        entered = self.submitted[slots]
+        sorted_already = bool((entered[1:] >= entered[:-1]).all()) and (last < 0 or self.submitted[last] <= entered[0])
+        if not sorted_already:
+            self.order = self.order[np.lexsort((self.number[self.order], self.submitted[self.order]))]
+
+    def leave(self, slots: Ints) -> None:
+        """Frees slots of jobs that are over."""
+        gone = np.zeros(self.capacity, bool)
+        gone[slots] = True
+        self.order = self.order[~gone[self.order]]
+        self._numbers, self._slots = self._numbers[~gone[self._slots]], self._slots[~gone[self._slots]]
+        self.number[slots] = -1
+        self._free.extend(int(slot) for slot in slots[::-1])
+
+    def find(self, numbers: Ints) -> Ints:
+        """The slots of jobs by number; -1 where a job is over or was never known."""
+        at = np.searchsorted(self._numbers, numbers)
+        known = at < len(self._numbers)
+        slots = np.full(len(numbers), -1, np.int64)
+        at, asked = at[known], numbers[known]
+        slots[known] = np.where(self._numbers[at] == asked, self._slots[at], -1)
+        return slots
+
+    def _grow(self) -> None:
+        old = self.capacity
+        self.ints = np.concatenate([self.ints, np.zeros_like(self.ints)], axis=1)
+        self.floats = np.concatenate([self.floats, np.zeros_like(self.floats)], axis=1)
+        self.preference = np.concatenate([self.preference, np.full_like(self.preference, NOT_ALLOWED)], axis=1)
+        self._free = list(range(2 * old - 1, old - 1, -1)) + self._free
+        self._name_columns()
+        self.number[old:] = -1
+
+    def add_types(self, types: int) -> None:
+        """Makes room for more GPU types; jobs that take any type like new ones least."""
+        known = self.preference.shape[0]
+        for new in range(known, types):
+            row = np.where(self.any_type > 0, new, NOT_ALLOWED).astype(np.int16)
+            self.preference = np.concatenate([self.preference, row[None, :]])
+
+    def units(self) -> Ints:
+        """Per slot what one worker takes of its type: 1/1000ths of a GPU, or of a core for workers without one."""
+        return np.where(self.milli > 0, self.milli, self.cpu)
+
+    def copy(self) -> JobTable:
+        """An independent copy."""
+        twin = JobTable.__new__(JobTable)
+        twin.ints, twin.floats, twin.preference = self.ints.copy(), self.floats.copy(), self.preference.copy()
+        twin.order, twin._free = self.order.copy(), self._free.copy()
+        twin._numbers, twin._slots = self._numbers, self._slots  # replaced, never written to
+        twin._name_columns()
+        return twin

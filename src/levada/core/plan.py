@@ -1,0 +1,84 @@
+"""The operations that lead from held to target, as columns; objects are made only when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+
+import msgspec
+import numpy as np
+
+from levada.core.grant import Grant
+from levada.core.types import Ints
+
+
+class OpKind(IntEnum):
+    """What a backend is asked to do with a job."""
+
+    NONE = 0
+    START = 1
+    RESIZE = 2
+    STOP = 3
+
+
+class Op(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation on one job, for a backend: idempotent on (job, generation)."""
+
+    job: str
+    number: int
+    kind: OpKind
+    generation: int
+    #: What the job shall hold after it; None for a stop.
+    grant: Grant | None
+    #: (node, device id) that it takes and gives up. Workers without a GPU have none.
+    adds: tuple[tuple[str, str], ...] = ()
+    drops: tuple[tuple[str, str], ...] = ()
+    batch: int = 0
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Operations issued together; row i of the first columns is one operation."""
+
+    number: Ints
+    kind: Ints
+    generation: Ints
+    type: Ints
+    count: Ints
+    #: Whole devices taken and given up: device number and the row of its operation.
+    add_device: Ints
+    add_row: Ints
+    drop_device: Ints
+    drop_row: Ints
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def rows(self, kind: OpKind) -> Ints:
+        """The rows of one kind of operation."""
+        return (self.kind == kind).nonzero()[0]
+
+    def adds(self, row: int) -> Ints:
+        """The whole devices that an operation takes."""
+        return self.add_device[self.add_row == row]
+
+    def drops(self, row: int) -> Ints:
+        """The whole devices that an operation gives up."""
+        return self.drop_device[self.drop_row == row]
+
+    def kinds(self) -> Iterator[OpKind]:
+        """The kind of each operation."""
+        return (OpKind(kind) for kind in self.kind)
+
+
+_NOTHING = np.zeros(0, np.int64)
+EMPTY_PLAN = Plan(
+    number=_NOTHING,
+    kind=_NOTHING,
+    generation=_NOTHING,
+    type=_NOTHING,
+    count=_NOTHING,
+    add_device=_NOTHING,
+    add_row=_NOTHING,
+    drop_device=_NOTHING,
+    drop_row=_NOTHING,
+)

@@ -1,0 +1,89 @@
+"""Why a job waits, or has the size it has: a code and one number as evidence in columns, a sentence when asked for."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+
+class Code(IntEnum):
+    """Each waiting job has exactly one of these."""
+
+    #: Not waiting.
+    RUNS = 0
+    NEW = 1
+    CAPACITY = 2
+    FRAGMENTED = 3
+    QUEUE_SHARE = 4
+    QUEUE_LIMIT = 5
+    TOO_LARGE = 6
+    UNKNOWN_TYPE = 7
+    DEPENDENCY = 8
+    DEPENDENCY_FAILED = 9
+    SUSPENDED = 10
+    PREEMPTED = 11
+    NODE_LOST = 12
+    RESTARTING = 13
+    BACKOFF = 14
+    SET_ASIDE = 15
+    REJECTED = 16
+    STARTING = 17
+    STOPPING = 18
+    RESERVED = 19
+    HELD_DOWN = 20
+    NO_GAIN = 21
+    UNKNOWN_SPEED = 22
+    FINISHED = 23
+    CANCELLED = 24
+    FAILED = 25
+    WAITS_FOR_DEVICES = 26
+    INVALID = 27
+    TIME_LIMIT = 28
+
+
+#: One sentence per code. `{evidence}` is the number in the evidence column.
+SENTENCES: dict[Code, str] = {
+    Code.RUNS: "It runs.",
+    Code.NEW: "It has just arrived; the next decision is about it.",
+    Code.CAPACITY: "Not enough is free for it; jobs before it in the policy's order have the rest.",
+    Code.FRAGMENTED: "Enough is free in all, but not where its workers fit ({evidence} of them could be placed).",
+    Code.QUEUE_SHARE: "Its queue has used up its share, and nothing is left to borrow.",
+    Code.QUEUE_LIMIT: "Its queue's limit leaves no room for its minimum.",
+    Code.TOO_LARGE: "No state of this cluster could hold its minimum ({evidence} workers at most).",
+    Code.UNKNOWN_TYPE: "None of the GPU types it allows exists in this cluster.",
+    Code.DEPENDENCY: "It starts after {evidence} more jobs have succeeded.",
+    Code.DEPENDENCY_FAILED: "A job it comes after has not succeeded and never will.",
+    Code.SUSPENDED: "Its user has suspended it.",
+    Code.PREEMPTED: "It was stopped so that others could run; it goes on when its turn comes.",
+    Code.NODE_LOST: "A node it ran on was lost; it starts again from its checkpoint.",
+    Code.RESTARTING: "It failed and starts again (restart {evidence}).",
+    Code.BACKOFF: "An operation on it failed; the next try comes after a pause (try {evidence}).",
+    Code.SET_ASIDE: "It kept failing ({evidence} times in a row) and is set aside until it is updated or resumed.",
+    Code.REJECTED: "The policy's last decision broke a rule and was not carried out.",
+    Code.STARTING: "It is starting.",
+    Code.STOPPING: "It is stopping.",
+    Code.RESERVED: "What it needs is kept free for somebody else (a serving pod, or a job that waits longer).",
+    Code.HELD_DOWN: "It may grow again when {evidence} s have passed without new demand by serving pods.",
+    Code.NO_GAIN: "It would not run faster with more.",
+    Code.UNKNOWN_SPEED: "The policy needs to know how fast it runs or how much is left, and nothing is known yet.",
+    Code.FINISHED: "It has succeeded.",
+    Code.CANCELLED: "It was cancelled.",
+    Code.FAILED: "It failed.",
+    Code.WAITS_FOR_DEVICES: "It starts as soon as {evidence} devices have been given up by others.",
+    Code.INVALID: "Its description cannot be carried out.",
+    Code.TIME_LIMIT: "It has run as long as its time limit allows.",
+}
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """A reason for people and programs."""
+
+    code: str
+    text: str
+
+
+def reason(code: int, evidence: int = 0) -> Reason:
+    """The reason in words."""
+    known = Code(code)
+    return Reason(code=known.name.lower().replace("_", "-"), text=SENTENCES[known].format(evidence=evidence))

@@ -1,0 +1,285 @@
+"""All columns together: jobs, cluster, queues, and the two planes (held and target).
+
+The engine owns one; `levada allocate` and tests fill one by hand. Here is how jobs enter and leave it, how a plane is
+changed so that its sums stay right, and how a snapshot is taken. When anything happens is the engine's affair.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from levada.core.batch import DEFAULTS, JobBatch
+from levada.core.cluster import Cluster, Foreign, Node
+from levada.core.grant import Grant, WorkerPlace
+from levada.core.inventory import UNLIMITED, Inventory
+from levada.core.job import Phase
+from levada.core.jobtable import JobTable
+from levada.core.names import Names
+from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
+from levada.core.queue import Queue, QueueTree
+from levada.core.reasons import Code
+from levada.core.snapshot import Snapshot
+from levada.core.types import CPU_TYPE, WHOLE, Bools, Ints
+from levada.kernels.state import node_use
+
+
+class World:
+    """The state of everything, as columns."""
+
+    def __init__(self, cluster: Cluster = Cluster(), queues: Iterable[Queue] = ()) -> None:  # noqa: B008 frozen default
+        self.inventory = Inventory(cluster)
+        self.table = JobTable(types=len(self.inventory.types))
+        self.queues = QueueTree(tuple(queues))
+        self.workloads = Names([""])
+        self.entities = Names([""])
+        self.tags = Names([""])
+        self.ids: dict[int, str] = {}
+        self.numbers: dict[str, int] = {}
+        self.next_number = 0
+        self.target = self._empty_plane()
+        self.held = self._empty_plane()
+        self.foreign: dict[str, Foreign] = {}
+
+    def _empty_plane(self) -> Plane:
+        return Plane(len(self.inventory.node_of), len(self.inventory.nodes))
+
+    # --- jobs ---------------------------------------------------------------------------------------------------
+
+    def add_jobs(self, batch: JobBatch) -> Ints:
+        """The slots of new jobs, pending, with the next numbers. An id that is active already is not added again."""
+        fresh = np.array([row for row, name in enumerate(batch.id) if name not in self.numbers], np.int64)
+        if len(fresh) > 1:
+            first = {batch.id[row]: int(row) for row in fresh[::-1]}
+            fresh = np.array(sorted(first.values()), np.int64)
+        if not len(fresh):
+            return fresh
+        table = self.table
+        slots = table.take_slots(len(fresh))
+        for name, column in batch.columns.items():
+            getattr(table, name)[slots] = column[fresh]
+        for name, value in DEFAULTS.items():
+            if name not in batch.columns:
+                getattr(table, name)[slots] = value
+        if "desired" not in batch.columns:
+            table.desired[slots] = table.min[slots]
+        table.number[slots] = self.next_number + np.arange(len(fresh))
+        table.workload[slots] = _numbers(batch.workload, fresh, self.workloads)
+        table.entity[slots] = _numbers(batch.entity, fresh, self.entities)
+        table.queue[slots] = [self.queue_number(_text(batch.queue, row)) for row in fresh]
+        table.type[slots] = table.held_type[slots] = -1
+        table.feasible[slots] = 1
+        table.first_started[slots] = math.inf
+        table.op_deadline[slots] = math.inf
+        table.since[slots] = table.submitted[slots]
+        table.phase[slots] = Phase.PENDING
+        table.reason[slots] = Code.NEW
+        self._set_preferences(batch, fresh, slots)
+        for row, (affinity, anti_affinity, exclusion) in batch.tags.items():
+            at = slots[fresh == row]
+            table.affinity[at] = self.tags.add(affinity)
+            table.anti_affinity[at] = self.tags.add(anti_affinity)
+            table.exclusion[at] = self.tags.add(exclusion)
+        for row, number in zip(fresh, table.number[slots], strict=True):
+            self.ids[int(number)] = batch.id[row]
+            self.numbers[batch.id[row]] = int(number)
+        self.next_number += len(fresh)
+        table.enter(slots)
+        return slots
+
+    def _set_preferences(self, batch: JobBatch, fresh: Ints, slots: Ints) -> None:
+        table, types = self.table, self.inventory.types
+        by_list: dict[tuple[str, ...], list[int]] = {}
+        for row, slot in zip(fresh, slots, strict=True):
+            names = batch.gpu_types[row if len(batch.gpu_types) > 1 else 0]
+            by_list.setdefault(names if table.milli[slot] > 0 else ("\0cpu",), []).append(int(slot))
+        for names in by_list:
+            if names != ("\0cpu",):
+                for name in names:
+                    types.add(name)
+        table.add_types(len(types))
+        for names, members in by_list.items():
+            if names == ("\0cpu",):
+                table.preference[CPU_TYPE, members] = 0
+            elif names:
+                for rank, name in reversed(list(enumerate(names))):
+                    table.preference[types.find(name), members] = rank
+            else:
+                table.any_type[members] = 1
+                ranks = np.arange(len(types), dtype=np.int16)
+                table.preference[1:, members] = (ranks[1:] - 1)[:, None]
+
+    def queue_number(self, name: str) -> int:
+        """The number of a queue; a job that names an unknown one is in the default queue."""
+        number = self.queues.names.find(name)
+        return number if number >= 0 else self.queues.names.find("default")
+
+    def remove_jobs(self, slots: Ints) -> None:
+        """Forgets jobs that are over and hold nothing."""
+        for number in self.table.number[slots]:
+            self.numbers.pop(self.ids.pop(int(number)), None)
+        self.table.leave(slots)
+
+    def slot(self, job_id: str) -> int:
+        """The slot of an active job, or -1."""
+        number = self.numbers.get(job_id, -1)
+        return int(self.table.find(np.array([number]))[0]) if number >= 0 else -1
+
+    # --- the cluster --------------------------------------------------------------------------------------------
+
+    def put_nodes(self, nodes: tuple[Node, ...]) -> None:
+        """Adds or replaces nodes; what stood on a device that is gone leaves both planes."""
+        moved = self.inventory.put(nodes)
+        devices, count = len(self.inventory.node_of), len(self.inventory.nodes)
+        self.target = self.target.remapped(moved, devices, count)
+        self.held = self.held.remapped(moved, devices, count)
+        for plane in (self.target, self.held):
+            plane.cpu, plane.memory = self.use_of(plane)
+        self.table.add_types(len(self.inventory.types))
+
+    # --- planes -------------------------------------------------------------------------------------------------
+
+    def put_workers(self, plane: Plane, slot: int, rows: Ints) -> None:
+        """Adds places of one job to *plane*; columns as in `Plane.rows`, whole devices by one row each."""
+        whole = rows[MILLI] == WHOLE
+        plane.owner[rows[DEVICE][whole]] = slot
+        plane.index[rows[DEVICE][whole]] = rows[INDEX][whole]
+        if not whole.all():
+            plane.add_rows(rows[:, ~whole])
+        self._charge(plane, slot, rows, +1)
+
+    def clear_workers(self, plane: Plane, slot: int) -> None:
+        """Takes all places of one job off *plane*."""
+        rows = self.places(plane, slot)
+        if not rows.shape[1]:
+            return
+        plane.owner[rows[DEVICE][rows[MILLI] == WHOLE]] = FREE
+        mine = plane.rows[SLOT] == slot
+        if mine.any():
+            plane.drop_rows(mine)
+        self._charge(plane, slot, rows, -1)
+
+    def _charge(self, plane: Plane, slot: int, rows: Ints, sign: int) -> None:
+        table = self.table
+        # A worker with several whole devices has a row for each, but takes its cores once (on each node it is on:
+        # while it moves it is on two).
+        _, once = np.unique(rows[[INDEX, NODE]], axis=1, return_index=True)
+        index, node = rows[INDEX][once], rows[NODE][once]
+        np.add.at(plane.cpu, node, sign * np.where(index >= 0, table.cpu[slot], table.server_cpu[slot]))
+        np.add.at(plane.memory, node, sign * np.where(index >= 0, table.memory[slot], table.server_memory[slot]))
+
+    def use_of(self, plane: Plane) -> tuple[Ints, Ints]:
+        """Per node the cores and memory that all places on *plane* add up to, counted anew."""
+        table, inventory, rows = self.table, self.inventory, plane.rows
+        cpu, memory = node_use(
+            plane.owner, plane.index, inventory.node_of, len(inventory.nodes), table.cpu, table.memory
+        )
+        slot, worker = rows[SLOT], rows[INDEX] >= 0
+        np.add.at(cpu, rows[NODE], np.where(worker, table.cpu[slot], table.server_cpu[slot]))
+        np.add.at(memory, rows[NODE], np.where(worker, table.memory[slot], table.server_memory[slot]))
+        return cpu, memory
+
+    def places(self, plane: Plane, slot: int) -> Ints:
+        """All places of one job on *plane*, with a row for each whole device too, by (index, device)."""
+        devices = plane.devices_of(slot)
+        whole = np.zeros((6, len(devices)), np.int64)
+        whole[SLOT] = slot
+        whole[INDEX] = plane.index[devices]
+        whole[NODE] = self.inventory.node_of[devices]
+        whole[DEVICE] = devices
+        whole[MILLI] = WHOLE
+        rows = np.concatenate([whole, plane.rows_of(slot)], axis=1)
+        return rows[:, np.lexsort((rows[DEVICE], rows[INDEX]))]
+
+    def grant(self, plane: Plane, slot: int) -> Grant:
+        """What a job has on *plane*, as an object."""
+        rows = self.places(plane, slot)
+        gpu_type = int(self.table.type[slot] if plane is self.target else self.table.held_type[slot])
+        places = []
+        for index in np.unique(rows[INDEX]):
+            mine = rows[:, rows[INDEX] == index]
+            devices = tuple(self.inventory.device_id(int(d)) for d in mine[DEVICE] if d >= 0)
+            places.append(
+                WorkerPlace(
+                    index=int(index) if index >= 0 else int(-1 - index),
+                    node=self.inventory.nodes[int(mine[NODE][0])],
+                    devices=devices,
+                    group="worker" if index >= 0 else "server",
+                )
+            )
+        return Grant(
+            gpu_type=self.inventory.types[gpu_type] if gpu_type >= 0 else "",
+            workers=sum(place.group == "worker" for place in places),
+            places=tuple(places),
+        )
+
+    # --- views --------------------------------------------------------------------------------------------------
+
+    def capacity_for(self, in_view: Bools) -> Ints:
+        """Per type what the jobs under *in_view* (by slot) may have together: free, or theirs already.
+
+        A device that one of them holds counts even where new grants may not go, for it may stay there.
+        """
+        inventory, target = self.inventory, self.target
+        left = inventory.free_milli()
+        owned = target.owner >= 0
+        left[owned] = np.where(in_view[target.owner[owned]], WHOLE, 0)
+        rows = target.rows
+        in_parts = rows[DEVICE] >= 0
+        theirs = in_view[rows[SLOT]]
+        own = np.zeros_like(left)
+        np.add.at(own, rows[DEVICE][in_parts & theirs], rows[MILLI][in_parts & theirs])
+        np.subtract.at(left, rows[DEVICE][in_parts & ~theirs], rows[MILLI][in_parts & ~theirs])
+        left = np.maximum(left, own)
+        if inventory.lost.any():
+            left[inventory.lost[inventory.node_of]] = 0
+        total = np.zeros(len(inventory.types), np.int64)
+        np.add.at(total, inventory.type_of, left)
+        movable = (rows[DEVICE] < 0) & (rows[INDEX] >= 0) & theirs
+        cores = np.zeros_like(target.cpu)
+        np.add.at(cores, rows[NODE][movable], self.table.cpu[rows[SLOT][movable]])
+        cores = np.maximum(inventory.free_cpu() - (target.cpu - cores), np.where(inventory.lost, 0, cores))
+        total[CPU_TYPE] = min(UNLIMITED, int(np.maximum(cores, 0).sum()))
+        return total
+
+    def snapshot(self, now: float, slots: Ints | None = None, *, revision: int = 0) -> Snapshot:
+        """This moment, with the jobs in *slots* (all unless given; in the table's order) in view."""
+        chosen = self.table.order if slots is None else slots
+        in_view = np.zeros(self.table.capacity, bool)
+        in_view[chosen] = True
+        waiting = [pod for pod in self.foreign.values() if pod.serving and pod.node is None]
+        waiting.sort(key=lambda pod: (-pod.priority, pod.created, pod.id))
+        return Snapshot(
+            now=now,
+            revision=revision,
+            table=self.table,
+            slots=chosen,
+            inventory=self.inventory,
+            target=self.target,
+            held=self.held,
+            capacity=self.capacity_for(in_view),
+            queues=self.queues,
+            serving=tuple(waiting),
+            foreign=self.foreign,
+        )
+
+    def copy(self) -> World:
+        """An independent copy, in O(active jobs + devices)."""
+        twin = World.__new__(World)
+        twin.inventory, twin.table, twin.queues = self.inventory.copy(), self.table.copy(), self.queues
+        twin.workloads, twin.entities, twin.tags = self.workloads.copy(), self.entities.copy(), self.tags.copy()
+        twin.ids, twin.numbers, twin.next_number = dict(self.ids), dict(self.numbers), self.next_number
+        twin.target, twin.held, twin.foreign = self.target.copy(), self.held.copy(), dict(self.foreign)
+        return twin
+
+
+def _text(texts: tuple[str, ...], row: int) -> str:
+    return texts[row if len(texts) > 1 else 0]
+
+
+def _numbers(texts: tuple[str, ...], rows: Ints, names: Names) -> Ints:
+    if len(texts) == 1:
+        return np.full(len(rows), names.add(texts[0]), np.int64)
+    return np.array([names.add(texts[row]) for row in rows], np.int64)

@@ -1,0 +1,152 @@
+"""What becomes of operations: released, running, failed, timed out. Reports of an old generation change nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from levada.core.events import OperationFailed, OperationTimedOut, Released, Running
+from levada.core.job import Phase
+from levada.core.plan import OpKind
+from levada.core.reasons import Code
+from levada.core.types import Ints
+from levada.engine.ends import stopped
+from levada.engine.holdings import confirm, release, unclaim
+from levada.engine.operations import plan_operations
+from levada.engine.state import Intent, State
+from levada.engine.withdraw import revert_targets
+
+
+def released(state: State, event: Released) -> None:
+    """What an operation gives up is free; a stop is complete with it."""
+    table = state.world.table
+    slots, _ = state.current(event.number, event.generation)
+    slots = slots[table.issued[slots] > 0]
+    stops = table.op[slots] == OpKind.STOP
+    # A job that shall stop altogether by now keeps all it may have until it has stopped.
+    shrinks = slots[(table.op[slots] == OpKind.RESIZE) & (table.count[slots] > 0)]
+    if len(shrinks):
+        state.account(shrinks)
+        release(state, shrinks, everything=False)
+        table.observed[shrinks] = np.minimum(table.observed[shrinks], table.count[shrinks])
+    if stops.any():
+        stopped(state, slots[stops])
+    state.dirty |= bool(len(slots))
+
+
+def running(state: State, event: Running) -> None:
+    """An operation is complete: all workers run where they should, and what it gave up is free."""
+    table = state.world.table
+    slots, _ = state.current(event.number, event.generation)
+    slots = slots[(table.issued[slots] > 0) & (table.op[slots] != OpKind.STOP)]
+    if not len(slots):
+        return
+    state.account(slots)
+    release(state, slots[table.count[slots] > 0], everything=False)
+    confirm(state, slots)
+    starts = slots[table.op[slots] == OpKind.START]
+    table.first_started[starts] = np.minimum(table.first_started[starts], state.now)
+    table.started[starts] = state.now
+    for column in (table.run_running_s, table.run_gpu_seconds, table.run_waiting_s):
+        column[starts] = 0.0
+    table.saved[starts] = 0
+    table.resized[slots] = table.reported[slots] = state.now
+    table.observed[slots] = table.held[slots]
+    table.phase[slots] = Phase.RUNNING
+    table.failures[slots] = table.unsure[slots] = 0
+    _done(state, slots)
+    state.say(slots, Code.RUNS)
+    plan_operations(state, slots)
+
+
+def failed(state: State, event: OperationFailed) -> None:
+    """An operation was not done: what it would have added is given back, and it is tried again after a pause."""
+    table = state.world.table
+    slots, _ = state.current(event.number, event.generation)
+    for slot in slots[table.issued[slots] > 0]:
+        one = np.array([slot])
+        kind = OpKind(int(table.op[slot]))
+        _count_failure(state, one)
+        if kind is OpKind.STOP:
+            _done(state, one)
+            plan_operations(state, one)
+        elif kind is OpKind.START:
+            state.wants_stop(one, Intent(int(table.intent[slot])))
+            stopped(state, one)
+        elif table.unsure[slot] or table.count[slot] == 0:
+            # Nobody knows which of its places it has, or it shall stop anyway.
+            _done(state, one)
+            state.wants_stop(one, Intent(int(table.intent[slot])))
+            table.retry_at[one] = state.now
+            plan_operations(state, one)
+        else:
+            _undo_resize(state, one)
+        _set_aside_if_hopeless(state, one)
+
+
+def timed_out(state: State, event: OperationTimedOut) -> None:
+    """No word came. A start is undone by a stop; a resize or stop is asked for again."""
+    table = state.world.table
+    slots, _ = state.current(event.number, event.generation)
+    for slot in slots[table.issued[slots] > 0]:
+        one = np.array([slot])
+        kind = OpKind(int(table.op[slot]))
+        _count_failure(state, one)
+        _done(state, one)
+        table.unsure[one] = 1
+        if kind is OpKind.START:
+            state.wants_stop(one, Intent(int(table.intent[slot])))
+            # What may run there must go before anybody else can have the devices: no pause for that.
+            table.retry_at[one] = state.now
+        plan_operations(state, one)
+        _set_aside_if_hopeless(state, one)
+
+
+def overdue(state: State) -> None:
+    """Operations whose time is up are taken for lost."""
+    table = state.world.table
+    slots = state.living()
+    late = slots[(table.issued[slots] > 0) & (table.op_deadline[slots] <= state.now)]
+    if len(late):
+        numbers, generations = table.number[late].copy(), table.generation[late].copy()
+        timed_out(state, OperationTimedOut(at=state.now, number=numbers, generation=generations))
+
+
+def _done(state: State, slots: Ints) -> None:
+    table = state.world.table
+    table.op[slots] = OpKind.NONE
+    table.issued[slots] = 0
+    table.op_deadline[slots] = np.inf
+    state.touch(slots)
+
+
+def _undo_resize(state: State, one: Ints) -> None:
+    """The job goes on with what it had."""
+    table = state.world.table
+    unclaim(state, int(one[0]))
+    _done(state, one)
+    table.phase[one] = Phase.RUNNING
+    revert_targets(state, one)
+
+
+def _count_failure(state: State, slots: Ints) -> None:
+    table = state.world.table
+    table.failures[slots] += 1
+    for slot in slots:
+        pause = state.backoff(int(table.number[slot]), int(table.failures[slot]))
+        table.retry_at[slot] = state.now + pause
+    state.say(slots, Code.BACKOFF, table.failures[slots])
+
+
+def _set_aside_if_hopeless(state: State, one: Ints) -> None:
+    """A job that keeps failing is stopped and left alone until its user says otherwise."""
+    table = state.world.table
+    slot = int(one[0])
+    if table.number[slot] < 0 or table.failures[slot] < state.options.max_failures:
+        return
+    table.aside[slot] = 1
+    if table.held[slot] > 0 and table.op[slot] != OpKind.STOP:
+        state.wants_stop(one, Intent.WAIT)
+        plan_operations(state, one)
+        table.retry_at[slot] = state.now
+    if table.phase[slot] == Phase.PENDING:
+        state.say(one, Code.SET_ASIDE, table.failures[one])

@@ -1,0 +1,127 @@
+"""Who may be considered at all: dependencies, backoff, jobs set aside, jobs that no state of the cluster could hold."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from levada.core.inventory import UNLIMITED
+from levada.core.job import Phase
+from levada.core.jobtable import NOT_ALLOWED
+from levada.core.reasons import Code
+from levada.core.types import CPU_TYPE, WHOLE, Bools, Ints
+from levada.core.world import World
+from levada.engine.state import State
+
+
+def admitted(state: State, slots: Ints) -> Bools:
+    """Which of these jobs a decision may give something to; the others get their reason."""
+    table = state.world.table
+    pending = table.phase[slots] == Phase.PENDING
+    runs = (table.phase[slots] >= Phase.STARTING) & (table.phase[slots] <= Phase.RESIZING)
+    may = pending | runs
+    for barred, code, evidence in (
+        (table.aside[slots] > 0, None, None),
+        (table.feasible[slots] <= 0, None, None),
+        (table.waits_for[slots] > 0, Code.DEPENDENCY, table.waits_for[slots]),
+        (table.retry_at[slots] > state.now, None, None),
+    ):
+        hit = barred & pending & may
+        if hit.any():
+            may &= ~hit
+            if code is not None and evidence is not None:
+                state.say(slots[hit], code, evidence[hit])
+    return may
+
+
+def judge_feasibility(state: State, slots: Ints) -> None:
+    """Notes for each of these jobs whether some state of the cluster could hold its minimum, and says why not."""
+    world, table = state.world, state.world.table
+    if not len(slots):
+        return
+    most = np.zeros(len(slots), np.int64)
+    exists = np.zeros(len(slots), bool)
+    columns = (table.milli, table.cpu, table.memory, table.gpu_memory)
+    shapes = np.stack([c[slots] for c in (*columns, table.servers, table.server_cpu, table.server_memory)])
+    distinct, which = shapes, np.zeros(1, np.int64)
+    if len(slots) > 1:
+        distinct, which = np.unique(shapes, axis=1, return_inverse=True)
+        which = which.reshape(-1)
+    present = _present_types(world)
+    for shape in range(distinct.shape[1]):
+        mine = (which == shape).nonzero()[0]
+        workers = _most_workers(world, distinct[:, shape])
+        allowed = table.preference[:, slots[mine]] != NOT_ALLOWED
+        exists[mine] = (allowed & present[:, None]).any(axis=0)
+        most[mine] = np.where(allowed, workers[:, None], 0).max(axis=0)
+    limit = _queue_limit(world, slots)
+    fits_queue = limit >= table.min[slots]
+    fits = most >= table.min[slots]
+    table.feasible[slots] = fits & exists & fits_queue
+    waits = table.phase[slots] == Phase.PENDING
+    for bad, code, evidence in (
+        (~exists, Code.UNKNOWN_TYPE, np.zeros_like(most)),
+        (exists & ~fits, Code.TOO_LARGE, most),
+        (exists & fits & ~fits_queue, Code.QUEUE_LIMIT, limit),
+    ):
+        hit = bad & waits
+        state.say(slots[hit], code, evidence[hit])
+    again = waits & (table.feasible[slots] > 0)
+    for code in (Code.UNKNOWN_TYPE, Code.TOO_LARGE, Code.QUEUE_LIMIT):
+        state.say(slots[again & (table.reason[slots] == code)], Code.NEW)
+
+
+def _present_types(world: World) -> Bools:
+    present = np.zeros(len(world.inventory.types), bool)
+    present[CPU_TYPE] = bool((~world.inventory.lost).any())
+    inventory = world.inventory
+    present[inventory.pool_type[~inventory.lost[inventory.pool_node]]] = True
+    return present
+
+
+def _most_workers(world: World, shape: Ints) -> Ints:
+    """Per type how many workers of that shape an empty, healthy cluster could hold."""
+    milli, cpu, memory, gpu_memory, servers, server_cpu, server_memory = (int(value) for value in shape)
+    inventory = world.inventory
+    node_cap = np.full(len(inventory.nodes), UNLIMITED, np.int64)
+    if cpu:
+        node_cap = np.minimum(node_cap, inventory.cpu // cpu)
+    if memory:
+        node_cap = np.minimum(node_cap, inventory.memory // memory)
+    node_cap[inventory.lost] = 0
+    total = np.zeros(len(inventory.types), np.int64)
+    if servers and not _servers_fit(world, servers, server_cpu, server_memory):
+        return total
+    if milli == 0:
+        total[CPU_TYPE] = min(UNLIMITED, int(node_cap.sum()))
+        return total
+    if milli >= WHOLE:
+        each = (inventory.pool_stop - inventory.pool_start) // (milli // WHOLE)
+    else:
+        per_device = np.full(len(inventory.node_of), WHOLE // milli, np.int64)
+        if gpu_memory:
+            per_device = np.minimum(per_device, inventory.gpu_memory // gpu_memory)
+        each = np.add.reduceat(per_device, inventory.pool_start) if len(per_device) else per_device
+    np.add.at(total, inventory.pool_type, np.minimum(each, node_cap[inventory.pool_node]))
+    return total
+
+
+def _servers_fit(world: World, servers: int, cpu: int, memory: int) -> bool:
+    inventory = world.inventory
+    each = np.full(len(inventory.nodes), servers, np.int64)
+    if cpu:
+        each = np.minimum(each, inventory.cpu // cpu)
+    if memory:
+        each = np.minimum(each, inventory.memory // memory)
+    return int(each[~inventory.lost].sum()) >= servers
+
+
+def _queue_limit(world: World, slots: Ints) -> Ints:
+    """The most workers that the limits of a job's queue and those above allow, on its best type."""
+    table, queues = world.table, world.queues
+    if not any(queue.limit for queue in queues.values):
+        return np.full(len(slots), UNLIMITED, np.int64)
+    limits = queues.limits(world.inventory.types)
+    tightest = np.stack([limits[queues.lineage(number)].min(axis=0) for number in range(len(queues.values))])
+    allowed = table.preference[:, slots].T != NOT_ALLOWED
+    unit = np.maximum(table.units()[slots], 1)
+    return np.where(allowed, tightest[table.queue[slots]] // unit[:, None], 0).max(axis=1)

@@ -1,0 +1,152 @@
+"""From a decision to targets: rows out of date drop out, places are found, the rules are asked, and then it counts.
+
+A row that breaks a rule by itself sets its job aside and the rest is tried again; any other breach rejects the whole
+decision and changes nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from levada.core.decision import Decision
+from levada.core.invariants import Proposal, Violation, check
+from levada.core.job import Phase
+from levada.core.plane import SLOT
+from levada.core.reasons import Code
+from levada.core.types import Ints
+from levada.engine.holdings import replace
+from levada.engine.operations import plan_operations
+from levada.engine.state import State
+from levada.engine.tidy import tidy, workers_on
+from levada.placement.placer import Placer
+
+
+class Rejected(Exception):
+    """The decision cannot be carried out; the text says why. It never leaves the engine."""
+
+
+def commit(state: State, placer: Placer, decision: Decision, in_view: Ints) -> None:
+    """Makes *decision* the target of all jobs that it still speaks of, or raises `Rejected` and changes nothing.
+
+    *in_view* are the numbers of the jobs that the policy was shown.
+    """
+    _demand_shape(state, decision)
+    rows, slots = _rows_that_count(state, decision, in_view)
+    aside: list[int] = []
+    while True:
+        keep = ~np.isin(slots, aside)
+        proposal, reached = _propose(state, placer, decision, rows[keep], slots[keep])
+        violations = check(state.world, proposal)
+        if not violations:
+            break
+        guilty = {violation.slot for violation in violations}
+        if -1 in guilty or guilty <= set(aside) or not guilty <= set(slots[keep].tolist()):
+            raise Rejected(_sentence(state, violations))
+        aside += sorted(guilty)
+    _accept(state, decision, rows[keep], slots[keep], proposal, reached)
+    for slot in aside:
+        table = state.world.table
+        table.retry_at[slot] = state.now + state.backoff(int(table.number[slot]), 1)
+        if table.phase[slot] == Phase.PENDING:
+            state.say(np.array([slot]), Code.REJECTED)
+
+
+def _demand_shape(state: State, decision: Decision) -> None:
+    count = len(decision.number)
+    columns = (decision.type, decision.count, decision.reason, decision.evidence)
+    if any(len(column) != count or column.dtype.kind != "i" for column in columns):
+        raise Rejected("its columns are not whole numbers of one length")
+    if len(np.unique(decision.number)) != count:
+        raise Rejected("it speaks of a job twice")
+    codes = [code.value for code in Code]
+    if not np.isin(decision.reason, codes).all():
+        raise Rejected("it gives a reason that does not exist")
+    places = decision.places
+    if places is not None:
+        inventory = state.world.inventory
+        shape = places.ndim == 2 and places.shape[0] == 6 and decision.placed is not None
+        if not shape or not (
+            ((places[0] >= 0) & (places[0] < count)).all()
+            and ((places[2] >= 0) & (places[2] < len(inventory.nodes))).all()
+            and ((places[3] >= -1) & (places[3] < len(inventory.node_of))).all()
+        ):
+            raise Rejected("its places do not exist")
+
+
+def _rows_that_count(state: State, decision: Decision, in_view: Ints) -> tuple[Ints, Ints]:
+    """Rows whose job was shown, has not changed since, and is not being operated on; and their slots."""
+    table = state.world.table
+    slots = table.find(decision.number)
+    revision = state.deciding if state.deciding is not None else -1
+    fresh = (slots >= 0) & np.isin(decision.number, in_view)
+    fresh[fresh] &= (table.changed[slots[fresh]] <= revision) & (table.issued[slots[fresh]] == 0)
+    rows = fresh.nonzero()[0]
+    return rows, slots[rows]
+
+
+def _propose(state: State, placer: Placer, decision: Decision, rows: Ints, slots: Ints) -> tuple[Proposal, Ints]:
+    world, table = state.world, state.world.table
+    kind, count = table.type.copy(), table.count.copy()
+    given = decision.count[rows]
+    want_type = np.where(given > 0, decision.type[rows], -1)
+    plane = world.target.copy()
+    kind[slots], count[slots] = want_type, given
+    proposal = Proposal(plane=plane, type=kind, count=count, slots=slots, protected=state.protected())
+    reached = given.copy()
+    sound = (given >= 0) & (want_type < len(world.inventory.types)) & (want_type >= np.where(given > 0, 0, -1))
+    if not sound.all():
+        return proposal, reached  # I3 will say so
+    differs = (want_type != table.type[slots]) | (given != table.count[slots])
+    if decision.places is not None and decision.placed is not None:
+        said = np.isin(rows, decision.placed) | (given == 0)
+        slot_of = np.full(len(decision.number), -1, np.int64)
+        slot_of[rows[said]] = slots[said]
+        places = decision.places.astype(np.int64)
+        places[SLOT] = slot_of[places[SLOT]]
+        replace(state, plane, slots[said], places[:, places[SLOT] >= 0])
+        differs &= ~said
+    at = differs.nonzero()[0]
+    if len(at):
+        reached[at] = placer.place(world, plane, slots[at], want_type[at], given[at])
+    if state.options.move_budget > 0 and decision.places is None:
+        better = tidy(state, plane, slots, want_type, given, reached)
+        if better is not None:
+            plane.take_from(better)
+            reached = np.where(reached > 0, reached, workers_on(state, plane, slots))
+    count[slots] = reached
+    kind[slots] = np.where(reached > 0, want_type, -1)
+    # A job that could not even keep its places on the old type holds nothing; its size is then nothing too.
+    return proposal, reached
+
+
+def _accept(state: State, decision: Decision, rows: Ints, slots: Ints, proposal: Proposal, reached: Ints) -> None:
+    world, table = state.world, state.world.table
+    had = table.count[slots].copy()
+    changed = (table.count[slots] != proposal.count[slots]) | (table.type[slots] != proposal.type[slots])
+    if decision.placed is not None:
+        changed |= np.isin(rows, decision.placed)
+    elsewhere = world.target.owner != proposal.plane.owner
+    changed |= np.isin(slots, world.target.owner[elsewhere]) | np.isin(slots, proposal.plane.owner[elsewhere])
+    world.target.take_from(proposal.plane)
+    table.type[slots] = proposal.type[slots]
+    table.count[slots] = proposal.count[slots]
+    waits = table.phase[slots] == Phase.PENDING
+    reason, evidence = decision.reason[rows].copy(), decision.evidence[rows].copy()
+    given = table.count[slots] > 0
+    short = (reached < decision.count[rows]) & ~given
+    reason[short], evidence[short] = Code.FRAGMENTED, 0
+    reason[given & waits] = Code.STARTING
+    # Whoever waits though it ran before was preempted, unless there is more to say.
+    reason[~given & (reason == Code.RUNS)] = Code.CAPACITY
+    ran = (table.first_started[slots] < np.inf) & (reason == Code.CAPACITY)
+    reason[ran & ~given] = Code.PREEMPTED
+    table.reason[slots], table.evidence[slots] = reason, evidence
+    table.rank[slots] = rows if decision.rank is None else decision.rank[rows]
+    plan_operations(state, slots[changed | (had != table.count[slots])])
+
+
+def _sentence(state: State, violations: list[Violation]) -> str:
+    first = violations[0]
+    job = state.world.ids.get(int(state.world.table.number[first.slot]), "") if first.slot >= 0 else ""
+    more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
+    return f"{first.rule}: {job + ': ' if job else ''}{first.text}{more}"

@@ -1,0 +1,312 @@
+"""The engine: `handle` takes what happened and says what to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from levada.core import events as ev
+from levada.core.cluster import Cluster
+from levada.core.commands import BindPods, Command, Decide, Wake
+from levada.core.job import Phase
+from levada.core.plan import Op, OpKind, Plan
+from levada.core.queue import Queue, QueueTree
+from levada.core.reasons import Code
+from levada.core.types import Ints
+from levada.core.world import World
+from levada.engine import acks, foreign, jobs, nodes
+from levada.engine.admit import admitted, judge_feasibility
+from levada.engine.commit import Rejected, commit
+from levada.engine.explain import Explanation, explain
+from levada.engine.guards import guarded
+from levada.engine.operations import issue
+from levada.engine.options import Options
+from levada.engine.serving import make_room
+from levada.engine.state import State
+from levada.engine.withdraw import revert_targets
+from levada.perf import Estimator
+from levada.placement.placer import Packer
+from levada.policies import registry
+from levada.policies.fifo import Fifo
+from levada.policies.protocol import AnyPolicy, decides_by_node
+from levada.policies.queued import queued
+
+
+class Engine:
+    """Owner of all job state. Same events, same commands."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster = Cluster(),  # noqa: B008 frozen default
+        policy: str = "elastic-fifo",
+        policy_options: Mapping[str, Any] | None = None,
+        queues: Iterable[Queue] = (),
+        options: Options = Options(),  # noqa: B008 frozen default
+        perf: Any = None,
+        seed: int = 0,
+        make_policy: Callable[[str, Mapping[str, Any]], AnyPolicy] = registry.make,
+    ) -> None:
+        made = make_policy(policy, policy_options or {})
+        world = World(cluster, queues)
+        beliefs = perf if perf is not None else Estimator()
+        self.state = State(world, queued(made), make_policy, beliefs, options, seed)
+        self._in_view: Ints = np.zeros(0, np.int64)
+
+    # --- the one entrance -------------------------------------------------------------------------------------------
+
+    def handle(self, *events: ev.Event) -> list[Command]:
+        """What to do after these events, in this order. Never raises for anything an event says."""
+        state = self.state
+        state.commands = []
+        for event in events:
+            state.revision += 1
+            state.now = max(state.now, event.at)
+            _HANDLERS[type(event)](self, event)
+        acks.overdue(state)
+        foreign.expire_overdue(state)
+        jobs.time_limits(state)
+        issue(state)
+        self._decide_if_due()
+        self._tell_wake()
+        commands, state.commands = state.commands, []
+        return commands
+
+    # --- decisions --------------------------------------------------------------------------------------------------
+
+    def _due_at(self) -> float:
+        """When the next decision is due; infinite when nothing asks for one."""
+        state = self.state
+        asks = state.now if state.dirty else min(state.policy_wake, state.guard_wake, self._next_retry())
+        if asks == math.inf:
+            return math.inf
+        earliest = max(asks, state.last_decided + state.options.rate_limit_s, state.next_try)
+        grid = state.policy.cadence.grid_s
+        return math.ceil(earliest / grid) * grid if grid > 0 else earliest
+
+    def _next_retry(self) -> float:
+        """When the first pause ends that the last decision still saw."""
+        retry_at = self.state.world.table.retry_at
+        paused = self.state.where(retry_at > self.state.last_decided)
+        return float(retry_at[paused].min(initial=math.inf))
+
+    def _decide_if_due(self) -> None:
+        state = self.state
+        if state.deciding is not None or self._due_at() > state.now:
+            return
+        slots = state.living()
+        state.account(slots)
+        if not decides_by_node(state.policy):
+            make_room(state)
+        may = admitted(state, slots)
+        table = state.world.table
+        barred = slots[~may & (table.count[slots] > 0) & (table.phase[slots] == Phase.PENDING)]
+        if len(barred):
+            revert_targets(state, barred)
+        view = slots[may & ~guarded(state, slots)]
+        state.dirty = False
+        state.policy_wake = math.inf
+        state.deciding = state.revision
+        state.last_decided = state.now
+        self._in_view = table.number[view].copy()
+        trusted = state.rejections < state.options.max_rejections
+        policy = state.policy if trusted else queued(Fifo())
+        state.commands.append(
+            Decide(
+                revision=state.revision,
+                snapshot=state.world.snapshot(state.now, view, revision=state.revision),
+                policy=policy,
+                perf=state.perf,
+                state=state.policy_state if trusted else policy.initial(state.seed),
+            )
+        )
+
+    def _decided(self, event: ev.Decided) -> None:
+        state = self.state
+        if event.revision != state.deciding:
+            state.stale_results += 1
+            return
+        try:
+            if event.took_s > state.options.decide_limit_s:
+                raise Rejected(f"it took {event.took_s:.1f} s; the limit is {state.options.decide_limit_s:.1f} s")
+            placer = Packer(highest_first=state.options.highest_first)
+            commit(state, placer, event.decision, self._in_view)
+        except Rejected as why:
+            self._reject(str(why))
+            return
+        state.deciding = None
+        if state.rejections < state.options.max_rejections:
+            state.rejections = 0
+            state.policy_state = event.state
+        state.policy_wake = event.decision.wake_at
+        foreign.reserve(state, event.decision.reservations)
+        if event.decision.binds:
+            state.commands.append(BindPods(binds=event.decision.binds))
+
+    def _decide_failed(self, event: ev.DecideFailed) -> None:
+        if event.revision != self.state.deciding:
+            self.state.stale_results += 1
+            return
+        self._reject(event.why)
+
+    def _reject(self, why: str) -> None:
+        """Grants stay as they are, and the next try comes after a pause."""
+        state, table = self.state, self.state.world.table
+        state.deciding = None
+        state.rejections += 1
+        state.last_rejection = why
+        state.next_try = state.now + state.backoff(0, state.rejections)
+        if state.rejections == state.options.max_rejections:
+            # Plain FIFO takes over at once: it needs no second thought.
+            state.next_try = state.now
+        slots = table.find(self._in_view)
+        slots = slots[slots >= 0]
+        waits = slots[(table.phase[slots] == Phase.PENDING) & (table.count[slots] == 0)]
+        state.say(waits, Code.REJECTED)
+        state.dirty = True
+
+    def _tell_wake(self) -> None:
+        state, table = self.state, self.state.world.table
+        times = [foreign.next_expiry(state)]
+        if state.deciding is None:
+            times.append(self._due_at())
+        times.append(float(table.op_deadline[state.where(table.issued > 0)].min(initial=math.inf)))
+        times.append(float(table.retry_at[state.where(table.retry_at > state.now)].min(initial=math.inf)))
+        limited = state.where((table.time_limit < np.inf) & (table.observed > 0))
+        if len(limited):
+            left = table.time_limit[limited] - table.running_s[limited] - (state.now - table.since[limited])
+            times.append(state.now + float(left.min()))
+        wake = min(times)
+        if state.told_wake <= state.now:
+            state.told_wake = math.inf  # that one has come
+        if wake == state.told_wake:
+            return
+        state.told_wake = wake
+        state.commands.append(Wake(at=wake))
+
+    # --- settings ---------------------------------------------------------------------------------------------------
+
+    def _policy_changed(self, event: ev.PolicyChanged) -> None:
+        state = self.state
+        try:
+            made = state.make_policy(event.name, event.options)
+        except Exception as broken:
+            state.last_rejection = str(broken)
+            return
+        state.policy = queued(made)
+        state.policy_state = state.policy.initial(state.seed)
+        self._forget_thought()
+
+    def _options_changed(self, event: ev.OptionsChanged) -> None:
+        state = self.state
+        try:
+            merged = {**msgspec.to_builtins(state.options), **event.options}
+            state.options = msgspec.convert(merged, Options)
+        except (msgspec.ValidationError, TypeError) as broken:
+            state.last_rejection = str(broken)
+            return
+        state.dirty = True
+
+    def _queues_changed(self, event: ev.QueuesChanged) -> None:
+        state, table = self.state, self.state.world.table
+        old, tree = state.world.queues, QueueTree(event.queues)
+        slots = state.living()
+        state.world.queues = tree
+        for slot in slots:
+            table.queue[slot] = state.world.queue_number(old.names[int(table.queue[slot])])
+        judge_feasibility(state, slots)
+        state.dirty = True
+
+    def _prices_changed(self, event: ev.PricesChanged) -> None:
+        self.state.prices = dict(event.prices)
+        self.state.dirty = True
+
+    def _beliefs_changed(self, _event: ev.BeliefsChanged) -> None:
+        self.state.dirty = True
+
+    def _forget_thought(self) -> None:
+        """A policy that is thinking about the past need not finish; a new one starts with a clean slate."""
+        state = self.state
+        state.deciding = None
+        state.rejections = 0
+        state.next_try = -math.inf
+        state.dirty = True
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    def explain(self, job_id: str) -> Explanation:
+        """Why a job waits or has its size, what would have to change, and which jobs stand before it."""
+        return explain(self.state, job_id)
+
+    def ops(self, plan: Plan) -> list[Op]:
+        """The operations of a plan that has just been issued, as objects for a backend."""
+        world, table = self.state.world, self.state.world.table
+        inventory, made = world.inventory, []
+        slots = table.find(plan.number)
+
+        def names(devices: Ints) -> tuple[tuple[str, str], ...]:
+            return tuple((inventory.nodes[int(inventory.node_of[d])], inventory.device_id(int(d))) for d in devices)
+
+        for row, slot in enumerate(slots):
+            kind = OpKind(int(plan.kind[row]))
+            if slot < 0:
+                continue
+            made.append(
+                Op(
+                    job=world.ids[int(plan.number[row])],
+                    number=int(plan.number[row]),
+                    kind=kind,
+                    generation=int(plan.generation[row]),
+                    grant=None if kind is OpKind.STOP else world.grant(world.target, int(slot)),
+                    adds=names(plan.adds(row)),
+                    drops=names(plan.drops(row)),
+                )
+            )
+        return made
+
+    def fork(self) -> Engine:
+        """An independent copy, policy state and all, in O(active jobs + devices)."""
+        twin = Engine.__new__(Engine)
+        twin.state = self.state.copy()
+        twin._in_view = self._in_view
+        return twin
+
+
+_HANDLERS: dict[type, Callable[[Engine, Any], None]] = {
+    ev.JobsSubmitted: lambda engine, event: jobs.submitted(engine.state, event),
+    ev.JobsUpdated: lambda engine, event: jobs.updated(engine.state, event),
+    ev.JobsCancelled: lambda engine, event: jobs.cancelled(engine.state, event),
+    ev.JobsSuspended: lambda engine, event: jobs.suspended(engine.state, event),
+    ev.JobsResumed: lambda engine, event: jobs.resumed(engine.state, event),
+    ev.WorkersStarted: lambda engine, event: jobs.workers_seen(engine.state, event),
+    ev.WorkersStopped: lambda engine, event: jobs.workers_seen(engine.state, event),
+    ev.WorkersFailed: lambda engine, event: jobs.workers_failed(engine.state, event),
+    ev.JobsFinished: lambda engine, event: jobs.finished(engine.state, event),
+    ev.JobsFailed: lambda engine, event: jobs.failed(engine.state, event),
+    ev.Progress: lambda engine, event: jobs.progress(engine.state, event),
+    ev.CheckpointSaved: lambda engine, event: jobs.checkpoint_saved(engine.state, event),
+    ev.Observed: lambda engine, event: jobs.observed(engine.state, event),
+    ev.NodesAdded: lambda engine, event: nodes.put(engine.state, event),
+    ev.NodesChanged: lambda engine, event: nodes.put(engine.state, event),
+    ev.NodesCordoned: lambda engine, event: nodes.cordoned(engine.state, event),
+    ev.NodesLost: lambda engine, event: nodes.lost(engine.state, event),
+    ev.ForeignAppeared: lambda engine, event: foreign.appeared(engine.state, event),
+    ev.ForeignGone: lambda engine, event: foreign.gone(engine.state, event),
+    ev.ReservationExpired: lambda engine, event: foreign.expired(engine.state, event),
+    ev.Released: lambda engine, event: acks.released(engine.state, event),
+    ev.Running: lambda engine, event: acks.running(engine.state, event),
+    ev.OperationFailed: lambda engine, event: acks.failed(engine.state, event),
+    ev.OperationTimedOut: lambda engine, event: acks.timed_out(engine.state, event),
+    ev.PolicyChanged: Engine._policy_changed,
+    ev.OptionsChanged: Engine._options_changed,
+    ev.QueuesChanged: Engine._queues_changed,
+    ev.PricesChanged: Engine._prices_changed,
+    ev.BeliefsChanged: Engine._beliefs_changed,
+    ev.Decided: Engine._decided,
+    ev.DecideFailed: Engine._decide_failed,
+    ev.Tick: lambda engine, event: None,
+}

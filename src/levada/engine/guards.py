@@ -1,0 +1,50 @@
+"""Which admitted jobs a policy does not get to see now: they keep what they have, and it is not there to give.
+
+Half a decision is never vetoed: a job is either in the policy's view with all it has, or out of it with all it has.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from levada.core.types import Bools, Ints
+from levada.engine.state import State
+
+
+def guarded(state: State, slots: Ints) -> Bools:
+    """Which of these jobs stay as they are; notes when the first guard falls."""
+    table, options, wanted = state.world.table, state.options, state.policy.guards
+    out = (table.issued[slots] > 0) | state.protected()[slots]
+    # Failed a moment ago, or leaving: its own pause or stop comes first.
+    out |= (table.retry_at[slots] > state.now) & (table.held[slots] > 0)
+    runs = (table.held[slots] > 0) & ~out
+    falls = np.full(len(slots), -math.inf)
+    if wanted.min_run:
+        falls = np.maximum(falls, table.started[slots] + options.min_run_s)
+    if wanted.cooldown:
+        falls = np.maximum(falls, table.resized[slots] + options.cooldown_s)
+    young = runs & (falls > state.now)
+    state.guard_wake = float(falls[young].min()) if young.any() else math.inf
+    out |= young
+    if wanted.payback:
+        out |= runs & ~out & _ends_soon(state, slots, runs & ~out)
+    return out
+
+
+def _ends_soon(state: State, slots: Ints, asked: Bools) -> Bools:
+    """Which jobs would end before a restart pays."""
+    table = state.world.table
+    soon = np.zeros(len(slots), bool)
+    known = asked & ~np.isnan(table.steps[slots]) & (table.resizes_in_place[slots] == 0)
+    rows = known.nonzero()[0]
+    if not len(rows):
+        return soon
+    chosen = slots[rows]
+    numbers, held = table.number[chosen], table.held[chosen]
+    rates = state.perf.rates(numbers, table.held_type[chosen], held)
+    left = table.steps[chosen] - table.steps_done[chosen]
+    cost = np.array([state.perf.restart_cost_s(int(n), int(h), int(h) + 1) for n, h in zip(numbers, held, strict=True)])
+    soon[rows] = (rates > 0) & (left <= rates * cost * state.options.payback)
+    return soon

@@ -1,0 +1,230 @@
+"""What users and workers do to jobs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from levada.core.commands import StopStray
+from levada.core.events import (
+    CheckpointSaved,
+    JobsCancelled,
+    JobsFailed,
+    JobsFinished,
+    JobsResumed,
+    JobsSubmitted,
+    JobsSuspended,
+    JobsUpdated,
+    Observed,
+    Progress,
+    WorkersFailed,
+    WorkersStarted,
+    WorkersStopped,
+)
+from levada.core.job import Phase
+from levada.core.plan import OpKind
+from levada.core.plane import INDEX, NODE
+from levada.core.reasons import Code
+from levada.core.types import Ints
+from levada.engine.admit import judge_feasibility
+from levada.engine.ends import end, stopped
+from levada.engine.losses import lose_workers, restart
+from levada.engine.operations import plan_operations
+from levada.engine.state import Intent, State
+from levada.perf import Observations
+
+
+def submitted(state: State, event: JobsSubmitted) -> None:
+    """New jobs wait; a job whose id is active already changes nothing."""
+    world, table = state.world, state.world.table
+    slots = world.add_jobs(event.jobs)
+    state.submitted += len(slots)
+    if not len(slots):
+        return
+    numbers = world.table.number[slots]
+    table.since[slots] = np.maximum(world.table.submitted[slots], state.now)
+    for row, names in event.jobs.after.items():
+        number = world.numbers[event.jobs.id[row]]
+        slot = int(world.table.find(np.array([number]))[0])
+        # A job that is not active has succeeded: whoever submits refuses to wait for one that has not.
+        before = {world.numbers[name] for name in names if name in world.numbers and name != event.jobs.id[row]}
+        for other in before:
+            state.dependents.setdefault(other, []).append(number)
+        world.table.waits_for[slot] = len(before)
+    if hasattr(state.perf, "bind"):
+        state.perf.bind(numbers, world.table.workload[slots])
+    judge_feasibility(state, slots)
+    state.touch(slots)
+
+
+def updated(state: State, event: JobsUpdated) -> None:
+    """Priority, weight, queue or range change; an update that would leave no valid range changes nothing of its job."""
+    world, table = state.world, state.world.table
+    for update in event.updates:
+        for slot in state.active_slots(np.array([update.number])):
+            low = int(table.min[slot]) if update.min is None else update.min
+            high = int(table.max[slot]) if update.max is None else update.max
+            weight = float(table.weight[slot]) if update.weight is None else update.weight
+            if not (1 <= low <= high and 0 < weight < float("inf")):
+                continue
+            asked = int(table.desired[slot]) if update.desired is None else update.desired
+            table.min[slot], table.max[slot], table.weight[slot] = low, high, weight
+            table.desired[slot] = max(low, min(high, asked))
+            if update.priority is not None:
+                table.priority[slot] = update.priority
+            if update.queue is not None:
+                table.queue[slot] = world.queue_number(update.queue)
+            one = np.array([slot])
+            _forgive(state, one)
+            judge_feasibility(state, one)
+            state.touch(one)
+
+
+def cancelled(state: State, event: JobsCancelled) -> None:
+    """Jobs that hold nothing are over at once; the others stop first."""
+    _stop_for(state, state.active_slots(event.number), Intent.CANCEL)
+
+
+def suspended(state: State, event: JobsSuspended) -> None:
+    """Jobs stop and wait for their user. One that is being cancelled stays so."""
+    table = state.world.table
+    slots = state.active_slots(event.number)
+    slots = slots[(table.phase[slots] != Phase.SUSPENDED) & (table.intent[slots] != Intent.CANCEL)]
+    _stop_for(state, slots, Intent.SUSPEND)
+
+
+def resumed(state: State, event: JobsResumed) -> None:
+    """Suspended jobs, and jobs set aside, wait for their turn again."""
+    table = state.world.table
+    slots = state.active_slots(event.number)
+    _forgive(state, slots)
+    back = slots[table.phase[slots] == Phase.SUSPENDED]
+    state.account(back)
+    table.phase[back] = Phase.PENDING
+    state.say(back, Code.NEW)
+    judge_feasibility(state, back)
+    changed_mind = slots[table.intent[slots] == Intent.SUSPEND]
+    table.intent[changed_mind] = Intent.WAIT
+    state.touch(slots)
+
+
+def _forgive(state: State, slots: Ints) -> None:
+    """Jobs set aside for their failures get another chance; those that wait for a lost job do not."""
+    table = state.world.table
+    again = slots[(table.aside[slots] > 0) & (table.reason[slots] != Code.DEPENDENCY_FAILED)]
+    table.aside[again] = 0
+    table.failures[again] = 0
+    table.retry_at[again] = 0.0
+    state.say(again[table.phase[again] == Phase.PENDING], Code.NEW)
+
+
+def _stop_for(state: State, slots: Ints, intent: Intent) -> None:
+    table = state.world.table
+    state.wants_stop(slots, intent)
+    idle = slots[table.held[slots] == 0]
+    if len(idle):
+        stopped(state, idle)
+    busy = slots[np.isin(slots, idle, invert=True)]
+    table.retry_at[busy] = np.minimum(table.retry_at[busy], state.now)
+    plan_operations(state, busy)
+
+
+def finished(state: State, event: JobsFinished) -> None:
+    """Jobs have succeeded, whatever was under way."""
+    end(state, state.active_slots(event.number), Phase.SUCCEEDED, Code.FINISHED)
+
+
+def failed(state: State, event: JobsFailed) -> None:
+    """Jobs broke and nothing of them runs: they start again from their checkpoint while they have retries left."""
+    slots, _ = state.current(event.number, event.generation)
+    for slot in slots[state.world.table.held[slots] > 0]:
+        state.world.clear_workers(state.world.held, int(slot))
+        restart(state, int(slot), Code.RESTARTING)
+
+
+def workers_seen(state: State, event: WorkersStarted | WorkersStopped) -> None:
+    """Accounting follows what is seen to run."""
+    table = state.world.table
+    slots, rows = state.current(event.number, event.generation)
+    state.account(slots)
+    table.observed[slots] = np.clip(event.running[rows], 0, table.held[slots])
+
+
+def workers_failed(state: State, event: WorkersFailed) -> None:
+    """A worker was lost: jobs whose framework carries on with what is left shrink, the others start again."""
+    slots, rows = state.current(event.number, event.generation)
+    for slot, row in zip(slots, rows, strict=True):
+        places = state.world.places(state.world.held, int(slot))
+        lost = places[:, places[INDEX] == event.index[row]]
+        if lost.shape[1]:
+            lose_workers(state, int(slot), lost[INDEX], lost[NODE], Code.RESTARTING)
+
+
+def progress(state: State, event: Progress) -> None:
+    """How far jobs are, and what that teaches about their speed."""
+    table = state.world.table
+    found = table.find(event.number)
+    rows = ((found >= 0) & np.isfinite(event.steps) & (event.steps >= 0)).nonzero()[0]
+    slots, steps = found[rows], event.steps[rows]
+    if hasattr(state.perf, "observe"):
+        whole = (table.observed[slots] > 0) & (table.observed[slots] == table.held[slots])
+        some = slots[whole]
+        state.perf.observe(
+            Observations(
+                workload=table.workload[some],
+                gpu_type=table.held_type[some],
+                workers=table.held[some],
+                seconds=state.now - table.reported[some],
+                steps=steps[whole] - table.steps_done[some],
+                at=np.full(len(some), state.now),
+                warm=table.reported[some] > table.resized[some],
+            )
+        )
+    table.steps_done[slots] = steps
+    table.reported[slots] = state.now
+
+
+def checkpoint_saved(state: State, event: CheckpointSaved) -> None:
+    """Jobs may be restarted without loss from now on."""
+    table = state.world.table
+    slots, _ = state.current(event.number, event.generation)
+    slots = slots[table.held[slots] > 0]
+    table.saved[slots] = 1
+    state.dirty |= bool(len(slots))
+
+
+def observed(state: State, event: Observed) -> None:
+    """Belief follows fact: jobs that should run and do not start again, and what runs and should not is stopped."""
+    table = state.world.table
+    slots = table.find(event.number)
+    stray = event.number[slots < 0].tolist()
+    known = (slots >= 0).nonzero()[0]
+    old = known[event.generation[known] != table.generation[slots[known]]]
+    stray += event.number[old][table.held[slots[old]] == 0].tolist()
+    seen = known[event.generation[known] == table.generation[slots[known]]]
+    state.account(slots[seen])
+    table.observed[slots[seen]] = np.clip(event.running[seen], 0, table.held[slots[seen]])
+    living = state.living()
+    # Where an operation is or may be on its way, what does not run now may do so in a moment.
+    quiet = (table.op[living] == OpKind.NONE) & (table.unsure[living] == 0)
+    believed = living[(table.held[living] > 0) & quiet]
+    gone = believed[~np.isin(believed, slots[known])]
+    for slot in gone:
+        one = np.array([slot])
+        state.say(one, Code.RESTARTING, table.restarts[one])
+        state.wants_stop(one, Intent(int(table.intent[slot])))
+        stopped(state, one)
+    if stray:
+        state.commands.append(StopStray(number=tuple(sorted({int(number) for number in stray}))))
+
+
+def time_limits(state: State) -> None:
+    """Jobs that have run as long as they may stop, and have failed."""
+    table = state.world.table
+    slots = state.living()
+    limited = slots[(table.time_limit[slots] < np.inf) & (table.held[slots] > 0) & (table.intent[slots] == Intent.WAIT)]
+    if not len(limited):
+        return
+    state.account(limited)
+    over = limited[table.running_s[limited] >= table.time_limit[limited]]
+    if len(over):
+        _stop_for(state, over, Intent.TIME_LIMIT)

@@ -1,0 +1,94 @@
+"""Cores, memory and parts of GPUs: whose operation could go out by what is seen to be free of them.
+
+Whole GPUs have owners and need no sums; see `operations.issue`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from levada.core.inventory import UNLIMITED
+from levada.core.plane import DEVICE, FREE, GPU_MEMORY, INDEX, MILLI, NODE, SHARED, SLOT
+from levada.core.types import WHOLE, Bools, Ints
+from levada.engine.holdings import added_places, once_per_worker, whole_devices, with_rows
+from levada.engine.state import State
+from levada.kernels.state import changes
+
+
+def limited(state: State, slots: Ints) -> bool:
+    """Whether cores, memory or parts of GPUs can stand in the way of any of these jobs."""
+    table, inventory = state.world.table, state.world.inventory
+    if len(with_rows(state, slots)):
+        return True
+    tight = (inventory.cpu < UNLIMITED).any() or (inventory.memory < UNLIMITED).any()
+    return bool(tight and (table.cpu[slots].any() or table.memory[slots].any()))
+
+
+def within_limits(state: State, slots: Ints) -> Bools:
+    """Which of these jobs find free what their targets add, if those before them in the order take theirs first.
+
+    The order counts only on nodes and devices where all of them together ask for too much.
+    """
+    rows, left = _added(state, slots), _left(state)
+    cpu, memory, milli, gpu_memory = (_exceeds(*pair) for pair in zip(_needs(state, rows), left, strict=True))
+    crowded = (cpu | memory)[rows[NODE]]
+    on_device = (rows[DEVICE] >= 0).nonzero()[0]
+    crowded[on_device] |= (milli | gpu_memory)[rows[DEVICE][on_device]]
+    contenders = state.flags(rows[SLOT][crowded])
+    fits = np.ones(len(slots), bool)
+    for at in contenders[slots].nonzero()[0]:
+        needs = _needs(state, rows[:, rows[SLOT] == slots[at]])
+        fits[at] = not any(_exceeds(*pair).any() for pair in zip(needs, left, strict=True))
+        if fits[at]:
+            for need, there in zip(needs, left, strict=True):
+                there -= need
+    return fits
+
+
+def _exceeds(need: Ints, left: Ints) -> Bools:
+    return (need > left) & (need > 0)
+
+
+def _added(state: State, slots: Ints) -> Ints:
+    """Places that these jobs should have and do not hold, of all of them."""
+    world = state.world
+    special = with_rows(state, slots)
+    plain = state.flags(slots)
+    plain[special] = False
+    devices, _ = changes(world.target.owner, world.held.owner, plain)
+    whole = whole_devices(state, world.target, devices)
+    return np.concatenate([whole, *(added_places(state, int(slot)) for slot in special)], axis=1)
+
+
+def _left(state: State) -> tuple[Ints, Ints, Ints, Ints]:
+    """What nobody is seen to use: cores and memory per node, 1/1000ths and MiB for parts per device."""
+    inventory, held = state.world.inventory, state.world.held
+    milli = WHOLE - inventory.foreign - held.shared_milli()
+    milli[(held.owner != FREE) & (held.owner != SHARED)] = 0
+    return (
+        inventory.cpu - inventory.foreign_cpu - held.cpu,
+        inventory.memory - inventory.foreign_memory - held.memory,
+        milli,
+        inventory.gpu_memory - inventory.foreign_gpu_memory - held.shared_gpu_memory(),
+    )
+
+
+def _needs(state: State, rows: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """What these places take, as in `_left`; a worker with several devices takes its cores once."""
+    table, inventory = state.world.table, state.world.inventory
+    each = rows[:, once_per_worker(rows[SLOT], rows[INDEX], rows[NODE])]
+    slot, worker, nodes = each[SLOT], each[INDEX] >= 0, len(inventory.nodes)
+    parts = rows[:, (rows[DEVICE] >= 0) & (rows[MILLI] < WHOLE)]
+    devices = len(inventory.node_of)
+    return (
+        _sums(each[NODE], np.where(worker, table.cpu[slot], table.server_cpu[slot]), nodes),
+        _sums(each[NODE], np.where(worker, table.memory[slot], table.server_memory[slot]), nodes),
+        _sums(parts[DEVICE], parts[MILLI], devices),
+        _sums(parts[DEVICE], parts[GPU_MEMORY], devices),
+    )
+
+
+def _sums(where: Ints, what: Ints, length: int) -> Ints:
+    total = np.zeros(length, np.int64)
+    np.add.at(total, where, what)
+    return total

@@ -1,0 +1,87 @@
+"""Workers that are gone though nobody asked: what is left goes on, or the job starts again."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from levada.core.job import Phase
+from levada.core.plan import OpKind
+from levada.core.plane import INDEX, NODE
+from levada.core.reasons import Code
+from levada.core.types import Ints
+from levada.engine.ends import stopped
+from levada.engine.holdings import drop_workers
+from levada.engine.operations import plan_operations
+from levada.engine.state import Intent, State
+from levada.engine.withdraw import revert_targets
+
+
+def lose_workers(state: State, slot: int, indices: Ints, nodes: Ints, why: Code) -> None:
+    """The workers (below zero: parameter servers) with these indices on these nodes are gone from *slot*.
+
+    Where the framework can go on without them (worker 0 and the parameter servers live, and the minimum is left) the
+    job is smaller from now on; otherwise what is left of it stops, and it starts again when its turn comes.
+    """
+    world, table = state.world, state.world.table
+    state.account(np.array([slot]))
+    rows = world.places(world.held, slot)
+    if table.issued[slot] or table.unsure[slot]:
+        # An operation may yet be carried out, even on a node that comes back: until a stop of a newer generation has
+        # overtaken it, the job holds all that it was to have.
+        left = len(np.unique(rows[INDEX][(rows[INDEX] >= 0) & ~np.isin(rows[NODE], nodes)]))
+        table.observed[slot] = min(int(table.observed[slot]), left)
+        if table.op[slot] != OpKind.STOP:
+            table.op[slot], table.issued[slot], table.op_deadline[slot] = OpKind.NONE, 0, np.inf
+            restart(state, slot, why)
+        return
+    gone = {(int(index), int(node)) for index, node in zip(indices, nodes, strict=True)}
+    rows = rows[:, [(index, node) not in gone for index, node in rows[[INDEX, NODE]].T.tolist()]]
+    world.clear_workers(world.held, slot)
+    if rows.shape[1]:
+        world.put_workers(world.held, slot, rows)
+    workers = np.unique(rows[INDEX][rows[INDEX] >= 0])
+    table.held[slot] = len(workers)
+    table.observed[slot] = min(int(table.observed[slot]), len(workers))
+    table.op[slot], table.issued[slot], table.op_deadline[slot] = OpKind.NONE, 0, np.inf
+    # In the middle of a resize nobody knows which workers there are: it is not worth the risk.
+    settled = table.phase[slot] == Phase.RUNNING and table.intent[slot] == Intent.WAIT
+    if settled and table.resizes_in_place[slot] and len(workers) >= table.min[slot] and indices.min() > 0:
+        _go_on(state, slot, workers)
+    else:
+        restart(state, slot, why)
+
+
+def _go_on(state: State, slot: int, workers: Ints) -> None:
+    """The job shall have what is left of it, cut to a size it allows."""
+    world, table = state.world, state.world.table
+    least, step = int(table.min[slot]), int(table.step[slot])
+    size = least + (len(workers) - least) // step * step
+    one = np.array([slot])
+    revert_targets(state, one)
+    drop_workers(state, world.target, slot, workers[size:])
+    table.count[slot] = size
+    plan_operations(state, one)
+
+
+def restart(state: State, slot: int, why: Code) -> None:
+    """What is left of a broken job stops; then it starts again, or has failed when its retries are used up.
+
+    A lost node is nobody's fault and costs no retry. A job that was on its way out just goes.
+    """
+    world, table = state.world, state.world.table
+    one = np.array([slot])
+    intent = Intent(int(table.intent[slot]))
+    state.account(one)
+    if intent is Intent.WAIT and why is Code.RESTARTING:
+        if table.restarts[slot] < table.retries[slot]:
+            table.restarts[slot] += 1
+            table.retry_at[slot] = state.now + state.backoff(int(table.number[slot]), int(table.restarts[slot]))
+        else:
+            intent = Intent.FAIL
+    state.wants_stop(one, intent)
+    state.say(one, why, table.restarts[one])
+    if world.places(world.held, slot).shape[1]:
+        table.held[slot] = max(int(table.held[slot]), 1)  # parameter servers alone are something to stop, too
+        plan_operations(state, one)
+    else:
+        stopped(state, one)

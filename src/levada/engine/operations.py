@@ -1,0 +1,147 @@
+"""From held to target: which operation each job needs, and when it may go out.
+
+An operation goes out when all it adds is seen to be free. So release comes before acquire without a barrier, and one
+slow checkpoint holds up only those who wait for its devices. A cycle of waits is broken at its cheapest member, which
+stops and starts again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from levada.core.commands import Apply
+from levada.core.job import Phase
+from levada.core.plan import OpKind, Plan
+from levada.core.plane import NODE
+from levada.core.reasons import Code
+from levada.core.types import Bools, Ints
+from levada.engine.holdings import added_places, differing, take
+from levada.engine.limits import limited, within_limits
+from levada.engine.state import State
+from levada.kernels.state import blocked, changes
+
+
+def plan_operations(state: State, slots: Ints) -> None:
+    """Notes for each of these jobs the operation that leads from what it holds to its target."""
+    table = state.world.table
+    slots = slots[table.issued[slots] == 0]
+    if not len(slots):
+        return
+    has, gets = table.held[slots] > 0, table.count[slots] > 0
+    phase = table.phase[slots]
+    # An operation that nobody has confirmed must be asked for again, though the planes agree.
+    starts = ~has | (phase == Phase.STARTING)
+    resizes = differing(state, slots) | (phase == Phase.RESIZING)
+    table.op[slots] = np.select(
+        [has & ~gets, gets & starts, gets & has & resizes], [OpKind.STOP, OpKind.START, OpKind.RESIZE], OpKind.NONE
+    )
+
+
+def issue(state: State) -> None:
+    """Sends out every operation that may go; breaks cycles of waits."""
+    table = state.world.table
+    waiting = state.where((table.op != OpKind.NONE) & (table.issued == 0) & (table.retry_at <= state.now))
+    if not len(waiting):
+        return
+    missing = blocked(state.world.target.owner, state.world.held.owner, table.capacity)
+    ready = (table.op[waiting] == OpKind.STOP) | (missing[waiting] == 0)
+    if limited(state, waiting):
+        asks = (ready & (table.op[waiting] != OpKind.STOP)).nonzero()[0]
+        ready[asks] = within_limits(state, waiting[asks])
+    if not ready.all():
+        ready |= _break_cycles(state, waiting, ready)
+        late = waiting[~ready & (table.phase[waiting] == Phase.PENDING)]
+        state.say(late, Code.WAITS_FOR_DEVICES, missing[late])
+    if ready.any():
+        _send(state, waiting[ready])
+
+
+def _break_cycles(state: State, waiting: Ints, ready: Bools) -> Bools:
+    """Operations that may go out after all because their job stops first; changes their kind."""
+    table = state.world.table
+    stuck = waiting[~ready].tolist()
+    blockers = _blockers(state, stuck)
+    moving = set(waiting[ready].tolist()) | set(state.where(table.issued > 0).tolist())
+    freed = np.zeros(len(waiting), bool)
+    while True:
+        # Whoever waits only for jobs that are on their way is on its way too.
+        on_its_way = set(moving)
+        found = True
+        while found:
+            fresh = [slot for slot in stuck if slot not in on_its_way and blockers[slot] <= on_its_way]
+            on_its_way.update(fresh)
+            found = bool(fresh)
+        circle = [slot for slot in stuck if slot not in on_its_way]
+        in_the_way = {blocker for slot in circle for blocker in blockers[slot]}
+        breakable = [slot for slot in circle if slot in in_the_way and table.held[slot] > 0]
+        if not breakable:
+            return freed
+        cheapest = min(breakable, key=lambda slot: (table.held[slot] * table.milli[slot], -table.number[slot]))
+        table.op[cheapest] = OpKind.STOP
+        freed |= waiting == cheapest
+        moving.add(cheapest)
+
+
+def _blockers(state: State, stuck: list[int]) -> dict[int, set[int]]:
+    """For each job whose operation cannot go out, the jobs that hold what it needs and are to give up something."""
+    world, table = state.world, state.world.table
+    target, held = world.target, world.held
+    blockers: dict[int, set[int]] = {slot: set() for slot in stuck}
+    waits = ((target.owner >= 0) & (held.owner >= 0) & (held.owner != target.owner)).nonzero()[0]
+    for taker, holder in zip(target.owner[waits].tolist(), held.owner[waits].tolist(), strict=True):
+        if taker in blockers:
+            blockers[taker].add(holder)
+    for slot in stuck:
+        if not blockers[slot]:
+            # Cores, memory or parts of a GPU: anybody on those nodes who is about to leave something.
+            nodes = np.unique(added_places(state, slot)[NODE])
+            on_nodes = held.owner[np.isin(world.inventory.node_of, nodes)]
+            others = set(on_nodes[on_nodes >= 0].tolist()) | set(held.rows[0][np.isin(held.rows[NODE], nodes)].tolist())
+            blockers[slot] = {other for other in others if other != slot and table.op[other] != OpKind.NONE}
+    return blockers
+
+
+def _send(state: State, slots: Ints) -> None:
+    """Issues the operations of these jobs: one more generation each, and what they add is theirs from now on."""
+    table = state.world.table
+    op = table.op[slots]
+    stops = op == OpKind.STOP
+    state.account(slots)
+    table.generation[slots] += 1
+    table.issued[slots] = 1
+    table.op_deadline[slots] = state.now + state.options.op_timeout_s
+    plan = _plan(state, slots, op)
+    resized = slots[op == OpKind.RESIZE]
+    table.resizes[resized] += 1
+    moved = np.intersect1d(plan.drop_row, plan.add_row)
+    table.moves[slots[moved]] += 1
+    table.phase[slots] = np.select(
+        [op == OpKind.START, op == OpKind.RESIZE], [Phase.STARTING, Phase.RESIZING], Phase.STOPPING
+    )
+    state.say(slots[op == OpKind.START], Code.STARTING)
+    state.say(slots[stops], Code.STOPPING)
+    take(state, slots[~stops])
+    state.touch(slots)
+    state.commands.append(Apply(plan=plan))
+
+
+def _plan(state: State, slots: Ints, op: Ints) -> Plan:
+    world, table = state.world, state.world.table
+    stops = op == OpKind.STOP
+    adds, drops = changes(world.target.owner, world.held.owner, state.flags(slots[~stops]))
+    all_of_it = state.flags(slots[stops])
+    emptied = ((world.held.owner >= 0) & all_of_it[world.held.owner]).nonzero()[0]
+    drops = np.concatenate([drops, emptied])
+    row_of = np.full(table.capacity, -1, np.int64)
+    row_of[slots] = np.arange(len(slots))
+    return Plan(
+        number=table.number[slots],
+        kind=op.copy(),
+        generation=table.generation[slots],
+        type=np.where(stops, -1, table.type[slots]),
+        count=np.where(stops, 0, table.count[slots]),
+        add_device=adds,
+        add_row=row_of[world.target.owner[adds]],
+        drop_device=drops,
+        drop_row=row_of[world.held.owner[drops]],
+    )

@@ -1,0 +1,35 @@
+"""The engine's own settings; policies have theirs."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Times in seconds."""
+
+    #: Decisions are at least so far apart; what happens meanwhile waits for the next one.
+    rate_limit_s: float = 1.0
+    #: A job that has just started is left alone for so long.
+    min_run_s: float = 60.0
+    #: And so long after a resize or move.
+    cooldown_s: float = 30.0
+    #: A job that would end before so many restart costs have passed is left alone.
+    payback: float = 2.0
+    #: A decision that took longer does not count.
+    decide_limit_s: float = 10.0
+    #: An operation without any word is taken for lost.
+    op_timeout_s: float = 300.0
+    #: Pause before the first retry; it doubles each time, up to the maximum.
+    backoff_s: float = 5.0
+    backoff_max_s: float = 300.0
+    #: After so many failures in a row a job is set aside.
+    max_failures: int = 5
+    #: After so many rejected decisions in a row a plain FIFO fill takes over.
+    max_rejections: int = 3
+    #: Room made for a serving pod is kept so long.
+    reservation_s: float = 60.0
+    #: The backend can only take away the workers with the highest indices.
+    highest_first: bool = False
+    #: Workers that defragmentation may move per decision; 0 = never.
+    move_budget: int = 0

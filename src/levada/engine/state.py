@@ -1,0 +1,185 @@
+"""Everything the engine remembers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from levada.core.commands import Command
+from levada.core.decision import Reservation
+from levada.core.job import Preemptible
+from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS
+from levada.core.reasons import Code
+from levada.core.types import Bools, Ints
+from levada.core.world import World
+from levada.engine.options import Options
+from levada.kernels.state import accrue
+from levada.policies.protocol import AnyPolicy
+
+
+class Intent(IntEnum):
+    """What becomes of a job when it has stopped."""
+
+    WAIT = 0
+    SUSPEND = 1
+    CANCEL = 2
+    FAIL = 3
+    #: A time limit ends a job as its user wished it: it fails, with that reason.
+    TIME_LIMIT = 4
+
+
+_ACCRUE_COLUMNS = (
+    *(INT_COLUMNS.index(name) for name in ("observed", "phase", "milli")),
+    *(
+        FLOAT_COLUMNS.index(name)
+        for name in (
+            "since",
+            "waiting_s",
+            "running_s",
+            "gpu_seconds",
+            "run_waiting_s",
+            "run_running_s",
+            "run_gpu_seconds",
+        )
+    ),
+)
+
+
+class State:
+    """The world, the policy with its state, and what is under way."""
+
+    def __init__(
+        self,
+        world: World,
+        policy: AnyPolicy,
+        make_policy: Callable[[str, Mapping[str, Any]], AnyPolicy],
+        perf: Any,
+        options: Options,
+        seed: int,
+    ) -> None:
+        self.world = world
+        self.policy = policy
+        self.make_policy = make_policy
+        self.policy_state: Any = policy.initial(seed)
+        self.perf = perf
+        self.options = options
+        self.seed = seed
+        self.prices: dict[str, float] = {}
+        self.now = -math.inf
+        #: Counts events; a job's `changed` is the revision of its last change.
+        self.revision = 0
+        #: Something happened that a decision should hear of.
+        self.dirty = False
+        #: The revision that the policy is thinking about, if it is.
+        self.deciding: int | None = None
+        self.last_decided = -math.inf
+        self.rejections = 0
+        self.last_rejection = ""
+        self.stale_results = 0
+        self.next_try = -math.inf
+        #: When time alone could change the answer, as the policy said.
+        self.policy_wake = math.inf
+        self.guard_wake = math.inf
+        #: What the shell was last told.
+        self.told_wake = math.inf
+        self.reservations: dict[str, Reservation] = {}
+        #: Places of foreign use that the engine counts: id to (device, milli, MiB).
+        self.foreign_places: dict[str, tuple[tuple[int, int, int], ...]] = {}
+        #: Jobs that come after a job, by its number.
+        self.dependents: dict[int, list[int]] = {}
+        #: Rows that operations under way have claimed, by job number; whole devices are marked in the held plane.
+        self.claimed_rows: dict[int, Ints] = {}
+        self.submitted = 0
+        self.ended = 0
+        self.commands: list[Command] = []
+
+    # --- small verbs that all events use --------------------------------------------------------------------------
+
+    def touch(self, slots: Ints) -> None:
+        """These jobs changed: decisions made before do not count for them, and a new one is due."""
+        self.world.table.changed[slots] = self.revision
+        self.dirty = True
+
+    def account(self, slots: Ints) -> None:
+        """Brings the times of these jobs up to now; call it before what they are seen to do changes."""
+        table = self.world.table
+        accrue(table.ints, table.floats, slots, self.now, _ACCRUE_COLUMNS)
+
+    def say(self, slots: Ints, code: Code, evidence: int | Ints = 0) -> None:
+        """Gives these jobs a reason."""
+        self.world.table.reason[slots] = code
+        self.world.table.evidence[slots] = evidence
+
+    def flags(self, slots: Ints) -> Bools:
+        """True at these slots."""
+        marks = np.zeros(self.world.table.capacity, bool)
+        marks[slots] = True
+        return marks
+
+    def protected(self) -> Bools:
+        """Per slot whether a decision may not stop, shrink or move what it has."""
+        table = self.world.table
+        never = table.preemptible == Preemptible.NEVER
+        unsaved = (table.preemptible == Preemptible.AUTO) & (table.resizes_in_place == 0) & (table.saved == 0)
+        return (table.count > 0) & (never | unsaved) & (table.held > 0)
+
+    def backoff(self, number: int, failures: int) -> float:
+        """Seconds until the next try: doubling, with a jitter that is the same for the same job and try."""
+        pause = min(self.options.backoff_s * 2.0 ** min(failures - 1, 30), self.options.backoff_max_s)
+        jitter = ((number * 2654435761 + failures * 40503) & 0xFFFF) / 0xFFFF
+        return pause * (0.75 + 0.5 * jitter)
+
+    def current(self, numbers: Ints, generations: Ints) -> tuple[Ints, Ints]:
+        """Slots that a report speaks of now, and their rows in it: unknown jobs and old generations drop out."""
+        slots = self.world.table.find(numbers)
+        known = (slots >= 0).nonzero()[0]
+        fresh = known[self.world.table.generation[slots[known]] == generations[known]]
+        # One report per job: a batch may say the same twice.
+        _, first = np.unique(slots[fresh], return_index=True)
+        fresh = fresh[np.sort(first)]
+        return slots[fresh], fresh
+
+    def active_slots(self, numbers: Ints) -> Ints:
+        """Slots of the jobs that are not over, each once."""
+        slots = self.world.table.find(numbers)
+        return np.unique(slots[slots >= 0])
+
+    def wants_stop(self, slots: Ints, intent: Intent) -> None:
+        """These jobs shall hold nothing, and *intent* follows when they do."""
+        table = self.world.table
+        for slot in slots:
+            self.world.clear_workers(self.world.target, int(slot))
+        table.count[slots] = 0
+        table.type[slots] = -1
+        table.intent[slots] = intent
+        self.touch(slots)
+
+    def living(self) -> Ints:
+        """Slots of all jobs that are not over, by (submitted, number)."""
+        return self.world.table.order
+
+    def where(self, marks: Bools) -> Ints:
+        """The living slots among the marked ones, by (submitted, number).
+
+        For marks that few slots have: whole columns are compared, which is much faster than `column[living()]`.
+        """
+        table = self.world.table
+        slots = marks.nonzero()[0]
+        slots = slots[table.number[slots] >= 0]  # a free slot keeps what the last job left in it
+        return slots[np.lexsort((table.number[slots], table.submitted[slots]))] if len(slots) > 1 else slots
+
+    def copy(self) -> State:
+        """An independent copy, in O(active jobs + devices)."""
+        twin = State.__new__(State)
+        twin.__dict__.update(self.__dict__)
+        twin.world = self.world.copy()
+        twin.perf = self.perf.copy() if hasattr(self.perf, "copy") else self.perf
+        twin.prices, twin.reservations = dict(self.prices), dict(self.reservations)
+        twin.foreign_places, twin.claimed_rows = dict(self.foreign_places), dict(self.claimed_rows)
+        twin.dependents = {number: list(after) for number, after in self.dependents.items()}
+        twin.commands = list(self.commands)
+        return twin

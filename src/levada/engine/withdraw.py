@@ -1,0 +1,66 @@
+"""Taking targets back to what is held, before anything was asked of a backend."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from levada.core.plan import OpKind
+from levada.core.plane import DEVICE, MILLI, NODE
+from levada.core.reasons import Code
+from levada.core.types import Ints
+from levada.engine.holdings import added_places
+from levada.engine.operations import plan_operations
+from levada.engine.state import State
+
+
+def revert_targets(state: State, slots: Ints) -> None:
+    """These jobs shall have what they hold, and nothing else.
+
+    Others may have been promised what these jobs hold and were to give up. Nothing of that has gone out, so those
+    promises are taken back too; the next decision sees to all of them.
+    """
+    world, table = state.world, state.world.table
+    slots = _with_those_in_the_way(state, slots)
+    for slot in slots:
+        world.clear_workers(world.target, int(slot))
+    for slot in slots:
+        rows = world.places(world.held, int(slot))
+        if rows.shape[1]:
+            world.put_workers(world.target, int(slot), rows)
+    table.count[slots] = table.held[slots]
+    table.type[slots] = table.held_type[slots]
+    state.say(slots[table.held[slots] == 0], Code.NEW)
+    state.touch(slots)
+    plan_operations(state, slots)
+
+
+def _with_those_in_the_way(state: State, slots: Ints) -> Ints:
+    world = state.world
+    waiting = {int(slot): set(added_places(state, int(slot))[NODE].tolist()) for slot in _promised(state)}
+    chosen = [int(slot) for slot in slots]
+    for slot in chosen:  # grows while we look
+        nodes = set(world.places(world.held, slot)[NODE].tolist())
+        chosen += [other for other, adds in waiting.items() if other not in chosen and adds & nodes]
+    return np.array(chosen, np.int64)
+
+
+def _promised(state: State) -> Ints:
+    """Jobs that are to get something and have not been told."""
+    table = state.world.table
+    slots = state.living()
+    return slots[(table.op[slots] != OpKind.NONE) & (table.issued[slots] == 0) & (table.count[slots] > 0)]
+
+
+def withdraw_targets(state: State) -> None:
+    """Jobs that were about to get what may no longer be given keep what they hold."""
+    inventory = state.world.inventory
+    free = inventory.free_milli()
+    astray = []
+    for slot in _promised(state):
+        rows = added_places(state, int(slot))
+        on_device = rows[:, rows[DEVICE] >= 0]
+        closed = ~inventory.usable_nodes[rows[NODE]]
+        if closed.any() or (free[on_device[DEVICE]] < on_device[MILLI]).any():
+            astray.append(slot)
+    if astray:
+        revert_targets(state, np.array(astray, np.int64))

@@ -1,0 +1,99 @@
+"""Pydantic's errors in our words: one fault per mistake, with the path of the field as users write it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from levada.errors import Fault
+
+_TEXTS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "missing": lambda _: "is required",
+    "greater_than_equal": lambda c: f"must be at least {c['ge']:g}",
+    "greater_than": lambda c: f"must be above {c['gt']:g}",
+    "less_than_equal": lambda c: f"must be at most {c['le']:g}" if c["le"] < 10**6 else f"must be at most {c['le']}",
+    "less_than": lambda c: f"must be below {c['lt']:g}",
+    "finite_number": lambda _: "must be a finite number",
+    "int_type": lambda _: "must be a whole number",
+    "int_from_float": lambda _: "must be a whole number",
+    "int_parsing": lambda _: "must be a whole number",
+    "float_type": lambda _: "must be a number",
+    "bool_type": lambda _: "must be true or false",
+    "string_type": lambda _: "must be text (put it in quotes)",
+    "string_too_short": lambda _: "must not be empty",
+    "string_too_long": lambda c: f"must have at most {c['max_length']} characters",
+    "too_short": lambda c: f"must have at least {c['min_length']} item" + ("" if c["min_length"] == 1 else "s"),
+    "too_long": lambda c: f"must have at most {c['max_length']} item" + ("" if c["max_length"] == 1 else "s"),
+    "list_type": lambda _: "must be a list",
+    "dict_type": lambda _: "must be a mapping",
+    "model_type": lambda _: "must be a mapping",
+    "model_attributes_type": lambda _: "must be a mapping",
+    "literal_error": lambda c: f"must be {c['expected']}".replace("True", "true").replace("False", "false"),
+    "recursion_loop": lambda _: "must not contain itself",
+}
+
+
+def fault(text: str) -> PydanticCustomError:
+    """The error for a validator to raise; *text* reaches the user as it is."""
+    # Braces would be read as a template.
+    return PydanticCustomError("fault", "{text}", {"text": text})
+
+
+def path_of(keys: Iterable[int | str]) -> str:
+    """`("jobs", 3, "min")` as `jobs[3].min`."""
+    path = ""
+    for key in keys:
+        if isinstance(key, int):
+            path += f"[{key}]"
+        elif key == "[key]":
+            continue  # pydantic's mark for a mapping's key; the key itself stands before it
+        else:
+            path += f".{key}" if path else key
+    return path
+
+
+def faults_of(error: ValidationError, model: type[BaseModel]) -> list[Fault]:
+    """One fault for each mistake that pydantic found in the input of *model*, in its order."""
+    return [Fault(path_of(detail["loc"]), _text(detail, model)) for detail in error.errors(include_url=False)]
+
+
+def unknown_field(name: str, known: Iterable[str]) -> str:
+    """The sentence for a field that nobody knows, with the nearest one that exists."""
+    close = get_close_matches(name, list(known), n=1)
+    return f"unknown field; did you mean {close[0]}?" if close else "unknown field"
+
+
+def _text(detail: ErrorDetails, model: type[BaseModel]) -> str:
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        *parents, name = detail["loc"]
+        return unknown_field(str(name), _fields_at(model, parents))
+    if kind == "value_error":
+        return str(context["error"])
+    return _TEXTS[kind](context) if kind in _TEXTS else detail["msg"]
+
+
+def _fields_at(model: type[BaseModel], keys: Iterable[int | str]) -> list[str]:
+    """The names, as users write them, of the fields of the model that stands at *keys* inside *model*."""
+    schema = model.model_json_schema()
+    node = schema
+    for key in keys:
+        node = _resolve(node, schema)
+        if isinstance(key, int):
+            node = node.get("items", {})
+        else:
+            node = node.get("properties", {}).get(key) or node.get("additionalProperties") or {}
+    return list(_resolve(node, schema).get("properties", {}))
+
+
+def _resolve(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """*node* behind its reference; of alternatives, the one that is a mapping with fields."""
+    for choice in node.get("anyOf", ()):
+        if "$ref" in choice:
+            node = choice
+    reference: str = node.get("$ref", "")
+    return schema["$defs"][reference.rsplit("/", 1)[1]] if reference else node

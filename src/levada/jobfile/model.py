@@ -1,0 +1,283 @@
+"""The job file: what `levada submit` takes and `levada schema job` prints."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic.alias_generators import to_camel
+
+from levada.jobfile import units
+from levada.jobfile.faults import fault
+from levada.jobfile.fields import (
+    Count,
+    Cpu,
+    Duration,
+    DurationText,
+    Gpus,
+    GpusPerWorker,
+    GpuTypes,
+    Memory,
+    NotNegative,
+    Positive,
+    Text,
+    Weight,
+)
+
+API_VERSION = "levada.dev/v1"
+
+#: A job's id is its name and `-20261115-153048-k3x9`; together they must fit the 63 characters of a DNS label.
+_LONGEST_NAME = 42
+_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_LARGEST_ARRAY = 100_000
+_ARRAY = r"^[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*$"
+
+
+class Model(BaseModel):
+    """Strict, frozen, camelCase outside and snake_case inside; an unknown field is a fault."""
+
+    model_config = ConfigDict(
+        strict=True,
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=False,
+        validate_by_alias=True,
+    )
+
+
+def _name(value: str) -> str:
+    if not re.fullmatch(_NAME, value):
+        raise fault("must be lower-case letters, digits and dashes, and begin and end with a letter or digit")
+    return value
+
+
+Name = Annotated[
+    str, Field(min_length=1, max_length=_LONGEST_NAME, json_schema_extra={"pattern": _NAME}), AfterValidator(_name)
+]
+
+
+class Metadata(Model):
+    """What a thing is called."""
+
+    name: Name = Field(description="The workload: jobs of one name share what is learned about them.")
+
+
+class Workers(Model):
+    """The elastic range of a job."""
+
+    min: Positive = 1
+    max: Positive = Field(default=1, description="Defaults to the larger of min and desired.")
+    desired: Positive | None = Field(default=None, description="Defaults to min.")
+    step: Positive = Field(default=1, description="Sizes are min plus multiples of this.")
+
+    @field_validator("max")
+    @classmethod
+    def _max(cls, value: int, info: ValidationInfo) -> int:
+        least = info.data.get("min", 1)
+        if value < least:
+            raise fault(f"must be at least min ({least})")
+        return value
+
+    @field_validator("desired")
+    @classmethod
+    def _desired(cls, value: int | None, info: ValidationInfo) -> int | None:
+        least, most = info.data.get("min"), info.data.get("max")
+        if value is not None and least is not None and most is not None and not least <= value <= most:
+            raise fault(f"must be between min ({least}) and max ({most})")
+        return value
+
+
+def _workers(value: Any) -> Any:
+    """A number is a rigid job; a range without max ends at the larger of min and desired."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"min": value, "max": value} if value >= 1 else {"min": value}
+    if isinstance(value, dict) and "max" not in value:
+        known = [v for v in (value.get("min"), value.get("desired")) if isinstance(v, int) and v >= 1]
+        return {**value, "max": max(known, default=1)}
+    return value
+
+
+class Resources(Model):
+    """What one worker takes beside GPUs."""
+
+    cpu: Cpu = Field(default=0, description="Cores: 4, 0.5 or 500m.")
+    memory: Memory = Field(default=0, description="E.g. 8Gi; a plain number is bytes.")
+
+
+class ParameterServers(Resources):
+    """A fixed group of workers without GPUs."""
+
+    replicas: Positive = 1
+
+
+class Checkpoint(Model):
+    """How a job leaves."""
+
+    grace_period: Duration = Field(default=60.0, description="From SIGTERM to SIGKILL.")
+
+
+class Run(Model):
+    """The process of every worker."""
+
+    command: Annotated[list[str], Field(min_length=1)]
+    env: dict[Text, str] = {}
+    workdir: Text = "."
+
+
+class Kubernetes(Model):
+    """The pods of the Kubernetes backend."""
+
+    image: Text | None = None
+    template: dict[str, Any] | None = Field(default=None, description="A pod template.")
+
+
+def _deadline(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if re.fullmatch(units.DURATION_PATTERN, value):
+        return units.duration_s(value)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise fault("must be a duration, e.g. 2h, or a time with its zone, e.g. 2026-11-15T18:00:00Z")
+    return moment
+
+
+Deadline = Annotated[
+    NotNegative | datetime,
+    BeforeValidator(
+        _deadline,
+        json_schema_input_type=NotNegative
+        | DurationText
+        | Annotated[str, Field(json_schema_extra={"format": "date-time"})],
+    ),
+]
+
+
+def _array(value: str) -> str:
+    if not re.fullmatch(_ARRAY, value):
+        raise fault("must be indices, e.g. 0-9 or 1,3,5-7")
+    size = 0
+    for part in value.split(","):
+        first, _, last = part.partition("-")
+        if last and int(last) < int(first):
+            raise fault(f"{part} runs backwards")
+        size += int(last or first) - int(first) + 1
+    if size > _LARGEST_ARRAY:
+        raise fault(f"must have at most {_LARGEST_ARRAY} indices")
+    return value
+
+
+def _url(value: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/]+\S*", value):
+        raise fault("must be an http or https address")
+    return value
+
+
+class JobSpec(Model):
+    """What to run, in which range of sizes, and what it is worth."""
+
+    workers: Annotated[Workers, BeforeValidator(_workers, json_schema_input_type=Positive | Workers)] = Field(
+        default=Workers(), description="The elastic range; a number is a rigid job."
+    )
+    gpu_memory: Memory | None = Field(default=None, description="Per worker; required for a part of a GPU.")
+    gpus_per_worker: GpusPerWorker = Field(
+        default=1, description="0 (a CPU job), a whole number, or a part of one GPU in steps of 0.001 with gpuMemory."
+    )
+    gpu_types: GpuTypes = Field(default=[], description="Allowed types, preferred first; empty means any.")
+    resources: Resources = Field(default=Resources(), description="Per worker.")
+    parameter_servers: ParameterServers | None = None
+    queue: Text = "default"
+    priority: Annotated[int, Field(ge=-units.LARGEST, le=units.LARGEST)] = Field(
+        default=0, description="Higher is more important."
+    )
+    weight: Weight = Field(default=1.0, description="Share for fair policies.")
+    steps: Positive | None = Field(default=None, description="Total work; or epochs.")
+    epochs: Positive | None = Field(default=None, description="Total work; or steps.")
+    deadline: Deadline | None = Field(default=None, description="From submission, or a time.")
+    time_limit: Duration | None = Field(default=None, description="Of running time.")
+    retries: Annotated[int, Field(ge=0, le=1000)] = 0
+    ttl: Duration | None = Field(default=None, description="How long it is kept in lists after its end.")
+    after: list[Text] = Field(default=[], description="Starts when these jobs have succeeded.")
+    array: Annotated[str, AfterValidator(_array), Field(json_schema_extra={"pattern": _ARRAY})] | None = Field(
+        default=None, description="One job per index, e.g. 0-9."
+    )
+    preemptible: Literal["auto", True, False] = "auto"
+    checkpoint: Checkpoint = Checkpoint()
+    labels: dict[Text, str] = {}
+    notify: list[Annotated[str, AfterValidator(_url)]] = Field(
+        default=[], description="Addresses for a POST at its end and when it is stuck."
+    )
+    kubernetes: Kubernetes | None = None
+    run: Run | None = Field(default=None, validate_default=True, description="Required unless kubernetes is given.")
+
+    @field_validator("gpus_per_worker")
+    @classmethod
+    def _part_needs_memory(cls, value: float, info: ValidationInfo) -> float:
+        # A faulty `gpuMemory` is not in the data: it has its own fault.
+        if 0 < value < 1 and info.data.get("gpu_memory", 0) is None:
+            raise fault("is a part of a GPU, which needs gpuMemory")
+        return value
+
+    @field_validator("epochs")
+    @classmethod
+    def _steps_or_epochs(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("steps") is not None:
+            raise fault("give steps or epochs, not both")
+        return value
+
+    @field_validator("run")
+    @classmethod
+    def _runs_something(cls, value: Run | None, info: ValidationInfo) -> Run | None:
+        # A faulty `kubernetes` is not in the data: it has its own fault.
+        if value is None and info.data.get("kubernetes", True) is None:
+            raise fault("is required (or kubernetes)")
+        return value
+
+
+class Job(Model):
+    """One training job."""
+
+    api_version: Literal["levada.dev/v1"]
+    kind: Literal["Job"]
+    metadata: Metadata
+    spec: JobSpec
+
+
+class QueueSpec(Model):
+    """A queue's share of the cluster. Amounts are GPUs by type."""
+
+    parent: Text | None = None
+    weight: Weight = Field(default=1.0, description="Share of what is lent.")
+    guaranteed: Gpus = {}
+    limit: Gpus = Field(default={}, description="A type that is not named has no limit.")
+    borrow: bool = Field(default=True, description="May use what others leave idle.")
+    per_user_limit: Gpus = {}
+
+    @field_validator("limit")
+    @classmethod
+    def _limit(cls, value: dict[str, int], info: ValidationInfo) -> dict[str, int]:
+        for gpu_type, guaranteed in info.data.get("guaranteed", {}).items():
+            if value.get(gpu_type, guaranteed) < guaranteed:
+                raise fault(f"{gpu_type} must be at least what is guaranteed ({guaranteed})")
+        return value
+
+
+class Queue(Model):
+    """One queue."""
+
+    api_version: Literal["levada.dev/v1"]
+    kind: Literal["Queue"]
+    metadata: Metadata
+    spec: QueueSpec = QueueSpec()
+
+
+#: The kinds of documents that a file may hold.
+KINDS: dict[str, type[Job] | type[Queue]] = {"Job": Job, "Queue": Queue}
+
+__all__ = ["API_VERSION", "KINDS", "Count", "Job", "JobSpec", "Model", "Queue", "QueueSpec", "Workers"]

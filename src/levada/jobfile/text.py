@@ -1,0 +1,129 @@
+"""YAML and JSON text as plain values, where a key given twice is a fault and not a silent choice."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import yaml
+
+from levada.errors import BadInput, Fault
+from levada.jobfile.faults import path_of
+
+Keys = tuple[int | str, ...]
+
+
+def parse_json(text: str) -> Any:
+    """The value of one JSON text; raises BadInput."""
+    try:
+        value = json.loads(text, object_pairs_hook=_mapping, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise BadInput.one(f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}") from None
+    except (RecursionError, ValueError) as error:
+        raise BadInput.one(f"not JSON: {_why(error)}") from None
+    faults = [Fault(path_of(keys), "is given twice") for keys in _twice_in_value(value)]
+    if faults:
+        raise BadInput(faults)
+    return value
+
+
+def parse_documents(text: str) -> list[Any]:
+    """The documents of a YAML (or JSON) text, empty ones left out; raises BadInput."""
+    documents: list[Any] = []
+    repeated: list[tuple[int, str]] = []  # number of the document, path
+    try:
+        loader = _Loader(text)
+        while loader.check_node():
+            node = loader.get_node()
+            repeated += [(len(documents) + 1, path_of(keys)) for keys in _twice_in_node(node)]
+            document = loader.construct_document(node)
+            if document is not None:
+                documents.append(document)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise BadInput.one(f"not YAML: {getattr(error, 'problem', None) or 'cannot be read'}{where}") from None
+    except (RecursionError, ValueError) as error:
+        raise BadInput.one(f"not YAML: {_why(error)}") from None
+    if repeated:
+        several = len(documents) > 1
+        raise BadInput(Fault(f"document {n}: {path}" if several else path, "is given twice") for n, path in repeated)
+    return documents
+
+
+def _why(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+# ------------------------------------------------------------------------------------------------------------- JSON
+
+
+class _Repetitive(dict[str, Any]):
+    """A mapping with the keys that were given twice."""
+
+    twice: tuple[str, ...] = ()
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) == len(pairs):
+        return mapping
+    keys = [key for key, _ in pairs]
+    repetitive = _Repetitive(mapping)
+    repetitive.twice = tuple(key for key in mapping if keys.count(key) > 1)
+    return repetitive
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _twice_in_value(value: Any, keys: Keys = ()) -> Iterator[Keys]:
+    if isinstance(value, _Repetitive):
+        yield from ((*keys, key) for key in value.twice)
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _twice_in_value(inner, (*keys, key))
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            yield from _twice_in_value(inner, (*keys, i))
+
+
+# ------------------------------------------------------------------------------------------------------------- YAML
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML closer to JSON: times stay text, and `1e-3` is a number."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def _twice_in_node(root: yaml.Node | None) -> Iterator[Keys]:
+    stack: list[tuple[Keys, yaml.Node | None]] = [((), root)]
+    seen: set[int] = set()  # an alias may make a node part of itself, or of many
+    while stack:
+        keys, node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            names: set[str] = set()
+            children: list[tuple[Keys, yaml.Node | None]] = []
+            for key, value in node.value:
+                name = str(key.value)
+                if name in names:
+                    yield (*keys, name)
+                names.add(name)
+                children.append(((*keys, name), value))
+            stack += reversed(children)
+        elif isinstance(node, yaml.SequenceNode):
+            stack += reversed([((*keys, i), value) for i, value in enumerate(node.value)])

@@ -1,0 +1,246 @@
+"""The kernels of `choose` in numba: plain loops."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from levada.kernels.arrays import Bools, Floats, Ints
+
+#: More than anything is counted.
+_NEVER = 1 << 62
+
+
+@njit(cache=True)
+def give_in_order(need: Ints, free: int) -> Bools:
+    """See `choose`."""
+    given = np.zeros(len(need), np.bool_)
+    for job in range(len(need)):
+        if need[job] <= free:
+            given[job] = True
+            free -= need[job]
+    return given
+
+
+@njit(cache=True)
+def grow_in_turns(cost: Ints, room: Ints, free: int) -> Ints:
+    """See `choose`."""
+    steps = np.zeros(len(cost), np.int64)
+    rows = np.arange(len(cost))
+    count = len(cost)
+    while True:
+        kept = 0
+        turn = 0
+        turns = _NEVER
+        for i in range(count):
+            job = rows[i]
+            if steps[job] < room[job] and cost[job] <= free:
+                rows[kept] = job
+                kept += 1
+                turn += cost[job]
+                turns = min(turns, room[job] - steps[job])
+        count = kept
+        if count == 0:
+            return steps
+        turns = min(turns, free // turn)
+        for i in range(count):
+            job = rows[i]
+            if turns > 0:
+                steps[job] += turns
+                free -= turns * cost[job]
+            elif cost[job] <= free:
+                steps[job] += 1
+                free -= cost[job]
+
+
+@njit(cache=True)
+def _before(a: int, b: int, key: Floats, waits: Bools) -> bool:
+    """Whether job *a* stands before job *b* in the heap."""
+    if key[a] != key[b]:
+        return bool(key[a] > key[b])
+    if waits[a] != waits[b]:
+        return bool(waits[a])
+    return a < b
+
+
+@njit(cache=True)
+def _sift_down(heap: Ints, size: int, at: int, key: Floats, waits: Bools) -> None:
+    job = heap[at]
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and _before(heap[child + 1], heap[child], key, waits):
+            child += 1
+        if not _before(heap[child], job, key, waits):
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at] = job
+
+
+@njit(cache=True)
+def grow_by_gain(first: Ints, cost: Ints, waits: Bools, gain: Floats, start: Ints, free: int, more: Bools) -> Ints:
+    """See `choose`."""
+    jobs = len(first)
+    grants = np.zeros(jobs, np.int64)
+    key = np.zeros(jobs)
+    still_waits = waits.copy()
+    heap = np.zeros(jobs, np.int64)
+    size = 0
+    for job in range(jobs):
+        if start[job + 1] > start[job] and gain[start[job]] > 0:
+            key[job] = gain[start[job]]
+            heap[size] = job
+            size += 1
+    for at in range(size // 2 - 1, -1, -1):
+        _sift_down(heap, size, at, key, still_waits)
+    while size > 0 and free > 0:
+        job = heap[0]
+        price = cost[job] if grants[job] > 0 else first[job]
+        stays = False
+        if price <= free:
+            free -= price
+            grants[job] += 1
+            still_waits[job] = False
+            here = start[job] + grants[job]
+            if here == start[job + 1]:
+                if more[job]:
+                    break
+            elif gain[here] > 0:
+                key[job] = gain[here]
+                stays = True
+        if not stays:
+            size -= 1
+            heap[0] = heap[size]
+        if size > 0:
+            _sift_down(heap, size, 0, key, still_waits)
+    return grants
+
+
+@njit(cache=True)
+def best_sum(value: Floats, start: Ints, cost: Ints, slack: int) -> Ints:
+    """See `choose`."""
+    jobs = len(cost)
+    choice = np.zeros((jobs, slack + 1), np.int32)
+    best = np.zeros(slack + 1)
+    before = np.zeros(slack + 1)
+    for job in range(jobs):
+        before[:] = best
+        values = value[start[job] : start[job + 1]]
+        chosen = choice[job]
+        for k in range(slack + 1):
+            best[k] = values[0] + before[k]
+        record = values[0]
+        for step in range(1, len(values)):
+            used = step * cost[job]
+            if used > slack:
+                break
+            # More steps of no more value cannot be better, because more slack is never worse.
+            if values[step] <= record:
+                continue
+            record = values[step]
+            for k in range(slack + 1 - used):
+                candidate = record + before[k]
+                if candidate > best[used + k]:
+                    best[used + k] = candidate
+                    chosen[used + k] = step
+    steps = np.zeros(jobs, np.int64)
+    for job in range(jobs - 1, -1, -1):
+        steps[job] = choice[job, slack]
+        slack -= steps[job] * cost[job]
+    return steps
+
+
+@njit(cache=True, error_model="numpy")
+def contest(
+    first: Ints,
+    cost: Ints,
+    waits: Bools,
+    length: Floats,
+    weight: Floats,
+    speed: Floats,
+    start: Ints,
+    free: int,
+    more: Bools,
+) -> Ints:
+    """See `choose`."""
+    jobs = len(first)
+    grants = np.zeros(jobs, np.int64)
+    price = first.copy()
+    nothing = waits.copy()
+    inside = np.zeros(jobs, np.bool_)
+    time = np.zeros(jobs)
+    as_short = np.zeros(jobs)
+    as_long = np.zeros(jobs)
+    #: Who was champion before each place: what stands there before a change need not be fought again.
+    champion_before = np.full(jobs + 1, -1)
+    for job in range(jobs):
+        inside[job] = start[job + 1] - start[job] > 1
+    changed = 0
+    weigh_from, weigh_to = 0, jobs
+    while free > 0:
+        for job in range(weigh_from, weigh_to):
+            if inside[job]:
+                now, then = speed[start[job] + grants[job]], speed[start[job] + grants[job] + 1]
+                time[job] = np.inf if nothing[job] else length[job] / now
+                as_short[job] = (then - now) / now
+                as_long[job] = (then - now) / then
+        for job in range(jobs):
+            if inside[job] and price[job] > free:
+                inside[job] = False
+                changed = min(changed, job)
+        champion = champion_before[changed]
+        for rival in range(changed, jobs):
+            champion_before[rival] = champion
+            if not inside[rival]:
+                continue
+            if champion < 0:
+                champion = rival
+            elif nothing[champion] and nothing[rival]:
+                if length[champion] >= length[rival]:
+                    champion = rival
+            elif time[champion] < time[rival]:
+                if as_long[rival] * weight[champion] > as_short[champion] * weight[rival]:
+                    champion = rival
+            elif not as_long[champion] * weight[rival] > as_short[rival] * weight[champion]:
+                champion = rival
+        if champion < 0:
+            break
+        free -= price[champion]
+        price[champion] = cost[champion]
+        grants[champion] += 1
+        nothing[champion] = False
+        if start[champion] + grants[champion] + 1 == start[champion + 1]:
+            inside[champion] = False
+            if more[champion]:
+                break
+        changed = champion
+        weigh_from, weigh_to = champion, champion + 1
+    return grants
+
+
+@njit(cache=True)
+def assign_types(choices: Ints, need: Ints, left: Ints, lineage: Ints, room: Ints) -> Ints:
+    """See `choose`."""
+    jobs, ranks = choices.shape
+    free, rooms = left.copy(), room.copy()
+    types = np.full(jobs, -1)
+    for job in range(jobs):
+        for rank in range(ranks):
+            kind = choices[job, rank]
+            if kind < 0:
+                break
+            fits = need[job] <= free[kind]
+            for i in range(lineage.shape[1]):
+                queue = lineage[job, i]
+                if queue >= 0 and need[job] > rooms[queue, kind]:
+                    fits = False
+            if fits:
+                types[job] = kind
+                free[kind] -= need[job]
+                for i in range(lineage.shape[1]):
+                    if lineage[job, i] >= 0:
+                        rooms[lineage[job, i], kind] -= need[job]
+                break
+    return types

@@ -1,0 +1,417 @@
+"""`kernels.place`, compiled: plain loops over devices, pools and jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+_FREE = -1
+_BIG = 1 << 60
+#: Shapes of workers whose rooms are remembered; a bound for memory, no result depends on it.
+_SHAPES = 64
+
+
+@numba.njit(cache=True)
+def _devices_by_job(owner: Any, slot: Any) -> Any:
+    """The devices of each job in *slot*, side by side: (start of each job's run, devices)."""
+    highest = 0
+    for j in range(len(slot)):
+        highest = max(highest, slot[j])
+    row = np.full(highest + 1, -1, np.int64)
+    for j in range(len(slot)):
+        row[slot[j]] = j
+    start = np.zeros(len(slot) + 1, np.int64)
+    for d in range(len(owner)):
+        o = owner[d]
+        if 0 <= o <= highest and row[o] >= 0:
+            start[row[o] + 1] += 1
+    for j in range(len(slot)):
+        start[j + 1] += start[j]
+    devices = np.empty(start[-1], np.int64)
+    at = start[:-1].copy()
+    for d in range(len(owner)):
+        o = owner[d]
+        if 0 <= o <= highest and row[o] >= 0:
+            devices[at[row[o]]] = d
+            at[row[o]] += 1
+    return start, devices
+
+
+@numba.njit(cache=True)
+def shed(
+    owner: Any,
+    index: Any,
+    cpu_used: Any,
+    memory_used: Any,
+    held: Any,
+    node_of: Any,
+    slot: Any,
+    keep: Any,
+    whole: Any,
+    cpu: Any,
+    memory: Any,
+    highest_first: bool,
+) -> None:
+    if len(slot) == 0:
+        return
+    start, devices = _devices_by_job(owner, slot)
+    on_node = np.zeros(len(cpu_used), np.int64)
+    for j in range(len(slot)):
+        mine = devices[start[j] : start[j + 1]]
+        give = len(mine) // whole[j] - keep[j]
+        if give <= 0:
+            continue
+        home = -1
+        for d in mine:
+            on_node[node_of[d]] += 1
+            if index[d] == 0:
+                home = node_of[d]
+        # Highest index first, and the order of keys keeps that among equals.
+        ranked = mine[np.argsort(-index[mine], kind="mergesort")]
+        firsts = ranked[:: whole[j]]
+        key = np.zeros(len(firsts), np.int64)
+        if not highest_first:
+            for w in range(len(firsts)):
+                d = firsts[w]
+                n = node_of[d]
+                key[w] = (on_node[n] << 28) - n
+                if n == home:
+                    key[w] += 1 << 60
+                if held[d] == slot[j]:
+                    key[w] += 1 << 61
+        gone = 0
+        for w in np.argsort(key, kind="mergesort"):
+            if gone == give or (index[firsts[w]] == 0 and keep[j] > 0):
+                continue
+            for d in ranked[w * whole[j] : (w + 1) * whole[j]]:
+                owner[d] = _FREE
+            cpu_used[node_of[firsts[w]]] -= cpu[j]
+            memory_used[node_of[firsts[w]]] -= memory[j]
+            gone += 1
+        for d in mine:
+            on_node[node_of[d]] = 0
+
+
+@numba.njit(cache=True)
+def _room(free: int, cpu_left: int, memory_left: int, whole: int, cpu: int, memory: int) -> int:
+    """How many workers a pool could still take."""
+    room = free // whole
+    if cpu > 0:
+        room = min(room, max(cpu_left // cpu, 0))
+    if memory > 0:
+        room = min(room, max(memory_left // memory, 0))
+    return room
+
+
+@numba.njit(cache=True)
+def _best_single(room: Any, now_room: Any, need: int) -> int:
+    """The pool that holds *need* with least to spare, free at once if any is; -1 if none."""
+    best, best_late, best_room = -1, True, _BIG
+    for i in range(len(room)):
+        if room[i] < need:
+            continue
+        late = now_room[i] < need
+        if (best_late and not late) or (late == best_late and room[i] < best_room):
+            best, best_late, best_room = i, late, room[i]
+            if best_room == need and not late:
+                break
+    return best
+
+
+@numba.njit(cache=True)
+def _tightest(domain: Any, room: Any, ranked: Any, need: int) -> int:
+    """The domain that holds *need* on fewest pools, then with least room; -1 if none does."""
+    count = 0
+    for i in range(len(domain)):
+        count = max(count, domain[i] + 1)
+    total = np.zeros(count, np.int64)
+    pools = np.zeros(count, np.int64)
+    for i in ranked:
+        c = domain[i]
+        if total[c] < need and room[i] > 0:
+            pools[c] += 1
+        total[c] += room[i]
+    best = -1
+    for c in range(count):
+        if total[c] < need:
+            continue
+        if best < 0 or pools[c] < pools[best] or (pools[c] == pools[best] and total[c] < total[best]):
+            best = c
+    return best
+
+
+@numba.njit(cache=True)
+def _room_inside(room: Any, domain: Any, wanted: int) -> int:
+    """What the pools of one domain hold together."""
+    total = 0
+    for i in range(len(room)):
+        if domain[i] == wanted:
+            total += room[i]
+    return total
+
+
+@numba.njit(cache=True)
+def _inside(room: Any, domain: Any, wanted: int) -> Any:
+    """*room* in one domain, and none outside."""
+    kept = np.zeros_like(room)
+    for i in range(len(room)):
+        if domain[i] == wanted:
+            kept[i] = room[i]
+    return kept
+
+
+@numba.njit(cache=True)
+def _spread(
+    room: Any, now_room: Any, need: int, near: Any, racks: Any, zones: Any, home: int, order: Any, take: Any
+) -> int:
+    """`kernels.spread` into *order* and *take*; how many pools it took."""
+    taken = 0
+    for i in near:
+        if need > 0 and room[i] > 0:
+            order[taken] = i
+            take[taken] = min(room[i], need)
+            need -= take[taken]
+            taken += 1
+    if need <= 0:
+        return taken
+    if taken > 0:
+        room, now_room = room.copy(), now_room.copy()
+        for t in range(taken):
+            room[order[t]] = now_room[order[t]] = 0
+    if home >= 0:
+        for domain in (racks, zones):
+            if _room_inside(room, domain, domain[home]) >= need:
+                room, now_room = _inside(room, domain, domain[home]), _inside(now_room, domain, domain[home])
+                break
+    best = _best_single(room, now_room, need)
+    if best < 0:
+        ranked = np.argsort(-room, kind="mergesort")
+        room, now_room = room.copy(), now_room.copy()
+        for domain in (racks, zones):
+            tightest = _tightest(domain, room, ranked, need)
+            if tightest >= 0:
+                room, now_room = _inside(room, domain, tightest), _inside(now_room, domain, tightest)
+                break
+        # The largest are filled, until the rest fits into one more.
+        for i in ranked:
+            if room[i] >= need:
+                break
+            if room[i] > 0:
+                order[taken] = i
+                take[taken] = room[i]
+                taken += 1
+                need -= room[i]
+                room[i] = now_room[i] = 0
+        best = _best_single(room, now_room, need)
+        if best < 0:
+            return taken
+    order[taken] = best
+    take[taken] = need
+    return taken + 1
+
+
+@numba.njit(cache=True)
+def _allowed(size: int, least: int, step: int) -> int:
+    """The largest size up to *size* that the job may have; 0 if none."""
+    return least + (size - least) // step * step if size >= least else 0
+
+
+@numba.njit(cache=True)
+def _pools_by_type(pool_type: Any, types: int) -> Any:
+    """Start of each type's run, the pools by type, and each pool's position in its run."""
+    start = np.zeros(types + 1, np.int64)
+    for p in range(len(pool_type)):
+        start[pool_type[p] + 1] += 1
+    for t in range(types):
+        start[t + 1] += start[t]
+    at = start[:-1].copy()
+    pools = np.empty(len(pool_type), np.int64)
+    position = np.empty(len(pool_type), np.int64)
+    for p in range(len(pool_type)):
+        t = pool_type[p]
+        pools[at[t]] = p
+        position[p] = at[t] - start[t]
+        at[t] += 1
+    return start, pools, position
+
+
+@numba.njit(cache=True)
+def seat(
+    owner: Any,
+    index: Any,
+    cpu_used: Any,
+    memory_used: Any,
+    cpu_free: Any,
+    memory_free: Any,
+    held: Any,
+    held_index: Any,
+    usable: Any,
+    pool_start: Any,
+    pool_stop: Any,
+    pool_node: Any,
+    pool_type: Any,
+    rack: Any,
+    zone: Any,
+    slot: Any,
+    gpu_type: Any,
+    want: Any,
+    least: Any,
+    step: Any,
+    whole: Any,
+    cpu: Any,
+    memory: Any,
+) -> Any:
+    seated = np.zeros(len(slot), np.int64)
+    if len(slot) == 0:
+        return seated
+    pool_count = len(pool_start)
+    types = 1
+    for p in range(pool_count):
+        types = max(types, pool_type[p] + 1)
+    for j in range(len(slot)):
+        types = max(types, gpu_type[j] + 1)
+    type_start, by_type, position = _pools_by_type(pool_type, types)
+    longest = 0
+    for t in range(types):
+        longest = max(longest, type_start[t + 1] - type_start[t])
+    pool_of = np.empty(len(owner), np.int64)
+    free = np.zeros(pool_count, np.int64)
+    now = np.zeros(pool_count, np.int64)
+    behind_of = np.full(len(owner), _FREE, np.int64)
+    for p in range(pool_count):
+        for d in range(pool_start[p], pool_stop[p]):
+            pool_of[d] = p
+            if usable[d] and owner[d] == _FREE:
+                free[p] += 1
+                if held[d] == _FREE:
+                    now[p] += 1
+                behind_of[d] = held[d]
+    cpu_left, memory_left = cpu_free - cpu_used, memory_free - memory_used
+    own_start, own_devices = _devices_by_job(owner, slot)
+    behind_start, behind_devices = _devices_by_job(behind_of, slot)
+    racks, zones = rack[pool_node[by_type]], zone[pool_node[by_type]]
+    # Rooms by shape of worker: kept up to date for the shapes that are remembered.
+    shapes = np.zeros((_SHAPES, 4), np.int64)
+    rooms = np.empty((_SHAPES, longest), np.int64)
+    now_rooms = np.empty((_SHAPES, longest), np.int64)
+    known = 0
+    own = np.zeros(longest, np.int64)
+    order, take = np.empty(longest + 1, np.int64), np.empty(longest + 1, np.int64)
+    chosen = np.empty(len(owner), np.int64)
+    for j in range(len(slot)):
+        mine = own_devices[own_start[j] : own_start[j + 1]]
+        have = len(mine) // whole[j]
+        seated[j] = have
+        size = _allowed(want[j], least[j], step[j])
+        if size <= have:
+            continue
+        t = gpu_type[j]
+        pools = by_type[type_start[t] : type_start[t + 1]]
+        line = -1
+        for s in range(known):
+            same = shapes[s, 0] == t and shapes[s, 1] == whole[j] and shapes[s, 2] == cpu[j]
+            if same and shapes[s, 3] == memory[j]:
+                line = s
+                break
+        if line < 0:
+            known = 0 if known == _SHAPES else known
+            line = known
+            known += 1
+            shapes[line] = np.array([t, whole[j], cpu[j], memory[j]])
+            for i in range(len(pools)):
+                p = pools[i]
+                n = pool_node[p]
+                rooms[line, i] = _room(free[p], cpu_left[n], memory_left[n], whole[j], cpu[j], memory[j])
+                now_rooms[line, i] = min(rooms[line, i], now[p] // whole[j])
+        room, now_room = rooms[line, : len(pools)], now_rooms[line, : len(pools)]
+        size = min(size, _allowed(have + room.sum(), least[j], step[j]))
+        if size <= have:
+            continue
+        seated[j] = size
+        used = np.zeros(size + have + 1, np.bool_)
+        for d in mine:
+            own[position[pool_of[d]]] += 1
+            if index[d] < len(used):
+                used[index[d]] = True
+        need = size - have
+        # First workers that still run on devices the job had given away, then what `spread` finds: one loop books both.
+        behind = behind_devices[behind_start[j] : behind_start[j + 1]]
+        behind = behind[np.argsort(held_index[behind], kind="mergesort")]
+        at, next_index, taken, o = 0, 0, -1, 0
+        near = order[:0]
+        while need > 0:
+            got, workers, number = 0, 1, -1
+            if at < len(behind):
+                number = held_index[behind[at]]
+                stays = True
+                while at < len(behind) and held_index[behind[at]] == number:
+                    d = behind[at]
+                    if owner[d] == _FREE and pool_type[pool_of[d]] == t:
+                        stays = stays and (got == 0 or pool_of[d] == pool_of[chosen[0]])
+                        chosen[got] = d
+                        got += 1
+                    at += 1
+                for d in mine:
+                    stays = stays and index[d] != number
+                if not stays or got != whole[j]:
+                    continue
+                n = pool_node[pool_of[chosen[0]]]
+                if (cpu[j] > 0 and cpu_left[n] < cpu[j]) or (memory[j] > 0 and memory_left[n] < memory[j]):
+                    continue
+                own[position[pool_of[chosen[0]]]] += got
+                if number < len(used):
+                    used[number] = True
+            else:
+                if taken < 0:
+                    near = own[: len(pools)].nonzero()[0]
+                    near = near[np.argsort(-own[near], kind="mergesort")]
+                    home = near[0] if len(near) > 0 else -1
+                    lo, hi = type_start[t], type_start[t + 1]
+                    taken = _spread(room, now_room, need, near, racks[lo:hi], zones[lo:hi], home, order, take)
+                p = pools[order[o]]
+                workers = take[o]
+                o += 1
+                for late in range(2):
+                    for d in range(pool_start[p], pool_stop[p]):
+                        ready = held[d] == _FREE or held[d] == slot[j]
+                        if got < workers * whole[j] and usable[d] and owner[d] == _FREE and ready == (late == 0):
+                            chosen[got] = d
+                            got += 1
+                chosen[:got].sort()
+            for k in range(got):
+                d = chosen[k]
+                if number < 0 and k % whole[j] == 0:
+                    while used[next_index]:
+                        next_index += 1
+                    used[next_index] = True
+                owner[d] = slot[j]
+                index[d] = number if number >= 0 else next_index
+                free[pool_of[d]] -= 1
+                if held[d] == _FREE:
+                    now[pool_of[d]] -= 1
+            p = pool_of[chosen[0]]
+            n = pool_node[p]
+            need -= workers
+            cpu_used[n] += workers * cpu[j]
+            memory_used[n] += workers * memory[j]
+            cpu_left[n] -= workers * cpu[j]
+            memory_left[n] -= workers * memory[j]
+            # All pools of the node have less room now: those of other types by cores and memory.
+            while p > 0 and pool_node[p - 1] == n:
+                p -= 1
+            while p < pool_count and pool_node[p] == n:
+                for s in range(known):
+                    if shapes[s, 0] == pool_type[p]:
+                        left = _room(free[p], cpu_left[n], memory_left[n], shapes[s, 1], shapes[s, 2], shapes[s, 3])
+                        rooms[s, position[p]] = left
+                        now_rooms[s, position[p]] = min(left, now[p] // shapes[s, 1])
+                p += 1
+        for i in near:
+            own[i] = 0
+        for d in mine:
+            own[position[pool_of[d]]] = 0
+        for d in behind:
+            own[position[pool_of[d]]] = 0
+    return seated

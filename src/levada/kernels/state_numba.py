@@ -1,0 +1,179 @@
+"""`kernels.state`, compiled: plain loops over jobs and devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+_SUSPENDED = 5
+
+# As in `state_numpy`.
+_INDEX_BITS, _NODE_BITS = 23, 20
+_NO_INDEX = (1 << _INDEX_BITS) - 1
+
+
+@numba.njit(cache=True)
+def accrue(ints: Any, floats: Any, slots: Any, now: float, columns: Any) -> None:
+    observed, phase, milli, since, waiting, running, gpu, run_waiting, run_running, run_gpu = columns
+    for s in slots:
+        passed = max(now - floats[since, s], 0.0)
+        workers = ints[observed, s]
+        if workers > 0:
+            gpus = passed * workers * (ints[milli, s] / 1000.0)
+            floats[running, s] += passed
+            floats[run_running, s] += passed
+            floats[gpu, s] += gpus
+            floats[run_gpu, s] += gpus
+        elif ints[phase, s] < _SUSPENDED:
+            floats[waiting, s] += passed
+            floats[run_waiting, s] += passed
+        floats[since, s] = max(floats[since, s], now)
+
+
+@numba.njit(cache=True)
+def blocked(target: Any, held: Any, slots: int) -> Any:
+    count = np.zeros(slots, np.int64)
+    for d in range(len(target)):
+        if target[d] >= 0 and held[d] != -1 and held[d] != target[d]:
+            count[target[d]] += 1
+    return count
+
+
+@numba.njit(cache=True)
+def changes(target: Any, held: Any, chosen: Any) -> Any:
+    adds = np.empty(len(target), np.int64)
+    drops = np.empty(len(target), np.int64)
+    taken, given = 0, 0
+    for d in range(len(target)):
+        if target[d] == held[d]:
+            continue
+        if target[d] >= 0 and chosen[target[d]]:
+            adds[taken] = d
+            taken += 1
+        if held[d] >= 0 and chosen[held[d]]:
+            drops[given] = d
+            given += 1
+    return adds[:taken].copy(), drops[:given].copy()
+
+
+@numba.njit(cache=True)
+def claim(target: Any, target_index: Any, held: Any, held_index: Any, chosen: Any) -> None:
+    for d in range(len(target)):
+        if target[d] >= 0 and chosen[target[d]]:
+            held[d] = target[d]
+            held_index[d] = target_index[d]
+
+
+@numba.njit(cache=True)
+def give_up(target: Any, held: Any, chosen: Any, everything: Any) -> None:
+    for d in range(len(held)):
+        h = held[d]
+        if h >= 0 and chosen[h] and (h != target[d] or everything[h]):
+            held[d] = -1
+
+
+@numba.njit(cache=True)
+def _workers(owner: Any, index: Any, node_of: Any, chosen: Any) -> Any:
+    """A packed number per device of the *chosen* slots, sorted, so that devices of one worker stand together."""
+    start = np.zeros(len(chosen) + 1, np.int64)
+    for d in range(len(owner)):
+        if owner[d] >= 0 and chosen[owner[d]]:
+            start[owner[d] + 1] += 1
+    for s in range(len(chosen)):
+        start[s + 1] += start[s]
+    key = np.empty(start[-1], np.int64)
+    at = start[:-1].copy()
+    for d in range(len(owner)):
+        s = owner[d]
+        if s >= 0 and chosen[s]:
+            i = index[d] if 0 <= index[d] <= _NO_INDEX else _NO_INDEX
+            key[at[s]] = (np.int64(s) << _INDEX_BITS | np.int64(i)) << _NODE_BITS | np.int64(node_of[d])
+            at[s] += 1
+    for s in range(len(chosen)):
+        # Workers mostly stand on devices in the order of their indices; then there is nothing to sort.
+        for i in range(start[s] + 1, start[s + 1]):
+            if key[i] < key[i - 1]:
+                key[start[s] : start[s + 1]].sort()
+                break
+    return key
+
+
+@numba.njit(cache=True)
+def worker_faults(
+    owner: Any, index: Any, node_of: Any, type_of: Any, judged: Any, gpu_type: Any, count: Any, whole: Any
+) -> Any:
+    faults = np.zeros(len(judged), np.bool_)
+    number = np.zeros(len(judged), np.int64)
+    for d in range(len(owner)):
+        s = owner[d]
+        if s >= 0 and judged[s]:
+            number[s] += 1
+            if type_of[d] != gpu_type[s]:
+                faults[s] = True
+    for s in range(len(judged)):
+        if judged[s] and number[s] != count[s] * whole[s]:
+            faults[s] = True
+    key = _workers(owner, index, node_of, judged)
+    at, before = 0, np.int64(-1)
+    while at < len(key):
+        end = at + 1
+        while end < len(key) and key[end] == key[at]:
+            end += 1
+        worker = key[at] >> _NODE_BITS
+        s = worker >> _INDEX_BITS
+        if end - at != whole[s] or worker == before or worker & _NO_INDEX == _NO_INDEX:
+            faults[s] = True
+        at, before = end, worker
+    return faults
+
+
+@numba.njit(cache=True)
+def node_use(owner: Any, index: Any, node_of: Any, nodes: int, cpu: Any, memory: Any) -> Any:
+    cpu_use = np.zeros(nodes, np.int64)
+    memory_use = np.zeros(nodes, np.int64)
+    key = _workers(owner, index, node_of, (cpu > 0) | (memory > 0))
+    for i in range(len(key)):
+        if i == 0 or key[i] != key[i - 1]:
+            s = key[i] >> _INDEX_BITS + _NODE_BITS
+            node = key[i] & (1 << _NODE_BITS) - 1
+            cpu_use[node] += cpu[s]
+            memory_use[node] += memory[s]
+    return cpu_use, memory_use
+
+
+@numba.njit(cache=True)
+def fresh_rows(old: Any, new: Any) -> Any:
+    slots = 0
+    for i in range(old.shape[1]):
+        slots = max(slots, old[0, i] + 1)
+    start = np.zeros(slots + 1, np.int64)
+    for i in range(old.shape[1]):
+        start[old[0, i] + 1] += 1
+    for s in range(slots):
+        start[s + 1] += start[s]
+    by_slot = np.empty(old.shape[1], np.int64)
+    at = start[:-1].copy()
+    for i in range(old.shape[1]):
+        by_slot[at[old[0, i]]] = i
+        at[old[0, i]] += 1
+    # Rows of a job mostly stand in the same order in both, so each search begins behind the last find.
+    at[:] = start[:-1]
+    fresh = np.ones(new.shape[1], np.bool_)
+    for i in range(new.shape[1]):
+        s = new[0, i]
+        if s >= slots:
+            continue
+        number = start[s + 1] - start[s]
+        for k in range(number):
+            place = start[s] + (at[s] - start[s] + k) % number
+            row = by_slot[place]
+            same = True
+            for column in range(1, 6):
+                same &= old[column, row] == new[column, i]
+            if same:
+                fresh[i] = False
+                at[s] = place + 1
+                break
+    return fresh

@@ -1,0 +1,40 @@
+"""How fast a job runs: on which GPU type, with how many workers, how sure we are, and what a restart costs.
+
+- `model`: the protocol `ThroughputModel` that policies and the engine ask, and what follows from it (`speedups`,
+  `remaining_s`).
+- `table`: `TableModel`, speeds that somebody wrote down.
+- `estimator`: `Estimator`, speeds learned from the progress of running jobs. It keeps the rates seen per workload, GPU
+  type and size (`samples`), fits one monotone curve through each (`curve`), and lets workloads borrow from the GPU
+  types they have run on for those they have not (`fitted`).
+
+Pure: arrays in, arrays out. Nothing here reads a clock, a file, the environment or a random number, or logs; time
+comes in with the observations. It imports numpy, msgspec and the standard library, and of Levada at most `core` and
+`kernels`.
+"""
+
+from levada.perf.curve import Curves, fit, isotonic
+from levada.perf.estimator import Estimator, EstimatorState
+from levada.perf.model import Bools, Floats, Ints, ThroughputModel, remaining_s, speedups
+from levada.perf.samples import Observations
+from levada.perf.table import JobSpeed, PairSpeed, TableModel
+from levada.perf.tuning import RestartKind, Tuning
+
+__all__ = [
+    "Bools",
+    "Curves",
+    "Estimator",
+    "EstimatorState",
+    "Floats",
+    "Ints",
+    "JobSpeed",
+    "Observations",
+    "PairSpeed",
+    "RestartKind",
+    "TableModel",
+    "ThroughputModel",
+    "Tuning",
+    "fit",
+    "isotonic",
+    "remaining_s",
+    "speedups",
+]

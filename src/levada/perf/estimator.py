@@ -1,0 +1,202 @@
+"""Speeds learned from progress: one curve per workload and GPU type, shared by all jobs of the workload."""
+
+from math import isfinite
+
+import msgspec
+import numpy as np
+
+from levada.perf.fitted import Fitted, assemble, smoothed
+from levada.perf.lookup import Lookup
+from levada.perf.model import Bools, Floats, Ints, gpu_fraction
+from levada.perf.samples import NO_CELLS, Cells, Observations, absorb, cell_key, pair_of, split_cell
+from levada.perf.tuning import RestartKind, Tuning
+
+
+class EstimatorState(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything an estimator has learned, in plain lists."""
+
+    version: int = 1
+    #: Job numbers and the workload of each.
+    jobs: list[int] = []
+    job_workload: list[int] = []
+    #: By (workload, GPU type, size): mean rate in steps/s, effective weight in s, outliers in a row.
+    workload: list[int] = []
+    gpu_type: list[int] = []
+    workers: list[int] = []
+    rate: list[float] = []
+    weight_s: list[float] = []
+    strikes: list[int] = []
+    #: By (workload, kind): mean pause in s, and how many it stands for.
+    restart_workload: list[int] = []
+    restart_kind: list[RestartKind] = []
+    restart_s: list[float] = []
+    restart_count: list[float] = []
+    ignored: int = 0
+    outliers: int = 0
+
+
+class Estimator:
+    """A `ThroughputModel` that learns online, from observed points only.
+
+    The rules of a curve stand in `curve`, those of fading and outliers in `samples`, those of GPU types that a workload
+    never ran on in `fitted`. A job whose workload was never seen is linear with 1 step/s per worker, and not
+    `known`. Spread over nodes costs nothing; a fraction of a GPU gives that fraction of the rate. Pairs on shared
+    devices are not learned: their rates are 0.
+
+    Bad input never raises: what is no observation is counted in `ignored`, what is too far from what is known in
+    `outliers`. Curves are fitted when asked for, and only those whose observations changed.
+    """
+
+    def __init__(self, tuning: Tuning | None = None) -> None:
+        self.tuning = tuning or Tuning()
+        self.ignored = 0
+        self.outliers = 0
+        # Values below are replaced, not written to (the dict apart), so that copies can share them.
+        self._bound = Lookup()
+        self._cells: Cells = NO_CELLS
+        self._smooth: Cells = NO_CELLS
+        self._stale: Ints = NO_CELLS.key  # pairs observed since their curves were fitted
+        self._fitted: Fitted | None = None
+        self._restarts: dict[tuple[int, RestartKind], tuple[float, float]] = {}
+
+    # Learning
+
+    def bind(self, jobs: Ints, workloads: Ints) -> None:
+        """From now on each job runs at its workload's speed. Binding again changes the workload."""
+        jobs, workloads = np.broadcast_arrays(np.atleast_1d(jobs), np.atleast_1d(workloads))
+        self._bound = self._bound.updated(jobs.astype(np.int64), workloads.astype(np.int64))
+
+    def unbind(self, jobs: Ints) -> None:
+        """The jobs are no longer known; what their workloads taught stays."""
+        self._bound = self._bound.without(jobs)
+
+    def observe(self, seen: Observations) -> None:
+        """Learns from a batch of intervals; the order of its rows does not matter."""
+        absorbed = absorb(self._cells, seen, self.tuning)
+        self._cells = absorbed.cells
+        self.ignored += absorbed.ignored
+        self.outliers += absorbed.outliers
+        if absorbed.touched.size:
+            self._stale = np.union1d(self._stale, absorbed.touched)
+            self._fitted = None
+
+    def observe_restart(self, workload: int, kind: RestartKind | str, seconds: float) -> None:
+        """Learns how long a workload made no progress while it started, was resized or stopped."""
+        if workload < 0 or kind not in tuple(RestartKind) or not (isfinite(seconds) and seconds >= 0):
+            self.ignored += 1
+            return
+        kind = RestartKind(kind)
+        mean, count = self._restarts.get((workload, kind), (self._expected_s(kind), 1.0))
+        # One hanging start is no reason to stop moving a workload.
+        seconds = min(seconds, self.tuning.outlier_factor * max(mean, 1.0))
+        count = min(count + 1.0, float(self.tuning.restart_memory))
+        self._restarts[workload, kind] = (mean + (seconds - mean) / count, count)
+
+    # Asking
+
+    def rate(self, job: int, gpu_type: int, workers: int, spread: int = 1, milli: int = 1000) -> float:
+        """Steps per second of the whole job."""
+        return float(self.rates(np.array(job), np.array(gpu_type), np.array(workers))) * gpu_fraction(milli)
+
+    def rates(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
+        """Steps per second, as the curves have it."""
+        fitted, row, column = self._locate(jobs, gpu_types)
+        return fitted.curves.rates(fitted.curve[row, column], sizes) * fitted.scale[row, column]
+
+    def speedups(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
+        """How many times faster than one worker each size is, as the curves have it."""
+        fitted, row, column = self._locate(jobs, gpu_types)
+        curve = fitted.curve[row, column]
+        return fitted.curves.rates(curve, sizes) / fitted.curves.rates(curve, np.array(1))
+
+    def confidence(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
+        """How well the rates are known, in [0, 1]; 0 = a guess."""
+        fitted, row, column = self._locate(jobs, gpu_types)
+        return fitted.curves.confidence(fitted.curve[row, column], sizes) * fitted.trust[row, column]
+
+    def pair_rates(self, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
+        """Zeros: what two jobs reach together is not learned, and nobody packs on a guess."""
+        return np.zeros((*np.broadcast_shapes(*(np.shape(each) for each in (a, b, gpu_types, sizes))), 2))
+
+    def restart_cost_s(self, job: int, old: int, new: int) -> float:
+        """Seconds without progress when a job goes from *old* to *new* workers; 0 when the two are equal."""
+        if old == new:
+            return 0.0
+        kind = RestartKind.START if old == 0 else RestartKind.STOP if new == 0 else RestartKind.RESIZE
+        workload = int(self._bound.find(np.array(job)))
+        return self._restarts.get((workload, kind), (self._expected_s(kind), 0.0))[0]
+
+    def known(self, jobs: Ints) -> Bools:
+        """True where the job's workload was seen running, on any GPU type."""
+        return np.asarray(self._ready().workloads.find(self._bound.find(jobs)) >= 0)
+
+    # Keeping
+
+    def copy(self) -> "Estimator":
+        """An estimator that knows the same and learns on its own. O(workloads)."""
+        other = Estimator(self.tuning)
+        other.ignored, other.outliers = self.ignored, self.outliers
+        other._bound, other._cells, other._stale = self._bound, self._cells, self._stale
+        other._smooth, other._fitted = self._smooth, self._fitted
+        other._restarts = self._restarts.copy()
+        return other
+
+    def state(self) -> EstimatorState:
+        """All that was learned, for `restore`."""
+        workload, gpu_type, workers = split_cell(self._cells.key)
+        restarts = sorted(self._restarts.items())
+        return EstimatorState(
+            jobs=self._bound.keys.tolist(),
+            job_workload=self._bound.values.tolist(),
+            workload=workload.tolist(),
+            gpu_type=gpu_type.tolist(),
+            workers=workers.tolist(),
+            rate=self._cells.rate.tolist(),
+            weight_s=self._cells.weight.tolist(),
+            strikes=self._cells.strikes.tolist(),
+            restart_workload=[workload for (workload, _), _ in restarts],
+            restart_kind=[kind for (_, kind), _ in restarts],
+            restart_s=[mean for _, (mean, _) in restarts],
+            restart_count=[count for _, (_, count) in restarts],
+            ignored=self.ignored,
+            outliers=self.outliers,
+        )
+
+    @classmethod
+    def restore(cls, state: EstimatorState, tuning: Tuning | None = None) -> "Estimator":
+        """An estimator that answers byte for byte as the one the state is from."""
+        self = cls(tuning)
+        self.bind(np.array(state.jobs, np.int64), np.array(state.job_workload, np.int64))
+        columns = (np.array(column, np.int64) for column in (state.workload, state.gpu_type, state.workers))
+        self._cells = Cells(
+            cell_key(*columns),
+            np.array(state.rate, np.float64),
+            np.array(state.weight_s, np.float64),
+            np.array(state.strikes, np.int64),
+        )
+        self._stale = np.unique(pair_of(self._cells.key))
+        owners = zip(state.restart_workload, state.restart_kind, strict=True)
+        self._restarts = dict(zip(owners, zip(state.restart_s, state.restart_count, strict=True), strict=True))
+        self.ignored, self.outliers = state.ignored, state.outliers
+        return self
+
+    def _locate(self, jobs: Ints, gpu_types: Ints) -> tuple[Fitted, Ints, Ints]:
+        """The fitted curves, and row and column of each question in their tables."""
+        fitted = self._ready()
+        return fitted, fitted.workloads.find(self._bound.find(jobs)), fitted.types.find(gpu_types)
+
+    def _ready(self) -> Fitted:
+        """The fitted curves, after fitting those whose observations changed."""
+        if self._fitted is None:
+            self._smooth = smoothed(self._cells, self._stale, self._smooth)
+            self._stale = NO_CELLS.key
+            self._fitted = assemble(self._smooth, self.tuning)
+        return self._fitted
+
+    def _expected_s(self, kind: RestartKind) -> float:
+        tuning = self.tuning
+        return {
+            RestartKind.START: tuning.start_s,
+            RestartKind.RESIZE: tuning.resize_s,
+            RestartKind.STOP: tuning.stop_s,
+        }[kind]

@@ -1,0 +1,83 @@
+"""The one question everybody asks, how fast would this job run there, and what follows from the answer."""
+
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+_ONE: Ints = np.array(1, np.int64)
+
+
+class ThroughputModel(Protocol):
+    """What is believed about the speed of jobs.
+
+    Jobs are job numbers, GPU types their indices, sizes numbers of workers. Arrays are int64 and broadcast against each
+    other like the arguments of a numpy ufunc. A size of 0 has rate 0.
+    """
+
+    def rate(self, job: int, gpu_type: int, workers: int, spread: int = 1, milli: int = 1000) -> float:
+        """Steps per second of the whole job; 0 = cannot run there.
+
+        *spread* is the number of nodes the workers are on, *milli* the 1/1000ths of a GPU each worker holds.
+        """
+
+    def rates(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
+        """Steps per second of whole jobs on one node with whole GPUs; 0 = cannot run there."""
+
+    def pair_rates(self, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
+        """Steps per second of *a* and of *b* when both run on the same devices, in a last axis of length 2.
+
+        A pair nothing is known about has rates 0: nobody packs on a guess.
+        """
+
+    def restart_cost_s(self, job: int, old: int, new: int) -> float:
+        """Seconds without progress when a job goes from *old* to *new* workers; 0 when the two are equal.
+
+        A move to other devices is a stop and a start: ask for both and add.
+        """
+
+    def known(self, jobs: Ints) -> Bools:
+        """True where the model has any information on the job's speed."""
+
+
+@runtime_checkable
+class ExactSpeedups(Protocol):
+    """A model that holds speed-ups themselves: the quotient of two rates would differ from them in the last bit,
+    and a policy's ties would break on that bit."""
+
+    def speedups(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
+        """How many times faster than one worker each size is."""
+
+
+def speedups(model: ThroughputModel, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
+    """How many times faster than one worker each size is: 0 at size 0 and exactly 1 at size 1, always.
+
+    Where one worker has no rate there is nothing to compare with; the speed-up is then linear.
+    """
+    if isinstance(model, ExactSpeedups):
+        return model.speedups(jobs, gpu_types, sizes)
+    sizes = np.maximum(np.asarray(sizes, np.int64), 0)
+    alone = model.rates(jobs, gpu_types, _ONE)
+    together = model.rates(jobs, gpu_types, sizes)
+    runs = alone > 0
+    return np.where(runs, together / np.where(runs, alone, 1.0), sizes.astype(np.float64))
+
+
+def remaining_s(model: ThroughputModel, jobs: Ints, gpu_types: Ints, steps_left: Floats) -> Floats:
+    """Serial seconds: how long what is left takes with one worker; infinite where the job cannot run."""
+    steps = np.maximum(np.asarray(steps_left, np.float64), 0.0)
+    alone = model.rates(jobs, gpu_types, _ONE)
+    endless = np.where(steps > 0, np.inf, steps)
+    return np.where(alone > 0, steps / np.where(alone > 0, alone, 1.0), endless)
+
+
+def gpu_fraction(milli: int) -> float:
+    """The part of a GPU's speed a worker gets: proportional below one whole GPU, 1 from there on.
+
+    Workers with several GPUs are measured with all of them, so more than one GPU is no factor.
+    """
+    return min(max(milli, 0), 1000) / 1000

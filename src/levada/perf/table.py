@@ -1,0 +1,165 @@
+"""Speeds that somebody wrote down: the model behind `levada allocate`, profiles and tests."""
+
+from collections.abc import Iterable, Mapping
+from math import isfinite
+
+import msgspec
+import numpy as np
+
+from levada.perf.curve import Curves
+from levada.perf.lookup import Lookup
+from levada.perf.model import Bools, Floats, Ints, gpu_fraction
+
+#: Job rows are packed two to a key.
+_ROW_BITS = 31
+
+
+class JobSpeed(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written down about one job; both tables may be absent."""
+
+    job: int
+    #: Speed-up by number of workers, relative to one worker.
+    speedup: Mapping[int, float] = {}
+    #: Steps/s of the whole job with `scale_factor` workers, by GPU type; 0 = cannot run there.
+    throughput: Mapping[int, float] = {}
+    #: Workers at which the throughput was taken.
+    scale_factor: int = 1
+
+
+class PairSpeed(msgspec.Struct, frozen=True, kw_only=True):
+    """What two jobs reach together on the same devices, each at its scale factor."""
+
+    a: int
+    b: int
+    #: Steps/s of a and of b, by GPU type.
+    throughput: Mapping[int, tuple[float, float]]
+
+
+class TableModel:
+    """A `ThroughputModel` that returns what it was given, also where that is not monotone.
+
+    - A size that is not in a job's speed-up table is interpolated linearly between its neighbours; beyond the last size
+      the speed-up stays what it was there. One worker is 1 by definition: (1, 1) belongs to every table that
+      does not say so, and a table that says otherwise is divided by its value at 1. No table: linear.
+    - rate = throughput x speed-up(size) / speed-up(scale factor). A job without any throughput makes 1 step/s per
+      worker's worth of speed-up on every type; one that has some has 0 on the types it does not name.
+    - A job that is not in the table at all is linear with 1 step/s per worker, and not `known`.
+    - Spread over nodes costs nothing; a fraction of a GPU gives that fraction of the rate.
+
+    `rates` is O(log n) per question, vectorised.
+    """
+
+    def __init__(self, jobs: Iterable[JobSpeed], pairs: Iterable[PairSpeed] = (), *, restart_s: float = 0.0) -> None:
+        """*jobs* may name each job once. Raises ValueError for numbers that can be no speed."""
+        rows = list(jobs)
+        numbers = np.array([row.job for row in rows], np.int64)
+        self._rows = Lookup().updated(numbers, np.arange(numbers.size))
+        if self._rows.keys.size < numbers.size:
+            raise ValueError("a job stands in the table twice")
+        self._restart_s = _checked(restart_s)
+
+        # Columns by job row; the last row answers for jobs that are not in the table, which look up as -1.
+        self._known = np.array([bool(row.speedup or row.throughput) for row in rows] + [False])
+        self._curve = np.zeros(len(rows) + 1, np.int64)
+        scaled = [index for index, row in enumerate(rows) if row.speedup]
+        tables = [_points(rows[index].speedup) for index in scaled]
+        self._curve[scaled] = np.arange(1, len(scaled) + 1)
+        self._curves = Curves(
+            np.array([size for table in tables for size in table], np.int64),
+            np.array([value for table in tables for value in table.values()], np.float64),
+            np.array([len(table) for table in tables], np.int64),
+        )
+        factors = np.array([row.scale_factor for row in rows] + [1], np.int64)
+        if (factors < 1).any():
+            raise ValueError("a scale factor is at least 1")
+        named = np.array([bool(row.throughput) for row in rows] + [False])
+        self._base = np.where(named, self._curves.rates(self._curve, factors), 1.0)
+
+        # Throughput by job row and GPU type; the last column answers for types that nobody names.
+        pairs = list(pairs)
+        kinds = [kind for row in rows for kind in row.throughput] + [kind for pair in pairs for kind in pair.throughput]
+        if min(kinds, default=0) < 0:
+            raise ValueError("GPU types are numbered from 0")
+        self._types = max(kinds, default=-1) + 1
+        self._throughput = np.where(named, 0.0, 1.0)[:, None].repeat(self._types + 1, axis=1)
+        for index, row in enumerate(rows):
+            for kind, value in row.throughput.items():
+                self._throughput[index, kind] = _checked(value)
+        self._build_pairs(pairs)
+
+    def _build_pairs(self, pairs: list[PairSpeed]) -> None:
+        ends = self._rows.find(np.array([(pair.a, pair.b) for pair in pairs], np.int64).reshape(-1, 2))
+        if (ends < 0).any():
+            raise ValueError("a pair names a job that is not in the table")
+        low, high = ends.min(axis=1), ends.max(axis=1)
+        self._pairs = Lookup().updated((low << _ROW_BITS) + high, np.arange(low.size))
+        # By pair, GPU type and member, the one with the lower row first; the last pair is the one nobody names.
+        self._together = np.zeros((low.size + 1, self._types + 1, 2))
+        for index, pair in enumerate(pairs):
+            swapped = ends[index, 0] > ends[index, 1]
+            for kind, (a, b) in pair.throughput.items():
+                self._together[index, kind] = (_checked(b), _checked(a)) if swapped else (_checked(a), _checked(b))
+
+    def rate(self, job: int, gpu_type: int, workers: int, spread: int = 1, milli: int = 1000) -> float:
+        """Steps per second of the whole job; 0 = cannot run there."""
+        return float(self.rates(np.array(job), np.array(gpu_type), np.array(workers))) * gpu_fraction(milli)
+
+    def rates(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
+        """Steps per second; at the scale factor exactly the throughput given."""
+        rows = self._rows.find(jobs)
+        return self._throughput[rows, self._column(gpu_types)] * self._relative(rows, sizes)
+
+    def speedups(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
+        """Speed-ups exactly as given; linear on a type where the job cannot run."""
+        rows = self._rows.find(jobs)
+        runs = self._throughput[rows, self._column(gpu_types)] > 0
+        return self._curves.rates(np.where(runs, self._curve[rows], 0), sizes)
+
+    def pair_rates(self, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
+        """Steps per second of both, in a last axis of length 2; 0 for a pair or type that was not given."""
+        first, second = self._rows.find(a), self._rows.find(b)
+        pairs = self._pairs.find((np.minimum(first, second) << _ROW_BITS) + np.maximum(first, second))
+        column = self._column(gpu_types)
+        swapped = (first > second).astype(np.int64)
+        return np.stack(
+            [
+                self._together[pairs, column, swapped] * self._relative(first, sizes),
+                self._together[pairs, column, 1 - swapped] * self._relative(second, sizes),
+            ],
+            axis=-1,
+        )
+
+    def restart_cost_s(self, job: int, old: int, new: int) -> float:
+        """The one figure given, whatever the job; 0 when nothing changes."""
+        return 0.0 if old == new else self._restart_s
+
+    def known(self, jobs: Ints) -> Bools:
+        """True where the job has a speed-up table or a throughput."""
+        return np.asarray(self._known[self._rows.find(jobs)])
+
+    def _column(self, gpu_types: Ints) -> Ints:
+        kinds = np.asarray(gpu_types, np.int64)
+        return np.where((kinds >= 0) & (kinds < self._types), kinds, self._types)
+
+    def _relative(self, rows: Ints, sizes: Ints) -> Floats:
+        """Speed relative to the scale factor; 0 where the table says that the scale factor does not run."""
+        base = self._base[rows]
+        scaled = self._curves.rates(self._curve[rows], sizes)
+        return np.where(base > 0, scaled / np.where(base > 0, base, 1.0), 0.0)
+
+
+def _points(speedup: Mapping[int, float]) -> dict[int, float]:
+    """The points of a table by ascending size, 1 at one worker. Size 0 is 0 by definition, whatever is given."""
+    one = _checked(speedup.get(1, 1.0))
+    if one == 0:
+        raise ValueError("the speed-up of one worker cannot be 0")
+    if min(speedup) < 0:
+        raise ValueError(f"no job has {min(speedup)} workers")
+    points = {1: 1.0} | {size: _checked(value) / one for size, value in speedup.items() if size > 0}
+    return dict(sorted(points.items()))
+
+
+def _checked(value: float) -> float:
+    if not (isfinite(value) and value >= 0):
+        raise ValueError(f"{value} is no speed")
+    return float(value)

@@ -1,0 +1,19 @@
+"""Which numbers new workers of a job get."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from levada.core.types import Ints
+
+
+def new_indices(used: Ints, count: int) -> Ints:
+    """The *count* smallest worker indices that are not in *used*, ascending.
+
+    Gaps are filled first: names and addresses of workers then never run beyond the largest size of the job.
+    """
+    # Among the first len(used) + count numbers at least *count* are free, whatever is used.
+    free = np.ones(len(used) + count, bool)
+    taken = np.asarray(used, np.int64)
+    free[taken[(taken >= 0) & (taken < len(free))]] = False
+    return free.nonzero()[0][:count]

@@ -1,0 +1,201 @@
+"""What one job could still take of each node: whole GPUs, parts of them, or only cores and memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from levada.core.inventory import UNLIMITED
+from levada.core.plane import DEVICE, FREE, GPU_MEMORY, INDEX, MILLI, NO_DEVICE, NODE, SHARED, SLOT, Plane
+from levada.core.types import WHOLE, Bools, Ints
+from levada.core.world import World
+from levada.placement.fractions import best_device, tags_allow
+
+#: More workers than any job has, and few enough that the sum over all nodes stays a number.
+_MANY = 1 << 21
+
+
+class Room:
+    """Room for the workers of one job on a plane. Seating goes through it, so that it stays right."""
+
+    def __init__(self, world: World, plane: Plane, slot: int, gpu_type: int) -> None:
+        self.world, self.plane, self.slot = world, plane, slot
+        table, inventory = world.table, world.inventory
+        self.milli, self.gpu_memory = int(table.milli[slot]), int(table.gpu_memory[slot])
+        self.cpu, self.memory = int(table.cpu[slot]), int(table.memory[slot])
+        self.in_parts = 0 < self.milli < WHOLE
+        self.cpu_left = inventory.free_cpu() - plane.cpu
+        self.memory_left = inventory.free_memory() - plane.memory
+        of_type = inventory.type_of == gpu_type
+        #: The devices that come into question, ascending; the columns below are about them.
+        self.devices: Ints = np.arange(len(of_type))
+        if not self.in_parts:
+            self.devices = (of_type & (plane.owner == FREE) & (inventory.free_milli() == WHOLE)).nonzero()[0]
+        self.node_of = inventory.node_of[self.devices]
+        user = world.held.owner[self.devices]
+        self.at_once: Bools = (user == FREE) | (user == slot) | (self.in_parts & (user == SHARED))
+        #: Workers, or of those with several GPUs parts of one, that each device could take.
+        self.fits = np.ones(len(self.devices), np.int64)
+        if self.in_parts:
+            self._look_at_parts(of_type)
+
+    def _look_at_parts(self, of_type: Bools) -> None:
+        """Fills the columns of what is left of each device and of the tags on it.
+
+        A device may carry several tags of others; what counts is whether the job's own tag is among them.
+        """
+        table, inventory, plane = self.world.table, self.world.inventory, self.plane
+        rows = plane.rows[:, plane.rows[DEVICE] >= 0]
+        self.free_milli = inventory.free_milli()
+        self.is_open: Bools = (plane.owner == SHARED) | (self.free_milli < WHOLE)
+        self.free_milli[~of_type | (plane.owner >= 0)] = 0
+        np.subtract.at(self.free_milli, rows[DEVICE], rows[MILLI])
+        self.free_memory = inventory.gpu_memory - inventory.foreign_gpu_memory - inventory.reserved_gpu_memory
+        np.subtract.at(self.free_memory, rows[DEVICE], rows[GPU_MEMORY])
+        self.wants = tuple(int(column[self.slot]) for column in (table.affinity, table.anti_affinity, table.exclusion))
+        self.tags = np.zeros((3, len(self.devices)), np.int64)
+        self.tags[2, rows[DEVICE]] = table.exclusion[rows[SLOT]]
+        for tag, column in enumerate((table.affinity, table.anti_affinity)):
+            self.tags[tag, rows[DEVICE][column[rows[SLOT]] == self.wants[tag]]] = self.wants[tag]
+        self.fits = self._fits(slice(None))
+
+    def workers(self, *, at_once: bool = False) -> Ints:
+        """Per node how many more workers fit; with *at_once* only those that need not wait for others to leave."""
+        nodes = len(self.cpu_left)
+        if self.milli == 0:
+            room = np.where(self.world.inventory.usable_nodes, _MANY, 0)
+        else:
+            fits = self.fits * self.at_once if at_once else self.fits
+            room = np.bincount(self.node_of, weights=fits, minlength=nodes).astype(np.int64)
+            room //= max(self.milli // WHOLE, 1)
+        for left, each in ((self.cpu_left, self.cpu), (self.memory_left, self.memory)):
+            if each:
+                room = np.minimum(room, np.maximum(left // each, 0))
+        return room
+
+    def _fits(self, at: Ints | slice) -> Ints:
+        """How many more parts fit on the devices at these positions."""
+        fits = np.maximum(self.free_milli[at] // self.milli, 0)
+        if self.gpu_memory:
+            fits = np.minimum(fits, np.maximum(self.free_memory[at] // self.gpu_memory, 0))
+        fits[self.is_open[at] & ~tags_allow(*self.tags[:, at], *self.wants)] = 0
+        # Two workers of a job that keeps away from its own tag never share a device.
+        return np.minimum(fits, 1) if self.wants[1] else fits
+
+    def best_part(self, nodes: Bools) -> int:
+        """The node with the best device for one part, of those under *nodes*, some of which have room."""
+        offers = nodes[self.node_of] & (self.fits > 0)
+        candidates = (offers & self.is_open).nonzero()[0]
+        # Idle devices are all alike: one is enough, on a node that has no better offer.
+        idle = offers & ~self.is_open
+        idle[np.isin(self.node_of, self.node_of[candidates])] = False
+        if idle.any():
+            candidates = np.append(candidates, idle.argmax())
+        return int(self.node_of[self._best_part(candidates)])
+
+    def _best_part(self, at: Ints) -> int:
+        """Of the positions *at* that with the best device for the next part."""
+        best = best_device(
+            self.free_milli[at],
+            self.free_memory[at],
+            self.is_open[at],
+            self.node_of[at],
+            *self.tags[:, at],
+            want_milli=self.milli,
+            want_memory=self.gpu_memory,
+            want_affinity=self.wants[0],
+            want_anti_affinity=self.wants[1],
+            want_exclusion=self.wants[2],
+        )
+        return int(at[best])
+
+    def seat(self, node: int, indices: Ints) -> None:
+        """Puts the workers *indices* on *node*, which has room for them."""
+        if self.milli == 0:
+            self._put(indices, node, np.full(len(indices), NO_DEVICE))
+            return
+        here = (self.node_of == node).nonzero()[0]
+        if self.in_parts:
+            for index in indices:
+                self._put(np.array([index]), node, np.array([self._best_part(here)]))
+        else:
+            each = self.milli // WHOLE
+            here = here[np.argsort(~self.at_once[here], kind="stable")[: len(indices) * each]]
+            self._put(np.repeat(indices, each), node, np.sort(here))
+
+    def seat_again(self, rows: Ints) -> bool:
+        """Puts one worker where it was, as *rows* have it; False (and nothing) where that is not free any more."""
+        node = int(rows[NODE, 0])
+        if not (rows[NODE] == node).all() or self.workers()[node] == 0:
+            return False
+        at = np.full(1, NO_DEVICE)
+        if self.milli > 0:
+            at = np.searchsorted(self.devices, rows[DEVICE])
+            known = (at < len(self.devices)) & (rows[DEVICE] >= 0)
+            if not known.all() or (self.devices[at] != rows[DEVICE]).any() or len(at) != max(self.milli // WHOLE, 1):
+                return False
+            if not self.fits[at].all():
+                return False
+        self._put(rows[INDEX], node, at)
+        return True
+
+    def _put(self, index: Ints, node: int, at: Ints) -> None:
+        """Books places, one per entry of *index*; *at* are positions in `devices`."""
+        rows = np.zeros((6, len(index)), np.int64)
+        rows[SLOT], rows[INDEX], rows[NODE], rows[DEVICE] = self.slot, index, node, NO_DEVICE
+        if self.milli > 0:
+            rows[DEVICE] = self.devices[at]
+            rows[MILLI] = min(self.milli, WHOLE)
+        rows[GPU_MEMORY] = self.gpu_memory if self.in_parts else 0
+        self.world.put_workers(self.plane, self.slot, rows)
+        workers = len(np.unique(index))
+        self.cpu_left[node] -= workers * self.cpu
+        self.memory_left[node] -= workers * self.memory
+        if self.in_parts:
+            self.free_milli[at] -= self.milli
+            self.free_memory[at] -= self.gpu_memory
+            self.is_open[at] = True
+            self.tags[:, at] = np.maximum(self.tags[:, at], np.array(self.wants)[:, None])
+            self.fits[at] = self._fits(at)
+        elif self.milli > 0:
+            stays = np.ones(len(self.devices), bool)
+            stays[at] = False
+            self.devices, self.node_of = self.devices[stays], self.node_of[stays]
+            self.at_once, self.fits = self.at_once[stays], self.fits[stays]
+
+    def seat_servers(self, replicas: list[int], workers: int) -> bool:
+        """Seats parameter servers where most of *workers* fit beside them; False (and nothing) where some do not fit.
+
+        All on one node if any holds them; that with least to spare among those that hold all workers too.
+        """
+        table, slot = self.world.table, self.slot
+        cpu, memory = int(table.server_cpu[slot]), int(table.server_memory[slot])
+        usable = self.world.inventory.usable_nodes
+        cpu_left, memory_left = self.cpu_left.copy(), self.memory_left.copy()
+        nodes: list[int] = []
+        for together in (len(replicas), 1):
+            while len(nodes) < len(replicas):
+                fits = usable & _holds(self.cpu_left, together * cpu) & _holds(self.memory_left, together * memory)
+                if not fits.any():
+                    break
+                self.cpu_left -= together * cpu
+                self.memory_left -= together * memory
+                beside = self.workers()
+                self.cpu_left += together * cpu
+                self.memory_left += together * memory
+                spare = np.where(beside >= workers, beside - UNLIMITED, -beside)
+                node = int(np.where(fits, spare, UNLIMITED).argmin())
+                self.cpu_left[node] -= together * cpu
+                self.memory_left[node] -= together * memory
+                nodes += [node] * together
+        if len(nodes) < len(replicas):
+            self.cpu_left, self.memory_left = cpu_left, memory_left
+            return False
+        rows = np.zeros((6, len(replicas)), np.int64)
+        rows[SLOT], rows[INDEX], rows[NODE], rows[DEVICE] = slot, replicas, nodes, NO_DEVICE
+        self.world.put_workers(self.plane, slot, rows)
+        return True
+
+
+def _holds(left: Ints, need: int) -> Bools:
+    """Where *need* fits; nothing fits everywhere, also where others use more than there is."""
+    return left >= need if need else np.ones(len(left), bool)

@@ -1,0 +1,85 @@
+"""Queue limits for policies that decide by node: their view is cut to the limits, and so is what they decide."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from levada.core.decision import Decision
+from levada.core.plane import DEVICE
+from levada.core.reasons import Code
+from levada.core.snapshot import Snapshot
+from levada.core.types import Bools, Ints
+from levada.policies.shares import Bounds
+
+
+def cut_view(snap: Snapshot, bounds: Bounds) -> Snapshot:
+    """The snapshot with no more capacity than the outermost queues may use together."""
+    roots = snap.queues.roots
+    room = np.maximum(bounds.most - bounds.outside, 0)[roots].sum(axis=0)
+    return snap.restricted(np.arange(len(snap)), np.minimum(snap.capacity, room))
+
+
+def capped(snap: Snapshot, bounds: Bounds, wish: Decision) -> Decision:
+    """*wish* without what goes beyond a limit.
+
+    Jobs that would start do not, the newest first; then jobs that would grow stay as they are; then jobs stop. A queue
+    that is over its limit only by what is out of view loses all it has in view.
+    """
+    jobs, tree = snap.jobs, snap.queues
+    kind, count = wish.type.copy(), wish.count.copy()
+    left_out = np.zeros(len(snap), bool)
+    reason = wish.reason.copy()
+
+    def use() -> Ints:
+        runs = (count > 0).nonzero()[0]
+        inside = tree.usage(jobs.queue[runs], kind[runs], (count * jobs.unit)[runs], len(snap.capacity))
+        return inside + bounds.outside
+
+    for row in _victims(snap, wish):
+        used = use()
+        if (used <= bounds.most).all():
+            break
+        line = tree.lineage(int(jobs.queue[row]))
+        if kind[row] < 0 or (used <= bounds.most)[line, kind[row]].all():
+            continue
+        left_out[row] = True
+        if jobs.count[row] > 0 and count[row] > jobs.count[row] and _stays_put(snap, wish, int(row)):
+            count[row] = jobs.count[row]
+        else:
+            limited = (used > bounds.limit)[line, kind[row]].any()
+            reason[row] = int(Code.QUEUE_LIMIT if limited else Code.QUEUE_SHARE)
+            kind[row], count[row] = -1, 0
+    return _without(wish, left_out, kind, count, reason) if left_out.any() else wish
+
+
+def _victims(snap: Snapshot, wish: Decision) -> Ints:
+    """Rows in the order in which they give way: starts, growth, the rest; the newest first in each.
+
+    A job that would grow stands there twice: first it stays as it is, and if that is not enough it stops.
+    """
+    now = snap.jobs.count
+    newest_first = np.arange(len(snap))[::-1]
+    starts: Bools = (now == 0) & (wish.count > 0)
+    grows: Bools = (now > 0) & (wish.count > now)
+    runs: Bools = (now > 0) & (wish.count > 0)
+    return np.concatenate([newest_first[group[newest_first]] for group in (starts, grows, runs)])
+
+
+def _stays_put(snap: Snapshot, wish: Decision, row: int) -> bool:
+    """Whether all devices the job has now are among those it would have, so that it can stay as it is."""
+    if wish.places is None or wish.type[row] != snap.jobs.type[row]:
+        return False
+    slot = int(snap.jobs.slots[row])
+    has = np.concatenate([snap.target.devices_of(slot), snap.target.rows_of(slot)[DEVICE]])
+    return bool(np.isin(has, wish.places[DEVICE][wish.places[0] == row]).all())
+
+
+def _without(wish: Decision, left_out: Bools, kind: Ints, count: Ints, reason: Ints) -> Decision:
+    """The decision in which the jobs under *left_out* have their new count and no new places."""
+    places, placed = wish.places, wish.placed
+    if places is not None:
+        places = places[:, ~left_out[places[0]]]
+    if placed is not None:
+        placed = placed[~left_out[placed]]
+    return msgspec.structs.replace(wish, type=kind, count=count, reason=reason, places=places, placed=placed)

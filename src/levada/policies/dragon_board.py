@@ -1,0 +1,373 @@
+"""What is free, by node and by device: DRAGON decides on boards like this one, giving and taking as it goes.
+
+A board answers for all nodes at once how many workers of a kind fit. Answers about parts of a GPU are kept and brought
+up to date only for the nodes that changed since, for they go over devices and not over nodes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from levada.core.inventory import UNLIMITED, Inventory
+from levada.core.types import WHOLE, Bools, Ints
+from levada.placement.fractions import tags_allow
+
+#: More workers than any node holds: what fits where nothing is asked for.
+PLENTY = 1 << 40
+#: Cores beyond this are all the same to best fit.
+_MOST_CPU = (1 << 40) - 1
+#: Kinds of shares whose answers are kept.
+_KEPT = 64
+
+_NO_DEVICES: Ints = np.zeros(0, np.int64)
+
+
+class Demand(NamedTuple):
+    """What one worker takes. Tags are numbers, 0 = none."""
+
+    cpu: int = 0
+    memory: int = 0
+    milli: int = 0
+    gpu_memory: int = 0
+    affinity: int = 0
+    anti_affinity: int = 0
+    exclusion: int = 0
+
+    @property
+    def devices(self) -> int:
+        """Whole devices per worker; 0 for a part of one."""
+        return self.milli // WHOLE if self.milli % WHOLE == 0 else 0
+
+    @property
+    def has_tags(self) -> bool:
+        """Whether it has any tag."""
+        return bool(self.affinity or self.anti_affinity or self.exclusion)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it takes a part of a device."""
+        return self.milli % WHOLE != 0
+
+
+class Shares(NamedTuple):
+    """Per node how many shares of one kind fit."""
+
+    #: On devices that are shared already, and on all.
+    on_open: Ints
+    on_all: Ints
+    #: What is free on the device that the next one would take.
+    hole: Ints
+
+
+class Board:
+    """Free cores, memory and devices."""
+
+    def __init__(self, inventory: Inventory, cpu: Ints, memory: Ints, milli: Ints, gpu_memory: Ints) -> None:
+        self.inventory = inventory
+        #: Per node. Below zero nothing fits, not even a worker that asks for nothing.
+        self.cpu = np.where(inventory.usable_nodes, cpu, -1)
+        self.memory = np.where(inventory.usable_nodes, memory, -1)
+        #: Per device. Memory of a device of unknown size counts from 0 downwards.
+        self.milli = np.maximum(milli, 0)
+        self.gpu_memory = gpu_memory
+        self.affinity: Ints = np.zeros(len(milli), np.int64)
+        self.anti_affinity: Ints = np.zeros(len(milli), np.int64)
+        self.exclusion: Ints = np.zeros(len(milli), np.int64)
+        #: Whether any device carries a tag, and whether there are several types: most boards need not ask.
+        self.tagged = False
+        self.mixed = len(inventory.types) > 2
+        #: Whether a share must fit on a fresh device too. The original did not look.
+        self.checks_fresh = True
+        #: Whether shares go to the tightest device, or to the first where they fit.
+        self.best_fit = True
+        self.unknown_memory: Bools = inventory.gpu_memory >= UNLIMITED
+        # Devices stand by node, so those of a node are a slice.
+        nodes = len(inventory.nodes)
+        bounds = np.searchsorted(inventory.node_of, np.arange(nodes + 1)).tolist()
+        self.first: list[int] = bounds[:-1]
+        self.stop: list[int] = bounds[1:]
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Brings all sums up to date after devices were changed directly."""
+        inventory = self.inventory
+        nodes, types = len(inventory.nodes), len(inventory.types)
+        whole = self.milli == WHOLE
+        at = inventory.type_of[whole] * nodes + inventory.node_of[whole]
+        #: Wholly free devices by type and node, and by type.
+        self.fresh: Ints = np.bincount(at, minlength=types * nodes).reshape(types, nodes)
+        self.idle: Ints = self.fresh.sum(axis=1)
+        #: What best fit wants to be small: free devices, then free cores.
+        spare = np.bincount(inventory.node_of, weights=self.milli, minlength=nodes).astype(np.int64)
+        self.tightness: Ints = (spare << 40) + np.minimum(self.cpu, _MOST_CPU)
+        self._shares: dict[tuple[Demand, int], tuple[Shares, int]] = {}
+        self._touched: list[int] = []
+
+    def copy(self) -> Board:
+        """An independent copy."""
+        twin = Board.__new__(Board)
+        twin.__dict__.update(self.__dict__)
+        for name in (
+            *("cpu", "memory", "milli", "gpu_memory", "affinity", "anti_affinity", "exclusion"),
+            *("fresh", "idle", "tightness"),
+        ):
+            setattr(twin, name, getattr(self, name).copy())
+        twin._shares, twin._touched = {}, []
+        return twin
+
+    # --- questions ----------------------------------------------------------------------------------------------
+
+    def room(
+        self, demand: Demand, gpu_type: int, servers: int = 0, server_cpu: int = 0, server_memory: int = 0
+    ) -> Ints:
+        """Per node how many workers fit, beside so many parameter servers."""
+        cpu, memory = self.cpu, self.memory
+        if servers:
+            cpu, memory = cpu - servers * server_cpu, memory - servers * server_memory
+        fit = _times(cpu, demand.cpu)
+        np.minimum(fit, _times(memory, demand.memory), out=fit)
+        if demand.milli:
+            np.minimum(fit, self._device_room(demand, gpu_type), out=fit)
+        return fit
+
+    def _device_room(self, demand: Demand, gpu_type: int) -> Ints:
+        if demand.is_part:
+            return self.shares(demand, gpu_type).on_all
+        each = demand.devices
+        return self.fresh[gpu_type] if each == 1 else self.fresh[gpu_type] // each
+
+    def holds(self, cpu: int, memory: int, demand: Demand, gpu_type: int, workers: int) -> Bools:
+        """Per node whether there is so much cpu and memory, and devices for so many workers."""
+        fit: Bools = self.cpu >= cpu
+        fit &= self.memory >= memory
+        if demand.is_part:
+            fit &= self.shares(demand, gpu_type).on_all >= workers
+        elif demand.milli:
+            fit &= self.fresh[gpu_type] >= workers * demand.devices
+        return fit
+
+    def room_at(self, node: int, demand: Demand, gpu_type: int) -> int:
+        """How many workers fit on one node."""
+        cpu, memory = int(self.cpu[node]), int(self.memory[node])
+        if cpu < 0 or memory < 0:
+            return 0
+        fit = min(cpu // demand.cpu if demand.cpu else PLENTY, memory // demand.memory if demand.memory else PLENTY)
+        if fit and demand.is_part:
+            fit = min(fit, int(self._counts(slice(self.first[node], self.stop[node]), demand, gpu_type).sum()))
+        elif fit and demand.milli:
+            fit = min(fit, int(self.fresh[gpu_type, node]) // demand.devices)
+        return fit
+
+    def shares(self, demand: Demand, gpu_type: int) -> Shares:
+        """Per node how many shares of this kind fit, by devices alone."""
+        key = (demand._replace(cpu=0, memory=0), gpu_type)
+        known = self._shares.get(key)
+        if known is None or len(self._touched) - known[1] > len(self.first) // 4:
+            if len(self._shares) >= _KEPT:
+                self._shares.clear()
+            shares = self._count_all(demand, gpu_type)
+        else:
+            shares = known[0]
+            for node in set(self._touched[known[1] :]):
+                shares.on_open[node], shares.on_all[node], shares.hole[node] = self._count_at(node, demand, gpu_type)
+        self._shares[key] = (shares, len(self._touched))
+        return shares
+
+    def _count_all(self, demand: Demand, gpu_type: int) -> Shares:
+        node_of, nodes = self.inventory.node_of, len(self.first)
+        counts = self._counts(slice(None), demand, gpu_type)
+        on_open = np.where(self.milli < WHOLE, counts, 0)
+        hole = np.full(nodes, WHOLE, np.int64)
+        fitting = on_open.nonzero()[0]
+        np.minimum.at(hole, node_of[fitting], self.milli[fitting])
+        return Shares(
+            np.bincount(node_of, weights=on_open, minlength=nodes).astype(np.int64),
+            np.bincount(node_of, weights=counts, minlength=nodes).astype(np.int64),
+            hole,
+        )
+
+    def _count_at(self, node: int, demand: Demand, gpu_type: int) -> tuple[int, int, int]:
+        its = slice(self.first[node], self.stop[node])
+        counts = self._counts(its, demand, gpu_type).tolist()
+        holes = [(milli, count) for milli, count in zip(self.milli[its].tolist(), counts, strict=True) if milli < WHOLE]
+        hole = min((milli for milli, count in holes if count), default=WHOLE)
+        return sum(count for _, count in holes), sum(counts), hole
+
+    def _counts(self, its: slice, demand: Demand, gpu_type: int) -> Ints:
+        """Per device how many shares fit."""
+        milli, memory = self.milli[its], self.gpu_memory[its]
+        fresh = milli == WHOLE
+        counts = milli // demand.milli
+        if demand.gpu_memory:
+            by_memory = np.maximum(memory // demand.gpu_memory, 0)
+            # Nobody can say how many go on a device of unknown size, so it takes one that asks for memory.
+            by_memory[self.unknown_memory[its] & fresh] = 1
+            np.minimum(counts, by_memory, out=counts)
+        else:
+            counts[memory < 0] = 0
+        if not self.checks_fresh:
+            counts[fresh] = np.maximum(counts[fresh], 1)
+        if self.tagged or demand.has_tags:
+            wants = (demand.affinity, demand.anti_affinity, demand.exclusion)
+            carried = (self.affinity[its], self.anti_affinity[its], self.exclusion[its])
+            counts[~fresh & ~tags_allow(*carried, *wants)] = 0
+            if demand.anti_affinity:
+                np.minimum(counts, 1, out=counts)
+        if self.mixed:
+            counts[self.inventory.type_of[its] != gpu_type] = 0
+        return counts
+
+    # --- changes ------------------------------------------------------------------------------------------------
+
+    def take(
+        self,
+        node: int,
+        demand: Demand,
+        gpu_type: int,
+        workers: int,
+        *,
+        cpu: int = 0,
+        memory: int = 0,
+        last: Bools | None = None,
+    ) -> Ints:
+        """Takes room for *workers* workers that fit on *node*, and cpu and memory besides; devices, worker by worker.
+
+        Whole devices under *last* are taken only when the others are used up.
+        """
+        cpu, memory = cpu + workers * demand.cpu, memory + workers * demand.memory
+        if demand.is_part:
+            devices = self._take_shares(node, demand, gpu_type, workers)
+            self.use(node, cpu, memory)
+            return devices
+        devices = _NO_DEVICES
+        if demand.milli:
+            its = slice(self.first[node], self.stop[node])
+            free = self.milli[its] == WHOLE
+            if self.mixed:
+                free &= self.inventory.type_of[its] == gpu_type
+            devices = free.nonzero()[0] + its.start
+            if last is not None:
+                devices = np.concatenate([devices[~last[devices]], devices[last[devices]]])
+            devices = devices[: workers * demand.devices]
+        self._use_whole(node, gpu_type, devices, cpu, memory)
+        return devices
+
+    def _use_whole(self, node: int, gpu_type: int, devices: Ints, cpu: int, memory: int) -> None:
+        """Takes wholly free devices of one type; the sums of the node follow without looking at all its devices."""
+        self.milli[devices] = 0
+        self.fresh[gpu_type, node] -= len(devices)
+        self.idle[gpu_type] -= len(devices)
+        self.memory[node] -= memory
+        spare = (int(self.tightness[node]) >> 40) - len(devices) * WHOLE
+        left = int(self.cpu[node]) - cpu
+        self.cpu[node] = left
+        self.tightness[node] = (spare << 40) + min(left, _MOST_CPU)
+        if len(devices):
+            self._touched.append(node)
+
+    def take_same(
+        self, node: int, demand: Demand, gpu_type: int, workers: int, devices: Ints, cpu: int = 0, memory: int = 0
+    ) -> None:
+        """Takes what another board took."""
+        cpu, memory = cpu + workers * demand.cpu, memory + workers * demand.memory
+        if demand.is_part:
+            self._take_parts(devices, demand)
+            self.use(node, cpu, memory)
+        else:
+            self._use_whole(node, gpu_type, devices, cpu, memory)
+
+    def _take_shares(self, node: int, demand: Demand, gpu_type: int, workers: int) -> Ints:
+        """The devices of so many shares that fit: as `fractions.best_device` chooses, one after the other."""
+        its = slice(self.first[node], self.stop[node])
+        counts = self._counts(its, demand, gpu_type).tolist()
+        milli = self.milli[its].tolist()
+        chosen: list[int] = []
+        for _ in range(workers):
+            offers = [i for i, count in enumerate(counts) if count > 0]
+            if self.best_fit:
+                i = min(offers, key=milli.__getitem__)
+            else:
+                i = next((i for i in offers if milli[i] < WHOLE), offers[0])
+            chosen.append(i)
+            milli[i] -= demand.milli
+            counts[i] -= 1
+        devices = np.array(chosen, np.int64) + its.start
+        self._take_parts(devices, demand)
+        return devices
+
+    def _take_parts(self, devices: Ints, demand: Demand) -> None:
+        np.subtract.at(self.milli, devices, demand.milli)
+        np.subtract.at(self.gpu_memory, devices, demand.gpu_memory)
+        if demand.has_tags:
+            self.tagged = True
+            self.exclusion[devices] = demand.exclusion
+            for column, tag in ((self.affinity, demand.affinity), (self.anti_affinity, demand.anti_affinity)):
+                if tag:
+                    column[devices] = tag
+
+    def use(self, node: int, cpu: int, memory: int) -> None:
+        """Takes cpu and memory of a node; devices that changed there count from now on."""
+        self.cpu[node] -= cpu
+        self.memory[node] -= memory
+        self.refresh(node)
+
+    def refresh(self, node: int) -> None:
+        """Brings the sums of one node up to date."""
+        its = slice(self.first[node], self.stop[node])
+        milli = self.milli[its]
+        whole = milli == WHOLE
+        fresh = np.bincount(self.inventory.type_of[its][whole], minlength=len(self.idle))
+        self.idle += fresh - self.fresh[:, node]
+        self.fresh[:, node] = fresh
+        self.tightness[node] = (int(milli.sum()) << 40) + min(int(self.cpu[node]), _MOST_CPU)
+        if self.tagged:
+            for column in (self.affinity, self.anti_affinity, self.exclusion):
+                column[its][whole] = 0
+        self._touched.append(node)
+
+    def give(self, nodes: Ints, cpu: Ints, memory: Ints, devices: Ints, milli: Ints, gpu_memory: Ints) -> None:
+        """Gives back many workers at once: cpu and memory by node, 1/1000ths and memory by device.
+
+        What is given back where no grant may go is lost.
+        """
+        usable = self.inventory.usable_nodes[nodes]
+        np.add.at(self.cpu, nodes[usable], cpu[usable])
+        np.add.at(self.memory, nodes[usable], memory[usable])
+        usable = self.inventory.usable[devices]
+        np.add.at(self.milli, devices[usable], milli[usable])
+        np.add.at(self.gpu_memory, devices[usable], gpu_memory[usable])
+        np.minimum(self.milli, WHOLE, out=self.milli)
+        touched = set(nodes.tolist())
+        if len(touched) > len(self.first) // 8:
+            self.rebuild()
+        else:
+            for node in sorted(touched):
+                self.refresh(node)
+
+    def clip(self, other: Board, nodes: list[int]) -> None:
+        """Leaves on *nodes* no more than *other* has there."""
+        for node in nodes:
+            its = slice(self.first[node], self.stop[node])
+            self.cpu[node] = min(self.cpu[node], other.cpu[node])
+            self.memory[node] = min(self.memory[node], other.memory[node])
+            np.minimum(self.milli[its], other.milli[its], out=self.milli[its])
+            np.minimum(self.gpu_memory[its], other.gpu_memory[its], out=self.gpu_memory[its])
+            if other.tagged:
+                self.tagged = True
+                for mine, theirs in (
+                    (self.affinity, other.affinity),
+                    (self.anti_affinity, other.anti_affinity),
+                    (self.exclusion, other.exclusion),
+                ):
+                    np.maximum(mine[its], theirs[its], out=mine[its])
+            self.refresh(node)
+
+
+def _times(free: Ints, each: int) -> Ints:
+    """How often *each* goes into *free*; never where that is below zero."""
+    if each > 0:
+        found = free // each
+        return np.maximum(found, 0, out=found)
+    return np.where(free >= 0, PLENTY, 0)

@@ -1,0 +1,42 @@
+"""First in, first out, and what is left goes round in turns.
+
+Source: VodaScheduler 0.2.2 (`ElasticFIFO`, its default). First as `fifo`. Then passes over the admitted jobs in the
+same order: one step to each that is below its maximum, until nothing fits or all have their maximum. Odd GPUs go to the
+oldest. Speed is not looked at.
+
+Needs nothing but the jobs. Deviation: a job that did not get its minimum gets nothing in the passes (Voda hands it
+single GPUs below its minimum, and its own check then stops all scheduling).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from levada.core.decision import Decision
+from levada.core.snapshot import Snapshot
+from levada.perf.model import ThroughputModel
+from levada.policies.assign import assign_types
+from levada.policies.fill import give, grow_in_turns
+from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
+from levada.policies.verdict import verdict
+
+
+class ElasticFifo:
+    """Jobs in order of submission, grown in turns."""
+
+    name: ClassVar[str] = "elastic-fifo"
+    needs: ClassVar[Needs] = Needs.NOTHING
+    cadence: ClassVar[Cadence] = ON_EVENTS
+    guards: ClassVar[Guards] = ALL_GUARDS
+
+    def initial(self, seed: int) -> None:
+        """It remembers nothing."""
+
+    def decide(self, snap: Snapshot, perf: ThroughputModel, state: None) -> tuple[Decision, None]:
+        """Minimums in order, then growth in turns."""
+        order, least = np.arange(len(snap)), snap.jobs.min
+        types = assign_types(snap, order, least)
+        count = give(snap, order, types, least)
+        return verdict(snap, order, types, grow_in_turns(snap, order, types, count)), None

@@ -1,0 +1,44 @@
+"""Shortest remaining job first, and what is left goes round in turns.
+
+Source: VodaScheduler 0.2.2 (`ElasticSRJF`). First as `srjf`, then passes over the admitted jobs, shortest first: one
+step to each that is below its maximum, until nothing fits or all have their maximum.
+
+Needs the work that is left and the speed. Deviations: as `srjf`; a job that did not get its minimum gets nothing in the
+passes, and one at its maximum is not pushed beyond it (Voda does both, and its own check then stops all scheduling).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from levada.core.decision import Decision
+from levada.core.snapshot import Snapshot
+from levada.perf.model import ThroughputModel
+from levada.policies.assign import assign_types, home_types
+from levada.policies.fill import give, grow_in_turns
+from levada.policies.length import remaining, shortest_first
+from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
+from levada.policies.verdict import because_unknown, verdict
+
+
+class ElasticSrjf:
+    """Jobs by time left, grown in turns."""
+
+    name: ClassVar[str] = "elastic-srjf"
+    needs: ClassVar[Needs] = Needs.REMAINING
+    cadence: ClassVar[Cadence] = ON_EVENTS
+    guards: ClassVar[Guards] = ALL_GUARDS
+
+    def initial(self, seed: int) -> None:
+        """It remembers nothing."""
+
+    def decide(self, snap: Snapshot, perf: ThroughputModel, state: None) -> tuple[Decision, None]:
+        """Minimums and then growth in turns, shortest first."""
+        least = snap.jobs.min
+        at_home = remaining(snap, perf, home_types(snap))
+        types = assign_types(snap, shortest_first(at_home), least)
+        left = remaining(snap, perf, types)
+        order = shortest_first(left)
+        count = give(snap, order, types, least)
+        reason = because_unknown(snap, types, count, left)
+        return verdict(snap, order, types, grow_in_turns(snap, order, types, count), reason), None

@@ -1,0 +1,39 @@
+"""First in, first out, each job at its minimum.
+
+Source: VodaScheduler 0.2.2 (`FIFO`). For each job in order of submission: its minimum if that fits, else nothing; the
+next one is asked all the same, so small jobs pass a wide one that waits.
+
+Needs nothing but the jobs. Deviation: none on one type; on several, see `assign`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from levada.core.decision import Decision
+from levada.core.snapshot import Snapshot
+from levada.perf.model import ThroughputModel
+from levada.policies.assign import assign_types
+from levada.policies.fill import give
+from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
+from levada.policies.verdict import verdict
+
+
+class Fifo:
+    """Jobs in order of submission, at their minimum."""
+
+    name: ClassVar[str] = "fifo"
+    needs: ClassVar[Needs] = Needs.NOTHING
+    cadence: ClassVar[Cadence] = ON_EVENTS
+    guards: ClassVar[Guards] = ALL_GUARDS
+
+    def initial(self, seed: int) -> None:
+        """It remembers nothing."""
+
+    def decide(self, snap: Snapshot, perf: ThroughputModel, state: None) -> tuple[Decision, None]:
+        """The minimum to each job in order that still fits."""
+        order, least = np.arange(len(snap)), snap.jobs.min
+        types = assign_types(snap, order, least)
+        return verdict(snap, order, types, give(snap, order, types, least)), None

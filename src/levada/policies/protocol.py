@@ -1,0 +1,70 @@
+"""What a policy is."""
+
+from __future__ import annotations
+
+from enum import Flag, auto
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import msgspec
+
+from levada.core.decision import Decision
+from levada.core.snapshot import Snapshot
+from levada.perf.model import ThroughputModel
+
+S = TypeVar("S")
+
+
+class Needs(Flag):
+    """What a policy must know of a job; the engine says so plainly where it is missing."""
+
+    NOTHING = 0
+    #: How its speed grows with its size.
+    RATE = auto()
+    #: How much work is left.
+    REMAINING = auto()
+    DEADLINE = auto()
+
+
+class Cadence(msgspec.Struct, frozen=True, kw_only=True):
+    """When a policy is asked: after events (0), or at multiples of a period."""
+
+    grid_s: float = 0.0
+
+
+class Guards(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the engine's guards a policy wants around it."""
+
+    min_run: bool = True
+    cooldown: bool = True
+    #: Leave a job alone that would end before a restart pays.
+    payback: bool = True
+
+
+ON_EVENTS = Cadence()
+ALL_GUARDS = Guards()
+NO_GUARDS = Guards(min_run=False, cooldown=False, payback=False)
+
+
+class Policy(Protocol[S]):
+    """Decides, given one moment and its own state; same input, same output."""
+
+    name: ClassVar[str]
+    needs: ClassVar[Needs]
+    cadence: ClassVar[Cadence]
+    guards: ClassVar[Guards]
+
+    def initial(self, seed: int) -> S:
+        """The state before the first decision; None for most."""
+        ...
+
+    def decide(self, snap: Snapshot, perf: ThroughputModel, state: S) -> tuple[Decision, S]:
+        """What every job in view should have, and the state for the next time."""
+        ...
+
+
+AnyPolicy = Policy[Any]
+
+
+def decides_by_node(policy: AnyPolicy) -> bool:
+    """Whether the policy says where workers go, not only how many: such a class has `by_node = True`."""
+    return bool(getattr(policy, "by_node", False))

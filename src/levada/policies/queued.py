@@ -1,0 +1,197 @@
+"""Any policy inside queues: each queue gets its share of every type, the policy decides inside it, the rest is lent.
+
+1. Each job gets the type it competes on, as in `assign`, within the limits of its queue and those above it.
+2. `QueueTree.shares` splits each type: guarantees first, then by weight. The policy runs inside each queue.
+3. What is still unused is offered to one queue after the other, the largest weight first, on top of what it uses:
+   never beyond its limit or an ancestor's, nor beyond the guarantee of a queue that may not borrow. An offer is taken
+   where the queue uses more with it, so nothing lies idle that some queue could use.
+
+A queue that others lent to gives back as its share falls: the policy inside it then has less to give, and an elastic
+one shrinks jobs before it stops any. A policy that decides by node sees all queues at once; `capped` holds its
+decision to the limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Generic, cast
+
+import msgspec
+import numpy as np
+
+from levada.core.decision import Decision
+from levada.core.queue import DEFAULT_QUEUE
+from levada.core.reasons import Code
+from levada.core.snapshot import Snapshot
+from levada.core.types import Ints
+from levada.perf.model import ThroughputModel
+from levada.policies.assign import assign_types
+from levada.policies.capped import capped, cut_view
+from levada.policies.protocol import Policy, S, decides_by_node
+from levada.policies.shares import Bounds
+from levada.policies.sizes import largest
+
+
+class QueueState(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
+    """The state of the policy in each queue, by the queue's name; the one of the whole under the default queue's."""
+
+    seed: int
+    inner: Mapping[str, S] = {}
+
+
+def queued(policy: Policy[S]) -> Policy[QueueState[S]]:
+    """*policy* within the queues of each snapshot; without queues it decides as if it stood alone."""
+    return cast("Policy[QueueState[S]]", Queued(policy))
+
+
+class Queued(Generic[S]):
+    """See `queued`."""
+
+    def __init__(self, policy: Policy[S]) -> None:
+        self.policy = policy
+        self.name, self.needs = policy.name, policy.needs
+        self.cadence, self.guards = policy.cadence, policy.guards
+        self.by_node = decides_by_node(policy)
+
+    def initial(self, seed: int) -> QueueState[S]:
+        """No queue has been seen yet."""
+        return QueueState(seed=seed)
+
+    def decide(self, snap: Snapshot, perf: ThroughputModel, state: QueueState[S]) -> tuple[Decision, QueueState[S]]:
+        """The policy's decisions in all queues, as one."""
+        if snap.queues.trivial:
+            return self._whole(snap, perf, state)
+        bounds = Bounds(snap)
+        if decides_by_node(self.policy):
+            wish, state = self._whole(cut_view(snap, bounds), perf, state)
+            return capped(snap, bounds, wish), state
+        types = assign_types(snap, np.arange(len(snap)), snap.jobs.min, bounds.fence())
+        inside = _Inside(self.policy, snap, perf, state, bounds, types)
+        inside.share_out()
+        inside.lend()
+        return inside.decision(), inside.state()
+
+    def _whole(self, snap: Snapshot, perf: ThroughputModel, state: QueueState[S]) -> tuple[Decision, QueueState[S]]:
+        found, inner = self.policy.decide(snap, perf, _inner(self.policy, state, DEFAULT_QUEUE))
+        return found, QueueState(seed=state.seed, inner={**state.inner, DEFAULT_QUEUE: inner})
+
+
+def _inner(policy: Policy[S], state: QueueState[S], queue: str) -> S:
+    return state.inner[queue] if queue in state.inner else policy.initial(state.seed)
+
+
+class _Inside(Generic[S]):
+    """One decision in the making: what each queue was offered and what its jobs got."""
+
+    def __init__(
+        self,
+        policy: Policy[S],
+        snap: Snapshot,
+        perf: ThroughputModel,
+        state: QueueState[S],
+        bounds: Bounds,
+        types: Ints,
+    ) -> None:
+        self.policy, self.snap, self.perf, self.before = policy, snap, perf, state
+        self.bounds, self.types = bounds, types
+        jobs = snap.jobs
+        self.rows = {int(queue): (jobs.queue == queue).nonzero()[0] for queue in np.unique(jobs.queue)}
+        self.count = np.zeros(len(snap), np.int64)
+        self.reason = np.full(len(snap), int(Code.CAPACITY))
+        self.evidence = np.zeros(len(snap), np.int64)
+        self.batch = np.zeros(len(snap), np.int64)
+        self.rank = np.arange(len(snap))
+        self.wake_at = np.full(len(snap.queues.values), np.inf)
+        self.after: dict[str, S] = {}
+        shape = (len(snap.queues.values), len(snap.capacity))
+        self.used = np.zeros(shape, np.int64)
+        self.offered = np.zeros(shape, np.int64)
+        self.demand = np.zeros(shape, np.int64)
+        typed = (types >= 0).nonzero()[0]
+        np.add.at(self.demand, (jobs.queue[typed], types[typed]), (largest(jobs) * jobs.unit)[typed])
+
+    def share_out(self) -> None:
+        """Runs the policy in each queue with the queue's share."""
+        snap, bounds = self.snap, self.bounds
+        shares = snap.queues.shares(snap.capacity, self.demand, snap.inventory.types, bounds.outside)
+        kinds = np.arange(len(snap.capacity))
+        for queue in self.rows:
+            self._run(queue, shares[queue], kinds, adopt_all=True)
+
+    def lend(self) -> None:
+        """Offers what is unused until nobody takes any more of it."""
+        values = self.snap.queues.values
+        by_weight = sorted(self.rows, key=lambda queue: (-values[queue].weight, values[queue].name))
+        taken = True
+        while taken:
+            taken = False
+            for queue in by_weight:
+                offer = self.used[queue] + self._room(queue)
+                # The same offer again would bring the same answer.
+                kinds = ((offer > self.offered[queue]) & (self.demand[queue] > self.used[queue])).nonzero()[0]
+                if len(kinds):
+                    taken |= self._run(queue, offer, kinds)
+
+    def _room(self, queue: int) -> Ints:
+        """Per type what the queue could have on top of what it uses."""
+        unused = self.snap.capacity - self.used.sum(axis=0)
+        return np.maximum(np.minimum(unused, self.bounds.room(queue, self.used)), 0)
+
+    def _run(self, queue: int, capacity: Ints, kinds: Ints, adopt_all: bool = False) -> bool:
+        """Runs the policy in one queue; adopts its answer on the types of *kinds* where it uses more than before."""
+        snap, rows = self.snap, self.rows[queue]
+        name = snap.queues.values[queue].name
+        view = snap.restricted(rows, capacity, self.types[rows])
+        found, self.after[name] = self.policy.decide(view, self.perf, _inner(self.policy, self.before, name))
+        used = np.zeros(len(capacity), np.int64)
+        runs = (found.count > 0).nonzero()[0]
+        np.add.at(used, found.type[runs], (found.count * view.jobs.unit)[runs])
+        better = np.zeros(len(capacity), bool)
+        better[kinds] = adopt_all | (used[kinds] > self.used[queue][kinds])
+        self.offered[queue][kinds] = capacity[kinds]
+        # Jobs without a type have index -1 here: they are settled by the first run.
+        mine = np.where(self.types[rows] >= 0, better[self.types[rows]], adopt_all)
+        self.used[queue][better] = used[better]
+        self.count[rows[mine]] = found.count[mine]
+        self.reason[rows[mine]] = found.reason[mine]
+        self.evidence[rows[mine]] = found.evidence[mine]
+        if found.rank is not None:
+            self.rank[rows[mine]] = found.rank[mine]
+        if found.batch is not None:
+            self.batch[rows[mine]] = found.batch[mine]
+        self.wake_at[queue] = found.wake_at
+        return bool(better.any())
+
+    def decision(self) -> Decision:
+        """All queues together; who waits because of its queue is told so."""
+        snap = self.snap
+        runs = self.count > 0
+        return Decision(
+            number=snap.jobs.number,
+            type=np.where(runs, self.types, -1),
+            count=self.count,
+            reason=self._reasons(),
+            evidence=self.evidence,
+            wake_at=float(self.wake_at.min(initial=np.inf)),
+            rank=self.rank,
+            batch=self.batch if self.batch.any() else None,
+        )
+
+    def state(self) -> QueueState[S]:
+        """What each queue's policy remembers; queues that are gone are forgotten."""
+        known = {name: inner for name, inner in self.before.inner.items() if name in self.snap.queues.names}
+        return QueueState(seed=self.before.seed, inner={**known, **self.after})
+
+    def _reasons(self) -> Ints:
+        snap, reason = self.snap, self.reason.copy()
+        need = snap.jobs.min * snap.jobs.unit
+        for queue, rows in self.rows.items():
+            waits = rows[(self.count[rows] == 0) & (reason[rows] == Code.CAPACITY)]
+            kind, wants = self.types[waits], need[waits]
+            limited = wants > self.bounds.room(queue, self.used, only_limits=True)[kind]
+            beside_others = wants <= (snap.capacity - self.used[queue])[kind]
+            shared = (wants > self._room(queue)[kind]) & beside_others
+            reason[waits] = np.select(
+                [limited, shared], [int(Code.QUEUE_LIMIT), int(Code.QUEUE_SHARE)], int(Code.CAPACITY)
+            )
+        return reason

@@ -1,0 +1,48 @@
+"""What queues bound: per queue and type how much it may use, and how much of that is taken."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from levada.core.snapshot import Snapshot
+from levada.core.types import Ints
+from levada.policies.assign import Fence
+
+
+class Bounds:
+    """The limits of a snapshot's queues, and what jobs out of view use already. All in 1/1000ths, children included."""
+
+    def __init__(self, snap: Snapshot) -> None:
+        tree, types = snap.queues, snap.inventory.types
+        self._tree, self._queue = tree, snap.jobs.queue
+        self.limit = tree.limits(types)
+        self.guarantee = tree.guarantees(types)
+        borrows = np.array([queue.borrow for queue in tree.values])
+        #: Nobody's use may go beyond this: the limit, and the guarantee where a queue may not borrow.
+        self.most = np.where(borrows[:, None], self.limit, np.minimum(self.limit, self.guarantee))
+        self.outside = self._used_outside(snap)
+
+    def _used_outside(self, snap: Snapshot) -> Ints:
+        table = snap.table
+        hidden = table.count > 0
+        hidden[snap.jobs.slots] = False
+        slots = table.order[hidden[table.order]]
+        units = table.units()[slots] * table.count[slots]
+        return self._tree.usage(table.queue[slots], table.type[slots], units, len(snap.capacity))
+
+    def room(self, queue: int, used: Ints, *, only_limits: bool = False) -> Ints:
+        """Per type what *queue* could use more, given what each queue's own jobs in view use; may be below 0."""
+        bound = self.limit if only_limits else self.most
+        return (bound - self.outside - self.with_children(used))[self._tree.lineage(queue)].min(axis=0)
+
+    def with_children(self, used: Ints) -> Ints:
+        """Use per queue and type including the queues below, from that of each queue's own jobs."""
+        queue, kind = np.indices(used.shape)
+        return self._tree.usage(queue.ravel(), kind.ravel(), used.ravel(), used.shape[1])
+
+    def fence(self) -> Fence:
+        """What a choice of type must respect."""
+        lines = [self._tree.lineage(number) for number in range(len(self._tree.values))]
+        depth = max(map(len, lines))
+        padded = np.array([line + [-1] * (depth - len(line)) for line in lines], np.int64)
+        return Fence(lineage=padded[self._queue], room=self.most - self.outside, guarantee=self.guarantee)

@@ -1,0 +1,258 @@
+"""One day on a small mixed cluster, made up but lifelike: what `levada demo` shows.
+
+The first jobs of the list are there to be seen: one of each kind that the engine treats in its own way. The others are
+drawn from a few workloads. At noon a serving pod wants two GPUs for an hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from levada.core.batch import JobBatch
+from levada.core.cluster import Cluster, Foreign, Node
+from levada.core.job import Job, ParameterServers, Phase, Preemptible
+from levada.core.types import WHOLE
+from levada.engine import Engine
+from levada.engine.explain import Explanation
+from levada.perf import JobSpeed, TableModel
+from levada.policies.protocol import AnyPolicy
+from levada.sim.serving import Served
+from levada.sim.simulation import Segment, Simulation
+
+HOUR = 3600.0
+CORE = 1000
+GIB = 1024
+
+CLUSTER = Cluster(
+    nodes=(
+        Node.of("a1", {"a100": 4}, gpu_memory=40 * GIB, cpu=48 * CORE, memory=384 * GIB),
+        Node.of("a2", {"a100": 4}, gpu_memory=40 * GIB, cpu=48 * CORE, memory=384 * GIB),
+        Node.of("mix", {"a100": 2, "v100": 2}, gpu_memory=32 * GIB, cpu=48 * CORE, memory=384 * GIB),
+        Node.of("v1", {"v100": 4}, gpu_memory=16 * GIB, cpu=32 * CORE, memory=256 * GIB),
+        Node.of("v2", {"v100": 4}, gpu_memory=16 * GIB, cpu=32 * CORE, memory=256 * GIB),
+        Node.of("cpu", {}, cpu=64 * CORE, memory=256 * GIB),
+    )
+)
+
+SERVING = Foreign(id="serving", milli=2 * WHOLE, gpu_type="a100", cpu=4 * CORE, serving=True, created=12 * HOUR)
+
+#: After two days a policy that leaves jobs waiting is not waited for any longer.
+END_S = 48 * HOUR
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """How fast a kind of job is: steps per second of one worker, and each doubling of workers gives so much more."""
+
+    a100: float
+    v100: float
+    doubling: float
+
+
+WORKLOADS: Mapping[str, Workload] = {
+    "resnet50": Workload(2.0, 1.0, 1.9),
+    "bert": Workload(2.4, 1.0, 1.8),
+    "gpt2": Workload(2.8, 1.0, 1.7),
+    "vit": Workload(2.0, 0.9, 1.85),
+    "gnn": Workload(1.3, 1.0, 1.4),
+    # Only in the jobs that are there to be seen.
+    "prepare": Workload(1.0, 1.0, 1.9),
+    "notebook": Workload(1.0, 1.0, 1.0),
+    "wide-deep": Workload(1.5, 1.0, 1.6),
+}
+
+
+class JobStory(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a job."""
+
+    job: Job
+    note: str
+    phase: str
+    waited_s: float
+    ran_s: float
+    gpu_seconds: float
+    resizes: int
+    moves: int
+    #: None while it is not over.
+    ended: float | None
+    segments: tuple[Segment, ...]
+
+
+class DayStory(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened on that day."""
+
+    policy: str
+    seed: int
+    jobs: tuple[JobStory, ...]
+    served: tuple[Served, ...]
+    #: GPUs by type.
+    gpus: Mapping[str, int]
+    until: float
+    decisions: int
+    #: When most was wanted by waiting jobs, and why one of them waited.
+    busiest: float
+    explained: Explanation | None
+    #: Why the policy's last refused decision was refused; empty if none was.
+    rejection: str
+
+
+def jobs_of_the_day(count: int, seed: int) -> list[tuple[Job, str]]:
+    """So many jobs in the order of their submission, each with a note on what is special about it."""
+    rng = np.random.default_rng(seed)
+    drawn = [*_to_be_seen(), *(_drawn(rng) for _ in range(max(0, count - len(_to_be_seen()))))][:count]
+    drawn.sort(key=lambda pair: pair[0].submitted)
+    width = max(2, len(str(count)))
+    return [(msgspec.structs.replace(job, id=f"j{i:0{width}}"), note) for i, (job, note) in enumerate(drawn, 1)]
+
+
+def _to_be_seen() -> list[tuple[Job, str]]:
+    def job(hour: float, workload: str, hours: float, **fields: Any) -> Job:
+        # *hours* are those of one worker on a v100.
+        steps = round(hours * HOUR * WORKLOADS[workload].v100)
+        given = {"cpu": 2 * CORE, "memory": 8 * GIB, **fields}
+        return Job(id="", submitted=hour * HOUR, workload=workload, steps=steps, **given)
+
+    servers = ParameterServers(replicas=2, cpu=4 * CORE, memory=16 * GIB)
+    half = {"milli": 500, "gpu_memory": 8 * GIB}
+    return [
+        (job(0.5, "bert", 30, min=4, max=4), "rigid"),
+        (job(1.0, "prepare", 9, milli=0, cpu=8 * CORE, min=2, max=6), "CPU only"),
+        (job(2.0, "wide-deep", 22, min=2, max=6, servers=servers, gpu_types=("v100",)), "2 parameter servers"),
+        (job(8.5, "notebook", 3, gpu_types=("v100",), **half), "half a GPU"),
+        (job(9.0, "notebook", 4.5, gpu_types=("v100",), **half), "half a GPU"),
+        (job(10.0, "vit", 14, min=2, max=4, preemptible=Preemptible.NEVER, gpu_types=("a100",)), "never preempted"),
+        (job(10.5, "gpt2", 45, min=8, max=8, gpu_types=("a100",)), "rigid"),
+        (job(7.0, "resnet50", 60, min=2, max=8, resizes_in_place=False), "resizes by restart"),
+    ]
+
+
+def _drawn(rng: np.random.Generator) -> tuple[Job, str]:
+    """A job of the crowd: most come in working hours."""
+    names = list(WORKLOADS)[:5]
+    workload = names[int(rng.integers(len(names)))]
+    hour = float(np.clip(rng.normal(14.0, 4.0), 0.1, 21.0))
+    least = int(rng.choice([1, 1, 2, 2, 4]))
+    most = least * int(rng.choice([1, 2, 4]))
+    hours = float(np.clip(rng.lognormal(1.2, 0.7), 0.5, 12.0)) * least
+    types: tuple[str, ...] = (("a100", "v100"), ("v100", "a100"), ())[int(rng.integers(3))]
+    job = Job(
+        id="",
+        submitted=round(hour * HOUR / 60) * 60.0,
+        min=least,
+        max=most,
+        cpu=2 * CORE,
+        memory=8 * GIB,
+        gpu_types=types,
+        workload=workload,
+        steps=round(hours * HOUR * WORKLOADS[workload].v100),
+    )
+    return job, ""
+
+
+def truth(jobs: list[Job], types: Callable[[str], int]) -> TableModel:
+    """How fast the jobs really are; the engine has to find out. Jobs are numbered in the order given."""
+    speeds = []
+    for number, job in enumerate(jobs):
+        kind = WORKLOADS[job.workload]
+        curve = {size: kind.doubling ** float(np.log2(size)) for size in range(1, max(job.max, 2) + 1)}
+        rates = {types("a100"): kind.a100, types("v100"): kind.v100}
+        speeds.append(JobSpeed(job=number, speedup=curve, throughput={0: 1.0} if job.milli == 0 else rates))
+    return TableModel(speeds)
+
+
+class _Watch:
+    """Remembers the moment at which waiting jobs wanted most, and asks why the one that waited longest had to."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.most, self.at = 0, 0.0
+        self.explained: Explanation | None = None
+
+    def look(self) -> None:
+        state = self._engine.state
+        table = state.world.table
+        slots = state.living()
+        waits = slots[(table.phase[slots] == Phase.PENDING) & (table.count[slots] == 0)]
+        wanted = int((table.min[waits] * table.milli[waits]).sum())
+        # A job that has just come has not been thought of yet.
+        if wanted > self.most and state.deciding is None and not state.dirty:
+            self.most, self.at = wanted, state.now
+            self.explained = self._engine.explain(state.world.ids[int(table.number[waits[0]])])
+
+
+def live(
+    policy: str,
+    *,
+    count: int = 30,
+    seed: int = 0,
+    make_policy: Callable[[str, Mapping[str, Any]], AnyPolicy],
+) -> DayStory:
+    """The story of the day under *policy*: same policy, count and seed, same story."""
+    described = jobs_of_the_day(count, seed)
+    jobs = [job for job, _ in described]
+    engine = Engine(cluster=CLUSTER, policy=policy, seed=seed, make_policy=make_policy)
+    inventory = engine.state.world.inventory
+    watch = _Watch(engine)
+    world = Simulation(engine, truth(jobs, inventory.types.find), after_each=watch.look)
+    if jobs:
+        world.submit(JobBatch.of(jobs))
+    world.serve(SERVING, SERVING.created, HOUR)
+    world.run(END_S)
+    stories = _stories(world, described)
+    last = max([segment.end for segment in world.segments], default=0.0)
+    return DayStory(
+        policy=engine.state.policy.name,
+        seed=seed,
+        jobs=stories,
+        served=tuple(world.pods.served),
+        gpus={
+            name: int(np.count_nonzero(inventory.type_of == number))
+            for number, name in enumerate(inventory.types)
+            if (inventory.type_of == number).any()
+        },
+        until=max(last, 24 * HOUR),
+        decisions=world.decisions,
+        busiest=watch.at,
+        explained=watch.explained,
+        rejection=engine.state.last_rejection,
+    )
+
+
+def _stories(world: Simulation, described: list[tuple[Job, str]]) -> tuple[JobStory, ...]:
+    table, slot_of = world.engine.state.world.table, world.engine.state.world.slot
+    facts: dict[str, dict[str, Any]] = {}
+    for ended in world.ended:
+        for row, name in enumerate(ended.id):
+            facts[name] = {
+                "phase": Phase(int(ended.phase[row])).label,
+                "waited_s": float(ended.waiting_s[row]),
+                "ran_s": float(ended.running_s[row]),
+                "gpu_seconds": float(ended.gpu_seconds[row]),
+                "resizes": int(ended.resizes[row]),
+                "moves": int(ended.moves[row]),
+                "ended": float(ended.finished),
+            }
+    for job, _ in described:
+        if job.id not in facts:
+            slot = slot_of(job.id)
+            facts[job.id] = {
+                "phase": Phase(int(table.phase[slot])).label,
+                "waited_s": float(table.waiting_s[slot]),
+                "ran_s": float(table.running_s[slot]),
+                "gpu_seconds": float(table.gpu_seconds[slot]),
+                "resizes": int(table.resizes[slot]),
+                "moves": int(table.moves[slot]),
+                "ended": None,
+            }
+    return tuple(
+        JobStory(
+            job=job,
+            note=note,
+            segments=tuple(segment for segment in world.segments if segment.job == job.id),
+            **facts[job.id],
+        )
+        for job, note in described
+    )

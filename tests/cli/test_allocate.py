@@ -1,0 +1,401 @@
+"""`levada allocate`: the golden cases, the documented example, and one line with exit code 2 for everything else."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from levada.cli import main as cli
+from levada.cli.casefile import Case, CaseJob
+from tests.test_plugins import SMALLEST_FIRST
+
+Capture = pytest.CaptureFixture[str]
+
+FOLDER = Path(__file__).parent.parent / "golden"
+GOLDEN: list[dict[str, Any]] = json.loads((FOLDER / "voda_algorithms.json").read_text())
+DRAGON: list[dict[str, Any]] = json.loads((FOLDER / "dragon_cases.json").read_text())["cases"]
+
+#: The example of the documentation, as it stands.
+EXAMPLE = """
+{"policy": "elastic-tiresias", "options": {}, "now": 1000.0, "cluster": {"gpus": {"v100": 8}},
+ "jobs": [{"id": "A", "submitted": 1, "min": 2, "max": 4, "desired": 2, "priority": 0, "weight": 1.0, "gpu_types": ["v100"], "scale_factor": 1,
+   "first_started": null, "remaining_s": 0.0, "speedup": {"1": 1.0, "2": 2.0}, "throughput": {"v100": 3.5}, "steps_left": 1000,
+   "elapsed_s": 10.0, "deadline_s": null, "entity": null}]}
+"""
+
+SMALL = {"policy": "elastic-fifo", "cluster": {"gpus": {"v100": 8}}, "jobs": [{"id": "A", "min": 1, "max": 3}]}
+
+
+class Levada:
+    """The command, with a folder for its files."""
+
+    def __init__(self, folder: Path, capsys: Capture) -> None:
+        self.folder, self._capsys = folder, capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr."""
+        code = cli.main(["allocate", *arguments])
+        out, err = self._capsys.readouterr()
+        return code, out, err
+
+    def file(self, content: str | bytes, name: str = "case.json") -> str:
+        path = self.folder / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    def answer(self, case: dict[str, Any], *arguments: str) -> dict[str, Any]:
+        """What a good case is answered with."""
+        code, out, err = self("-f", self.file(json.dumps(case)), "-o", "json", *arguments)
+        assert (code, err) == (0, "")
+        answered: dict[str, Any] = json.loads(out)
+        return answered
+
+    def faults(self, content: str | bytes | dict[str, Any], *arguments: str, name: str = "case.json") -> list[str]:
+        """The lines a bad case is refused with."""
+        text = json.dumps(content) if isinstance(content, dict) else content
+        return self.refused("-f", self.file(text, name), *arguments)
+
+    def refused(self, *arguments: str) -> list[str]:
+        code, out, err = self(*arguments)
+        assert (code, out) == (2, "")
+        assert "Traceback" not in err
+        assert err.endswith("\n")
+        return err.splitlines()
+
+
+@pytest.fixture
+def levada(tmp_path: Path, capsys: Capture) -> Levada:
+    return Levada(tmp_path, capsys)
+
+
+# -------------------------------------------------------------------------------------------------------- good cases
+
+
+def converted(golden: dict[str, Any]) -> dict[str, Any]:
+    """A golden case of Voda's in our words."""
+    names = {
+        "name": "id", "submit_time": "submitted", "num_proc": "desired", "min_num_proc": "min", "max_num_proc": "max",
+        "first_start_time": "first_started", "remaining_time_sec": "remaining_s",
+    }  # fmt: skip
+    jobs = [{names.get(key, key): value for key, value in job.items()} for job in golden["jobs"]]
+    return {"policy": golden["algorithm"], "cluster": {"gpus": {"gpu": golden["total_gpus"]}}, "jobs": jobs}
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: str(golden["id"]))
+def test_golden_case_of_voda(levada: Levada, golden: dict[str, Any]) -> None:
+    answer = levada.answer(converted(golden))
+    sizes = {name: allocation.get("gpu", 0) for name, allocation in answer["allocations"].items()}
+    assert sizes == {job["name"]: golden["expected"].get(job["name"], 0) for job in golden["jobs"]}
+
+
+@pytest.mark.parametrize("case", DRAGON, ids=lambda case: str(case["id"]))
+def test_case_of_dragon_is_taken_as_it_is(levada: Levada, case: dict[str, Any]) -> None:
+    answer = levada.answer({**case, "policy": "dragon-compat"})
+    assert answer["policy"] == "dragon-compat"
+    crashed = any(outcome.get("crash") for outcome in case["expected"]["outcomes"])
+    assert crashed or answer["outcome"] in case["expected"]["outcomes"]
+    assert set(levada.answer({**case, "policy": "dragon"})) == {"policy", "outcome", "reasons"}
+
+
+@pytest.mark.parametrize("policy", ["dragon", "dragon-compat"])
+def test_dragon_takes_a_standard_case(levada: Levada, policy: str) -> None:
+    nodes = [{"name": "n1", "gpus": {"v100": 4}, "cpu": 16, "memory": "64Gi"}]
+    jobs = [{"id": "A", "min": 1, "max": 4, "running": {"v100": 3}}, {"id": "B", "submitted": 5, "min": 1}]
+    for cluster in ({"gpus": {"v100": 4}}, {"nodes": nodes}):
+        answer = levada.answer({"policy": policy, "now": 10.0, "cluster": cluster, "jobs": jobs})
+        assert answer["policy"] == policy
+        assert answer["allocations"] == {"A": {"v100": 3}, "B": {"v100": 1}}
+
+
+def test_documented_example(levada: Levada) -> None:
+    code, out, err = levada("-f", levada.file(EXAMPLE), "-o", "json")
+    assert (code, err) == (0, "")
+    answer = json.loads(out)
+    assert answer["policy"] == "elastic-tiresias"
+    assert answer["allocations"] == {"A": {"v100": 2}}
+    assert answer["reasons"] == {"A": {"code": "runs", "text": "It runs."}}
+
+
+def test_same_bytes_twice(levada: Levada) -> None:
+    jobs = [{"id": f"j{i}", "min": 1, "max": 5, "remaining_s": i % 3, "speedup": {"1": 1, "5": 3}} for i in range(40)]
+    for policy in ("elastic-fifo", "elastic-srjf", "elastic-tiresias", "ffdl", "afs-l"):
+        file = levada.file(json.dumps({**SMALL, "policy": policy, "jobs": jobs}))
+        assert levada("-f", file, "-o", "json") == levada("-f", file, "-o", "json")
+
+
+def test_standard_input(levada: Levada, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in (json.dumps(SMALL), "policy: fifo\ncluster: {gpus: {v100: 8}}\njobs: [{id: A, min: 3}]\n"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        code, out, err = levada("-f", "-", "-o", "json")
+        assert (code, err) == (0, "")
+        assert json.loads(out)["allocations"] == {"A": {"v100": 3}}
+
+
+@pytest.mark.parametrize("text", ["policy: fifo\ncluster: {gpus: {v100: 8}}\njobs:\n- id: A\n", "{policy: fifo, cluster: {gpus: {v100: 8}}, jobs: [{id: A}]}"])  # fmt: skip
+def test_yaml_by_name(levada: Levada, text: str) -> None:
+    for name in ("case.yaml", "case.yml"):
+        code, out, _ = levada("-f", levada.file(text, name), "-o", "json")
+        assert (code, json.loads(out)["allocations"]) == (0, {"A": {"v100": 1}})
+    assert levada.faults(text)[0].startswith("not JSON: ")
+
+
+def test_policy_option_overrides_the_case(levada: Levada) -> None:
+    assert levada.answer(SMALL)["allocations"] == {"A": {"v100": 3}}
+    assert levada.answer(SMALL, "--policy", "FIFO")["allocations"] == {"A": {"v100": 1}}
+    unnamed = {key: value for key, value in SMALL.items() if key != "policy"}
+    assert levada.answer(unnamed, "--policy", "fifo")["policy"] == "fifo"
+
+
+def test_policy_of_a_file(levada: Levada) -> None:
+    path = levada.file(SMALLEST_FIRST, "smallest.py")
+    jobs = [{"id": "wide", "min": 7}, {"id": "narrow", "min": 2, "submitted": 9}]
+    case = {**SMALL, "jobs": jobs, "policy": f"{path}:SmallestFirst"}
+    for answer in (levada.answer(case), levada.answer({**case, "policy": "fifo"}, "--policy", f"{path}:SmallestFirst")):
+        assert answer["policy"] == "smallest-first"
+        assert answer["allocations"] == {"wide": {}, "narrow": {"v100": 2}}
+
+
+def test_policy_of_a_file_that_fails_is_one_line(levada: Levada) -> None:
+    path = levada.file(SMALLEST_FIRST.replace("need = jobs.min * jobs.unit", "need = 1 / 0"), "smallest.py")
+    code, out, err = levada("-f", levada.file(json.dumps(SMALL)), "--policy", f"{path}:SmallestFirst")
+    assert (code, out) == (1, "")
+    assert err == f"levada: smallest-first failed ({path}, line 20): ZeroDivisionError: division by zero\n"
+
+
+def test_options_reach_the_policy(levada: Levada) -> None:
+    # Eleven wait: more than ten, so the second queue shrinks; with a higher threshold it does not.
+    wide = {"id": "X", "min": 2, "max": 8, "desired": 8, "priority": 1, "first_started": 1, "speedup": {"1": 1, "8": 2}}
+    waiting = [{"id": f"P{i}", "min": 2, "max": 2, "speedup": {"1": 1.0, "2": 2.0}, "priority": 1} for i in range(11)]
+    case = {**SMALL, "policy": "elastic-tiresias", "jobs": [wide, *waiting]}
+    assert levada.answer(case)["allocations"]["X"] == {"v100": 2}
+    strict = {**case, "options": {"compaction_threshold": 20}}
+    assert levada.answer(strict)["allocations"]["X"] == {"v100": 8}
+
+
+def test_table(levada: Levada) -> None:
+    jobs = [{"id": "A", "min": 1, "max": 3}, {"id": "B\x1b[31m", "min": 8}]
+    file = levada.file(json.dumps({**SMALL, "jobs": jobs}))
+    code, out, err = levada("-f", file, "-o", "table")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert [line.split()[:3] for line in lines] == [
+        ["JOB", "WORKERS", "TYPE"],
+        ["A", "3", "v100"],
+        ["B\ufffd[31m", "0", "-"],
+    ]
+    assert lines[2].endswith("jobs before it in the policy's order have the rest.")
+    assert levada("-f", file)[1] == out, "a table unless asked otherwise"
+
+
+def test_ten_thousand_jobs(levada: Levada) -> None:
+    jobs = [{"id": f"j{i}", "submitted": i, "min": 1, "max": 8} for i in range(10_000)]
+    answer = levada.answer({"policy": "elastic-fifo", "cluster": {"gpus": {"v100": 30_000}}, "jobs": jobs})
+    assert sum(allocation["v100"] for allocation in answer["allocations"].values()) == 30_000
+
+
+def test_start_up_is_light(tmp_path: Path) -> None:
+    probe = """
+import sys
+from levada.cli.main import main
+code = main(sys.argv[1:])
+heavy = [name for name in ("numba", "scipy", "rich", "highspy", "asyncio") if name in sys.modules]
+sys.exit("heavy imports: " + ", ".join(heavy) if heavy else code)
+"""
+    (tmp_path / "case.json").write_text(json.dumps(SMALL))
+    command = [sys.executable, "-c", probe, "allocate", "-f", str(tmp_path / "case.json"), "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["allocations"] == {"A": {"v100": 3}}
+
+
+# --------------------------------------------------------------------------------------------------------- bad cases
+
+
+def test_files_that_cannot_be_read(levada: Levada) -> None:
+    folder = str(levada.folder)
+    assert levada.refused("-f", f"{folder}/none.json") == [f"{folder}/none.json: No such file or directory"]
+    assert levada.refused("-f", folder) == [f"{folder}: Is a directory"]
+    assert levada.refused("-f", "nul\0l.json") == ["nul\ufffdl.json: embedded null byte"]
+    assert len(levada.refused("-f", "x" * 5000)) == 1
+    assert len(levada.refused()) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("", "case.json: is empty"),
+        (" \n\t", "case.json: is empty"),
+        (b'{"policy": "\xff"}', "case.json: not UTF-8 at byte 12"),
+        ('{"policy":\n fifo}', "not JSON: Expecting value in line 2, column 2"),
+        ('{"jobs": [}', "not JSON: Expecting value in line 1, column 11"),
+        ("{}{}", "not JSON: Extra data in line 1, column 3"),
+        ("[]", "a case must be a mapping"),
+        ("3", "a case must be a mapping"),
+        ('{"now": NaN}', "not JSON: NaN is not a number of JSON"),
+        ('{"now": -Infinity}', "not JSON: -Infinity is not a number of JSON"),
+        ('{"now": 1, "now": 2}', "now: is given twice"),
+        ('{"jobs": [{"id": "A", "id": "B"}]}', "jobs[0].id: is given twice"),
+        ('{"a":' * 100_000, "not JSON: nested too deeply"),
+        ("[" * 100_000, "not JSON: nested too deeply"),
+    ],
+)
+def test_text_that_is_no_case(levada: Levada, content: str | bytes, line: str) -> None:
+    (said,) = levada.faults(content)
+    assert said.endswith(line)
+
+
+def test_yaml_that_is_no_case(levada: Levada) -> None:
+    for content in ("a: [", "- 1", "a: 1\n---\nb: 2", "\x00", "a: &a [*a]", "[" * 10_000, "jobs: &j [{id: *j}]"):
+        assert levada.faults(content, name="case.yaml")
+
+
+def with_job(**fields: Any) -> dict[str, Any]:
+    return {**SMALL, "jobs": [{"id": "A", **fields}]}
+
+
+@pytest.mark.parametrize(
+    ("case", "line"),
+    [
+        (with_job(min=0), "jobs[0].min: must be at least 1"),
+        (with_job(max=10**18), "jobs[0].max: must be at most 1000000000"),
+        (with_job(min="2"), "jobs[0].min: must be a whole number"),
+        (with_job(min=2, max=4, desired=1), "jobs[0].desired: must be between min (2) and max (4)"),
+        (with_job(min=2, max=4, desired=5), "jobs[0].desired: must be between min (2) and max (4)"),
+        (with_job(remaining_s=-1), "jobs[0].remaining_s: must be at least 0"),
+        (with_job(sumbitted=1), "jobs[0].sumbitted: unknown field; did you mean submitted?"),
+        ({**SMALL, "jobs": [{"id": "A"}, {"id": "A"}]}, "jobs[1].id: 'A' is the same as in jobs[0]"),
+        ({**SMALL, "jobs": "A"}, "jobs: must be a list"),
+        ({**SMALL, "cluster": {"gpus": {"v100": -1}}}, "cluster.gpus.v100: must be at least 0"),
+        ({**SMALL, "cluster": {"gpus": {"v100": 10**18}}}, "cluster.gpus.v100: must be at most 1000000000"),
+        ({**SMALL, "cluster": {"gpus": {"v100": 10**8}}}, "cluster: has more than 1000000 GPUs"),
+        ({**SMALL, "polcy": "fifo"}, "polcy: unknown field; did you mean policy?"),
+        ({**SMALL, "policy": "elastic-fif"}, "unknown policy 'elastic-fif'; did you mean elastic-fifo?"),
+        ({**SMALL, "policy": None}, "policy: is required"),
+        ({**SMALL, "policy": 3}, "policy: must be text (put it in quotes)"),
+        ({**SMALL, "policy": "srjf"}, "jobs[0].remaining_s: srjf needs it"),
+        (
+            {"policy": "fifo", "mode": "nvidia", "nodes": []},
+            "policy: takes no case of this kind; dragon and dragon-compat do",
+        ),
+        ({**SMALL, "options": {"seed": -1}}, "options.seed: must be a whole number, 0 or more"),
+        ({**SMALL, "options": {"seed": "x"}}, "options.seed: must be a whole number, 0 or more"),
+    ],
+)
+def test_one_line_for_a_fault(levada: Levada, case: dict[str, Any], line: str) -> None:
+    assert levada.faults(case) == [line]
+    assert levada.faults(case, "-o", "json") == [line]
+
+
+def test_all_faults_at_once(levada: Levada) -> None:
+    jobs = [{"id": "A", "min": 0}, {"id": "B", "weight": -1, "mxa": 2}, {"id": "C"}]
+    assert levada.faults({**SMALL, "jobs": jobs}) == [
+        "jobs[0].min: must be at least 1",
+        "jobs[1].weight: must be above 0",
+        "jobs[1].mxa: unknown field; did you mean max?",
+    ]
+    plain = [{"id": "A"}, {"id": "B", "remaining_s": 3}, {"id": "C"}]
+    assert levada.faults({**SMALL, "policy": "ElasticSRJF", "jobs": plain}) == [
+        "jobs[0].remaining_s: elastic-srjf needs it",
+        "jobs[2].remaining_s: elastic-srjf needs it",
+    ]
+
+
+@pytest.mark.parametrize("options", [{"nonsense": 1}, {"compaction_threshold": "many"}, {"queue_limit": -1}])
+def test_options_that_the_policy_has_not(levada: Levada, options: dict[str, Any]) -> None:
+    assert levada.faults({**SMALL, "policy": "elastic-tiresias", "options": options})
+
+
+def test_wrong_usage(levada: Levada) -> None:
+    assert len(levada.refused("-f", levada.file(json.dumps(SMALL)), "-o", "xml")) == 1
+
+
+# -------------------------------------------------------------------------------------------------------------- fuzz
+
+NUMBERS = st.integers(-3, 12) | st.sampled_from([0.5, 1e300, -0.0, 10**9, 10**18, 2**63, 1e-9])
+GARBAGE = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+TYPES = st.sampled_from(["v100", "k80", "cpu", ""])
+BY_TYPE = st.dictionaries(TYPES, NUMBERS, max_size=3)
+RANGE = st.tuples(st.integers(1, 4), st.integers(0, 6)).map(lambda pair: {"min": pair[0], "max": sum(pair)})
+CURVE = st.dictionaries(st.integers(1, 12).map(str), st.floats(0.125, 16), max_size=6)
+SENSIBLE = {
+    "submitted": st.integers(0, 3),
+    "priority": st.integers(-1, 3),
+    "step": st.integers(1, 3),
+    "gpus_per_worker": st.sampled_from([0, 0.3, 0.5, 1, 2]),
+    "cpu": st.sampled_from([0, 1, "500m"]),
+    "first_started": st.none() | st.integers(0, 3),
+    "gpu_types": st.lists(st.sampled_from(["v100", "k80"]), max_size=2, unique=True),
+    "queue": st.sampled_from(["default", "q"]),
+    "steps_left": st.floats(0, 1e4),
+    "throughput": st.dictionaries(st.sampled_from(["v100", "k80"]), st.floats(0, 9), max_size=2),
+    "running": st.dictionaries(st.sampled_from(["v100", "k80", "cpu"]), st.integers(0, 3), max_size=1),
+}
+ODD = {field: NUMBERS for field in CaseJob.model_fields if field != "id"} | {
+    "gpu_types": st.lists(TYPES, max_size=2),
+    "running": BY_TYPE,
+    "throughput": BY_TYPE,
+    "speedup": st.dictionaries(st.integers(0, 12).map(str), NUMBERS, max_size=6),
+    "entity": st.sampled_from(["e", None]),
+}
+JOB = st.builds(
+    lambda size, known, more: {**size, **known, **more},
+    RANGE,
+    st.fixed_dictionaries({"remaining_s": st.integers(0, 9), "speedup": CURVE}),
+    st.fixed_dictionaries({}, optional=SENSIBLE) | st.fixed_dictionaries({}, optional=ODD),
+)
+JOBS = st.lists(JOB, max_size=6).map(lambda jobs: [{"id": f"j{i}", **job} for i, job in enumerate(jobs)])
+#: Close enough to a case that policies are reached, far enough that everything goes wrong sometimes.
+CASE = st.fixed_dictionaries(
+    {
+        "policy": st.sampled_from(["fifo", "elastic-fifo", "srjf", "elastic-srjf", "tiresias", "elastic-tiresias",
+                                   "ffdl", "afs-l", "dragon", "dragon-compat"]),
+        "cluster": st.fixed_dictionaries({"gpus": st.dictionaries(st.sampled_from(["v100", "k80"]), st.integers(0, 12))}),
+        "jobs": JOBS | st.lists(GARBAGE, max_size=3),
+    },
+    optional={
+        "now": NUMBERS,
+        "options": st.just({}) | st.dictionaries(st.sampled_from(["seed", "queue_limit", "starvation_s"]), NUMBERS),
+        "queues": st.just({"default": {}, "q": {"guaranteed": {"v100": 3}}}) | st.dictionaries(
+            st.sampled_from(["default", "q"]),
+            st.fixed_dictionaries({}, optional={"guaranteed": BY_TYPE, "limit": BY_TYPE, "weight": NUMBERS}),
+        ),
+        "state": GARBAGE,
+    },
+)  # fmt: skip
+ANYTHING = GARBAGE | st.dictionaries(st.sampled_from([*Case.model_fields, "mode", "nodes", "pending"]), GARBAGE)
+
+
+@given(CASE | ANYTHING)
+def test_anything_is_answered_or_refused(case: Any) -> None:
+    stdin, stdout, stderr = sys.stdin, sys.stdout, sys.stderr
+    sys.stdin = io.TextIOWrapper(io.BytesIO(json.dumps(case).encode()))
+    sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+    try:
+        code = cli.main(["allocate", "-f", "-", "-o", "json"])
+        out, err = sys.stdout.getvalue(), sys.stderr.getvalue()
+    finally:
+        sys.stdin, sys.stdout, sys.stderr = stdin, stdout, stderr
+    assert code in (0, 2), err
+    assert (out == "") == (code == 2)
+    assert (err == "") == (code == 0)
+
+
+@given(st.text(max_size=60) | st.binary(max_size=60))
+def test_any_bytes_are_refused(content: str | bytes) -> None:
+    raw = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
+    stdin, stderr = sys.stdin, sys.stderr
+    sys.stdin, sys.stderr = io.TextIOWrapper(io.BytesIO(raw)), io.StringIO()
+    try:
+        assert cli.main(["allocate", "-f", "-"]) == 2
+    finally:
+        sys.stdin, sys.stderr = stdin, stderr

@@ -1,0 +1,144 @@
+"""Exit codes, one-line errors, and where output goes."""
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from levada import __version__
+from levada.cli import main as cli
+from levada.cli.exit import ExitCode, code_of
+from levada.errors import BadInput, Fault, LevadaError, NoServer, NotFound, Refused
+
+Capture = pytest.CaptureFixture[str]
+
+
+def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of `levada` with these arguments."""
+    code = cli.main(arguments)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("-h",), ()])
+def test_help_goes_to_stdout(capsys: Capture, arguments: tuple[str, ...]) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, err) == (0, "")
+    assert "policy" in out
+    assert "schema" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("plicy",), "did you mean 'policy'"),
+        (("policy", "lss"), "did you mean 'ls'"),
+        (("policy",), "missing command"),
+        (("policy", "ls", "-o", "xml"), "'xml' is not one of"),
+        (("--nonsense",), "no such option"),
+        (("schema",), "missing argument"),
+        (("schema", "jb"), "'jb' is not one of"),
+        (("version", "more"), "unexpected extra argument"),
+        (("zzzzzz",), "no such command 'zzzzzz'"),
+        (("policy", "describe", "elastic-fif"), "unknown policy 'elastic-fif'; did you mean elastic-fifo?"),
+        (("policy", "describe", "zzzzzz"), "unknown policy 'zzzzzz'; see levada policy ls"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_code_2(capsys: Capture, arguments: tuple[str, ...], expected: str) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert expected in err.lower()
+
+
+def test_control_characters_of_arguments_are_not_printed(capsys: Capture) -> None:
+    _, _, err = run(capsys, "policy", "describe", "x\x1b[31m\ny")
+    assert err.count("\n") == 1
+    assert "\x1b" not in err
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    """`levada fail` raises the first of this list."""
+    errors: list[BaseException] = []
+
+    def build() -> typer.Typer:
+        app = typer.Typer()
+
+        @app.command()
+        def fail() -> None:
+            raise errors[0]
+
+        return app
+
+    monkeypatch.setattr(cli, "build", build)
+    return errors
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (LevadaError("broken"), 1),
+        (BadInput([Fault("jobs[3].min", "must be at least 1")]), 2),
+        (KeyboardInterrupt(), 3),
+        (typer.Abort(), 3),
+        (NotFound("no such job"), 4),
+        (Refused("not yours"), 5),
+        (NoServer("no server"), 6),
+        (typer.Exit(100), 100),
+        (typer.Exit(), 0),
+    ],
+)
+def test_exit_codes(failing: list[BaseException], error: BaseException, code: int) -> None:
+    failing.append(error)
+    assert cli.main([]) == code
+
+
+def test_every_fault_has_its_line(failing: list[BaseException], capsys: Capture) -> None:
+    failing.append(BadInput([Fault("a", "is required"), Fault("b.c", "must be a number"), Fault("", "no jobs")]))
+    code, out, err = run(capsys)
+    assert (code, out) == (2, "")
+    assert err == "a: is required\nb.c: must be a number\nno jobs\n"
+
+
+def test_a_subclass_has_its_parents_code() -> None:
+    class Gone(NotFound):
+        pass
+
+    assert code_of(Gone()) is ExitCode.NOT_FOUND
+
+
+def test_version(capsys: Capture) -> None:
+    assert run(capsys, "--version") == (0, f"levada {__version__}\n", "")
+    assert run(capsys, "version")[1].startswith(f"levada {__version__} (Python 3.")
+
+
+def on_terminal(environment: dict[str, str]) -> str:
+    """What `levada policy ls` writes to a terminal."""
+    master, slave = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", **environment}
+    try:
+        subprocess.run([sys.executable, "-m", "levada", "policy", "ls"], stdout=slave, env=environment, check=True)
+    finally:
+        os.close(slave)
+    try:
+        return os.read(master, 65536).decode()
+    finally:
+        os.close(master)
+
+
+def test_colour_only_for_a_terminal_that_wants_it(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[" in on_terminal({})
+    assert "\x1b[" not in on_terminal({"NO_COLOR": "1"})
+    assert "\x1b[" not in on_terminal({"TERM": "dumb"})
+    assert "\x1b[" not in run(capsys, "policy", "ls")[1]
+
+
+def test_module_runs_as_the_command_does() -> None:
+    done = subprocess.run([sys.executable, "-m", "levada", "nonsense"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,107 @@
+"""`policy ls` and `policy describe`, and the static table behind them."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from levada.cli.main import main
+from levada.policies.table import POLICIES, lookup, nearest
+
+NAMES = [
+    "fifo",
+    "elastic-fifo",
+    "srjf",
+    "elastic-srjf",
+    "tiresias",
+    "elastic-tiresias",
+    "ffdl",
+    "afs-l",
+    "dragon",
+    "dragon-compat",
+]
+ALIASES = {
+    "FIFO": "fifo",
+    "ElasticFIFO": "elastic-fifo",
+    "SRJF": "srjf",
+    "ElasticSRJF": "elastic-srjf",
+    "Tiresias": "tiresias",
+    "ElasticTiresias": "elastic-tiresias",
+    "FfDLOptimizer": "ffdl",
+    "AFS-L": "afs-l",
+}
+
+
+def test_names_and_aliases() -> None:
+    assert [record.name for record in POLICIES] == NAMES
+    assert {alias: record.name for record in POLICIES for alias in record.aliases} == ALIASES
+
+
+def test_lookup_is_exact() -> None:
+    for name in NAMES:
+        assert lookup(name) is not None
+    for alias, name in ALIASES.items():
+        found = lookup(alias)
+        assert found is not None
+        assert found.name == name
+    assert lookup("Fifo") is None
+    assert lookup("") is None
+
+
+@pytest.mark.parametrize(
+    ("typo", "meant"),
+    [("elastic-fif", "elastic-fifo"), ("Fifo", "fifo"), ("elastictiresias", "elastic-tiresias"), ("afsl", "afs-l")],
+)
+def test_nearest(typo: str, meant: str) -> None:
+    assert nearest(typo)[0] == meant
+
+
+def test_nearest_of_nonsense_is_nothing() -> None:
+    assert nearest("qqqqqqqq") == []
+    assert nearest("") == []
+
+
+def test_entry_points_are_those_of_the_table() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["entry-points"]["levada.policies"] == {record.name: record.target for record in POLICIES}
+
+
+def test_ls_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policy", "ls", "-o", "json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [record["name"] for record in listed] == NAMES
+    for record in listed:
+        assert list(record) == ["name", "aliases", "target", "summary", "needs", "source", "options"]
+        for option in record["options"]:
+            assert list(option) == ["name", "default", "unit", "meaning"]
+
+
+def test_ls_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policy", "ls", "-o", "name"]) == 0
+    assert capsys.readouterr().out.split() == NAMES
+
+
+def test_ls_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policy", "ls"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["NAME", "ALIASES", "NEEDS", "SUMMARY"]
+    assert [line.split()[0] for line in lines[1:]] == NAMES
+    assert all(line == line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize("name", [*NAMES, *ALIASES])
+def test_describe(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert main(["policy", "describe", name]) == 0
+    out = capsys.readouterr().out
+    record = lookup(name)
+    assert record is not None
+    for text in (record.name, record.summary, record.source, *(option.name for option in record.options)):
+        assert text in out
+
+
+def test_describe_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policy", "describe", "Tiresias", "-o", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["name"] == "tiresias"
+    assert shown["options"][0]["default"] == 3600

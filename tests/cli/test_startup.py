@@ -1,0 +1,30 @@
+"""Starting `levada` imports nothing heavy: verbs that only print must answer at once."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ["numpy", "scipy", "highspy", "numba", "pydantic", "polars", "httpx", "rich", "yaml", "msgspec", "asyncio"]
+
+# Ends with the list of heavy modules that were imported, on stderr, after whatever the verb prints.
+PROBE = f"""
+import sys
+from levada.cli.main import main
+code = main(sys.argv[1:])
+loaded = [name for name in {HEAVY!r} if name in sys.modules]
+sys.exit("heavy imports: " + ", ".join(loaded) if loaded else code)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["--help", "--version", "policy --help", "policy ls", "policy ls -o json", "policy describe dragon", "version",
+     "completion bash"],
+)  # fmt: skip
+def test_start_up_is_light(arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *arguments.split()], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout

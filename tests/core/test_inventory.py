@@ -1,0 +1,136 @@
+"""The cluster as columns: devices keep their meaning when they are numbered anew."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from levada.core.cluster import Cluster, Device, Node
+from levada.core.inventory import UNLIMITED, Inventory
+from levada.core.names import Names
+from levada.core.types import CPU_TYPE
+from tests.builders import cluster
+
+
+def test_a_name_keeps_its_number_for_ever() -> None:
+    names = Names(["a", "b", "a"])
+    assert (list(names), names.add("b"), names.add("c"), names.find("z")) == (["a", "b"], 1, 2, -1)
+    twin = names.copy()
+    twin.add("d")
+    assert "d" not in names
+    assert (names[2], len(names), "c" in names) == ("c", 3, True)
+
+
+def test_pools_are_the_devices_of_one_type_in_one_node() -> None:
+    mixed = Node(
+        name="m",
+        devices=tuple(Device(id=f"g{i}", type=kind) for i, kind in enumerate(["b", "a", "b", "a"])),
+    )
+    inventory = Inventory(Cluster(nodes=(mixed, Node(name="bare"), *cluster(2, gpu_type="a").nodes)))
+    assert list(inventory.types) == ["cpu", "b", "a"]
+    pools = zip(inventory.pool_node, inventory.pool_type, inventory.pool_start, inventory.pool_stop, strict=True)
+    assert [tuple(int(value) for value in pool) for pool in pools] == [(0, 1, 0, 2), (0, 2, 2, 4), (2, 2, 4, 6)]
+    assert inventory.device_keys() == [(0, "g0"), (0, "g2"), (0, "g1"), (0, "g3"), (2, "0"), (2, "1")]
+    assert inventory.devices_of(0).tolist() == [0, 1, 2, 3]
+    assert not len(inventory.devices_of(1))
+
+
+DEVICES = st.lists(
+    st.builds(Device, id=st.sampled_from("abcd"), type=st.sampled_from(["x", "y", "z"])),
+    max_size=4,
+    unique_by=lambda device: device.id,
+)
+ROUNDS = st.lists(
+    st.dictionaries(st.sampled_from(["n0", "n1", "n2"]), DEVICES, min_size=1, max_size=3), min_size=1, max_size=5
+)
+
+
+@given(ROUNDS)
+def test_put_tells_where_every_device_went(rounds: list[dict[str, list[Device]]]) -> None:
+    """What others use of a device goes with it; what is gone is -1; nodes and types keep their numbers."""
+    inventory = Inventory()
+    marks = 0
+    for change in rounds:
+        keys, nodes, types = inventory.device_keys(), list(inventory.nodes), list(inventory.types)
+        inventory.foreign = np.arange(marks, marks + len(keys))
+        marks += len(keys)
+        old = inventory.foreign.copy()
+        moved = inventory.put(tuple(Node(name=name, devices=tuple(devices)) for name, devices in change.items()))
+        new_keys = inventory.device_keys()
+        assert len(set(new_keys)) == len(new_keys)
+        assert [new_keys[to] if to >= 0 else None for to in moved] == [key if key in new_keys else None for key in keys]
+        expected = np.zeros(len(new_keys), np.int64)
+        expected[moved[moved >= 0]] = old[moved >= 0]
+        assert inventory.foreign.tolist() == expected.tolist()
+        assert list(inventory.nodes)[: len(nodes)] == nodes
+        assert list(inventory.types)[: len(types)] == types
+        for name, devices in change.items():
+            here = inventory.devices_of(inventory.nodes.find(name))
+            found = {(inventory.device_id(int(d)), inventory.types[int(inventory.type_of[d])]) for d in here}
+            assert found == {(device.id, device.type) for device in devices}
+        pools = list(zip(inventory.node_of, inventory.type_of, strict=True))
+        assert pools == sorted(pools)
+        for start, stop in zip(inventory.pool_start, inventory.pool_stop, strict=True):
+            assert len(set(pools[start:stop])) == 1
+        assert int((inventory.pool_stop - inventory.pool_start).sum()) == len(pools)
+
+
+def test_a_replaced_node_has_its_new_size_and_is_no_longer_lost() -> None:
+    inventory = Inventory(cluster(2, 2, cpu=4000))
+    inventory.set_lost(0)
+    assert inventory.present.tolist() == [False, False, True, True]
+    inventory.put((Node.of("n0", {"v100": 3}, cpu=9000, cordoned=True),))
+    assert inventory.present.all()
+    assert inventory.cpu.tolist() == [9000, 4000]
+    assert inventory.usable.tolist() == [False, False, False, True, True]
+    assert inventory.memory.tolist() == [UNLIMITED, UNLIMITED]
+
+
+def test_only_what_nobody_else_uses_or_keeps_is_free() -> None:
+    inventory = Inventory(cluster(3, 2, cpu=4000, memory=100))
+    inventory.foreign[0], inventory.reserved[0] = 700, 200
+    inventory.foreign[1], inventory.reserved[1] = 700, 700
+    inventory.healthy[2] = False
+    inventory.set_cordoned(1, True)
+    inventory.foreign_cpu[0], inventory.reserved_cpu[0], inventory.reserved_memory[0] = 1000, 4000, 30
+    assert inventory.free_milli().tolist() == [100, 0, 0, 0, 0]
+    assert inventory.free_cpu().tolist() == [-1000, 0]
+    assert inventory.free_memory().tolist() == [70, 0]
+    assert inventory.usable_nodes.tolist() == [True, False]
+    assert inventory.capacity().tolist() == [0, 100]
+    inventory.set_cordoned(1, False)
+    assert inventory.capacity().tolist() == [4000, 2100]
+
+
+def test_capacity_without_limits_is_unlimited_however_many_nodes_there_are() -> None:
+    inventory = Inventory(cluster(*[1] * 50))
+    assert inventory.capacity()[CPU_TYPE] == UNLIMITED
+
+
+def test_racks_of_different_zones_are_different_racks() -> None:
+    def node(name: str, **labels: str) -> Node:
+        return Node(name=name, labels=labels)
+
+    west = {"topology.kubernetes.io/zone": "west", "rack": "r1"}
+    nodes = (
+        node("a", zone="east", rack="r1"),
+        Node(name="b", labels=west),
+        node("c", zone="east", rack="r1"),
+        node("d"),
+    )
+    inventory = Inventory(Cluster(nodes=nodes))
+    assert inventory.rack.tolist() == [0, 1, 0, 2]
+    assert inventory.zone.tolist() == [0, 1, 0, 2]
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    inventory = Inventory(cluster(2))
+    twin = inventory.copy()
+    twin.put((Node.of("new", {"a100": 1}),))
+    twin.set_lost(0)
+    twin.foreign[0] = 9
+    assert (list(inventory.nodes), list(inventory.types), len(inventory.node_of)) == (["n0"], ["cpu", "v100"], 2)
+    assert not inventory.lost.any()
+    assert not inventory.foreign.any()
+    assert len(inventory.node_values) == 1

@@ -1,0 +1,110 @@
+"""Slots come and go; order, search and preferences stay right."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from levada.core.jobtable import NOT_ALLOWED, JobTable
+
+
+def _enter(table: JobTable, numbers: list[int], submitted: list[float]) -> list[int]:
+    slots = table.take_slots(len(numbers))
+    table.number[slots], table.submitted[slots] = numbers, submitted
+    table.enter(slots)
+    return slots.tolist()
+
+
+def _numbers(table: JobTable) -> list[int]:
+    return table.number[table.order].tolist()
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=4), st.lists(st.integers(0, 30), max_size=4)), max_size=12)
+)
+def test_order_and_search_agree_with_a_plain_dictionary(story: list[tuple[list[int], list[int]]]) -> None:
+    """Each round some jobs come (by time of submission) and some of those that live leave (by place)."""
+    table = JobTable(capacity=2)
+    living: dict[int, tuple[float, int]] = {}
+    next_number = 0
+    for times, leaving in story:
+        numbers = list(range(next_number, next_number + len(times)))
+        next_number += len(times)
+        slots = _enter(table, numbers, [float(time) for time in times])
+        assert not set(slots) & {slot for _, slot in living.values()}, "a slot in use was given out"
+        living |= {number: (time, slot) for number, time, slot in zip(numbers, times, slots, strict=True)}
+        gone = {sorted(living)[place % len(living)] for place in leaving} if living else set()
+        table.leave(np.array([living.pop(number)[1] for number in sorted(gone)], np.int64))
+        assert _numbers(table) == sorted(living, key=lambda number: (living[number][0], number))
+        assert len(table) == len(living)
+        asked = np.arange(-1, next_number + 2)
+        assert table.find(asked).tolist() == [living[n][1] if n in living else -1 for n in asked.tolist()]
+        assert sorted(table.number[table.number >= 0].tolist()) == sorted(living)
+    assert table.capacity <= max(2, 2 * next_number)
+
+
+def test_a_slot_is_clean_when_it_is_used_again() -> None:
+    table = JobTable(types=2, capacity=2)
+    slots = np.array(_enter(table, [0, 1], [0.0, 1.0]))
+    table.ints[2:, slots], table.floats[:, slots], table.preference[:, slots] = 7, 7.5, 3
+    table.leave(slots)
+    again = table.take_slots(2)
+    assert sorted(again.tolist()) == sorted(slots.tolist())
+    assert not table.ints[:, again].any()
+    assert not table.floats[:, again].any()
+    assert (table.preference[:, again] == NOT_ALLOWED).all()
+
+
+def test_columns_are_still_views_after_growth() -> None:
+    table = JobTable(capacity=2)
+    first = _enter(table, [0, 1], [5.0, 6.0])
+    table.min[first[0]] = 3
+    more = _enter(table, list(range(2, 9)), [7.0] * 7)
+    assert table.capacity == 16
+    assert table.min[first[0]] == 3
+    table.max[more[-1]] = 9
+    assert table.ints[:, more[-1]].max() == 9
+    assert _numbers(table) == list(range(9))
+    assert table.preference.shape == (1, 16)
+    assert (table.number[[s for s in range(16) if s not in first + more]] == -1).all()
+
+
+def test_equal_times_are_ordered_by_number_and_late_arrivals_by_time() -> None:
+    table = JobTable()
+    _enter(table, [0, 1], [5.0, 5.0])
+    _enter(table, [2, 3], [4.0, 5.0])
+    assert _numbers(table) == [2, 0, 1, 3]
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    table = JobTable(capacity=4)
+    slots = _enter(table, [0, 1], [0.0, 1.0])
+    twin = table.copy()
+    twin.min[slots[0]], twin.since[slots[0]], twin.preference[0, slots[0]] = 9, 9.0, 0
+    twin.leave(np.array([slots[1]]))
+    _enter(twin, [2, 3, 4], [2.0, 2.0, 2.0])
+    assert (table.min[slots[0]], table.since[slots[0]], table.preference[0, slots[0]]) == (0, 0.0, NOT_ALLOWED)
+    assert _numbers(table) == [0, 1]
+    assert table.find(np.array([1, 2])).tolist() == [slots[1], -1]
+    assert _enter(table, [2], [3.0])[0] not in slots
+    assert _numbers(twin) == [0, 2, 3, 4]
+
+
+def test_jobs_that_take_any_type_like_new_ones_least() -> None:
+    table = JobTable(types=2, capacity=2)
+    picky, easy = _enter(table, [0, 1], [0.0, 0.0])
+    table.any_type[easy] = 1
+    table.preference[1, [picky, easy]] = 0
+    table.add_types(4)
+    table.add_types(4)
+    assert table.preference[:, picky].tolist() == [NOT_ALLOWED, 0, NOT_ALLOWED, NOT_ALLOWED]
+    assert table.preference[:, easy].tolist() == [NOT_ALLOWED, 0, 2, 3]
+    assert table.preference[1, easy] < table.preference[2, easy] < table.preference[3, easy] < NOT_ALLOWED
+
+
+def test_a_worker_without_a_gpu_is_counted_in_cores() -> None:
+    table = JobTable()
+    slots = _enter(table, [0, 1], [0.0, 0.0])
+    table.milli[slots], table.cpu[slots] = [500, 0], [4000, 3000]
+    assert table.units()[slots].tolist() == [500, 3000]

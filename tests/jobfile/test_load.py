@@ -1,0 +1,176 @@
+"""Job files: the documented example, and one line for each fault."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from levada.errors import BadInput
+from levada.jobfile.load import load
+from levada.jobfile.model import Job, Queue
+
+JOB = """
+apiVersion: levada.dev/v1
+kind: Job
+metadata: {name: resnet50}
+spec:
+  workers: {min: 1, max: 8, desired: 4}
+  gpusPerWorker: 1
+  gpuTypes: [a100, v100]
+  resources: {cpu: 4, memory: 8Gi}
+  parameterServers: {replicas: 1, cpu: 4, memory: 8Gi}
+  queue: default
+  priority: 0
+  weight: 1.0
+  steps: 200000
+  deadline: 2h
+  timeLimit: 12h
+  retries: 3
+  ttl: 7d
+  after: [prepare-data-20261115-101500-a1b2]
+  array: 0-9
+  preemptible: auto
+  checkpoint: {gracePeriod: 60s}
+  labels: {team: vision}
+  notify: [https://example.org/hook]
+  run:
+    command: [python, train.py]
+    env: {LR: "0.1"}
+    workdir: .
+  kubernetes: {image: example/train, template: {spec: {}}}
+"""
+
+
+def job(spec: str, name: str = "j") -> str:
+    """A job file with *spec* in flow style and something to run."""
+    return (
+        f"apiVersion: levada.dev/v1\nkind: Job\nmetadata: {{name: {name}}}\nspec: {{run: {{command: [x]}}, {spec}}}\n"
+    )
+
+
+def loaded(text: str) -> Job:
+    (found,) = load(text)
+    assert isinstance(found, Job)
+    return found
+
+
+def lines(text: str) -> list[str]:
+    with pytest.raises(BadInput) as caught:
+        load(text)
+    return [str(fault) for fault in caught.value.faults]
+
+
+def test_documented_job() -> None:
+    spec = loaded(JOB).spec
+    assert (spec.workers.min, spec.workers.max, spec.workers.desired) == (1, 8, 4)
+    assert (spec.resources.cpu, spec.resources.memory) == (4000, 8192)
+    assert (spec.deadline, spec.time_limit, spec.ttl, spec.checkpoint.grace_period) == (7200, 43200, 604800, 60)
+    assert spec.run is not None
+    assert spec.run.env == {"LR": "0.1"}
+
+
+def test_least_job() -> None:
+    spec = loaded(job("")).spec
+    assert (spec.workers.min, spec.workers.max, spec.gpus_per_worker, spec.preemptible) == (1, 1, 1, "auto")
+
+
+def test_rigid_job() -> None:
+    workers = loaded(job("workers: 4")).spec.workers
+    assert (workers.min, workers.max) == (4, 4)
+
+
+def test_deadline_may_be_a_time() -> None:
+    assert loaded(job("deadline: 2026-11-15T18:00:00Z")).spec.deadline == datetime(2026, 11, 15, 18, tzinfo=UTC)
+
+
+def test_numbers_as_yaml_writes_them() -> None:
+    assert loaded(job("weight: 1e-3")).spec.weight == 0.001
+    assert loaded(job("resources: {memory: 1073741824}")).spec.resources.memory == 1024
+
+
+def test_queue() -> None:
+    (queue,) = load(
+        "apiVersion: levada.dev/v1\nkind: Queue\nmetadata: {name: vision}\n"
+        "spec: {parent: root, weight: 2, guaranteed: {a100: 8}, limit: {a100: 16}, borrow: true, perUserLimit: {a100: 4}}"
+    )
+    assert isinstance(queue, Queue)
+    assert queue.spec.guaranteed == {"a100": 8}
+
+
+def test_json_and_lists_and_documents() -> None:
+    one = '{"apiVersion": "levada.dev/v1", "kind": "Job", "metadata": {"name": "%s"}, "spec": {"run": {"command": ["x"]}}}'
+    assert len(load(one % "a")) == 1
+    assert len(load(f"[{one % 'a'}, {one % 'b'}]")) == 2
+    assert len(load(f"{one % 'a'}\n---\n---\n{one % 'b'}\n")) == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        ("workers: 0", "spec.workers.min: must be at least 1"),
+        ("workers: {min: 4, max: 2}", "spec.workers.max: must be at least min (4)"),
+        ("workers: {min: 2, max: 4, desired: 9}", "spec.workers.desired: must be between min (2) and max (4)"),
+        ("workers: {stp: 2}", "spec.workers.stp: unknown field; did you mean step?"),
+        ("priorty: 1", "spec.priorty: unknown field; did you mean priority?"),
+        ("zzz: 1", "spec.zzz: unknown field"),
+        ("gpus_per_worker: 1", "spec.gpus_per_worker: unknown field; did you mean gpusPerWorker?"),
+        ("gpusPerWorker: 0.5", "spec.gpusPerWorker: is a part of a GPU, which needs gpuMemory"),
+        ("gpusPerWorker: 1.5", "spec.gpusPerWorker: must be a whole number where it is above 1"),
+        ("gpusPerWorker: 0.0005, gpuMemory: 1Gi", "spec.gpusPerWorker: must be in steps of 0.001"),
+        ("resources: {cpu: -1}", "spec.resources.cpu: must be a number of cores, e.g. 4, 0.5 or 500m"),
+        ("resources: {memory: lots}", "spec.resources.memory: must be an amount of memory, e.g. 8Gi"),
+        ("timeLimit: 2 hours", "spec.timeLimit: must be a duration, e.g. 90s, 2h, 1h30m or 7d"),
+        ("deadline: 2026-11-15T18:00:00", "spec.deadline: must be a duration, e.g. 2h, or a time with its zone, e.g. 2026-11-15T18:00:00Z"),
+        ("steps: 1, epochs: 1", "spec.epochs: give steps or epochs, not both"),
+        ("weight: .nan", "spec.weight: must be a finite number"),
+        ("array: 9-0", "spec.array: 9-0 runs backwards"),
+        ("array: 0-999999", "spec.array: must have at most 100000 indices"),
+        ("preemptible: maybe", "spec.preemptible: must be 'auto', true or false"),
+        ("labels: {a: 1}", "spec.labels.a: must be text (put it in quotes)"),
+        ("notify: [ftp://x]", "spec.notify[0]: must be an http or https address"),
+        ("run: {command: []}", "spec.run.command: must have at least 1 item"),
+        ("run: null", "spec.run: is required (or kubernetes)"),
+    ],
+)  # fmt: skip
+def test_fault_of_a_spec(spec: str, line: str) -> None:
+    text = job(spec) if not spec.startswith("run") else job("").replace("run: {command: [x]}, ", spec)
+    assert line in lines(text)
+
+
+@pytest.mark.parametrize("name", ["", "A", "a_b", "-a", "a-", "ä", "a" * 43])
+def test_bad_name(name: str) -> None:
+    assert [line.partition(":")[0] for line in lines(job("", name=f'"{name}"'))] == ["metadata.name"]
+
+
+def test_all_faults_of_all_documents_in_order() -> None:
+    found = lines(f"{job('workers: 0, queue: 3')}---\n{job('', name='ok')}---\nkind: Foo\n---\n- 3\n")
+    assert found == [
+        "document 1: spec.workers.min: must be at least 1",
+        "document 1: spec.queue: must be text (put it in quotes)",
+        "document 3: apiVersion: must be levada.dev/v1",
+        "document 3: kind: must be Job or Queue",
+        "document 4: must be a mapping with apiVersion, kind, metadata and spec",
+    ]
+
+
+def test_one_name_for_two_jobs() -> None:
+    assert lines(f"{job('')}---\n{job('')}") == ["document 2: metadata.name: must differ from that of document 1"]
+
+
+def test_a_key_given_twice() -> None:
+    assert lines(job("weight: 1, weight: 2, labels: {a: x, a: y}")) == [
+        "spec.weight: is given twice",
+        "spec.labels.a: is given twice",
+    ]
+    assert lines(f"{job('')}---\n{job('queue: a, queue: b', name='k')}") == ["document 2: spec.queue: is given twice"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# nothing", "a: [", '"x', "\x00", "spec: &a [*a]", "!!python/object:os.system {}", "[" * 10**4]
+)
+def test_text_that_is_no_job(text: str) -> None:
+    assert lines(text)
+
+
+def test_aliases_cannot_blow_up() -> None:
+    levels = ["a0: &a0 [x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12))]
+    assert lines("\n".join(levels))

@@ -1,0 +1,208 @@
+"""Both implementations of `kernels.choose` give the same, bit for bit, and what they give is right."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from levada.kernels import choose_numpy
+
+choose_numba = pytest.importorskip("levada.kernels.choose_numba")
+
+Columns = dict[str, Any]
+
+amounts = st.integers(0, 40)
+costs = st.sampled_from([1, 1, 1, 2, 3, 5, 250, 1000])
+values = st.integers(-8, 48).map(lambda n: n / 16) | st.floats(-2, 4, allow_nan=False)
+
+
+def ints(numbers: list[int]) -> Any:
+    return np.array(numbers, np.int64)
+
+
+def both(name: str, columns: Columns) -> Any:
+    """The answer of both implementations, which must be one; neither may change what it was given."""
+    mine = {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in columns.items()}
+    found = getattr(choose_numpy, name)(**mine)
+    compiled = getattr(choose_numba, name)(**mine)
+    assert found.dtype == compiled.dtype
+    assert found.tolist() == compiled.tolist()
+    for key, value in columns.items():
+        assert np.array_equal(mine[key], value, equal_nan=isinstance(value, np.ndarray) and value.dtype.kind == "f")
+    return found
+
+
+@given(st.lists(amounts), st.integers(0, 100))
+def test_give_in_order(need: list[int], free: int) -> None:
+    given_to = both("give_in_order", {"need": ints(need), "free": free})
+    for units, gets in zip(need, given_to, strict=True):
+        assert gets == (units <= free)
+        free -= units if gets else 0
+
+
+@given(st.lists(st.tuples(costs, st.integers(0, 9))), st.integers(0, 3000))
+def test_grow_in_turns(jobs: list[tuple[int, int]], free: int) -> None:
+    steps = both(
+        "grow_in_turns", {"cost": ints([c for c, _ in jobs]), "room": ints([r for _, r in jobs]), "free": free}
+    )
+    expected = [0] * len(jobs)
+    grew = True
+    while grew:
+        grew = False
+        for i, (cost, room) in enumerate(jobs):
+            if expected[i] < room and cost <= free:
+                expected[i] += 1
+                free -= cost
+                grew = True
+    assert steps.tolist() == expected
+
+
+@st.composite
+def ladders(draw: st.DrawFn, spare: int) -> Columns:
+    """Columns of a climb; each job's table has *spare* entries more than grants in it."""
+    count = draw(st.integers(0, 7))
+    lengths = [draw(st.integers(0, 6)) + spare for _ in range(count)]
+    waits = np.array([draw(st.booleans()) for _ in range(count)], bool)
+    cost = [draw(costs) for _ in range(count)]
+    need = [draw(st.integers(1, 4)) for _ in range(count)]
+    return {
+        "first": ints([c * n if w else c for c, n, w in zip(cost, need, waits, strict=True)]),
+        "cost": ints(cost),
+        "waits": waits,
+        "start": ints([0, *np.cumsum(lengths)]),
+        "free": draw(st.integers(0, 30) | st.integers(0, 3000)),
+        "more": np.array([draw(st.integers(0, 4)) == 0 for _ in range(count)], bool),
+    }
+
+
+@given(ladders(0), st.data())
+def test_grow_by_gain(columns: Columns, data: st.DataObject) -> None:
+    columns["gain"] = np.array([data.draw(values) for _ in range(columns["start"][-1])], np.float64)
+    grants = both("grow_by_gain", columns)
+    assert grants.tolist() == grown_by_gain(**columns)
+
+
+def grown_by_gain(first: Any, cost: Any, waits: Any, gain: Any, start: Any, free: int, more: Any) -> list[int]:
+    """The rule, word by word."""
+    grants = [0] * len(first)
+    while free > 0:
+        fitting = []
+        for j in range(len(first)):
+            price = first[j] if grants[j] == 0 else cost[j]
+            at = start[j] + grants[j]
+            if at < start[j + 1] and gain[at] > 0 and price <= free:
+                fitting.append((-gain[at], not (waits[j] and grants[j] == 0), j, price))
+        if not fitting:
+            break
+        _, _, j, price = min(fitting)
+        grants[j] += 1
+        free -= price
+        if more[j] and start[j] + grants[j] == start[j + 1]:
+            break
+    return grants
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Columns:
+    lengths = draw(st.lists(st.integers(1, 4), max_size=4))
+    exact = st.integers(-8, 48).map(lambda n: n / 16)
+    return {
+        "value": np.array([draw(exact) for _ in range(sum(lengths))], np.float64),
+        "start": ints([0, *np.cumsum(lengths)]),
+        "cost": ints([draw(st.integers(1, 3)) for _ in lengths]),
+        "slack": draw(st.integers(0, 8)),
+    }
+
+
+@given(tables())
+def test_best_sum_is_the_best_and_leaves_the_least_to_the_last(columns: Columns) -> None:
+    steps = both("best_sum", columns)
+    value, start, cost = columns["value"], columns["start"], columns["cost"]
+    ranges = [range(int(b - a)) for a, b in pairwise(start)]
+    options = [
+        (-sum(value[start[j] + s] for j, s in enumerate(choice)), choice[::-1])
+        for choice in product(*ranges)
+        if sum(s * c for s, c in zip(choice, cost, strict=True)) <= columns["slack"]
+    ]
+    assert tuple(steps.tolist()) == min(options)[1][::-1]
+
+
+@given(tables(), st.data())
+def test_best_sum_is_one_answer_for_any_floats(columns: Columns, data: st.DataObject) -> None:
+    size = len(columns["value"])
+    columns["value"] = np.array(data.draw(st.lists(st.floats(-3, 3), min_size=size, max_size=size)), np.float64)
+    both("best_sum", columns)
+
+
+@given(ladders(1), st.data())
+def test_contest(columns: Columns, data: st.DataObject) -> None:
+    count = len(columns["first"])
+    lengths = st.sampled_from([0.0, 10.0, 20.0, 20.0, 160.0, np.inf]) | st.floats(0, 100)
+    columns["length"] = np.array([data.draw(lengths) for _ in range(count)], np.float64)
+    columns["weight"] = columns["cost"] / 1000
+    speed = [data.draw(values) for _ in range(columns["start"][-1])]
+    columns["speed"] = np.maximum(np.array(speed, np.float64), 0.0)
+    columns["speed"][columns["start"][:-1][columns["waits"]]] = 0.0
+    both("contest", columns)
+
+
+@given(st.integers(1, 250), st.integers(0, 300), st.integers(0, 2**32 - 1))
+def test_contest_of_many(jobs: int, free: int, seed: int) -> None:
+    """Enough rivals that a look does not show all of them."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(2, 6, jobs)
+    start = np.concatenate([[0], lengths.cumsum()])
+    speed = rng.integers(1, 32, start[-1]) / 8
+    speed[start[:-1]] = 0.0
+    cost = np.ones(jobs, np.int64)
+    columns: Columns = {
+        "first": rng.integers(1, 4, jobs),
+        "cost": cost,
+        "waits": np.ones(jobs, bool),
+        "length": np.sort(rng.integers(1, 500, jobs) * 10.0)[:: -1 if seed % 2 else 1].copy(),
+        "weight": np.ones(jobs),
+        "speed": speed,
+        "start": start,
+        "free": free,
+        "more": np.zeros(jobs, bool),
+    }
+    both("contest", columns)
+
+
+@st.composite
+def fenced(draw: st.DrawFn) -> Columns:
+    jobs, kinds, queues, depth = (draw(st.integers(low, 4)) for low in (0, 1, 1, 0))
+    choices = []
+    for _ in range(jobs):
+        ranked = draw(st.lists(st.integers(0, kinds - 1), unique=True))
+        choices.append(ranked + [-1] * (kinds - len(ranked)))
+    return {
+        "choices": ints(choices).reshape(jobs, kinds),
+        "need": ints([draw(st.integers(0, 9)) for _ in range(jobs)]),
+        "left": ints([draw(st.integers(-2, 15)) for _ in range(kinds)]),
+        "lineage": ints([[draw(st.integers(-1, queues - 1)) for _ in range(depth)] for _ in range(jobs)]).reshape(
+            jobs, depth
+        ),
+        "room": ints([[draw(st.integers(0, 15)) for _ in range(kinds)] for _ in range(queues)]),
+    }
+
+
+@given(fenced())
+def test_assign_types(columns: Columns) -> None:
+    types = both("assign_types", columns)
+    left = columns["left"].copy()
+    for job, kind in enumerate(types):
+        ranked = [k for k in columns["choices"][job] if k >= 0]
+        if kind < 0:
+            continue
+        assert kind in ranked
+        assert columns["need"][job] <= left[kind]
+        left[kind] -= columns["need"][job]
+        if not columns["lineage"].shape[1]:
+            earlier = ranked[: ranked.index(kind)]
+            assert all(columns["need"][job] > left[k] for k in earlier)

@@ -1,0 +1,174 @@
+"""Both implementations of `kernels.place` do the same, and what they do is sound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from levada.kernels import place_numpy
+
+place_numba = pytest.importorskip("levada.kernels.place_numba")
+
+
+@st.composite
+def boards(draw: st.DrawFn) -> dict[str, Any]:
+    sizes = draw(st.lists(st.integers(1, 8), min_size=1, max_size=6))
+    nodes = len(sizes)
+    jobs = draw(st.integers(1, 6))
+    total = sum(sizes)
+    pool_type = np.array([draw(st.integers(1, 2)) for _ in sizes], np.int64)
+    stop = np.cumsum(sizes).astype(np.int64)
+    start = stop - np.array(sizes)
+    node_of = np.repeat(np.arange(nodes), sizes)
+    job_type = np.array([draw(st.integers(1, 2)) for _ in range(jobs)], np.int64)
+    whole = np.array([draw(st.sampled_from([1, 1, 2, 3])) for _ in range(jobs)], np.int64)
+    owner = np.full(total, -1, np.int32)
+    index = np.zeros(total, np.int32)
+    cpu = np.array([draw(st.sampled_from([0, 1000])) for _ in range(jobs)], np.int64)
+    memory = np.array([draw(st.sampled_from([0, 100])) for _ in range(jobs)], np.int64)
+    cpu_used, memory_used = np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
+    workers = [0] * jobs
+    for p in range(nodes):
+        at = int(start[p])
+        while at < stop[p]:
+            j = draw(st.integers(-1, jobs - 1))
+            if j >= 0 and job_type[j] == pool_type[p] and at + whole[j] <= stop[p]:
+                owner[at : at + whole[j]] = j
+                index[at : at + whole[j]] = workers[j]
+                workers[j] += 1
+                cpu_used[p] += cpu[j]
+                memory_used[p] += memory[j]
+                at += int(whole[j])
+            else:
+                at += 1
+    held = np.where(np.array([draw(st.booleans()) for _ in range(total)]), owner, -1).astype(np.int32)
+    held_index = index.copy()
+    # Some workers have been told to leave, and still run.
+    for j in range(jobs):
+        for worker in range(workers[j]):
+            if draw(st.integers(0, 3)) == 0:
+                place = (owner == j) & (index == worker)
+                held[place] = j
+                owner[place] = -1
+                cpu_used[node_of[place][0]] -= cpu[j]
+                memory_used[node_of[place][0]] -= memory[j]
+                if draw(st.booleans()):
+                    # Its index may have been given to another worker.
+                    held_index[place] = draw(st.integers(0, 3))
+    workers = [len(np.unique(index[owner == j])) for j in range(jobs)]
+    return {
+        "owner": owner,
+        "index": index,
+        "cpu_used": cpu_used,
+        "memory_used": memory_used,
+        "cpu_free": np.array([draw(st.integers(0, 9)) * 1000 for _ in sizes], np.int64),
+        "memory_free": np.array([draw(st.integers(0, 9)) * 100 for _ in sizes], np.int64),
+        "held": held,
+        "held_index": held_index,
+        "usable": np.array([draw(st.integers(0, 5)) > 0 for _ in range(total)]),
+        "pool_start": start,
+        "pool_stop": stop,
+        "pool_node": np.arange(nodes),
+        "pool_type": pool_type,
+        "rack": np.array([draw(st.integers(0, 2)) for _ in sizes], np.int64),
+        "zone": np.array([draw(st.integers(0, 1)) for _ in sizes], np.int64),
+        "slot": np.arange(jobs),
+        "gpu_type": job_type,
+        "want": np.array([draw(st.integers(0, 9)) for _ in range(jobs)], np.int64),
+        "least": np.array([draw(st.integers(1, 3)) for _ in range(jobs)], np.int64),
+        "step": np.array([draw(st.integers(1, 2)) for _ in range(jobs)], np.int64),
+        "whole": whole,
+        "cpu": cpu,
+        "memory": memory,
+        "node_of": node_of,
+        "workers": np.array(workers, np.int64),
+    }
+
+
+CHANGED = ("owner", "index", "cpu_used", "memory_used")
+
+
+def _copied(board: dict[str, Any]) -> dict[str, Any]:
+    return {key: value.copy() for key, value in board.items()}
+
+
+def _seat(module: Any, board: dict[str, Any]) -> tuple[Any, ...]:
+    mine = _copied(board)
+    args = {key: value for key, value in mine.items() if key not in ("node_of", "workers")}
+    seated = module.seat(*args.values())
+    return seated, *(mine[name] for name in CHANGED)
+
+
+def _shed(module: Any, board: dict[str, Any], keep: Any, highest_first: bool) -> tuple[Any, ...]:
+    b = _copied(board)
+    module.shed(
+        b["owner"],
+        b["index"],
+        b["cpu_used"],
+        b["memory_used"],
+        b["held"],
+        b["node_of"],
+        b["slot"],
+        keep,
+        b["whole"],
+        b["cpu"],
+        b["memory"],
+        highest_first,
+    )
+    return tuple(b[name] for name in CHANGED)
+
+
+@given(boards())
+def test_both_seat_alike(board: dict[str, Any]) -> None:
+    for ours, theirs in zip(_seat(place_numpy, board), _seat(place_numba, board), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@given(boards(), st.data(), st.booleans())
+def test_both_shed_alike(board: dict[str, Any], data: st.DataObject, highest_first: bool) -> None:
+    keep = np.array([data.draw(st.integers(0, max(int(w), 0))) for w in board["workers"]], np.int64)
+    ours, theirs = _shed(place_numpy, board, keep, highest_first), _shed(place_numba, board, keep, highest_first)
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(a, b)
+    owner, index, cpu_used, _ = ours
+    for j, kept in enumerate(keep):
+        left = index[owner == j]
+        assert len(left) == kept * board["whole"][j]
+        before = board["index"][board["owner"] == j]
+        if kept and 0 in before:
+            assert 0 in left
+        if highest_first and kept:
+            lowest = sorted(set(before))[:kept] if 0 in before else sorted(set(left))
+            assert sorted(set(left)) == lowest
+    assert (cpu_used >= 0).all()
+
+
+@given(boards())
+def test_what_is_seated_is_sound(board: dict[str, Any]) -> None:
+    seated, owner, index, cpu_used, memory_used = _seat(place_numpy, board)
+    for j, workers in enumerate(seated):
+        mine = (owner == j).nonzero()[0]
+        assert len(mine) == workers * board["whole"][j]
+        assert workers >= board["workers"][j] or board["want"][j] < board["workers"][j]
+        fresh = mine[board["owner"][mine] != j]
+        assert board["usable"][fresh].all()
+        assert (board["pool_type"][board["node_of"][fresh]] == board["gpu_type"][j]).all()
+        for worker in np.unique(index[mine]):
+            devices = mine[index[mine] == worker]
+            assert len(devices) == board["whole"][j]
+            assert len(np.unique(board["node_of"][devices])) == 1
+        if workers > board["workers"][j]:
+            assert workers >= board["least"][j]
+            assert (workers - board["least"][j]) % board["step"][j] == 0 or workers == board["workers"][j]
+        # nobody who was there was moved
+        was = board["owner"] == j
+        assert (owner[was] == j).all()
+        assert (index[was] == board["index"][was]).all()
+    grew_cpu = cpu_used > board["cpu_used"]
+    assert (cpu_used[grew_cpu] <= board["cpu_free"][grew_cpu]).all()
+    grew_memory = memory_used > board["memory_used"]
+    assert (memory_used[grew_memory] <= board["memory_free"][grew_memory]).all()

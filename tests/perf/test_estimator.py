@@ -1,0 +1,236 @@
+"""What the estimator answers, whom it shares with, and how it is copied and kept."""
+
+import hypothesis.strategies as st
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+
+from levada.perf import Estimator, EstimatorState, Observations, RestartKind, ThroughputModel, Tuning, speedups
+from tests.perf.builders import JOBS, ROWS, SIZES, TYPES, answers, batch, ints, learned, seen
+
+NAN, INF = float("nan"), float("inf")
+close = pytest.approx
+
+
+# What it answers
+
+
+def test_nothing_known_is_linear_with_one_step_per_second_and_worker():
+    model: ThroughputModel = learned()
+    assert model.rates(ints(0, 1, 99)[:, None], np.array(2), ints(0, 1, 8)).tolist() == [[0, 1, 8]] * 3
+    assert not model.known(ints(0, 1, 99)).any()
+    assert model.rate(3, 0, 4) == 4.0
+
+
+def test_rates_are_steps_over_seconds():
+    model = learned((0, 0, 1, 50.0, 100.0), (0, 0, 1, 150.0, 100.0), (0, 0, 4, 10.0, 40.0))
+    assert model.rate(0, 0, 1) == close(1.0, rel=0.02)
+    assert model.rate(0, 0, 4) == 4.0
+    assert model.rate(0, 0, 4, milli=500) == 2.0
+
+
+@given(ROWS)
+def test_laws_of_learned_curves(rows):
+    model = learned()
+    model.observe(batch(rows))
+    rates = model.rates(JOBS, TYPES, SIZES)
+    assert np.isfinite(rates).all()
+    assert (np.diff(rates, axis=-1) >= 0).all()
+    ups = speedups(model, JOBS, TYPES, SIZES)
+    assert (ups[..., 0] == 0).all()
+    assert (ups[..., 1] == 1).all()
+    assert ups == close(rates / rates[..., 1:2])
+    confidence = model.confidence(JOBS, TYPES, SIZES)
+    assert ((confidence >= 0) & (confidence <= 1)).all()
+
+
+@given(ROWS)
+def test_never_above_proportional_beyond_the_largest_size_seen(rows):
+    model = learned()
+    model.observe(batch(rows))
+    state = model.state()
+    for workload, kind in set(zip(state.workload, state.gpu_type, strict=True)):
+        largest = max(
+            s
+            for w, k, s in zip(state.workload, state.gpu_type, state.workers, strict=True)
+            if (w, k) == (workload, kind)
+        )
+        more = np.arange(largest, 10 * largest)
+        rates = model.rates(np.array(workload), np.array(kind), more)
+        assert (rates <= rates[0] / largest * more * (1 + 1e-12)).all()
+
+
+def test_only_observed_sizes_are_points_of_the_curve():
+    model = learned((0, 0, 2, 100.0, 200.0), (0, 0, 8, 100.0, 500.0))
+    model.rates(JOBS, TYPES, SIZES)  # asking about other sizes teaches nothing
+    assert model.state().workers == [2, 8]
+
+
+# Jobs and workloads
+
+
+def test_jobs_of_one_workload_share_what_each_of_them_taught():
+    model = Estimator()
+    model.bind(ints(100, 200, 300), ints(1, 1, 2))
+    model.observe(seen((1, 0, 1, 10.0, 70.0)))
+    assert model.rates(ints(100, 200, 300), np.array(0), np.array(1)).tolist() == [7.0, 7.0, 1.0]
+    assert model.known(ints(100, 200, 300)).tolist() == [True, True, False]
+
+
+def test_a_job_can_be_unbound_and_bound_again():
+    model = learned((1, 0, 1, 10.0, 70.0), (2, 0, 1, 10.0, 90.0))
+    model.unbind(ints(1, 77))
+    assert model.known(ints(1, 2)).tolist() == [False, True]
+    assert model.rate(1, 0, 1) == 1.0
+    model.bind(ints(1, 55), np.array(2))
+    assert [model.rate(job, 0, 1) for job in (1, 55, 2)] == [9.0, 9.0, 9.0]
+    model.bind(ints(5, 5), ints(1, 2))
+    assert model.rate(5, 0, 1) == 9.0
+
+
+def test_job_numbers_may_lie_far_apart():
+    model = learned((1, 0, 1, 10.0, 70.0))
+    model.bind(ints(10**15, 3, -4), np.array(1))
+    assert model.known(ints(10**15, 10**15 - 1, 10**15 + 1, 3, -4, -5)).tolist() == [
+        True,
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+# GPU types
+
+
+def test_another_type_has_the_shape_of_the_known_one_and_the_ratio_of_workloads_seen_on_both():
+    model = learned(
+        (0, 0, 1, 100.0, 100.0),
+        (0, 1, 1, 100.0, 200.0),  # type 1 is twice as fast ...
+        (1, 0, 2, 100.0, 100.0),
+        (1, 1, 2, 100.0, 800.0),  # ... and eight times: four times in the mean
+        (2, 0, 1, 100.0, 10.0),
+        (2, 0, 4, 100.0, 25.0),
+    )
+    assert model.rates(np.array(2), np.array(1), ints(1, 4)) == close(np.array([0.4, 1.0]))
+    assert model.speedups(np.array(2), np.array(1), ints(1, 4)).tolist() == [1.0, 2.5]
+
+
+def test_types_are_compared_at_a_size_that_both_have_seen():
+    model = learned((0, 0, 1, 100.0, 100.0), (0, 0, 4, 100.0, 200.0), (0, 1, 4, 100.0, 600.0), (1, 0, 1, 100.0, 100.0))
+    assert model.rate(1, 1, 1) == close(3.0)  # and not 1.5, which one worker of type 1 would do by proportion
+
+
+@pytest.mark.parametrize("best", [0, 1])
+def test_the_best_observed_type_lends_its_curve(best):
+    other = 1 - best
+    long, short = ((0, best, 1, 1e3, 1e3), (0, best, 2, 1e3, 1.9e3)), ((0, other, 1, 9.0, 9.0), (0, other, 2, 9.0, 9.9))
+    assert learned(*long, *short).speedups(np.array(0), np.array(2), ints(2))[0] == close(1.9)
+
+
+def test_a_workload_never_seen_is_linear_on_every_type_whatever_others_do():
+    model = learned((0, 0, 1, 10.0, 10.0), (0, 1, 1, 10.0, 50.0))
+    assert model.rates(np.array(4), ints(0, 1, 2), np.array(3)).tolist() == [3.0, 3.0, 3.0]
+
+
+def test_confidence_in_borrowed_curves_is_small():
+    model = learned((0, 0, 1, 1e5, 1e5), (0, 1, 1, 1e5, 1e5), (1, 0, 1, 1e5, 1e5))
+    own, borrowed, guessed = model.confidence(np.array(1), ints(0, 1, 2), np.array(1))
+    assert own > 0.9
+    assert 0 < guessed < borrowed <= 0.25
+    assert model.confidence(np.array(4), np.array(0), np.array(1)) == 0.0
+
+
+# Restarts
+
+
+def test_restart_costs_begin_with_what_is_expected_and_learn():
+    model = learned(tuning=Tuning(start_s=40.0, resize_s=20.0, stop_s=10.0))
+    assert [model.restart_cost_s(1, *change) for change in ((0, 4), (4, 8), (8, 4), (4, 0))] == [40.0, 20.0, 20.0, 10.0]
+    for _ in range(100):
+        model.observe_restart(1, RestartKind.RESIZE, 0.5)
+    assert model.restart_cost_s(1, 4, 8) == close(0.5, abs=0.2)
+    assert model.restart_cost_s(1, 0, 8) == 40.0
+    assert model.restart_cost_s(2, 4, 8) == 20.0
+    assert model.restart_cost_s(1, 4, 4) == 0.0
+    for _ in range(100):
+        model.observe_restart(1, "resize", 60.0)
+    assert model.restart_cost_s(1, 4, 8) == close(60.0, rel=0.02)
+
+
+def test_nonsense_pauses_are_ignored_and_a_hanging_one_is_clipped():
+    model = learned()
+    for pause in (NAN, INF, -1.0):
+        model.observe_restart(1, "start", pause)
+    model.observe_restart(1, "explode", 1.0)
+    model.observe_restart(-1, "start", 1.0)
+    assert model.ignored == 5
+    assert model.restart_cost_s(1, 0, 1) == model.restart_cost_s(99, 0, 1) == 30.0
+    model.observe_restart(1, "start", 1e9)
+    assert model.restart_cost_s(1, 0, 1) <= 8 * 30.0
+
+
+def test_pairs_are_not_guessed():
+    answer = learned((0, 0, 1, 10.0, 10.0)).pair_rates(ints(0, 1)[:, None], ints(1), ints(0, 1, 2), np.array(1))
+    assert answer.shape == (2, 3, 2)
+    assert not answer.any()
+
+
+# Copies and states
+
+
+def teach(model: Estimator) -> None:
+    model.observe(seen((0, 0, 1, 500.0, 5.0), (1, 1, 3, 50.0, 5.0), (2, 0, 1, NAN, 5.0)))
+    model.observe_restart(0, "start", 3.0)
+    model.bind(ints(3), ints(0))
+    model.unbind(ints(2))
+
+
+@given(ROWS, st.booleans())
+def test_a_copy_is_equal_and_independent(rows, asked):
+    model = learned()
+    model.observe(batch(rows))
+    if asked:
+        model.rates(JOBS, TYPES, SIZES)
+    state, before = model.state(), None
+    copy = model.copy()
+    before = answers(copy)
+    teach(copy)
+    assert model.state() == state
+    assert answers(model) == before
+    teach(model)
+    assert model.state() == copy.state()
+    assert answers(model) == answers(copy)
+
+
+@given(ROWS, ROWS)
+def test_a_restored_estimator_answers_and_learns_as_the_first(rows, more):
+    model = learned(tuning=Tuning(half_life_s=500.0))
+    model.observe(batch(rows))
+    teach(model)
+    wire = msgspec.json.encode(model.state())
+    restored = Estimator.restore(msgspec.json.decode(wire, type=EstimatorState), model.tuning)
+    assert answers(restored) == answers(model)
+    for each in (restored, model):
+        each.observe(batch(more))
+    assert restored.state() == model.state()
+    assert answers(restored) == answers(model)
+
+
+@given(st.lists(ROWS, min_size=1, max_size=5))
+def test_fitting_only_what_changed_gives_what_fitting_everything_gives(batches):
+    model = learned()
+    for rows in batches:
+        model.observe(batch(rows))
+        model.rates(JOBS, TYPES, SIZES)
+    assert answers(model) == answers(Estimator.restore(model.state()))
+
+
+def test_observing_does_not_change_what_was_handed_in():
+    observations = batch([(0, 0, 2, 5.0, 5.0, True), (0, 0, 1, 5.0, 9.0, False)])
+    columns = {name: getattr(observations, name).copy() for name in Observations.__struct_fields__}
+    learned().observe(observations)
+    for name, column in columns.items():
+        assert (getattr(observations, name) == column).all()

@@ -1,0 +1,65 @@
+"""An engine and a backend that does at once what it is told, for tests of placement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from levada.core import events as ev
+from levada.core.batch import JobBatch
+from levada.core.cluster import Cluster, Node
+from levada.core.commands import Apply, Decide
+from levada.core.plan import OpKind
+from levada.engine import Engine, Options, answer
+
+
+class Shell:
+    """Drives an engine whose backend does at once what it is told."""
+
+    def __init__(self, *gpus: int, **options: Any) -> None:
+        nodes = tuple(Node.of(f"n{i}", {"v100": count}) for i, count in enumerate(gpus))
+        self.engine = Engine(
+            cluster=Cluster(nodes=nodes),
+            policy="fifo",
+            options=Options(min_run_s=0.0, cooldown_s=0.0, payback=0.0, **options),
+        )
+        self.now = 0.0
+        self.ops: list[Any] = []
+
+    def tell(self, make: Any, **fields: Any) -> None:
+        self.now += 10.0
+        waiting = [make(at=self.now, **fields)]
+        while waiting:
+            commands = self.engine.handle(*waiting)
+            waiting = []
+            for command in commands:
+                if isinstance(command, Decide):
+                    waiting.append(answer(command, self.now))
+                elif isinstance(command, Apply):
+                    plan = command.plan
+                    self.ops += self.engine.ops(plan)
+                    stops = plan.kind == OpKind.STOP
+                    for event, which in ((ev.Released, stops), (ev.Running, ~stops)):
+                        if which.any():
+                            waiting.append(
+                                event(at=self.now, number=plan.number[which], generation=plan.generation[which])
+                            )
+            if not waiting and self.engine.state.dirty:
+                self.now += 1.0
+                waiting = [ev.Tick(at=self.now)]
+
+    def tell_later(self, number: int) -> None:
+        """A job finishes; the engine hears of it, and decides when it hears of something else."""
+        self.engine.handle(ev.JobsFinished(at=self.now, number=np.array([number])))
+
+    def submit(self, *jobs: Any) -> None:
+        self.tell(ev.JobsSubmitted, jobs=JobBatch.of(jobs))
+
+    def nodes_of(self, name: str) -> dict[str, int]:
+        world = self.engine.state.world
+        grant = world.grant(world.held, world.slot(name))
+        found: dict[str, int] = {}
+        for place in grant.places:
+            found[place.node] = found.get(place.node, 0) + 1
+        return found

@@ -1,0 +1,311 @@
+"""What the placer promises for plain jobs: few nodes, few moves, best fit, topology, unequal and mixed nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from levada.core.cluster import Cluster, Node, merged
+from levada.core.types import WHOLE
+from levada.core.world import World
+from tests.builders import cluster, job
+from tests.placement.desk import Desk
+
+
+def node(name: str, gpus: int | dict[str, int], rack: str = "", zone: str = "", **fields: object) -> Node:
+    labels = {key: value for key, value in (("rack", rack), ("zone", zone)) if value}
+    return Node.of(name, {"v100": gpus} if isinstance(gpus, int) else gpus, labels=labels, **fields)
+
+
+def machines(*nodes: Node) -> Cluster:
+    return Cluster(nodes=nodes)
+
+
+# --- growing and shrinking ------------------------------------------------------------------------------------------
+
+
+def test_a_growing_job_keeps_its_workers_and_fills_its_own_nodes_first() -> None:
+    there = Desk(cluster(4, 8, 4), job("a", max=16), job("b", 1, max=16))
+    there.resize(b=2)
+    there.resize(a=2)
+    before = there.places("a")
+    assert there.by_node("a") == there.by_node("b") == {"n0": 2}
+    there.resize(b=1)
+    there.resize(a=4)
+    assert there.by_node("a") == {"n0": 3, "n2": 1}
+    assert before.items() <= there.places("a").items()
+    there.resize(a=6)
+    assert there.by_node("a") == {"n0": 3, "n2": 3}
+
+
+def test_new_workers_take_the_smallest_indices_that_are_free() -> None:
+    there = Desk(cluster(2, 2, 8), job("a", max=16), job("b", 1, max=16), job("c", 2, max=16))
+    there.resize(b=8)
+    there.resize(a=3)
+    assert there.by_node("a") == {"n0": 2, "n1": 1}
+    there.resize(c=1)
+    there.resize(b=4)
+    there.resize(a=6)
+    there.resize(c=0)
+    there.resize(a=5)
+    assert sorted(there.places("a")) == [0, 1, 3, 4, 5]  # the lonely worker went
+    there.resize(a=6)
+    assert sorted(there.places("a")) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_shrinking_job_gives_up_lonely_workers_first() -> None:
+    there = Desk(cluster(1, 2, 4), job("a", max=16))
+    there.resize(a=7)
+    assert there.by_node("a") == {"n0": 1, "n1": 2, "n2": 4}
+    home = there.places("a")[0][0]
+    assert home == "n2"
+    before = there.places("a")
+    for size, nodes in ((6, {"n1": 2, "n2": 4}), (5, {"n1": 1, "n2": 4}), (4, {"n2": 4}), (2, {"n2": 2})):
+        there.resize(a=size)
+        assert there.by_node("a") == nodes
+        assert there.places("a").items() <= before.items()
+
+
+def test_worker_0_and_its_node_stay_even_if_it_is_the_lonely_one() -> None:
+    there = Desk(cluster(1, 4), job("a", max=16), job("b", 1, max=16))
+    there.resize(b=4)
+    there.resize(a=1)
+    there.resize(b=0)
+    there.resize(a=5)
+    assert there.by_node("a") == {"n0": 1, "n1": 4}
+    there.resize(a=2)
+    assert there.by_node("a") == {"n0": 1, "n1": 1}
+    there.resize(a=1)
+    assert there.places("a") == {0: ("n0", (0,))}
+
+
+def test_highest_first_looks_at_the_index_alone() -> None:
+    there = Desk(cluster(1, 4), job("a", max=16), job("b", 1, max=16), highest_first=True)
+    there.resize(b=4)
+    there.resize(a=1)
+    there.resize(b=0)
+    there.resize(a=5)
+    for size in (4, 3, 2, 1):
+        there.resize(a=size)
+        assert sorted(there.places("a")) == list(range(size))
+
+
+def test_workers_that_do_not_run_yet_go_before_those_that_do() -> None:
+    there = Desk(cluster(2, 4), job("a", max=16), job("b", 1, max=16))
+    there.resize(b=1)
+    there.resize(a=2)
+    assert there.by_node("a") == {"n1": 2}
+    there.resize(a=1)
+    there.resize(b=0)
+    running = there.places("a")
+    there.resize(a=4, observe=False)
+    there.resize(a=1, observe=False)
+    assert there.places("a") == running
+    # Also where the lonely one is the one that runs.
+    there = Desk(cluster(1, 4), job("a", max=16), job("b", 1, max=16))
+    there.resize(a=5)
+    there.resize(a=4)
+    there.world.held.owner[0], there.world.held.index[0] = there.world.slot("a"), 4
+    there.resize(a=5, observe=False)
+    there.world.held.owner[4], there.world.held.index[4] = -1, 0
+    gone = there.world.target.index[4]
+    there.resize(a=4, observe=False)
+    assert gone not in there.places("a")
+
+
+def test_a_job_that_comes_back_to_its_old_type_finds_its_running_workers() -> None:
+    there = Desk(
+        machines(node("n0", {"v100": 4}), node("n1", {"v100": 4}), node("n2", {"a100": 4})),
+        job("a", max=8),
+        job("b", 1, max=8),
+    )
+    there.resize(a=6)
+    there.resize(a=5)
+    there.resize(a=4)
+    there.resize(b=1)
+    there.resize(a=6)
+    before = there.places("a")
+    there.resize({"a": "a100"}, a=4, observe=False)  # told to go, and not gone yet
+    assert there.by_node("a") == {"n2": 4}
+    there.resize(a=6, observe=False)
+    assert there.places("a") == before
+    there.resize({"a": "a100"}, a=4, observe=False)
+    there.resize(a=3, observe=False)
+    assert there.places("a").items() <= before.items()
+    assert sorted(there.places("a")) == [0, 1, 2]
+
+
+def test_what_others_took_meanwhile_is_not_taken_back() -> None:
+    there = Desk(machines(node("n0", {"v100": 4, "a100": 4})), job("a", max=8), job("b", 1, max=8))
+    there.resize(a=4)
+    there.resize({"a": "a100"}, a=4, observe=False)
+    there.resize(b=2, observe=False)
+    assert there.resize(a=4, observe=False) == {"a": 2}
+
+
+def test_places_that_are_free_at_once_come_first() -> None:
+    there = Desk(cluster(4, 4), job("a", max=8), job("b", 1, max=8))
+    there.resize(a=4)
+    there.resize(a=0, observe=False)  # a has to leave n0 first
+    there.resize(b=2)
+    assert there.by_node("b") == {"n1": 2}
+
+
+# --- few nodes, best fit --------------------------------------------------------------------------------------------
+
+
+def test_a_job_takes_the_node_that_it_fills_best() -> None:
+    there = Desk(cluster(8, 4, 2), job("a", max=8), job("b", 1, max=8), job("c", 2, max=8))
+    there.resize(a=2, b=4, c=8)
+    assert (there.by_node("a"), there.by_node("b"), there.by_node("c")) == ({"n2": 2}, {"n1": 4}, {"n0": 8})
+
+
+def test_a_job_too_large_for_any_node_fills_the_largest_and_the_rest_fits_best() -> None:
+    there = Desk(cluster(3, 8, 2, 4, 8), job("a", max=32))
+    there.resize(a=18)
+    assert there.by_node("a") == {"n1": 8, "n2": 2, "n4": 8}
+
+
+def test_a_job_that_does_not_fit_gets_a_size_that_it_allows_or_nothing() -> None:
+    there = Desk(cluster(4, 3), job("a", min=2, max=12, step=3), job("b", 1, min=3, max=3), job("c", 2, max=1))
+    assert there.resize(a=11) == {"a": 5}
+    assert there.resize(b=3, c=1) == {"b": 0, "c": 1}
+    assert there.resize(a=8) == {"a": 5}
+
+
+def test_workers_with_several_gpus_are_whole_on_one_node() -> None:
+    there = Desk(cluster(3, 5, 4), job("a", max=8, milli=2 * WHOLE), job("b", 1, max=8, milli=3 * WHOLE))
+    assert there.resize(a=4) == {"a": 4}
+    assert there.by_node("a") == {"n1": 2, "n2": 2}
+    assert all(len(devices) == 2 for _, devices in there.places("a").values())
+    assert there.resize(b=2) == {"b": 1}
+    assert there.by_node("b") == {"n0": 1}
+
+
+def test_mixed_nodes_give_each_job_its_type() -> None:
+    there = Desk(
+        machines(node("n0", {"v100": 2, "a100": 4}), node("n1", {"a100": 2, "v100": 4})),
+        job("a", max=8),
+        job("b", 1, max=8),
+    )
+    there.resize({"a": "a100", "b": "v100"}, a=4, b=4)
+    assert (there.by_node("a"), there.by_node("b")) == ({"n0": 4}, {"n1": 4})
+    there.resize({"a": "a100", "b": "v100"}, a=6, b=6)
+    type_of = there.world.inventory.type_of
+    for name, kind in (("a", "a100"), ("b", "v100")):
+        devices = [device for _, devices in there.places(name).values() for device in devices]
+        assert set(type_of[devices]) == {there.world.inventory.types.find(kind)}
+
+
+def test_cores_and_memory_of_a_node_limit_its_workers() -> None:
+    there = Desk(
+        machines(node("n0", 8, cpu=3000), node("n1", 8, memory=200), node("n2", {"v100": 4, "a100": 4}, cpu=4000)),
+        job("a", max=16, cpu=1000, memory=100),
+        job("b", 1, max=8, cpu=1000),
+    )
+    assert there.resize(a=16) == {"a": 9}
+    assert there.by_node("a") == {"n0": 3, "n1": 2, "n2": 4}
+    # Cores are the node's, whatever the type.
+    assert there.resize("a100", b=1) == {"b": 0}
+    there.resize(a=0)
+    assert there.resize("a100", b=5) == {"b": 4}
+    assert there.resize(a=9) == {"a": 5}
+
+
+def test_cordoned_broken_and_foreign_devices_are_left_alone() -> None:
+    there = Desk(cluster(4, 4, 4), job("a", max=12))
+    inventory = there.world.inventory
+    inventory.set_cordoned(0, True)
+    inventory.healthy[4] = False
+    inventory.foreign[5] = 1
+    inventory.set_lost(2)
+    assert there.resize(a=12) == {"a": 2}
+    assert there.places("a") == {0: ("n1", (6,)), 1: ("n1", (7,))}
+
+
+# --- topology -------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_stays_within_one_rack_if_one_holds_it() -> None:
+    there = Desk(
+        machines(node("n0", 8, "r1"), node("n1", 2, "r2"), node("n2", 8, "r2"), node("n3", 4, "r1")),
+        job("a", max=16),
+    )
+    there.resize(a=10)
+    assert there.by_node("a") == {"n1": 2, "n2": 8}  # r2 holds it with nothing to spare
+
+
+def test_of_the_racks_that_hold_a_job_that_with_fewest_nodes_is_taken() -> None:
+    small = [node(f"s{i}", 2, "small") for i in range(5)]
+    there = Desk(machines(*small, node("l0", 8, "large"), node("l1", 8, "large")), job("a", max=16))
+    there.resize(a=10)
+    assert there.by_node("a") == {"l0": 8, "l1": 2}
+
+
+def test_a_job_stays_within_one_zone_if_no_rack_holds_it() -> None:
+    there = Desk(
+        machines(
+            node("n0", 4, "r1", "east"),
+            node("n1", 4, "r1", "west"),
+            node("n2", 4, "r2", "east"),
+            node("n3", 3, "r2", "west"),
+        ),
+        job("a", max=16),
+    )
+    there.resize(a=7)
+    assert there.by_node("a") == {"n1": 4, "n3": 3}
+    there.resize(a=0)
+    there.resize(a=8)
+    assert there.by_node("a") == {"n0": 4, "n2": 4}
+
+
+def test_a_growing_job_stays_in_its_rack() -> None:
+    there = Desk(
+        machines(node("n0", 2, "r1"), node("n1", 8, "r2"), node("n2", 4, "r1"), node("n3", 4, "r1")),
+        job("a", max=16),
+        job("b", 1, max=16),
+    )
+    there.resize(b=8)
+    there.resize(a=2)
+    there.resize(b=0)
+    there.resize(a=9)  # n1 and n0 alone would do, in two racks
+    assert there.by_node("a") == {"n0": 2, "n2": 4, "n3": 3}
+
+
+def test_labels_of_kubernetes_are_known_too() -> None:
+    there = Desk(
+        machines(
+            *(Node.of(f"n{i}", {"v100": 2}, labels={"topology.kubernetes.io/zone": f"z{i % 2}"}) for i in range(4))
+        ),
+        job("a", max=16),
+    )
+    there.resize(a=4)
+    assert there.by_node("a") == {"n0": 2, "n2": 2}
+
+
+# --- sizes only -----------------------------------------------------------------------------------------------------
+
+
+def test_placement_can_be_left_to_the_backend() -> None:
+    there = Desk(
+        merged(machines(node("n0", 3, cpu=1), node("n1", 5), node("n2", 4, cordoned=True))), job("a", max=16, cpu=9000)
+    )
+    assert there.resize(a=8) == {"a": 8}
+    assert there.by_node("a") == {"*": 8}
+
+
+def test_an_empty_cluster_and_an_unknown_type_give_nothing() -> None:
+    there = Desk(Cluster(), job("a", max=4, gpu_types=("v100",)))
+    assert there.resize(a=4) == {"a": 0}
+    there = Desk(cluster(4), job("a", max=4, gpu_types=("v100", "tpu")))
+    assert there.resize("tpu", a=4) == {"a": 0}
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_nothing_to_place_changes_nothing(nodes: int) -> None:
+    there = Desk(cluster(*[4] * nodes), job("a", max=4))
+    plane = there.world.target.copy()
+    empty = np.zeros(0, np.int64)
+    assert len(there.packer.place(there.world, plane, empty, empty, empty)) == 0
+    assert isinstance(there.world, World)
+    assert (plane.owner == -1).all()

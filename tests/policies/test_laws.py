@@ -1,0 +1,360 @@
+"""Laws that every policy obeys whatever it is asked, with and without queues; then each policy's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from levada.core.decision import Decision
+from levada.core.reasons import Code
+from levada.core.snapshot import Snapshot
+from levada.kernels import choose_numba, choose_numpy, switch
+from levada.perf.model import remaining_s, speedups
+from levada.policies import registry
+from levada.policies.protocol import AnyPolicy
+from levada.policies.queued import queued
+from levada.policies.shares import Bounds
+from levada.policies.sizes import asked, largest
+from tests.strategies import Scene, scenes
+
+#: Policies that decide by node have laws of their own besides.
+BY_NODE = ("dragon", "dragon-compat")
+LAWFUL = [name for name in registry.names() if name not in BY_NODE]
+ELASTIC = ["elastic-fifo", "elastic-srjf", "elastic-tiresias", "ffdl", "afs-l"]
+#: AFS-L gives the first grant to the later of two equal jobs, by its rule.
+IN_SUBMISSION_ORDER = [name for name in LAWFUL if name != "afs-l"]
+
+ANY_SCENE = st.one_of(
+    scenes(),
+    scenes(odd=True),
+    scenes(types=3, odd=True),
+    scenes(with_queues=True),
+    scenes(types=2, odd=True, with_queues=True),
+)
+QUEUED_SCENE = st.one_of(scenes(with_queues=True), scenes(types=2, odd=True, with_queues=True, most_jobs=10))
+
+
+def each(names: list[str]) -> Iterator[str]:
+    """The names, one by one; the one that breaks a law is told. All share a scene: making it is what takes time."""
+    for name in names:
+        note(f"policy: {name}")
+        yield name
+
+
+def decide(policy: AnyPolicy, scene: Scene) -> Decision:
+    return policy.decide(scene.snap, scene.perf, policy.initial(7))[0]
+
+
+def used(snap: Snapshot, found: Decision) -> Any:
+    total = np.zeros(len(snap.capacity), np.int64)
+    runs = found.count > 0
+    np.add.at(total, found.type[runs], (found.count * snap.jobs.unit)[runs])
+    return total
+
+
+def free_for(snap: Snapshot, found: Decision) -> Any:
+    """Per job what is free of its type."""
+    return (snap.capacity - used(snap, found))[found.type]
+
+
+def as_bytes(found: Decision) -> bytes:
+    columns = (found.number, found.type, found.count, found.reason, found.evidence, np.array(found.wake_at))
+    return b"".join(column.tobytes() for column in columns)
+
+
+def check(scene: Scene, found: Decision) -> None:
+    """I2, I3 and I9 as far as a decision shows them."""
+    snap, jobs = scene.snap, scene.snap.jobs
+    runs = found.count > 0
+    assert found.number.tolist() == jobs.number.tolist()
+    assert (used(snap, found) <= snap.capacity).all()
+    assert (found.type[~runs] == -1).all()
+    assert (found.count >= 0).all()
+    assert snap.allowed[runs.nonzero()[0], found.type[runs]].all()
+    assert (found.count[runs] >= jobs.min[runs]).all()
+    assert (found.count[runs] <= jobs.max[runs]).all()
+    assert ((found.count - jobs.min)[runs] % jobs.step[runs] == 0).all()
+    assert (found.reason[runs] == Code.RUNS).all()
+    assert (found.reason[~runs] != Code.RUNS).all()
+    assert found.wake_at > snap.now
+
+
+@pytest.mark.parametrize("in_queues", [False, True], ids=["alone", "queued"])
+@given(scene=ANY_SCENE)
+def test_a_decision_is_sound(in_queues: bool, scene: Scene) -> None:
+    for name in each(LAWFUL):
+        policy = registry.make(name)
+        found = decide(queued(policy) if in_queues else policy, scene)
+        check(scene, found)
+
+
+@pytest.mark.parametrize("in_queues", [False, True], ids=["alone", "queued"])
+@given(scene=ANY_SCENE)
+@settings(max_examples=25)
+def test_same_input_same_output_in_both_kernels(in_queues: bool, scene: Scene) -> None:
+    for name in each(LAWFUL):
+        before = dict(switch._active)
+        answers = []
+        try:
+            for kernels in (choose_numpy, choose_numba, choose_numpy):
+                switch._active["choose"] = kernels
+                policy = registry.make(name)
+                answers.append(as_bytes(decide(queued(policy) if in_queues else policy, scene)))
+        finally:
+            switch._active.clear()
+            switch._active.update(before)
+        assert len(set(answers)) == 1
+
+
+@given(scene=scenes(types=2, odd=True, with_queues=True))
+@settings(max_examples=25)
+def test_a_decision_changes_nothing_it_was_given(scene: Scene) -> None:
+    for name in each(LAWFUL):
+        table, capacity = scene.world.table.copy(), scene.snap.capacity.copy()
+        decide(queued(registry.make(name)), scene)
+        decide(registry.make(name), scene)
+        assert (scene.world.table.ints == table.ints).all()
+        assert np.array_equal(scene.world.table.floats, table.floats, equal_nan=True)
+        assert (scene.snap.capacity == capacity).all()
+
+
+# --- reasons -------------------------------------------------------------------------------------------------------
+
+
+@given(scene=st.one_of(scenes(types=3, odd=True), scenes()))
+def test_reasons_are_true(scene: Scene) -> None:
+    for name in each(LAWFUL):
+        snap, found = scene.snap, decide(registry.make(name), scene)
+        size = asked(snap.jobs) if name == "tiresias" else snap.jobs.min
+        need = size * snap.jobs.unit
+        free = snap.capacity - used(snap, found)
+        for row in (found.count == 0).nonzero()[0]:
+            types = snap.allowed[row].nonzero()[0]
+            real = [kind for kind in types if snap.capacity[kind] > 0 or kind == 0]
+            match Code(int(found.reason[row])):
+                case Code.UNKNOWN_TYPE:
+                    assert not real
+                case Code.TOO_LARGE:
+                    assert all(snap.capacity[kind] < snap.jobs.min[row] * snap.jobs.unit[row] for kind in types)
+                    assert found.evidence[row] < snap.jobs.min[row]
+                case Code.CAPACITY:
+                    assert any(free[kind] < need[row] for kind in real)
+                case Code.NO_GAIN:
+                    kind = np.array(real)
+                    assert (speedups(scene.perf, snap.jobs.number[row], kind, snap.jobs.min[row]) <= 0).any()
+                case Code.UNKNOWN_SPEED:
+                    assert np.isnan(snap.jobs.steps[row])
+                case other:
+                    pytest.fail(f"{other} is no reason of this policy")
+
+
+# --- order ---------------------------------------------------------------------------------------------------------
+
+
+@given(scene=scenes(odd=True))
+def test_no_later_job_changes_what_an_earlier_one_gets(scene: Scene) -> None:
+    for name in each(["fifo", "srjf"]):
+        snap, jobs = scene.snap, scene.snap.jobs
+        order = np.arange(len(snap))
+        if name == "srjf":
+            kind = np.where(jobs.milli > 0, 1, 0)
+            order = np.argsort(remaining_s(scene.perf, jobs.number, kind, jobs.steps), kind="stable")
+        found = decide(registry.make(name), scene)
+        for length in range(len(order)):
+            first = np.sort(order[:length])
+            part = scene._replace(snap=snap.restricted(first, snap.capacity))
+            assert decide(registry.make(name), part).count.tolist() == found.count[first].tolist()
+
+
+@given(scene=scenes(odd=True, running=False))
+def test_equal_jobs_are_treated_in_submission_order(scene: Scene) -> None:
+    for name in each(IN_SUBMISSION_ORDER):
+        table, order = scene.world.table, scene.world.table.order
+        if len(order) < 2:
+            return
+        # The second job becomes the twin of the first, with the same curve.
+        keep = table.number[order[1]], table.submitted[order[1]]
+        table.ints[:, order[1]] = table.ints[:, order[0]]
+        table.floats[:, order[1]] = table.floats[:, order[0]]
+        table.preference[:, order[1]] = table.preference[:, order[0]]
+        table.number[order[1]], table.submitted[order[1]] = keep
+        twins = scene._replace(
+            snap=scene.world.snapshot(scene.snap.now), perf=Same(scene.perf, int(keep[0]), int(table.number[order[0]]))
+        )
+        count = decide(registry.make(name), twins).count
+        assert count[0] >= count[1]
+
+
+class Same:
+    """A model in which one job is as fast as another."""
+
+    def __init__(self, model: Any, job: int, twin: int) -> None:
+        self.model, self.job, self.twin = model, job, twin
+
+    def rates(self, jobs: Any, gpu_types: Any, sizes: Any) -> Any:
+        return self.model.rates(np.where(jobs == self.job, self.twin, jobs), gpu_types, sizes)
+
+    def speedups(self, jobs: Any, gpu_types: Any, sizes: Any) -> Any:
+        return self.model.speedups(np.where(jobs == self.job, self.twin, jobs), gpu_types, sizes)
+
+
+@given(scene=st.one_of(scenes(odd=True), scenes(types=3, odd=True)))
+def test_tiresias_gives_all_or_nothing(scene: Scene) -> None:
+    found = decide(registry.make("tiresias"), scene)
+    assert ((found.count == 0) | (found.count == asked(scene.snap.jobs))).all()
+
+
+# --- nothing idles -------------------------------------------------------------------------------------------------
+
+
+def gains(name: str, scene: Scene, row: int, found: Decision, free: int) -> bool:
+    """Whether the running job of *row* would be given more by its policy if it could have all that is free."""
+    jobs = scene.snap.jobs
+    step, unit = int(jobs.step[row]), int(jobs.unit[row])
+    room = int(largest(jobs)[row] - found.count[row]) // step
+    steps = room if unit == 0 else min(room, free // (step * unit))
+    if steps <= 0:
+        return False
+    if name in ("elastic-fifo", "elastic-srjf", "afs-l"):
+        return True
+    sizes = found.count[row] + np.arange(steps + 1) * step
+    speed = speedups(scene.perf, jobs.number[row], found.type[row], sizes)
+    return bool(speed[1] > speed[0]) if name == "elastic-tiresias" else bool(speed.max() > speed[0])
+
+
+@given(scene=st.one_of(scenes(odd=True), scenes(types=3, odd=True)))
+def test_no_gpu_idles_while_an_admitted_job_gains_from_it(scene: Scene) -> None:
+    for name in each(ELASTIC):
+        found = decide(registry.make(name), scene)
+        free = free_for(scene.snap, found)
+        for row in found.count.nonzero()[0]:
+            assert not gains(name, scene, int(row), found, int(free[row]))
+
+
+@given(scene=QUEUED_SCENE)
+def test_no_gpu_idles_that_a_queue_could_borrow(scene: Scene) -> None:
+    for name in each(ELASTIC):
+        snap, bounds = scene.snap, Bounds(scene.snap)
+        found = decide(queued(registry.make(name)), scene)
+        free = snap.capacity - used(snap, found)
+        own = own_use(snap, found)
+        for row in found.count.nonzero()[0]:
+            room = bounds.room(int(snap.jobs.queue[row]), own)
+            kind = found.type[row]
+            assert not gains(name, scene, int(row), found, int(min(free[kind], room[kind])))
+
+
+def own_use(snap: Snapshot, found: Decision) -> Any:
+    own = np.zeros((len(snap.queues.values), len(snap.capacity)), np.int64)
+    runs = found.count > 0
+    np.add.at(own, (snap.jobs.queue[runs], found.type[runs]), (found.count * snap.jobs.unit)[runs])
+    return own
+
+
+@given(scene=QUEUED_SCENE)
+def test_no_queue_goes_beyond_its_limit(scene: Scene) -> None:
+    """I13, for a queue and all above it; what nobody may touch now can only keep others out."""
+    for name in each(LAWFUL):
+        snap, bounds = scene.snap, Bounds(scene.snap)
+        own = own_use(snap, decide(queued(registry.make(name)), scene))
+        with_children = bounds.with_children(own)
+        assert (with_children <= np.maximum(bounds.most - bounds.outside, 0)).all()
+
+
+@given(scene=QUEUED_SCENE)
+def test_reasons_of_queues_are_true(scene: Scene) -> None:
+    for name in each(LAWFUL):
+        snap, bounds = scene.snap, Bounds(scene.snap)
+        found = decide(queued(registry.make(name)), scene)
+        own, free = own_use(snap, found), snap.capacity - used(snap, found)
+        for row in (found.count == 0).nonzero()[0]:
+            need = snap.jobs.min[row] * snap.jobs.unit[row]
+            types = snap.allowed[row].nonzero()[0]
+            queue = int(snap.jobs.queue[row])
+            match Code(int(found.reason[row])):
+                case Code.QUEUE_LIMIT:
+                    assert (bounds.room(queue, own, only_limits=True)[types] < need).any()
+                case Code.QUEUE_SHARE:
+                    assert (np.minimum(free, bounds.room(queue, own))[types] < need).any()
+
+
+# --- optimality ----------------------------------------------------------------------------------------------------
+
+
+@given(scene=scenes(odd=True, most_jobs=4, most_gpus=8))
+def test_ffdl_is_the_best_there_is(scene: Scene) -> None:
+    snap, jobs = scene.snap, scene.snap.jobs
+    found = decide(registry.make("ffdl"), scene)
+    kind = np.where(jobs.milli > 0, 1, 0)
+    for one in range(len(snap.capacity)):
+        rows = [row for row in found.count.nonzero()[0] if kind[row] == one]
+        sizes = [range(int(jobs.min[row]), int(jobs.max[row]) + 1, int(jobs.step[row])) for row in rows]
+        speed = {
+            (row, size): float(speedups(scene.perf, jobs.number[row], np.array(one), np.array(size)))
+            for row, options in zip(rows, sizes, strict=True)
+            for size in options
+        }
+        best = min(
+            (-sum(speed[row, size] for row, size in zip(rows, choice, strict=True)), choice[::-1])
+            for choice in product(*sizes)
+            if sum(size * int(jobs.unit[row]) for row, size in zip(rows, choice, strict=True)) <= snap.capacity[one]
+        )
+        assert tuple(int(found.count[row]) for row in rows) == best[1][::-1]
+
+
+@given(scene=scenes(most_jobs=6))
+def test_afs_l_is_as_its_paper_has_it(scene: Scene) -> None:
+    snap, jobs = scene.snap, scene.snap.jobs
+    found = decide(registry.make("afs-l"), scene)
+    kind = np.ones(len(snap), np.int64)
+    left = remaining_s(scene.perf, jobs.number, kind, jobs.steps)
+    expected = afs_l(
+        least=jobs.min.tolist(),
+        most=jobs.max.tolist(),
+        length=np.where(np.isnan(left), np.inf, left).tolist(),
+        speed=[speedups(scene.perf, number, np.array(1), np.arange(20)).tolist() for number in jobs.number],
+        gpus=int(snap.capacity[1:].sum()) // 1000,
+    )
+    assert found.count.tolist() == expected
+
+
+def afs_l(least: list[int], most: list[int], length: list[float], speed: list[list[float]], gpus: int) -> list[int]:
+    """AFS-L on one type with one GPU per worker, word by word."""
+    size = [0] * len(least)
+    contest = list(range(len(least)))
+
+    def after(job: int) -> int:
+        return size[job] + 1 if size[job] else least[job]
+
+    def divide(a: float, b: float) -> float:
+        if b == 0:
+            return float("nan") if a == 0 else float("inf") if a > 0 else float("-inf")
+        return a / b
+
+    def time(job: int) -> float:
+        return divide(length[job], speed[job][size[job]]) if size[job] else float("inf")
+
+    while True:
+        contest = [job for job in contest if size[job] < most[job] and after(job) - size[job] <= gpus]
+        if not gpus or not contest:
+            return size
+        winner = contest[0]
+        for rival in contest[1:]:
+            if not size[winner] and not size[rival]:
+                winner = rival if length[winner] >= length[rival] else winner
+                continue
+            short, long = (winner, rival) if time(winner) < time(rival) else (rival, winner)
+            rise_of_long = speed[long][after(long)] - speed[long][size[long]]
+            rise_of_short = speed[short][after(short)] - speed[short][size[short]]
+            long_wins = divide(rise_of_long, speed[long][after(long)]) > divide(
+                rise_of_short, speed[short][size[short]]
+            )
+            winner = long if long_wins else short
+        gpus -= after(winner) - size[winner]
+        size[winner] = after(winner)
