@@ -331,6 +331,43 @@ def test_minima_that_stand_in_the_way_of_the_usual_order():
     assert outcome(made)["scale_down"] == {"r": {"n2": 2}}
 
 
+def test_a_victim_that_turns_out_needless_stays():
+    # The older job's worker is asked first, but the wide one behind it frees enough alone.
+    jobs = [running("old", ["n2"], ["n2", "n1"]), running("wide", ["n2"], ["n2", "n1"], worker=group(1, gpu=2))]
+    made = case(
+        [node("n1", 3), node("n2", 3)],
+        running=jobs,
+        pending=[pending("j", 1, waited=31, worker=group(1, gpu=2))],
+    )
+    assert outcome(made, "dragon-compat")["scale_down"] == {"old": {"n1": 1}, "wide": {"n1": 1}}
+    assert outcome(made)["scale_down"] == {"wide": {"n1": 1}}
+
+
+def test_what_starts_now_is_not_there_for_those_who_wait_for_more():
+    # Two cores are free and one will be. The first job takes the free ones, so the second needs a victim.
+    pods = [{"node": "n1", "cpu": 1000, "terminating": True}]
+    made = case(
+        [node("n1", 8, cpu=6000)],
+        running=[running("r", ["n1"], ["n1"] * 2)],
+        pending=[pending("a", 1, waited=50), pending("j", 1, waited=40)],
+        other_pods=pods,
+    )
+    found = outcome(made)
+    assert admitted(found) == ["a"]
+    assert found["scale_down"] == {"r": {"n1": 1}}
+
+
+def test_growth_goes_on_where_only_the_minimum_of_another_could_help_the_head():
+    made = idle(
+        [node("n1", 5)],
+        running=[running("r", ["n1"], ["n1"] * 3, least=2, most=4)],
+        pending=[pending("j", 4, waited=100)],
+    )
+    found = outcome(made)
+    assert found["scale_down"] == {}
+    assert found["scale_up"] == {"r": {"n_added": 1, "workers": {"n1": 1}}}
+
+
 def test_a_second_starving_job_is_helped_where_the_first_cannot_be():
     made = crowded(pending=[pending("big", 4, waited=60), pending("j", 1, waited=50)])
     assert outcome(made)["scale_down"] == {"r": {"n1": 1}}
@@ -423,6 +460,13 @@ def test_a_hole_on_one_node_before_a_fresh_device_on_another():
     assert outcome(made)["admit"]["gpus"] == {"n2": {"aaa": 1}}
 
 
+def test_holes_for_all_before_the_smallest_hole_and_a_fresh_device():
+    nodes = [node("n1", 2, gpu_mem_mib=8192), node("n2", 2, gpu_mem_mib=8192)]
+    held = [share("aaa", "0.5"), share("bbb", "0.3", at="n2"), share("ccc", "0.3", at="n2")]
+    made = shares(nodes, pending=[pending("j", 2, worker=half())], other_sharepods=held)
+    assert outcome(made)["admit"]["gpus"] == {"n2": {"bbb": 1, "ccc": 1}}
+
+
 def test_d06_a_device_of_unknown_size_is_not_shared_by_those_who_ask_for_memory():
     made = shares([node("n1", 2)], pending=[pending("j", 2, worker=half())])
     assert both(made)["admit"]["gpus"] == {"n1": {"new": [1, 1]}}
@@ -505,6 +549,18 @@ def test_the_fewest_victims_go():
     jobs = [running("thin", ["n1"], ["n1"] * 3), running("wide", ["n2"], ["n2"] * 2, worker=group(1, gpu=2))]
     made = case([node("n1", 3), node("n2", 4)], running=jobs, priority_pods=[serving("srv", 2)])
     assert outcome(made)["scale_down"] == {"wide": {"n2": 1}}
+
+
+def test_fewer_victims_before_lonely_ones():
+    pair = running("pair", ["n2"], [("n2", "aaa"), ("n1", "bbb"), ("n1", "bbb")], worker=half())
+    big = group(1, gpu_request="0.7", gpu_mem="1")
+    one = running("one", ["n2"], [("n2", "ccc"), ("n2", "ddd")], worker=big)
+    full = group(1, gpu_request="0.5", gpu_mem="1")
+    rest = running("rest", ["n2"], [("n2", "aaa")], worker=full)
+    pod = serving("srv", gpu_request="0.6", gpu_mem="1")
+    nodes = [node("n1", 1, gpu_mem_mib=8192), node("n2", 3, gpu_mem_mib=8192)]
+    made = shares(nodes, running=[pair, one, rest], priority_pods=[pod])
+    assert outcome(made)["scale_down"] == {"one": {"n2": {"ddd": 1}}}
 
 
 def test_of_equal_jobs_the_oldest_shrinks_for_serving():

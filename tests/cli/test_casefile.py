@@ -112,7 +112,7 @@ def test_fault_of_a_job(fields: dict[str, Any], line: str) -> None:
         ({"optoins": {}}, "optoins: unknown field; did you mean options?"),
         ({"pairs": [{"jobs": ["A", "Z"], "throughput": {}}]}, "pairs[0].jobs[1]: 'Z' is not among jobs"),
         ({"pairs": [{"jobs": ["A", "A"], "throughput": {}}]}, "pairs[0].jobs: must be two different jobs"),
-        ({"queues": {"a": {}}}, "jobs[0].queue: 'default' is not among queues"),
+        ({"queues": {"a": {}}, "jobs": [{"id": "A", "queue": "b"}]}, "jobs[0].queue: 'b' is not among queues"),
         ({"queues": {"default": {"parent": "x"}}}, "queues.default.parent: 'x' is not among queues"),
         ({"queues": {"default": {"parent": "default"}}}, "queues.default.parent: must not lead back to the queue itself"),
     ],

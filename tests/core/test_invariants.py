@@ -134,6 +134,7 @@ PROPOSALS: dict[str, tuple[str, str, Callable[[], Draft], Callable[[], Draft]]] 
     "too many devices": ("I4", "whole", lambda: _whole((0, 0), (1, 1)), lambda: _whole((0, 0), (1, 1)).size("whole", 1, V100)),
     "another type's device": ("I4", "whole", lambda: _whole((0, 0), (1, 1)), lambda: _whole((0, 0), (1, 8))),
     "two devices for one worker": ("I4", "whole", lambda: _whole((0, 0), (1, 1)), lambda: _whole((0, 0), (0, 1)).size("whole", 2, V100)),
+    "one worker twice": ("I4", "whole", lambda: _whole((0, 0), (1, 4)), lambda: _whole((0, 0), (0, 4)).size("whole", 2, V100)),
     "worker on two nodes": ("I4", "pairs", lambda: _pairs((0, 2), (0, 3)), lambda: _pairs((0, 3), (0, 4))),
     "half a worker": ("I4", "pairs", lambda: _pairs((0, 2), (0, 3)), lambda: _pairs((0, 2), (1, 3)).size("pairs", 1, V100)),
     "worker below zero": ("I4", "whole", lambda: _whole((0, 0)), lambda: _whole((-1, 0))),
@@ -205,6 +206,17 @@ def test_what_was_there_before_a_node_closed_is_no_violation() -> None:
     inventory.foreign[8], inventory.foreign_gpu_memory[8], inventory.foreign_cpu[0] = 1000, 32000, 8000
     draft = scene.propose("whole", "part", "cores").give("whole", (1, 1))
     assert check(scene.world, draft.done()) == []
+
+
+def test_a_node_that_others_fill_may_keep_what_it_has_but_not_get_more() -> None:
+    scene = Scene().runs("cores", (0, 0), (1, 0), kind=CPU_TYPE).runs("whole", (0, 0))
+    scene.world.inventory.foreign_cpu[0] = 7000
+    draft = scene.propose("cores", "whole").give("cores", (0, 0), kind=CPU_TYPE)
+    assert check(scene.world, draft.done()) == []
+    draft.give("whole", (0, 0), (1, 1), (2, 2))
+    assert check(scene.world, draft.done()) == []  # no more than was there before
+    draft.give("whole", (0, 0), (1, 1), (2, 2), (3, 3))
+    assert scene.names(check(scene.world, draft.done())) == [("I12", "whole")]
 
 
 def test_a_size_out_of_range_may_stay_but_not_change() -> None:
@@ -428,12 +440,21 @@ def test_jobs_do_not_get_lost(submitted: int, ended: int) -> None:
     assert scene.names(check_state(scene.world, submitted=submitted, ended=ended)) == [("I11", "")]
 
 
+def test_a_job_that_cannot_be_found_by_its_number_is_caught() -> None:
+    scene = _busy()
+    slot = scene.slot("other")
+    scene.world.table.number[slot] = 77
+    found = check_state(scene.world, submitted=len(JOBS), ended=0)
+    assert [(each.rule, each.slot) for each in found] == [("I11", slot)]
+
+
 def test_a_job_on_its_way_may_hold_old_and_new() -> None:
     scene = _busy()
     table, slot = scene.world.table, scene.slot("whole")
     scene.put(scene.world.held, "whole", (0, 0), (1, 1), (1, 6))
-    table.phase[slot], table.op[slot], table.issued[slot] = Phase.RESIZING, OpKind.RESIZE, 1
-    assert check_state(scene.world, submitted=len(JOBS), ended=0) == []
+    for issued in (1, 0):  # under way, or without an answer and to be asked for again
+        table.phase[slot], table.op[slot], table.issued[slot] = Phase.RESIZING, OpKind.RESIZE, issued
+        assert check_state(scene.world, submitted=len(JOBS), ended=0) == []
     table.phase[slot], table.op[slot], table.issued[slot] = Phase.RUNNING, OpKind.NONE, 0
     assert scene.names(check_state(scene.world, submitted=len(JOBS), ended=0)) == [("I4", "whole")]
 

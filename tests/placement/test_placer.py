@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from levada.core.cluster import Cluster, Node, merged
+from levada.core.plane import INDEX
 from levada.core.types import WHOLE
 from levada.core.world import World
 from tests.builders import cluster, job
@@ -141,6 +142,20 @@ def test_what_others_took_meanwhile_is_not_taken_back() -> None:
     there.resize({"a": "a100"}, a=4, observe=False)
     there.resize(b=2, observe=False)
     assert there.resize(a=4, observe=False) == {"a": 2}
+
+
+def test_a_place_is_not_taken_back_if_another_worker_has_its_index_now() -> None:
+    there = Desk(cluster(2, 1), job("a", max=4))
+    there.resize(a=3)
+    slot, target = there.world.slot("a"), there.world.target
+    assert there.places("a")[2] == ("n1", (2,))
+    there.world.held.index[2] = 1  # as if worker 1 were on its way from n1 to n0
+    rows = there.world.places(target, slot)
+    there.world.clear_workers(target, slot)
+    there.world.put_workers(target, slot, rows[:, rows[INDEX] < 2])
+    there.world.table.count[slot] = 2
+    there.resize(a=3, observe=False)
+    assert sorted(there.places("a")) == [0, 1, 2]
 
 
 def test_places_that_are_free_at_once_come_first() -> None:

@@ -233,6 +233,24 @@ def test_room_that_nobody_takes_goes_back():
     assert story.sizes() == {"r": 3, "j": 1}
 
 
+def test_room_that_was_kept_stays_closed_until_the_decision_that_opens_it_counts():
+    story = Story(node("n1", 2), node("n2", 2))
+    story.submit(job("r", 0.0, 1, 2, desired=2), job("s", 0.0, 2, 2))
+    story.decide(0.0)
+    story.serve("srv", milli=1000)
+    story.decide(1.0)
+    assert [kept.node for kept in story.last.reservations] == [0]
+    # The pod comes back larger, and n2 has become free: it goes there, and n1 is not its any more.
+    story.finish("s")
+    story.serve("srv", milli=2000)
+    story.submit(job("j", 2.0, 1))
+    [bind] = story.decide(2.0).binds
+    assert bind.node == 1
+    assert story.sizes()["j"] == 0
+    story.decide(3.0)
+    assert story.where("j") == {"n1": 1}
+
+
 def test_a_pod_that_is_gone_before_its_room_is_ready_releases_it():
     story = crowded()
     story.serve("srv", milli=1000)

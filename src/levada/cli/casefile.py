@@ -29,6 +29,13 @@ class _Model(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
 
+def _named_sizes(value: Any) -> Any:
+    """Sizes as names: YAML reads 2 as a number where JSON can only write "2"."""
+    if not isinstance(value, dict):
+        return value
+    return {str(size) if type(size) is int else size: gain for size, gain in value.items()}
+
+
 class CaseJob(_Model):
     """One job. Counts are workers."""
 
@@ -57,7 +64,9 @@ class CaseJob(_Model):
     remaining_s: NotNegative | None = Field(default=None, description="On one GPU.")
     steps_left: NotNegative | None = None
     deadline_s: Finite | None = Field(default=None, description="Seconds from now.")
-    speedup: dict[str, Finite] | None = Field(default=None, description="By number of workers.")
+    speedup: Annotated[
+        dict[str, Finite] | None, BeforeValidator(_named_sizes, json_schema_input_type=dict[str, float] | None)
+    ] = Field(default=None, description="By number of workers.")
     throughput: dict[GpuType, NotNegative] | None = Field(
         default=None, description="Steps per second of the whole job at its scale_factor, by GPU type; 0: cannot run."
     )
@@ -209,7 +218,7 @@ def _job_faults(case: Case) -> list[Fault]:
     for i, job in enumerate(case.jobs):
         if case.entities and job.entity is not None and job.entity not in case.entities:
             faults.append(Fault(f"jobs[{i}].entity", f"{job.entity!r} is not among entities"))
-        if case.queues and job.queue not in case.queues:
+        if case.queues and job.queue not in (*case.queues, CaseJob.model_fields["queue"].default):
             faults.append(Fault(f"jobs[{i}].queue", f"{job.queue!r} is not among queues"))
     for i, pair in enumerate(case.pairs):
         if pair.jobs[0] == pair.jobs[1]:

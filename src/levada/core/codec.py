@@ -15,7 +15,7 @@ from levada.core.events import Event
 #: Grows when the meaning of an event changes; a log of a newer version is refused.
 SCHEMA_VERSION = 1
 
-#: Numbers and truths; anything else in a column would be a pointer, or a way to make us run code.
+#: Numbers and truths. Objects would be written as their addresses.
 _DTYPES = frozenset(np.dtype(kind).str for kind in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"))
 
 

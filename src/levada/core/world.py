@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from levada.core import places
 from levada.core.batch import DEFAULTS, JobBatch
 from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.grant import Grant, WorkerPlace
@@ -18,7 +19,7 @@ from levada.core.inventory import UNLIMITED, Inventory
 from levada.core.job import Phase
 from levada.core.jobtable import JobTable
 from levada.core.names import Names
-from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
+from levada.core.plane import DEVICE, INDEX, MILLI, NODE, SLOT, Plane
 from levada.core.queue import Queue, QueueTree
 from levada.core.reasons import Code
 from levada.core.snapshot import Snapshot
@@ -143,32 +144,18 @@ class World:
 
     def put_workers(self, plane: Plane, slot: int, rows: Ints) -> None:
         """Adds places of one job to *plane*; columns as in `Plane.rows`, whole devices by one row each."""
-        whole = rows[MILLI] == WHOLE
-        plane.owner[rows[DEVICE][whole]] = slot
-        plane.index[rows[DEVICE][whole]] = rows[INDEX][whole]
-        if not whole.all():
-            plane.add_rows(rows[:, ~whole])
-        self._charge(plane, slot, rows, +1)
+        mine = rows.copy()
+        mine[SLOT] = slot
+        places.put(self.table, plane, mine)
 
-    def clear_workers(self, plane: Plane, slot: int) -> None:
-        """Takes all places of one job off *plane*."""
-        rows = self.places(plane, slot)
-        if not rows.shape[1]:
-            return
-        plane.owner[rows[DEVICE][rows[MILLI] == WHOLE]] = FREE
-        mine = plane.rows[SLOT] == slot
-        if mine.any():
-            plane.drop_rows(mine)
-        self._charge(plane, slot, rows, -1)
+    def clear_workers(self, plane: Plane, slots: Ints | int) -> None:
+        """Takes all places of these jobs off *plane*."""
+        places.clear(self.table, self.inventory, plane, slots)
 
-    def _charge(self, plane: Plane, slot: int, rows: Ints, sign: int) -> None:
-        table = self.table
-        # A worker with several whole devices has a row for each, but takes its cores once (on each node it is on:
-        # while it moves it is on two).
-        _, once = np.unique(rows[[INDEX, NODE]], axis=1, return_index=True)
-        index, node = rows[INDEX][once], rows[NODE][once]
-        np.add.at(plane.cpu, node, sign * np.where(index >= 0, table.cpu[slot], table.server_cpu[slot]))
-        np.add.at(plane.memory, node, sign * np.where(index >= 0, table.memory[slot], table.server_memory[slot]))
+    def replace_workers(self, plane: Plane, slots: Ints, rows: Ints) -> None:
+        """On *plane* these jobs have the places in *rows* and no others."""
+        self.clear_workers(plane, slots)
+        places.put(self.table, plane, rows)
 
     def use_of(self, plane: Plane) -> tuple[Ints, Ints]:
         """Per node the cores and memory that all places on *plane* add up to, counted anew."""
@@ -183,13 +170,7 @@ class World:
 
     def places(self, plane: Plane, slot: int) -> Ints:
         """All places of one job on *plane*, with a row for each whole device too, by (index, device)."""
-        devices = plane.devices_of(slot)
-        whole = np.zeros((6, len(devices)), np.int64)
-        whole[SLOT] = slot
-        whole[INDEX] = plane.index[devices]
-        whole[NODE] = self.inventory.node_of[devices]
-        whole[DEVICE] = devices
-        whole[MILLI] = WHOLE
+        whole = places.whole_devices(self.inventory, plane, plane.devices_of(slot))
         rows = np.concatenate([whole, plane.rows_of(slot)], axis=1)
         return rows[:, np.lexsort((rows[DEVICE], rows[INDEX]))]
 
@@ -197,11 +178,11 @@ class World:
         """What a job has on *plane*, as an object."""
         rows = self.places(plane, slot)
         gpu_type = int(self.table.type[slot] if plane is self.target else self.table.held_type[slot])
-        places = []
+        found = []
         for index in np.unique(rows[INDEX]):
             mine = rows[:, rows[INDEX] == index]
             devices = tuple(self.inventory.device_id(int(d)) for d in mine[DEVICE] if d >= 0)
-            places.append(
+            found.append(
                 WorkerPlace(
                     index=int(index) if index >= 0 else int(-1 - index),
                     node=self.inventory.nodes[int(mine[NODE][0])],
@@ -211,8 +192,8 @@ class World:
             )
         return Grant(
             gpu_type=self.inventory.types[gpu_type] if gpu_type >= 0 else "",
-            workers=sum(place.group == "worker" for place in places),
-            places=tuple(places),
+            workers=sum(place.group == "worker" for place in found),
+            places=tuple(found),
         )
 
     # --- views --------------------------------------------------------------------------------------------------

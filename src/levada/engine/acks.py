@@ -52,6 +52,7 @@ def running(state: State, event: Running) -> None:
     table.resized[slots] = table.reported[slots] = state.now
     table.observed[slots] = table.held[slots]
     table.phase[slots] = Phase.RUNNING
+    state.alarm(state.now + float((table.time_limit[slots] - table.running_s[slots]).min()))
     table.failures[slots] = table.unsure[slots] = 0
     _done(state, slots)
     state.say(slots, Code.RUNS)
@@ -132,8 +133,7 @@ def _count_failure(state: State, slots: Ints) -> None:
     table = state.world.table
     table.failures[slots] += 1
     for slot in slots:
-        pause = state.backoff(int(table.number[slot]), int(table.failures[slot]))
-        table.retry_at[slot] = state.now + pause
+        state.pause(int(slot), state.backoff(int(table.number[slot]), int(table.failures[slot])))
     state.say(slots, Code.BACKOFF, table.failures[slots])
 
 

@@ -49,7 +49,10 @@ def judge_feasibility(state: State, slots: Ints) -> None:
     present = _present_types(world)
     for shape in range(distinct.shape[1]):
         mine = (which == shape).nonzero()[0]
-        workers = _most_workers(world, distinct[:, shape])
+        key = tuple(distinct[:, shape].tolist())
+        workers = state.most_workers.get(key)
+        if workers is None or len(workers) != len(present):
+            workers = state.most_workers[key] = _most_workers(world, distinct[:, shape])
         allowed = table.preference[:, slots[mine]] != NOT_ALLOWED
         exists[mine] = (allowed & present[:, None]).any(axis=0)
         most[mine] = np.where(allowed, workers[:, None], 0).max(axis=0)

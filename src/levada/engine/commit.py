@@ -14,7 +14,6 @@ from levada.core.job import Phase
 from levada.core.plane import SLOT
 from levada.core.reasons import Code
 from levada.core.types import Ints
-from levada.engine.holdings import replace
 from levada.engine.operations import plan_operations
 from levada.engine.state import State
 from levada.engine.tidy import tidy, workers_on
@@ -46,7 +45,7 @@ def commit(state: State, placer: Placer, decision: Decision, in_view: Ints) -> N
     _accept(state, decision, rows[keep], slots[keep], proposal, reached)
     for slot in aside:
         table = state.world.table
-        table.retry_at[slot] = state.now + state.backoff(int(table.number[slot]), 1)
+        state.pause(slot, state.backoff(int(table.number[slot]), 1))
         if table.phase[slot] == Phase.PENDING:
             state.say(np.array([slot]), Code.REJECTED)
 
@@ -103,7 +102,7 @@ def _propose(state: State, placer: Placer, decision: Decision, rows: Ints, slots
         slot_of[rows[said]] = slots[said]
         places = decision.places.astype(np.int64)
         places[SLOT] = slot_of[places[SLOT]]
-        replace(state, plane, slots[said], places[:, places[SLOT] >= 0])
+        world.replace_workers(plane, slots[said], places[:, places[SLOT] >= 0])
         differs &= ~said
     at = differs.nonzero()[0]
     if len(at):

@@ -35,7 +35,7 @@ def stopped(state: State, slots: Ints) -> None:
     _say_why(state, slots[intent == Intent.WAIT])
     for slot in slots[table.failures[slots] > 0]:
         pause = state.backoff(int(table.number[slot]), int(table.failures[slot]))
-        table.retry_at[slot] = max(float(table.retry_at[slot]), state.now + pause)
+        state.pause(int(slot), max(float(table.retry_at[slot]) - state.now, pause))
     suspended = slots[intent == Intent.SUSPEND]
     table.phase[suspended] = Phase.SUSPENDED
     state.say(suspended, Code.SUSPENDED)
@@ -63,8 +63,7 @@ def end(state: State, slots: Ints, phase: Phase, code: Code) -> None:
         return
     world, table = state.world, state.world.table
     state.account(slots)
-    for slot in slots:
-        world.clear_workers(world.target, int(slot))
+    world.clear_workers(world.target, slots)
     confirm(state, slots)
     release(state, slots, everything=True)
     numbers = table.number[slots].copy()
@@ -85,6 +84,8 @@ def end(state: State, slots: Ints, phase: Phase, code: Code) -> None:
             moves=table.moves[slots].copy(),
         )
     )
+    if hasattr(state.perf, "unbind"):
+        state.perf.unbind(numbers)
     world.remove_jobs(slots)
     state.ended += len(slots)
     state.dirty = True
@@ -94,8 +95,10 @@ def end(state: State, slots: Ints, phase: Phase, code: Code) -> None:
 def _tell_dependents(state: State, numbers: Ints, phase: Phase) -> None:
     table = state.world.table
     for number in numbers:
-        after = np.array(state.dependents.pop(int(number), []), np.int64)
-        slots = state.active_slots(after)
+        after = state.dependents.pop(int(number), None)
+        if after is None:
+            continue
+        slots = state.active_slots(np.array(after, np.int64))
         if phase is Phase.SUCCEEDED:
             table.waits_for[slots] -= 1
             state.touch(slots)

@@ -20,6 +20,7 @@ from levada.core.types import Ints
 from levada.core.world import World
 from levada.engine import acks, foreign, jobs, nodes
 from levada.engine.admit import admitted, judge_feasibility
+from levada.engine.alarms import ring
 from levada.engine.commit import Rejected, commit
 from levada.engine.explain import Explanation, explain
 from levada.engine.guards import guarded
@@ -67,10 +68,10 @@ class Engine:
             state.revision += 1
             state.now = max(state.now, event.at)
             _HANDLERS[type(event)](self, event)
-        acks.overdue(state)
-        foreign.expire_overdue(state)
-        jobs.time_limits(state)
-        issue(state)
+        ring(state)
+        if state.may_issue:
+            state.may_issue = False
+            issue(state)
         self._decide_if_due()
         self._tell_wake()
         commands, state.commands = state.commands, []
@@ -81,18 +82,12 @@ class Engine:
     def _due_at(self) -> float:
         """When the next decision is due; infinite when nothing asks for one."""
         state = self.state
-        asks = state.now if state.dirty else min(state.policy_wake, state.guard_wake, self._next_retry())
+        asks = state.now if state.dirty else min(state.policy_wake, state.guard_wake)
         if asks == math.inf:
             return math.inf
         earliest = max(asks, state.last_decided + state.options.rate_limit_s, state.next_try)
         grid = state.policy.cadence.grid_s
         return math.ceil(earliest / grid) * grid if grid > 0 else earliest
-
-    def _next_retry(self) -> float:
-        """When the first pause ends that the last decision still saw."""
-        retry_at = self.state.world.table.retry_at
-        paused = self.state.where(retry_at > self.state.last_decided)
-        return float(retry_at[paused].min(initial=math.inf))
 
     def _decide_if_due(self) -> None:
         state = self.state
@@ -170,17 +165,9 @@ class Engine:
         state.dirty = True
 
     def _tell_wake(self) -> None:
-        state, table = self.state, self.state.world.table
-        times = [foreign.next_expiry(state)]
-        if state.deciding is None:
-            times.append(self._due_at())
-        times.append(float(table.op_deadline[state.where(table.issued > 0)].min(initial=math.inf)))
-        times.append(float(table.retry_at[state.where(table.retry_at > state.now)].min(initial=math.inf)))
-        limited = state.where((table.time_limit < np.inf) & (table.observed > 0))
-        if len(limited):
-            left = table.time_limit[limited] - table.running_s[limited] - (state.now - table.since[limited])
-            times.append(state.now + float(left.min()))
-        wake = min(times)
+        state = self.state
+        due = self._due_at() if state.deciding is None else math.inf
+        wake = min(due, state.next_alarm, foreign.next_expiry(state))
         if state.told_wake <= state.now:
             state.told_wake = math.inf  # that one has come
         if wake == state.told_wake:

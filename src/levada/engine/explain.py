@@ -8,9 +8,9 @@ import numpy as np
 from levada.core.inventory import UNLIMITED
 from levada.core.job import Phase
 from levada.core.jobtable import NOT_ALLOWED
-from levada.core.plane import NODE
+from levada.core.plane import FREE, NODE
 from levada.core.reasons import Code, Reason, reason
-from levada.core.types import WHOLE
+from levada.core.types import WHOLE, Ints
 from levada.engine.state import State
 
 
@@ -67,21 +67,19 @@ def _would_help(state: State, slot: int) -> list[str]:
     world, table = state.world, state.world.table
     code = Code(int(table.reason[slot]))
     least, unit = int(table.min[slot]), int(table.units()[slot])
-    what = "GPU" if table.milli[slot] > 0 else "core"
     if code in (Code.CAPACITY, Code.PREEMPTED, Code.NEW, Code.FRAGMENTED, Code.RESERVED, Code.REJECTED):
-        free = _free(state)
+        free = _free(state, whole=table.milli[slot] >= WHOLE)
         sentences = []
         for kind in np.argsort(table.preference[:, slot], kind="stable"):
             if table.preference[kind, slot] == NOT_ALLOWED or free[kind] >= UNLIMITED:
                 continue
             short = least * unit - int(free[kind])
-            name = world.inventory.types[int(kind)]
+            name = f"{world.inventory.types[int(kind)]} GPU" if table.milli[slot] > 0 else "core"
             if short > 0:
-                sentences.append(
-                    f"{_amount(short, what)} more of {name} free ({_amount(int(free[kind]), what)} is now)."
-                )
+                more = f"{short / WHOLE:g} more {name}{'' if short == WHOLE else 's'}"
+                sentences.append(f"{more} ({free[kind] / WHOLE:g} free now).")
             elif code is Code.FRAGMENTED:
-                sentences.append(f"Room for its workers in one piece on {name}; enough is free in all.")
+                sentences.append(f"{name}s in one piece; enough are free in all.")
         return sentences
     if code is Code.TOO_LARGE:
         return [f"A minimum of at most {int(table.evidence[slot])} workers, or more or larger nodes."]
@@ -99,13 +97,11 @@ def _would_help(state: State, slot: int) -> list[str]:
     return []
 
 
-def _free(state: State) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """Per type what nobody should have at present."""
-    nobody = np.zeros(state.world.table.capacity, bool)
-    return state.world.capacity_for(nobody)
-
-
-def _amount(milli: int, what: str) -> str:
-    number = milli / WHOLE
-    text = f"{number:g} {what}"
-    return text if number == 1 else text + "s"
+def _free(state: State, *, whole: bool) -> Ints:
+    """Per type what nobody should have at present; with *whole*, scraps of cut-up devices do not count."""
+    world = state.world
+    free = world.capacity_for(np.zeros(world.table.capacity, bool))
+    if whole:
+        open_now = (world.target.owner == FREE) & (world.inventory.free_milli() == WHOLE)
+        free[1:] = np.bincount(world.inventory.type_of[open_now], minlength=len(free))[1:] * WHOLE
+    return free

@@ -72,6 +72,7 @@ def _forget(state: State, name: str) -> None:
 def recount(state: State) -> None:
     """Counts per node and device anew what others use and what is kept for them."""
     inventory = state.world.inventory
+    state.may_issue = True
     for column in ("foreign_cpu", "foreign_memory", "reserved_cpu", "reserved_memory"):
         getattr(inventory, column)[:] = 0
     for column in ("foreign", "foreign_gpu_memory", "reserved", "reserved_gpu_memory"):

@@ -45,6 +45,6 @@ def _ends_soon(state: State, slots: Ints, asked: Bools) -> Bools:
     numbers, held = table.number[chosen], table.held[chosen]
     rates = state.perf.rates(numbers, table.held_type[chosen], held)
     left = table.steps[chosen] - table.steps_done[chosen]
-    cost = np.array([state.perf.restart_cost_s(int(n), int(h), int(h) + 1) for n, h in zip(numbers, held, strict=True)])
+    cost = state.perf.restart_costs_s(numbers, held, held + 1)
     soon[rows] = (rates > 0) & (left <= rates * cost * state.options.payback)
     return soon

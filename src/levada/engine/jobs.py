@@ -147,6 +147,7 @@ def workers_seen(state: State, event: WorkersStarted | WorkersStopped) -> None:
     slots, rows = state.current(event.number, event.generation)
     state.account(slots)
     table.observed[slots] = np.clip(event.running[rows], 0, table.held[slots])
+    state.alarm(state.now + float((table.time_limit[slots] - table.running_s[slots]).min(initial=np.inf)))
 
 
 def workers_failed(state: State, event: WorkersFailed) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.inventory import UNLIMITED
+from levada.core.places import once_per_worker, whole_devices
 from levada.core.plane import DEVICE, FREE, GPU_MEMORY, INDEX, MILLI, NODE, SHARED, SLOT
 from levada.core.types import WHOLE, Bools, Ints
-from levada.engine.holdings import added_places, once_per_worker, whole_devices, with_rows
+from levada.engine.holdings import added_places, with_rows
 from levada.engine.state import State
 from levada.kernels.state import changes
 
@@ -56,7 +57,7 @@ def _added(state: State, slots: Ints) -> Ints:
     plain = state.flags(slots)
     plain[special] = False
     devices, _ = changes(world.target.owner, world.held.owner, plain)
-    whole = whole_devices(state, world.target, devices)
+    whole = whole_devices(world.inventory, world.target, devices)
     return np.concatenate([whole, *(added_places(state, int(slot)) for slot in special)], axis=1)
 
 

@@ -36,9 +36,7 @@ def lose_workers(state: State, slot: int, indices: Ints, nodes: Ints, why: Code)
         return
     gone = {(int(index), int(node)) for index, node in zip(indices, nodes, strict=True)}
     rows = rows[:, [(index, node) not in gone for index, node in rows[[INDEX, NODE]].T.tolist()]]
-    world.clear_workers(world.held, slot)
-    if rows.shape[1]:
-        world.put_workers(world.held, slot, rows)
+    world.replace_workers(world.held, np.array([slot]), rows)
     workers = np.unique(rows[INDEX][rows[INDEX] >= 0])
     table.held[slot] = len(workers)
     table.observed[slot] = min(int(table.observed[slot]), len(workers))
@@ -75,7 +73,7 @@ def restart(state: State, slot: int, why: Code) -> None:
     if intent is Intent.WAIT and why is Code.RESTARTING:
         if table.restarts[slot] < table.retries[slot]:
             table.restarts[slot] += 1
-            table.retry_at[slot] = state.now + state.backoff(int(table.number[slot]), int(table.restarts[slot]))
+            state.pause(slot, state.backoff(int(table.number[slot]), int(table.restarts[slot])))
         else:
             intent = Intent.FAIL
     state.wants_stop(one, intent)

@@ -72,5 +72,6 @@ def _at(flags: Bools, where: Ints) -> Bools:
 
 def _after(state: State) -> None:
     withdraw_targets(state)
+    state.most_workers.clear()
     judge_feasibility(state, state.living())
     state.dirty = True

@@ -35,6 +35,7 @@ def plan_operations(state: State, slots: Ints) -> None:
     table.op[slots] = np.select(
         [has & ~gets, gets & starts, gets & has & resizes], [OpKind.STOP, OpKind.START, OpKind.RESIZE], OpKind.NONE
     )
+    state.may_issue |= bool(table.op[slots].any())
 
 
 def issue(state: State) -> None:
@@ -110,6 +111,7 @@ def _send(state: State, slots: Ints) -> None:
     table.generation[slots] += 1
     table.issued[slots] = 1
     table.op_deadline[slots] = state.now + state.options.op_timeout_s
+    state.alarm(state.now + state.options.op_timeout_s)
     plan = _plan(state, slots, op)
     resized = slots[op == OpKind.RESIZE]
     table.resizes[resized] += 1
@@ -129,9 +131,7 @@ def _plan(state: State, slots: Ints, op: Ints) -> Plan:
     world, table = state.world, state.world.table
     stops = op == OpKind.STOP
     adds, drops = changes(world.target.owner, world.held.owner, state.flags(slots[~stops]))
-    all_of_it = state.flags(slots[stops])
-    emptied = ((world.held.owner >= 0) & all_of_it[world.held.owner]).nonzero()[0]
-    drops = np.concatenate([drops, emptied])
+    drops = np.concatenate([drops, world.held.devices_of(slots[stops])])
     row_of = np.full(table.capacity, -1, np.int64)
     row_of[slots] = np.arange(len(slots))
     return Plan(

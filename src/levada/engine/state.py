@@ -84,6 +84,11 @@ class State:
         #: When time alone could change the answer, as the policy said.
         self.policy_wake = math.inf
         self.guard_wake = math.inf
+        #: No deadline, pause or time limit of a job ends before this; `alarms.ring` looks what has come.
+        self.next_alarm = math.inf
+        #: Some operation may be able to go out that could not before.
+        self.may_issue = False
+        self.last_rung = -math.inf
         #: What the shell was last told.
         self.told_wake = math.inf
         self.reservations: dict[str, Reservation] = {}
@@ -93,6 +98,8 @@ class State:
         self.dependents: dict[int, list[int]] = {}
         #: Rows that operations under way have claimed, by job number; whole devices are marked in the held plane.
         self.claimed_rows: dict[int, Ints] = {}
+        #: How many workers of a shape an empty cluster could hold, per type; forgotten when the cluster changes.
+        self.most_workers: dict[tuple[int, ...], Ints] = {}
         self.submitted = 0
         self.ended = 0
         self.commands: list[Command] = []
@@ -108,6 +115,15 @@ class State:
         """Brings the times of these jobs up to now; call it before what they are seen to do changes."""
         table = self.world.table
         accrue(table.ints, table.floats, slots, self.now, _ACCRUE_COLUMNS)
+
+    def alarm(self, at: float) -> None:
+        """Something is due at that time, unless it is settled before."""
+        self.next_alarm = min(self.next_alarm, at)
+
+    def pause(self, slot: int, seconds: float) -> None:
+        """No decision is about the job, and no operation on it goes out, for so long."""
+        self.world.table.retry_at[slot] = self.now + seconds
+        self.alarm(self.now + seconds)
 
     def say(self, slots: Ints, code: Code, evidence: int | Ints = 0) -> None:
         """Gives these jobs a reason."""
@@ -151,8 +167,7 @@ class State:
     def wants_stop(self, slots: Ints, intent: Intent) -> None:
         """These jobs shall hold nothing, and *intent* follows when they do."""
         table = self.world.table
-        for slot in slots:
-            self.world.clear_workers(self.world.target, int(slot))
+        self.world.clear_workers(self.world.target, slots)
         table.count[slots] = 0
         table.type[slots] = -1
         table.intent[slots] = intent
@@ -181,5 +196,5 @@ class State:
         twin.prices, twin.reservations = dict(self.prices), dict(self.reservations)
         twin.foreign_places, twin.claimed_rows = dict(self.foreign_places), dict(self.claimed_rows)
         twin.dependents = {number: list(after) for number, after in self.dependents.items()}
-        twin.commands = list(self.commands)
+        twin.commands, twin.most_workers = list(self.commands), dict(self.most_workers)
         return twin

@@ -21,12 +21,8 @@ def revert_targets(state: State, slots: Ints) -> None:
     """
     world, table = state.world, state.world.table
     slots = _with_those_in_the_way(state, slots)
-    for slot in slots:
-        world.clear_workers(world.target, int(slot))
-    for slot in slots:
-        rows = world.places(world.held, int(slot))
-        if rows.shape[1]:
-            world.put_workers(world.target, int(slot), rows)
+    held = [world.places(world.held, int(slot)) for slot in slots]
+    world.replace_workers(world.target, slots, np.concatenate([*held, np.zeros((6, 0), np.int64)], axis=1))
     table.count[slots] = table.held[slots]
     table.type[slots] = table.held_type[slots]
     state.say(slots[table.held[slots] == 0], Code.NEW)

@@ -126,6 +126,24 @@ class Estimator:
         workload = int(self._bound.find(np.array(job)))
         return self._restarts.get((workload, kind), (self._expected_s(kind), 0.0))[0]
 
+    def restart_costs_s(self, jobs: Ints, old: Ints, new: Ints) -> Floats:
+        """`restart_cost_s` of many jobs at once; O(jobs + workloads)."""
+        jobs, old, new = np.broadcast_arrays(jobs, old, new)
+        workloads = self._bound.find(jobs)
+        cost = np.zeros(workloads.shape)
+        for kind, asked in (
+            (RestartKind.START, (old == 0) & (new > 0)),
+            (RestartKind.STOP, (old > 0) & (new == 0)),
+            (RestartKind.RESIZE, (old > 0) & (new > 0) & (old != new)),
+        ):
+            learned = {workload: mean for (workload, each), (mean, _) in self._restarts.items() if each == kind}
+            means = np.full(max(learned, default=-1) + 2, self._expected_s(kind))
+            means[list(learned)] = list(learned.values())
+            # Workloads that nothing was learned of answer with the last, expected value.
+            at = np.where((workloads >= 0) & (workloads < len(means) - 1), workloads, len(means) - 1)
+            cost = np.where(asked, means[at], cost)
+        return cost
+
     def known(self, jobs: Ints) -> Bools:
         """True where the job's workload was seen running, on any GPU type."""
         return np.asarray(self._ready().workloads.find(self._bound.find(jobs)) >= 0)

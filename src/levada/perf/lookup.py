@@ -40,6 +40,9 @@ class Lookup:
 
     def updated(self, keys: Ints, values: Ints) -> "Lookup":
         """This map with *keys* set to *values*; the last one counts when a key stands there twice."""
+        beyond = not self.keys.size or not keys.size or keys[0] > self.keys[-1]
+        if beyond and bool((keys[1:] > keys[:-1]).all()):
+            return Lookup(np.concatenate([self.keys, keys]), np.concatenate([self.values, values]))
         all_keys = np.concatenate([self.keys, keys])
         all_values = np.concatenate([self.values, values])
         order = np.argsort(all_keys, kind="stable")

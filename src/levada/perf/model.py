@@ -40,6 +40,9 @@ class ThroughputModel(Protocol):
         A move to other devices is a stop and a start: ask for both and add.
         """
 
+    def restart_costs_s(self, jobs: Ints, old: Ints, new: Ints) -> Floats:
+        """`restart_cost_s` of many jobs at once."""
+
     def known(self, jobs: Ints) -> Bools:
         """True where the model has any information on the job's speed."""
 
@@ -76,8 +79,8 @@ def remaining_s(model: ThroughputModel, jobs: Ints, gpu_types: Ints, steps_left:
 
 
 def gpu_fraction(milli: int) -> float:
-    """The part of a GPU's speed a worker gets: proportional below one whole GPU, 1 from there on.
+    """The part of its full speed a worker gets: proportional below one whole GPU, 1 from there on.
 
-    Workers with several GPUs are measured with all of them, so more than one GPU is no factor.
+    Workers with several GPUs are measured with all of them, and workers without any by themselves: no factor there.
     """
-    return min(max(milli, 0), 1000) / 1000
+    return min(milli, 1000) / 1000 if milli > 0 else 1.0

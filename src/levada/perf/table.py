@@ -133,6 +133,10 @@ class TableModel:
         """The one figure given, whatever the job; 0 when nothing changes."""
         return 0.0 if old == new else self._restart_s
 
+    def restart_costs_s(self, jobs: Ints, old: Ints, new: Ints) -> Floats:
+        """`restart_cost_s` of many jobs at once."""
+        return np.where(np.asarray(old) == np.asarray(new), 0.0, self._restart_s)
+
     def known(self, jobs: Ints) -> Bools:
         """True where the job has a speed-up table or a throughput."""
         return np.asarray(self._known[self._rows.find(jobs)])

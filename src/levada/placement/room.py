@@ -84,13 +84,9 @@ class Room:
     def best_part(self, nodes: Bools) -> int:
         """The node with the best device for one part, of those under *nodes*, some of which have room."""
         offers = nodes[self.node_of] & (self.fits > 0)
-        candidates = (offers & self.is_open).nonzero()[0]
-        # Idle devices are all alike: one is enough, on a node that has no better offer.
-        idle = offers & ~self.is_open
-        idle[np.isin(self.node_of, self.node_of[candidates])] = False
-        if idle.any():
-            candidates = np.append(candidates, idle.argmax())
-        return int(self.node_of[self._best_part(candidates)])
+        # Less is left over on any open device than on an idle one, and idle ones are all alike.
+        is_open = (offers & self.is_open).nonzero()[0]
+        return int(self.node_of[self._best_part(is_open) if len(is_open) else offers.argmax()])
 
     def _best_part(self, at: Ints) -> int:
         """Of the positions *at* that with the best device for the next part."""

@@ -80,6 +80,8 @@ class Board:
         self.mixed = len(inventory.types) > 2
         #: Whether a share must fit on a fresh device too. The original did not look.
         self.checks_fresh = True
+        #: Devices that are never fresh, even with nobody on them any more.
+        self.stays_open: Bools | None = None
         #: Whether shares go to the tightest device, or to the first where they fit.
         self.best_fit = True
         self.unknown_memory: Bools = inventory.gpu_memory >= UNLIMITED
@@ -199,6 +201,8 @@ class Board:
         """Per device how many shares fit."""
         milli, memory = self.milli[its], self.gpu_memory[its]
         fresh = milli == WHOLE
+        if self.stays_open is not None:
+            fresh &= ~self.stays_open[its]
         counts = milli // demand.milli
         if demand.gpu_memory:
             by_memory = np.maximum(memory // demand.gpu_memory, 0)

@@ -188,6 +188,7 @@ def _as_it_was_seen(snap: Snapshot) -> Board:
     """What is free; whoever is on the way out still counts, tags do not, and fresh devices are not looked at."""
     board = free(snap).now.copy()
     board.checks_fresh = board.best_fit = False
+    board.stays_open = board.milli < WHOLE
     for column in (board.affinity, board.anti_affinity, board.exclusion):
         column[:] = 0
     return board
@@ -195,7 +196,13 @@ def _as_it_was_seen(snap: Snapshot) -> Board:
 
 def _pod_gang(snap: Snapshot) -> Gang:
     pod = snap.serving[0]
-    types = (CPU_TYPE,) if pod.milli == 0 else tuple(range(1, len(snap.inventory.types)))
+    known = snap.inventory.types
+    if pod.milli == 0:
+        types: tuple[int, ...] = (CPU_TYPE,)
+    elif pod.gpu_type is not None:
+        types = (known.find(pod.gpu_type),) if pod.gpu_type in known else ()
+    else:
+        types = tuple(range(1, len(known)))
     return Gang(0, 0, 0, Demand(pod.cpu, pod.memory, pod.milli, pod.gpu_memory if pod.milli % WHOLE else 0), types)
 
 
