@@ -460,6 +460,13 @@ def test_a_hole_on_one_node_before_a_fresh_device_on_another():
     assert outcome(made)["admit"]["gpus"] == {"n2": {"aaa": 1}}
 
 
+def test_the_tightest_hole_of_all_nodes():
+    nodes = [node("n1", 1, gpu_mem_mib=8192), node("n2", 4, gpu_mem_mib=8192)]
+    held = [share("aaa", "0.3"), share("bbb", "0.5", at="n2")]
+    made = shares(nodes, pending=[pending("j", 1, worker=half())], other_sharepods=held)
+    assert outcome(made)["admit"]["gpus"] == {"n2": {"bbb": 1}}
+
+
 def test_holes_for_all_before_the_smallest_hole_and_a_fresh_device():
     nodes = [node("n1", 2, gpu_mem_mib=8192), node("n2", 2, gpu_mem_mib=8192)]
     held = [share("aaa", "0.5"), share("bbb", "0.3", at="n2"), share("ccc", "0.3", at="n2")]

@@ -10,9 +10,10 @@ from collections import Counter
 from levada.core.cluster import Node
 from levada.core.job import Preemptible
 from levada.core.queue import Queue
+from levada.policies import registry
 from tests.engine.chaos import Chaos
 
-POLICIES = ("fifo", "elastic-fifo", "srjf", "elastic-srjf", "tiresias", "elastic-tiresias", "ffdl", "afs-l")
+POLICIES = registry.names()
 NODES = (
     Node.of("a", {"v100": 4}, cpu=16000, memory=65536),
     Node.of("b", {"v100": 4}, cpu=16000, memory=65536, labels={"rack": "r1"}),

@@ -18,14 +18,15 @@ def whole_devices(inventory: Inventory, plane: Plane, devices: Ints) -> Ints:
     return rows
 
 
-def put(table: JobTable, plane: Plane, rows: Ints) -> None:
+def put(table: JobTable, inventory: Inventory, plane: Plane, rows: Ints) -> None:
     """Adds places to *plane*."""
+    before = _standing(table, inventory, plane, rows[SLOT])
     whole = rows[MILLI] == WHOLE
     plane.owner[rows[DEVICE][whole]] = rows[SLOT][whole]
     plane.index[rows[DEVICE][whole]] = rows[INDEX][whole]
     if not whole.all():
         plane.add_rows(rows[:, ~whole])
-    charge(table, plane, rows, +1)
+    _charge(table, plane, rows, before, +1)
 
 
 def clear(table: JobTable, inventory: Inventory, plane: Plane, slots: int | Ints) -> None:
@@ -33,31 +34,42 @@ def clear(table: JobTable, inventory: Inventory, plane: Plane, slots: int | Ints
     free(table, inventory, plane, plane.devices_of(slots))
     if plane.rows.shape[1]:
         parts = np.isin(plane.rows[SLOT], slots)
-        charge(table, plane, plane.rows[:, parts], -1)
+        gone = plane.rows[:, parts]
         plane.drop_rows(parts)
+        _charge(table, plane, gone, np.zeros((6, 0), np.int64), -1)
 
 
 def free(table: JobTable, inventory: Inventory, plane: Plane, devices: Ints) -> None:
     """Nobody has these whole devices on *plane* any more."""
-    charge(table, plane, whole_devices(inventory, plane, devices), -1)
+    rows = whole_devices(inventory, plane, devices)
     plane.owner[devices] = FREE
+    _charge(table, plane, rows, _standing(table, inventory, plane, rows[SLOT]), -1)
 
 
-def charge(table: JobTable, plane: Plane, rows: Ints, sign: int) -> None:
-    """Adds or takes away the cores and memory of what stands in these places."""
-    if not rows.shape[1]:
+def _standing(table: JobTable, inventory: Inventory, plane: Plane, slots: Ints) -> Ints | None:
+    """Places on whole devices that these jobs have on *plane*; None where none of them takes cores or memory."""
+    if not (table.cpu[slots].any() or table.memory[slots].any() or table.servers[slots].any()):
+        return None
+    return whole_devices(inventory, plane, plane.devices_of(np.unique(slots)))
+
+
+def _charge(table: JobTable, plane: Plane, rows: Ints, others: Ints | None, sign: int) -> None:
+    """Adds or takes away the cores and memory of what stands in *rows*, but for workers that stand in *others* too.
+
+    A worker takes its cores once on a node, however many devices it has there or changes there.
+    """
+    if others is None or not rows.shape[1]:
         return
-    rows = rows[:, once_per_worker(rows[SLOT], rows[INDEX], rows[NODE])]
+    both = np.concatenate([others, rows], axis=1)
+    first = once_per_worker(both[SLOT], both[INDEX], both[NODE])
+    rows = both[:, first[first >= others.shape[1]]]
     slot, worker = rows[SLOT], rows[INDEX] >= 0
     np.add.at(plane.cpu, rows[NODE], sign * np.where(worker, table.cpu[slot], table.server_cpu[slot]))
     np.add.at(plane.memory, rows[NODE], sign * np.where(worker, table.memory[slot], table.server_memory[slot]))
 
 
 def once_per_worker(slot: Ints, index: Ints, node: Ints) -> Ints:
-    """One place of each worker on each node it is on: it takes its cores there once, however many devices it has.
-
-    While a worker moves it is on two nodes, and takes its cores on both.
-    """
+    """The first place of each worker on each node it is on; while it moves to another node it is on two."""
     if len(slot) < 2:
         return np.arange(len(slot))
     lowest = index.min()  # parameter servers are below zero

@@ -146,7 +146,7 @@ class World:
         """Adds places of one job to *plane*; columns as in `Plane.rows`, whole devices by one row each."""
         mine = rows.copy()
         mine[SLOT] = slot
-        places.put(self.table, plane, mine)
+        places.put(self.table, self.inventory, plane, mine)
 
     def clear_workers(self, plane: Plane, slots: Ints | int) -> None:
         """Takes all places of these jobs off *plane*."""
@@ -155,7 +155,7 @@ class World:
     def replace_workers(self, plane: Plane, slots: Ints, rows: Ints) -> None:
         """On *plane* these jobs have the places in *rows* and no others."""
         self.clear_workers(plane, slots)
-        places.put(self.table, plane, rows)
+        places.put(self.table, self.inventory, plane, rows)
 
     def use_of(self, plane: Plane) -> tuple[Ints, Ints]:
         """Per node the cores and memory that all places on *plane* add up to, counted anew."""

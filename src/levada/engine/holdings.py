@@ -48,7 +48,7 @@ def take(state: State, slots: Ints) -> None:
         world.put_workers(world.held, int(slot), added)
         state.claimed_rows[int(table.number[slot])] = added
     adds, _ = changes(world.target.owner, world.held.owner, plain)
-    put(table, world.held, whole_devices(world.inventory, world.target, adds))
+    put(table, world.inventory, world.held, whole_devices(world.inventory, world.target, adds))
     world.held.claimed[adds] = True
     table.held_type[slots] = table.type[slots]
     table.held[slots] = np.maximum(table.held[slots], table.count[slots])

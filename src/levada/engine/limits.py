@@ -75,9 +75,12 @@ def _left(state: State) -> tuple[Ints, Ints, Ints, Ints]:
 
 
 def _needs(state: State, rows: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """What these places take, as in `_left`; a worker with several devices takes its cores once."""
-    table, inventory = state.world.table, state.world.inventory
-    each = rows[:, once_per_worker(rows[SLOT], rows[INDEX], rows[NODE])]
+    """What these places take, as in `_left`. A worker takes its cores once, and not again on a node where it is."""
+    table, inventory, held = state.world.table, state.world.inventory, state.world.held
+    there = whole_devices(inventory, held, held.devices_of(np.unique(rows[SLOT])))
+    both = np.concatenate([there, rows], axis=1)
+    first = once_per_worker(both[SLOT], both[INDEX], both[NODE])
+    each = both[:, first[first >= there.shape[1]]]
     slot, worker, nodes = each[SLOT], each[INDEX] >= 0, len(inventory.nodes)
     parts = rows[:, (rows[DEVICE] >= 0) & (rows[MILLI] < WHOLE)]
     devices = len(inventory.node_of)

@@ -74,6 +74,10 @@ def _break_cycles(state: State, waiting: Ints, ready: Bools) -> Bools:
             found = bool(fresh)
         circle = [slot for slot in stuck if slot not in on_its_way]
         in_the_way = {blocker for slot in circle for blocker in blockers[slot]}
+        # A job that waits for nobody is in its own way: it moves within a full node.
+        alone = [slot for slot in stuck if slot not in moving and not blockers[slot] and table.held[slot] > 0]
+        circle += alone
+        in_the_way.update(alone)
         breakable = [slot for slot in circle if slot in in_the_way and table.held[slot] > 0]
         if not breakable:
             return freed

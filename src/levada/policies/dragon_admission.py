@@ -28,7 +28,9 @@ class Admission:
         self.in_vain = -1
         self._spare: Spare | None = None
         self._waiting: list[int] = []
+        #: What has found no room now, with the size it asked for, and what finds none soon.
         self._full: set[tuple[Gang, int, int]] = set()
+        self._full_soon: set[tuple[Gang, int]] = set()
         #: Shapes, with their minimum, that no shrinking can help.
         self._hopeless: set[tuple[Gang, int]] = set()
         self._why: dict[tuple[Gang, int], tuple[int, int]] = {}
@@ -75,9 +77,10 @@ class Admission:
         if (gang, least) in self._hopeless:
             return False
         layout = NOWHERE
-        if cycle.soon is not cycle.now:
+        if cycle.soon is not cycle.now and (gang, least) not in self._full_soon:
             layout = lay_out(cycle.soon, cycle.within_budget(gang, least, NOBODY), least, least)
         if layout.workers < least:
+            self._full_soon.add((gang, least))
             if not may_shrink:
                 return False
             victims = victims_for(self.spare, gang, least)
@@ -87,6 +90,7 @@ class Admission:
                     self.in_vain = int(cycle.snap.jobs.number[row])
                 return False
             cycle.remove(victims)
+            self._full_soon.clear()
             layout = lay_out(cycle.soon, gang, least, least)
         self.makes_room = True
         free_before = cycle.now.milli == WHOLE

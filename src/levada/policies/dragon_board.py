@@ -85,6 +85,7 @@ class Board:
         #: Whether shares go to the tightest device, or to the first where they fit.
         self.best_fit = True
         self.unknown_memory: Bools = inventory.gpu_memory >= UNLIMITED
+        self.any_unknown = bool(self.unknown_memory.any())
         # Devices stand by node, so those of a node are a slice.
         nodes = len(inventory.nodes)
         bounds = np.searchsorted(inventory.node_of, np.arange(nodes + 1)).tolist()
@@ -134,6 +135,10 @@ class Board:
             np.minimum(fit, self._device_room(demand, gpu_type), out=fit)
         return fit
 
+    def largest(self, demand: Demand, gpu_type: int) -> int:
+        """How many workers with whole devices fit on any one node, as far as devices go."""
+        return int(self.fresh[gpu_type].max(initial=0)) // demand.devices
+
     def _device_room(self, demand: Demand, gpu_type: int) -> Ints:
         if demand.is_part:
             return self.shares(demand, gpu_type).on_all
@@ -157,7 +162,7 @@ class Board:
             return 0
         fit = min(cpu // demand.cpu if demand.cpu else PLENTY, memory // demand.memory if demand.memory else PLENTY)
         if fit and demand.is_part:
-            fit = min(fit, int(self._counts(slice(self.first[node], self.stop[node]), demand, gpu_type).sum()))
+            fit = min(fit, sum(self._counts_at(node, demand, gpu_type)))
         elif fit and demand.milli:
             fit = min(fit, int(self.fresh[gpu_type, node]) // demand.devices)
         return fit
@@ -191,11 +196,30 @@ class Board:
         )
 
     def _count_at(self, node: int, demand: Demand, gpu_type: int) -> tuple[int, int, int]:
+        counts = self._counts_at(node, demand, gpu_type)
+        on_open, hole = 0, WHOLE
+        for milli, count in zip(self.milli[self.first[node] : self.stop[node]].tolist(), counts, strict=True):
+            if count and milli < WHOLE:
+                on_open += count
+                hole = min(hole, milli)
+        return on_open, sum(counts), hole
+
+    def _counts_at(self, node: int, demand: Demand, gpu_type: int) -> list[int]:
+        """Per device of one node how many shares fit."""
         its = slice(self.first[node], self.stop[node])
-        counts = self._counts(its, demand, gpu_type).tolist()
-        holes = [(milli, count) for milli, count in zip(self.milli[its].tolist(), counts, strict=True) if milli < WHOLE]
-        hole = min((milli for milli, count in holes if count), default=WHOLE)
-        return sum(count for _, count in holes), sum(counts), hole
+        if not self.plain or demand.has_tags:
+            return self._counts(its, demand, gpu_type).tolist()
+        # Arrays do not pay for a handful of devices.
+        each, memory = demand.milli, demand.gpu_memory
+        if not memory:
+            return [milli // each for milli in self.milli[its].tolist()]
+        left = zip(self.milli[its].tolist(), self.gpu_memory[its].tolist(), strict=True)
+        return [min(milli // each, max(mib, 0) // memory) for milli, mib in left]
+
+    @property
+    def plain(self) -> bool:
+        """Whether compute and memory alone say what fits on a device."""
+        return not (self.tagged or self.mixed or self.any_unknown) and self.checks_fresh and self.stays_open is None
 
     def _counts(self, its: slice, demand: Demand, gpu_type: int) -> Ints:
         """Per device how many shares fit."""
@@ -284,9 +308,9 @@ class Board:
 
     def _take_shares(self, node: int, demand: Demand, gpu_type: int, workers: int) -> Ints:
         """The devices of so many shares that fit: as `fractions.best_device` chooses, one after the other."""
-        its = slice(self.first[node], self.stop[node])
-        counts = self._counts(its, demand, gpu_type).tolist()
-        milli = self.milli[its].tolist()
+        first = self.first[node]
+        counts = self._counts_at(node, demand, gpu_type)
+        milli = self.milli[first : self.stop[node]].tolist()
         chosen: list[int] = []
         for _ in range(workers):
             offers = [i for i, count in enumerate(counts) if count > 0]
@@ -297,7 +321,7 @@ class Board:
             chosen.append(i)
             milli[i] -= demand.milli
             counts[i] -= 1
-        devices = np.array(chosen, np.int64) + its.start
+        devices = np.array(chosen, np.int64) + first
         self._take_parts(devices, demand)
         return devices
 

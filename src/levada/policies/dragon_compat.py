@@ -143,7 +143,6 @@ def place(board: Board, gang: Gang, want: int, least: int) -> Layout:
         room = board.room(gang.worker, gpu_type, gang.servers, gang.server_cpu, gang.server_memory)
         room = np.minimum(room, want)
         servers = np.minimum(board.room(Demand(gang.server_cpu, gang.server_memory), gpu_type), gang.servers)
-        room[servers < gang.servers] = 0
         score = np.maximum(servers, room)
         all_fit = (room == want) & (servers == gang.servers)
         start = int(all_fit.argmax() if all_fit.any() else score.argmax())

@@ -140,9 +140,12 @@ class Cycle:
 
     def grow(self, row: int, spots: list[Spot]) -> None:
         """The job gets these workers more."""
-        used = self.crew.index[list(self.crew.members(row))].tolist() + self._given.get(row, [])
-        indices = new_indices(np.array(used, np.int64), sum(spot.workers for spot in spots)).tolist()
-        self._given.setdefault(row, []).extend(indices)
+        members, given = self.crew.members(row), self._given.setdefault(row, [])
+        used = self.crew.index[members.start : members.stop]
+        if given:
+            used = np.append(used, given)
+        indices = new_indices(used, sum(spot.workers for spot in spots)).tolist()
+        given += indices
         self._seat(row, tuple(spots), indices)
 
     def _seat(self, row: int, spots: tuple[Spot, ...], indices: Sequence[int]) -> None:

@@ -87,14 +87,14 @@ def _on_type(board: Board, gang: Gang, want: int, least: int, gpu_type: int) -> 
 
 def tightest(board: Board, among: Bools, worker: Demand, gpu_type: int, workers: int) -> int:
     """The node that best fit takes, or -1: fewest devices newly cut up, smallest hole, least free beside."""
-    if not worker.is_part:
-        if not len(among):
-            return -1
-        node = int(np.where(among, board.tightness, _LOOSEST).argmin())
-        return node if among[node] else -1
-    nodes = among.nonzero()[0]
-    if not len(nodes):
+    many = int(np.count_nonzero(among))
+    if not many:
         return -1
+    if not worker.is_part and many * 4 > len(among):
+        return int(np.where(among, board.tightness, _LOOSEST).argmin())  # cheaper than to pick out so many
+    nodes = among.nonzero()[0]
+    if not worker.is_part:
+        return int(nodes[board.tightness[nodes].argmin()])
     shares = board.shares(worker, gpu_type)
     opened = np.maximum(workers - shares.on_open[nodes], 0)
     nodes = nodes[opened == opened.min()]
@@ -105,31 +105,10 @@ def tightest(board: Board, among: Bools, worker: Demand, gpu_type: int, workers:
 
 def _on_several(board: Board, gang: Gang, want: int, gpu_type: int) -> list[Spot]:
     """The node that holds most of the job first, then those with most room; no spots where servers find none."""
-    servers, worker = gang.servers, gang.worker
-    room = np.minimum(board.room(worker, gpu_type, servers, gang.server_cpu, gang.server_memory), want)
-    server_room = room
-    score = room
-    if servers:
-        server_room = _server_room(board, gang)
-        room[server_room < servers] = 0
-        score = server_room + room
-    most = int(score.max(initial=0))
-    if most == 0:
-        return []
-    start = tightest(board, score == most, worker, gpu_type, int(room.max()))
-    if not servers:
-        spots = [Spot(start, 0, int(room[start]))]
-    else:
-        spots = _seat_servers(gang, board, start, server_room, gpu_type)
-        if not spots:
-            return []
-        # Workers begin beside the last server.
-        beside = spots[-1]
-        first = min(want, _room_beside(board, gang, beside, gpu_type))
-        spots[-1] = beside._replace(workers=first)
-    missing = want - spots[-1].workers
-    if missing:
-        more = elsewhere(board, worker, gpu_type, missing, [spot.node for spot in spots])
+    spots = _start(board, gang, want, gpu_type)
+    missing = want - sum(spot.workers for spot in spots)
+    if spots and missing:
+        more = elsewhere(board, gang.worker, gpu_type, missing, [spot.node for spot in spots])
         missing -= sum(workers for _, workers in more)
         for i, spot in enumerate(spots[:-1]):
             # Nodes of other servers come last, as in the original, which never went back to them.
@@ -137,6 +116,35 @@ def _on_several(board: Board, gang: Gang, want: int, gpu_type: int) -> list[Spot
             spots[i] = spot._replace(workers=workers)
             missing -= workers
         spots += [Spot(node, 0, workers) for node, workers in more]
+    return spots
+
+
+def _start(board: Board, gang: Gang, want: int, gpu_type: int) -> list[Spot]:
+    """All servers, with as many workers as fit beside the last of them."""
+    servers, worker = gang.servers, gang.worker
+    if worker.devices:
+        for workers in range(min(want, board.largest(worker, gpu_type)), -1, -1):
+            cpu = servers * gang.server_cpu + workers * worker.cpu
+            memory = servers * gang.server_memory + workers * worker.memory
+            if servers or workers:
+                among = board.holds(cpu, memory, worker, gpu_type, workers)
+                node = tightest(board, among, worker, gpu_type, workers)
+                if node >= 0:
+                    return [Spot(node, servers, workers)]
+    room = np.minimum(board.room(worker, gpu_type, servers, gang.server_cpu, gang.server_memory), want)
+    if not servers:
+        most = int(room.max(initial=0))
+        return [Spot(tightest(board, room == most, worker, gpu_type, most), 0, most)] if most else []
+    server_room = _server_room(board, gang)
+    score = server_room + room  # beside servers that do not all fit there is no room
+    most = int(score.max(initial=0))
+    if most == 0:
+        return []
+    start = tightest(board, score == most, worker, gpu_type, int(room.max()))
+    spots = _seat_servers(gang, board, start, server_room, gpu_type)
+    if spots:
+        beside = spots[-1]
+        spots[-1] = beside._replace(workers=min(want, _room_beside(board, gang, beside, gpu_type)))
     return spots
 
 
@@ -176,15 +184,27 @@ def _room_beside(board: Board, gang: Gang, spot: Spot, gpu_type: int) -> int:
 
 def elsewhere(board: Board, worker: Demand, gpu_type: int, want: int, own: list[int]) -> list[tuple[int, int]]:
     """(node, workers) for up to *want* workers on as few nodes as possible beside those in *own*."""
-    # One node for all is the usual case, and to compare is cheaper than to divide.
-    holds_all = board.holds(want * worker.cpu, want * worker.memory, worker, gpu_type, want)
-    holds_all[own] = False
-    node = tightest(board, holds_all, worker, gpu_type, want)
-    if node >= 0:
-        return [(node, want)]
-    room = board.room(worker, gpu_type)
-    room[own] = 0
-    return spread(board, room, want, worker, gpu_type)
+    if not worker.devices:
+        room = board.room(worker, gpu_type)
+        room[own] = 0
+        return spread(board, room, want, worker, gpu_type)
+    # The same as `spread`, but a node holds only a few devices, and to compare is cheaper than to divide.
+    spots: list[tuple[int, int]] = []
+    used = list(own)
+    size = min(want, board.largest(worker, gpu_type))
+    while want and size:
+        among = board.holds(size * worker.cpu, size * worker.memory, worker, gpu_type, size)
+        among[used] = False
+        if size == want:
+            node = tightest(board, among, worker, gpu_type, want)
+            nodes = [node] if node >= 0 else []
+        else:
+            nodes = among.nonzero()[0][: want // size].tolist()
+        spots += [(node, size) for node in nodes]
+        used += nodes
+        want -= size * len(nodes)
+        size = min(want, size - 1)
+    return spots
 
 
 def spread(board: Board, room: Ints, want: int, worker: Demand, gpu_type: int) -> list[tuple[int, int]]:
