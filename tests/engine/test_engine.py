@@ -485,8 +485,9 @@ def test_a_fork_goes_its_own_way() -> None:
     assert "x" in twin.state.world.numbers
 
 
-def test_a_log_of_events_replayed_gives_the_same_state_without_any_policy() -> None:
-    chaos = desk(4, 4)
+@pytest.mark.parametrize("policy", ["elastic-fifo", "elastic-tiresias", "dragon"])
+def test_a_log_of_events_replayed_gives_the_same_state_without_any_policy(policy: str) -> None:
+    chaos = desk(4, 4, policy=policy)
     log: list[bytes] = []
     tell = chaos.tell
 
@@ -502,13 +503,16 @@ def test_a_log_of_events_replayed_gives_the_same_state_without_any_policy() -> N
     chaos.finish(1)
     chaos.lose_node("n1")
     chaos.calm()
-    again = desk(4, 4).engine
+    again = desk(4, 4, policy=policy).engine
     for data in log:
         again.handle(codec.decode(data))
     ours, theirs = chaos.engine.state.world, again.state.world
     np.testing.assert_array_equal(ours.table.ints, theirs.table.ints)
     np.testing.assert_array_equal(ours.table.floats, theirs.table.floats)
     np.testing.assert_array_equal(ours.held.owner, theirs.held.owner)
+    assert type(again.state.policy_state) is type(chaos.engine.state.policy_state)
+    inner = again.state.policy_state.inner.get("default")
+    assert type(inner) is type(chaos.engine.state.policy_state.inner.get("default")), "a state keeps its type"
 
 
 def test_belief_follows_fact() -> None:

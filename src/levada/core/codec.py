@@ -38,6 +38,11 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_column)
 _decoder: msgspec.msgpack.Decoder[tuple[int, Any]] = msgspec.msgpack.Decoder(tuple[int, Event], dec_hook=_decode_column)
 
 
+def restored(value: Any, kind: Any) -> Any:
+    """*value*, as decoded without knowing its type, as a value of *kind*; raises `msgspec.ValidationError`."""
+    return msgspec.convert(value, kind, dec_hook=_decode_column)
+
+
 def encode(event: Event) -> bytes:
     """The bytes of an event; equal events have equal bytes."""
     return _encoder.encode((SCHEMA_VERSION, event))

@@ -15,6 +15,7 @@ from levada.core.plane import SLOT
 from levada.core.reasons import Code
 from levada.core.types import Ints
 from levada.engine.operations import plan_operations
+from levada.engine.shape import shape_fault
 from levada.engine.state import State
 from levada.engine.tidy import tidy, workers_on
 from levada.placement.placer import Placer
@@ -29,7 +30,8 @@ def commit(state: State, placer: Placer, decision: Decision, in_view: Ints) -> N
 
     *in_view* are the numbers of the jobs that the policy was shown.
     """
-    _demand_shape(state, decision)
+    if (fault := shape_fault(state.world, decision)) is not None:
+        raise Rejected(fault)
     rows, slots = _rows_that_count(state, decision, in_view)
     aside: list[int] = []
     while True:
@@ -48,28 +50,6 @@ def commit(state: State, placer: Placer, decision: Decision, in_view: Ints) -> N
         state.pause(slot, state.backoff(int(table.number[slot]), 1))
         if table.phase[slot] == Phase.PENDING:
             state.say(np.array([slot]), Code.REJECTED)
-
-
-def _demand_shape(state: State, decision: Decision) -> None:
-    count = len(decision.number)
-    columns = (decision.type, decision.count, decision.reason, decision.evidence)
-    if any(len(column) != count or column.dtype.kind != "i" for column in columns):
-        raise Rejected("its columns are not whole numbers of one length")
-    if len(np.unique(decision.number)) != count:
-        raise Rejected("it speaks of a job twice")
-    codes = [code.value for code in Code]
-    if not np.isin(decision.reason, codes).all():
-        raise Rejected("it gives a reason that does not exist")
-    places = decision.places
-    if places is not None:
-        inventory = state.world.inventory
-        shape = places.ndim == 2 and places.shape[0] == 6 and decision.placed is not None
-        if not shape or not (
-            ((places[0] >= 0) & (places[0] < count)).all()
-            and ((places[2] >= 0) & (places[2] < len(inventory.nodes))).all()
-            and ((places[3] >= -1) & (places[3] < len(inventory.node_of))).all()
-        ):
-            raise Rejected("its places do not exist")
 
 
 def _rows_that_count(state: State, decision: Decision, in_view: Ints) -> tuple[Ints, Ints]:

@@ -33,8 +33,8 @@ from levada.perf import Estimator
 from levada.placement.placer import Packer
 from levada.policies import registry
 from levada.policies.fifo import Fifo
-from levada.policies.protocol import AnyPolicy, decides_by_node
-from levada.policies.queued import queued
+from levada.policies.protocol import AnyPolicy
+from levada.policies.queued import QueueState, queued
 
 
 class Engine:
@@ -95,7 +95,7 @@ class Engine:
             return
         slots = state.living()
         state.account(slots)
-        if not decides_by_node(state.policy):
+        if not state.policy.by_node:
             make_room(state)
         may = admitted(state, slots)
         table = state.world.table
@@ -128,15 +128,16 @@ class Engine:
         try:
             if event.took_s > state.options.decide_limit_s:
                 raise Rejected(f"it took {event.took_s:.1f} s; the limit is {state.options.decide_limit_s:.1f} s")
+            memory = event.state if isinstance(event.state, QueueState) else state.policy.restored(event.state)
             placer = Packer(highest_first=state.options.highest_first)
             commit(state, placer, event.decision, self._in_view)
-        except Rejected as why:
+        except (Rejected, msgspec.ValidationError) as why:
             self._reject(str(why))
             return
         state.deciding = None
         if state.rejections < state.options.max_rejections:
             state.rejections = 0
-            state.policy_state = event.state
+            state.policy_state = memory
         state.policy_wake = event.decision.wake_at
         foreign.reserve(state, event.decision.reservations)
         if event.decision.binds:

@@ -12,7 +12,7 @@ from levada.engine.admit import judge_feasibility
 from levada.engine.foreign import recount
 from levada.engine.losses import lose_workers
 from levada.engine.state import State
-from levada.engine.withdraw import withdraw_targets
+from levada.engine.withdraw import withdraw_from, withdraw_targets
 
 
 def put(state: State, event: NodesAdded | NodesChanged) -> None:
@@ -25,6 +25,7 @@ def put(state: State, event: NodesAdded | NodesChanged) -> None:
         key = (inventory.nodes[node], name, inventory.types[int(inventory.type_of[device])])
         broken[device] = key[0] in replaced and key not in healthy
     _lose(state, broken, np.zeros(len(inventory.nodes), bool))
+    withdraw_from(state, broken)
     state.world.put_nodes(event.nodes)
     recount(state)  # devices were numbered anew
     _after(state)

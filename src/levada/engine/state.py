@@ -19,6 +19,7 @@ from levada.core.world import World
 from levada.engine.options import Options
 from levada.kernels.state import accrue
 from levada.policies.protocol import AnyPolicy
+from levada.policies.queued import Queued
 
 
 class Intent(IntEnum):
@@ -55,7 +56,7 @@ class State:
     def __init__(
         self,
         world: World,
-        policy: AnyPolicy,
+        policy: Queued[Any],
         make_policy: Callable[[str, Mapping[str, Any]], AnyPolicy],
         perf: Any,
         options: Options,

@@ -14,7 +14,7 @@ from levada.placement.defragment import Waiting, defragment
 class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """Assumptions, on the careful side."""
 
-    #: Part of its speed that a job wins on one node (or rack, or zone) fewer; measured figures are 5 to 30 %.
+    #: Part of its speed that a job is taken to win on one node (or rack, or zone) fewer.
     split_loss: float = 0.1
     #: Nobody knows what the cluster looks like later than that, in seconds.
     horizon_s: float = 3600.0

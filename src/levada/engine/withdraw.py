@@ -7,7 +7,7 @@ import numpy as np
 from levada.core.plan import OpKind
 from levada.core.plane import DEVICE, MILLI, NODE
 from levada.core.reasons import Code
-from levada.core.types import Ints
+from levada.core.types import WHOLE, Bools, Ints
 from levada.engine.holdings import added_places
 from levada.engine.operations import plan_operations
 from levada.engine.state import State
@@ -50,13 +50,21 @@ def _promised(state: State) -> Ints:
 def withdraw_targets(state: State) -> None:
     """Jobs that were about to get what may no longer be given keep what they hold."""
     inventory = state.world.inventory
-    free = inventory.free_milli()
+    _withdraw(state, inventory.free_milli(), ~inventory.usable_nodes)
+
+
+def withdraw_from(state: State, devices: Bools) -> None:
+    """Jobs that were about to get one of these devices, which are going away, keep what they hold."""
+    nowhere = np.zeros(len(state.world.inventory.nodes), bool)
+    _withdraw(state, np.where(devices, 0, WHOLE), nowhere)
+
+
+def _withdraw(state: State, free: Ints, closed: Bools) -> None:
     astray = []
     for slot in _promised(state):
         rows = added_places(state, int(slot))
         on_device = rows[:, rows[DEVICE] >= 0]
-        closed = ~inventory.usable_nodes[rows[NODE]]
-        if closed.any() or (free[on_device[DEVICE]] < on_device[MILLI]).any():
+        if closed[rows[NODE]].any() or (free[on_device[DEVICE]] < on_device[MILLI]).any():
             astray.append(slot)
     if astray:
         revert_targets(state, np.array(astray, np.int64))

@@ -45,9 +45,8 @@ class Dragon:
     needs: ClassVar[Needs] = Needs.NOTHING
     cadence: ClassVar[Cadence] = ON_EVENTS
     guards: ClassVar[Guards] = NO_GUARDS
-    #: It says where workers go, and makes room for serving pods itself.
+    #: It says where workers go, and so makes room for serving pods itself.
     by_node: ClassVar[bool] = True
-    serves: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -14,11 +14,12 @@ decision to the limits.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Generic, cast
+from typing import Any, Generic
 
 import msgspec
 import numpy as np
 
+from levada.core import codec
 from levada.core.decision import Decision
 from levada.core.queue import DEFAULT_QUEUE
 from levada.core.reasons import Code
@@ -39,9 +40,9 @@ class QueueState(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     inner: Mapping[str, S] = {}
 
 
-def queued(policy: Policy[S]) -> Policy[QueueState[S]]:
+def queued(policy: Policy[S]) -> Queued[S]:
     """*policy* within the queues of each snapshot; without queues it decides as if it stood alone."""
-    return cast("Policy[QueueState[S]]", Queued(policy))
+    return Queued(policy)
 
 
 class Queued(Generic[S]):
@@ -56,6 +57,12 @@ class Queued(Generic[S]):
     def initial(self, seed: int) -> QueueState[S]:
         """No queue has been seen yet."""
         return QueueState(seed=seed)
+
+    def restored(self, value: Any) -> QueueState[S]:
+        """A state that was read back from a log, where values lose their types; raises `msgspec.ValidationError`."""
+        kind: Any = QueueState[type(self.policy.initial(0))]  # type: ignore[misc]
+        found: QueueState[S] = codec.restored(value, kind)
+        return found
 
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: QueueState[S]) -> tuple[Decision, QueueState[S]]:
         """The policy's decisions in all queues, as one."""

@@ -123,6 +123,13 @@ POLICIES: tuple[Record, ...] = (
             _STARVATION,
             _IDLE,
             Option("hold_down_s", 60.0, "s", "how long after serving has left before training grows back"),
+            Option("reservation_s", 60.0, "s", "how long room made for a serving pod is kept"),
+            Option(
+                "serving_preempt",
+                "never",
+                "",
+                "who may be stopped for serving: never, preemptible-only, lowest-priority",
+            ),
         ),
     ),
     Record(

@@ -1,0 +1,58 @@
+"""Whether a decision is well formed: a policy may be anybody's, and what it returns anything."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from levada.core.decision import PLACE_COLUMNS, Decision
+from levada.core.plane import DEVICE, INDEX, MILLI, NODE, SLOT
+from levada.core.reasons import Code
+from levada.core.types import WHOLE
+from levada.core.world import World
+
+#: A policy cannot know that a job is over.
+_SAID_BY_POLICIES = sorted(set(Code) - {Code.FINISHED, Code.CANCELLED, Code.FAILED, Code.TIME_LIMIT})
+
+
+def shape_fault(world: World, decision: Any) -> str | None:
+    """What is wrong with the form of a decision, or None. What it says is for the invariants to judge."""
+    if not isinstance(decision, Decision):
+        return "it is not a decision"
+    columns = (decision.number, decision.type, decision.count, decision.reason, decision.evidence)
+    extra = [column for column in (decision.rank, decision.batch) if column is not None]
+    count = len(decision.number) if _is_column(decision.number) else -1
+    if any(not _is_column(column) or len(column) != count for column in (*columns, *extra)):
+        return "its columns are not whole numbers of one length"
+    if len(np.unique(decision.number)) != count:
+        return "it speaks of a job twice"
+    if not np.isin(decision.reason, _SAID_BY_POLICIES).all():
+        return "it gives a reason that does not exist, or that no policy can know"
+    wake_at: Any = decision.wake_at
+    if not isinstance(wake_at, float | int) or math.isnan(wake_at):
+        return "its wake_at is no time"
+    return None if decision.places is None else _places_fault(world, decision, decision.places, count)
+
+
+def _is_column(value: object) -> bool:
+    return isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind == "i"
+
+
+def _places_fault(world: World, decision: Any, places: Any, count: int) -> str | None:
+    inventory = world.inventory
+    table_of_places = isinstance(places, np.ndarray) and places.ndim == 2 and places.shape[0] == PLACE_COLUMNS
+    if not table_of_places or places.dtype.kind != "i" or decision.placed is None or not _is_column(decision.placed):
+        return "its places are not a table of whole numbers with the rows they speak of"
+    known = (places[SLOT] >= 0) & (places[SLOT] < count) & (places[NODE] >= 0) & (places[NODE] < len(inventory.nodes))
+    known &= (places[DEVICE] >= -1) & (places[DEVICE] < len(inventory.node_of)) & (abs(places[INDEX]) < 1 << 24)
+    if not known.all():
+        return "its places do not exist"
+    on_device = places[:, places[DEVICE] >= 0]
+    if (inventory.node_of[on_device[DEVICE]] != on_device[NODE]).any():
+        return "its places name devices of other nodes"
+    parts = places[MILLI]
+    if ((parts < 0) | (parts > WHOLE) | ((parts > 0) != (places[DEVICE] >= 0))).any():
+        return "its places take parts of no device, or devices without a part"
+    return None
