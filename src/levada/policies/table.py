@@ -128,7 +128,7 @@ POLICIES: tuple[Record, ...] = (
                 "serving_preempt",
                 "never",
                 "",
-                "who may be stopped for serving: never, preemptible-only, lowest-priority",
+                "who is stopped for serving: never, preemptible-only, lowest-priority",
             ),
         ),
     ),
