@@ -535,6 +535,7 @@ def test_progress_teaches_how_fast_a_workload_is() -> None:
     for steps in (100.0, 200.0, 300.0):
         chaos.pass_time(10.0)
         chaos.tell(ev.Progress(at=chaos.now, number=np.array([0]), steps=np.array([steps])))
+    chaos.engine.state.learn()
     rate = chaos.engine.state.perf.rate(0, 1, 2)
     assert math.isclose(rate, 10.0, rel_tol=0.05)
 

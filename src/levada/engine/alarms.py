@@ -20,7 +20,7 @@ def ring(state: State) -> None:
     acks.overdue(state)
     jobs.time_limits(state)
     if len(state.where((table.retry_at > state.last_rung) & (table.retry_at <= state.now))):
-        state.dirty = state.may_issue = True
+        state.dirty = state.may_issue = state.may_cycle = True
     state.last_rung = state.now
     state.next_alarm = min(
         float(table.op_deadline[state.where(table.issued > 0)].min(initial=math.inf)),

@@ -84,8 +84,7 @@ def end(state: State, slots: Ints, phase: Phase, code: Code) -> None:
             moves=table.moves[slots].copy(),
         )
     )
-    if hasattr(state.perf, "unbind"):
-        state.perf.unbind(numbers)
+    state.over.append(numbers)
     world.remove_jobs(slots)
     state.ended += len(slots)
     state.dirty = True

@@ -95,6 +95,7 @@ class Engine:
             return
         slots = state.living()
         state.account(slots)
+        state.learn()
         if not state.policy.by_node:
             make_room(state)
         may = admitted(state, slots)

@@ -169,7 +169,7 @@ def progress(state: State, event: Progress) -> None:
     if hasattr(state.perf, "observe"):
         whole = (table.observed[slots] > 0) & (table.observed[slots] == table.held[slots])
         some = slots[whole]
-        state.perf.observe(
+        state.lessons.append(
             Observations(
                 workload=table.workload[some],
                 gpu_type=table.held_type[some],

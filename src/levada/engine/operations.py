@@ -35,7 +35,8 @@ def plan_operations(state: State, slots: Ints) -> None:
     table.op[slots] = np.select(
         [has & ~gets, gets & starts, gets & has & resizes], [OpKind.STOP, OpKind.START, OpKind.RESIZE], OpKind.NONE
     )
-    state.may_issue |= bool(table.op[slots].any())
+    if table.op[slots].any():
+        state.may_issue = state.may_cycle = True
 
 
 def issue(state: State) -> None:
@@ -50,9 +51,11 @@ def issue(state: State) -> None:
         asks = (ready & (table.op[waiting] != OpKind.STOP)).nonzero()[0]
         ready[asks] = within_limits(state, waiting[asks])
     if not ready.all():
-        ready |= _break_cycles(state, waiting, ready)
+        if state.may_cycle:
+            ready |= _break_cycles(state, waiting, ready)
         late = waiting[~ready & (table.phase[waiting] == Phase.PENDING)]
         state.say(late, Code.WAITS_FOR_DEVICES, missing[late])
+    state.may_cycle = False
     if ready.any():
         _send(state, waiting[ready])
 

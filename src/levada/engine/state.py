@@ -18,6 +18,7 @@ from levada.core.types import Bools, Ints
 from levada.core.world import World
 from levada.engine.options import Options
 from levada.kernels.state import accrue
+from levada.perf import Observations
 from levada.policies.protocol import AnyPolicy
 from levada.policies.queued import Queued
 
@@ -90,6 +91,11 @@ class State:
         #: Some operation may be able to go out that could not before.
         self.may_issue = False
         self.last_rung = -math.inf
+        #: Targets changed since cycles of waits were last looked for; a release alone makes none.
+        self.may_cycle = False
+        #: What was seen of jobs' speed, and jobs that are over, since beliefs were last asked for.
+        self.lessons: list[Observations] = []
+        self.over: list[Ints] = []
         #: What the shell was last told.
         self.told_wake = math.inf
         self.reservations: dict[str, Reservation] = {}
@@ -125,6 +131,16 @@ class State:
         """No decision is about the job, and no operation on it goes out, for so long."""
         self.world.table.retry_at[slot] = self.now + seconds
         self.alarm(self.now + seconds)
+
+    def learn(self) -> None:
+        """Lets beliefs catch up with what was seen. Many lessons at once cost about as much as one."""
+        if self.lessons and hasattr(self.perf, "observe"):
+            names = Observations.__struct_fields__
+            columns = {name: np.concatenate([getattr(lesson, name) for lesson in self.lessons]) for name in names}
+            self.perf.observe(Observations(**columns))
+        if self.over and hasattr(self.perf, "unbind"):
+            self.perf.unbind(np.concatenate(self.over))
+        self.lessons, self.over = [], []
 
     def say(self, slots: Ints, code: Code, evidence: int | Ints = 0) -> None:
         """Gives these jobs a reason."""
@@ -190,6 +206,7 @@ class State:
 
     def copy(self) -> State:
         """An independent copy, in O(active jobs + devices)."""
+        self.learn()
         twin = State.__new__(State)
         twin.__dict__.update(self.__dict__)
         twin.world = self.world.copy()
