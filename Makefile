@@ -21,12 +21,16 @@ run: $(STAMP) ## Show what Levada does: a day of jobs on a mixed cluster
 	@$(BIN)/levada demo
 
 test: lint ## Lint, types, layers and tests
+	@echo "tests: some 2,000, a few minutes"
 	@$(BIN)/python -m pytest -q -n auto
 
 lint: $(STAMP) ## ruff, mypy --strict and the layers of the packages
+	@echo "lint: ruff"
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
+	@echo "lint: mypy --strict (half a minute the first time)"
 	@$(BIN)/mypy --no-error-summary
+	@echo "lint: layers"
 	@$(BIN)/lint-imports --no-logo
 
 format: $(STAMP) ## Let ruff format and mend the sources

@@ -314,6 +314,7 @@ class Chaos:
     def check(self) -> None:
         """All that must hold between two events."""
         state = self.engine.state
+        self._demand(state.refused == 0, state.last_rejection)
         violations = check_state(state.world, submitted=state.submitted, ended=state.ended)
         self._demand(not violations, f"{violations[:3]}")
         table, world = state.world.table, state.world

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -22,6 +22,10 @@ _OVER = ("Succeeded", "Failed")
 _MOST_MILLI = 10**9
 
 
+#: Devices of a node or pod, and processes of a group: far more than anybody has, few enough to count one by one.
+Some = Annotated[int, Field(ge=0, le=4096)]
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
@@ -33,7 +37,7 @@ class Use(_Model):
     mem: Count | None = None
     limit_cpu: Count | None = None
     limit_mem: Count | None = None
-    gpu: Count = 0
+    gpu: Some = 0
     gpu_request: Any = None
     gpu_mem: Any = None
 
@@ -41,7 +45,7 @@ class Use(_Model):
 class Replicas(Use):
     """One group of a job."""
 
-    replicas: Count = 1
+    replicas: Some = 1
 
 
 class Place(_Model):
@@ -65,8 +69,8 @@ class Pending(_Model):
 
     name: Text
     waited: NotNegative = 0.0
-    min: Count | None = None
-    max: Count | None = None
+    min: Some | None = None
+    max: Some | None = None
     ps: Replicas | None = None
     worker: Replicas
 
@@ -75,8 +79,8 @@ class Running(_Model):
     """A job that runs."""
 
     name: Text
-    min: Count
-    max: Count
+    min: Some
+    max: Some
     ps: Replicas | None = None
     worker: Replicas
     placement: Places = Places()
@@ -112,7 +116,7 @@ class CaseNode(_Model):
     name: Text
     cpu: Count
     mem: Count
-    gpus: Count = Field(default=0, le=100_000)
+    gpus: Some = 0
     gpu_mem_mib: Count | None = None
     taints: list[str] = []
 

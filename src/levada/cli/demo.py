@@ -82,7 +82,8 @@ def _head(day: DayStory) -> str:
             f"on average they waited {_hours(waited)} and took {_hours(took)}"
         )
     if day.rejection:
-        lines.append(f"A decision was refused: {day.rejection}")
+        lines.append(f"Decisions were refused, the last one so: {day.rejection}")
+        lines.append("After three refusals in a row plain FIFO decides.")
     return "\n".join(lines)
 
 

@@ -167,7 +167,7 @@ class Inventory:
         """Per type what others leave to us: 1/1000ths of GPUs, and of cores for the type of workers without one."""
         total = np.zeros(len(self.types), np.int64)
         np.add.at(total, self.type_of, self.free_milli())
-        total[CPU_TYPE] = min(UNLIMITED, int(np.maximum(self.free_cpu(), 0).sum()))
+        total[CPU_TYPE] = total_of(self.free_cpu())
         return total
 
     def copy(self) -> Inventory:
@@ -180,6 +180,12 @@ class Inventory:
             }
         )
         return twin
+
+
+def total_of(amounts: Ints) -> int:
+    """The sum of what is there; UNLIMITED where any of it is, for many of those would not fit into a number."""
+    there = np.maximum(amounts, 0)
+    return UNLIMITED if bool((there >= UNLIMITED // 2).any()) else int(there.sum())
 
 
 def _domain(node: Node, level: str) -> str:

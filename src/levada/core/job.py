@@ -6,6 +6,9 @@ from enum import IntEnum
 
 import msgspec
 
+#: Workers, or parameter servers, that one job may have.
+LARGEST_SIZE = 1_000_000
+
 
 class Phase(IntEnum):
     """Where a job stands. The last three are final."""
@@ -117,7 +120,7 @@ def faults_of(job: Job) -> list[tuple[str, str]]:
     demand(job.id != "", "id", "must not be empty")
     demand(job.min >= 1, "min", "must be at least 1")
     demand(job.max >= job.min, "max", f"must be at least min ({job.min})")
-    demand(job.max <= 1_000_000, "max", "must be at most 1000000")
+    demand(job.max <= LARGEST_SIZE, "max", f"must be at most {LARGEST_SIZE}")
     demand(job.step >= 1, "step", "must be at least 1")
     if job.desired is not None:
         demand(job.min <= job.desired <= job.max, "desired", f"must be between min ({job.min}) and max ({job.max})")

@@ -63,7 +63,7 @@ class JobColumns:
     restarts: Ints
     resizes: Ints
     moves: Ints
-    waits_for: Ints  #: jobs it comes after that have not succeeded yet
+    waits_for: Ints  #: jobs it comes after that have not succeeded yet; -1 = one of them never will
     changed: Ints  #: revision of its last change; decisions made before it do not count
     feasible: Ints  #: some state of the cluster could hold it
     rank: Ints  #: its place in the policy's order at the last decision about it

@@ -15,7 +15,7 @@ from levada.core import places
 from levada.core.batch import DEFAULTS, JobBatch
 from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.grant import Grant, WorkerPlace
-from levada.core.inventory import UNLIMITED, Inventory
+from levada.core.inventory import Inventory, total_of
 from levada.core.job import Phase
 from levada.core.jobtable import JobTable
 from levada.core.names import Names
@@ -130,8 +130,11 @@ class World:
 
     # --- the cluster --------------------------------------------------------------------------------------------
 
-    def put_nodes(self, nodes: tuple[Node, ...]) -> None:
-        """Adds or replaces nodes; what stood on a device that is gone leaves both planes."""
+    def put_nodes(self, nodes: tuple[Node, ...]) -> Ints:
+        """Adds or replaces nodes; what stood on a device that is gone leaves both planes.
+
+        Returns the new number of every device that there was, -1 where it is gone.
+        """
         moved = self.inventory.put(nodes)
         devices, count = len(self.inventory.node_of), len(self.inventory.nodes)
         self.target = self.target.remapped(moved, devices, count)
@@ -139,6 +142,7 @@ class World:
         for plane in (self.target, self.held):
             plane.cpu, plane.memory = self.use_of(plane)
         self.table.add_types(len(self.inventory.types))
+        return moved
 
     # --- planes -------------------------------------------------------------------------------------------------
 
@@ -222,7 +226,7 @@ class World:
         cores = np.zeros_like(target.cpu)
         np.add.at(cores, rows[NODE][movable], self.table.cpu[rows[SLOT][movable]])
         cores = np.maximum(inventory.free_cpu() - (target.cpu - cores), np.where(inventory.lost, 0, cores))
-        total[CPU_TYPE] = min(UNLIMITED, int(np.maximum(cores, 0).sum()))
+        total[CPU_TYPE] = total_of(cores)
         return total
 
     def snapshot(self, now: float, slots: Ints | None = None, *, revision: int = 0) -> Snapshot:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.core.inventory import UNLIMITED
+from levada.core.inventory import UNLIMITED, total_of
 from levada.core.job import Phase
 from levada.core.jobtable import NOT_ALLOWED
 from levada.core.reasons import Code
@@ -23,6 +23,7 @@ def admitted(state: State, slots: Ints) -> Bools:
         (table.aside[slots] > 0, None, None),
         (table.feasible[slots] <= 0, None, None),
         (table.waits_for[slots] > 0, Code.DEPENDENCY, table.waits_for[slots]),
+        (table.waits_for[slots] < 0, Code.DEPENDENCY_FAILED, table.waits_for[slots]),
         (table.retry_at[slots] > state.now, None, None),
     ):
         hit = barred & pending & may
@@ -60,7 +61,7 @@ def judge_feasibility(state: State, slots: Ints) -> None:
     fits_queue = limit >= table.min[slots]
     fits = most >= table.min[slots]
     table.feasible[slots] = fits & exists & fits_queue
-    waits = table.phase[slots] == Phase.PENDING
+    waits = (table.phase[slots] == Phase.PENDING) & (table.aside[slots] == 0)
     for bad, code, evidence in (
         (~exists, Code.UNKNOWN_TYPE, np.zeros_like(most)),
         (exists & ~fits, Code.TOO_LARGE, most),
@@ -95,7 +96,7 @@ def _most_workers(world: World, shape: Ints) -> Ints:
     if servers and not _servers_fit(world, servers, server_cpu, server_memory):
         return total
     if milli == 0:
-        total[CPU_TYPE] = min(UNLIMITED, int(node_cap.sum()))
+        total[CPU_TYPE] = total_of(node_cap)
         return total
     if milli >= WHOLE:
         each = (inventory.pool_stop - inventory.pool_start) // (milli // WHOLE)

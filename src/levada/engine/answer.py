@@ -13,6 +13,6 @@ def answer(decide: Decide, at: float, took_s: float = 0.0) -> Decided | DecideFa
     """
     try:
         decision, state = decide.policy.decide(decide.snapshot, decide.perf, decide.state)
-    except Exception as broken:
+    except (Exception, SystemExit) as broken:
         return DecideFailed(at=at, revision=decide.revision, why=f"{type(broken).__name__}: {broken}")
     return Decided(at=at, revision=decide.revision, decision=decision, state=state, took_s=took_s)

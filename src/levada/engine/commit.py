@@ -32,6 +32,9 @@ def commit(state: State, placer: Placer, decision: Decision, in_view: Ints) -> N
     """
     if (fault := shape_fault(state.world, decision)) is not None:
         raise Rejected(fault)
+    by_number = decision.places is not None or decision.reservations or decision.binds
+    if by_number and state.deciding is not None and state.renumbered > state.deciding:
+        raise Rejected("devices were numbered anew while it was made")
     rows, slots = _rows_that_count(state, decision, in_view)
     aside: list[int] = []
     while True:
@@ -41,13 +44,16 @@ def commit(state: State, placer: Placer, decision: Decision, in_view: Ints) -> N
         if not violations:
             break
         guilty = {violation.slot for violation in violations}
-        if -1 in guilty or guilty <= set(aside) or not guilty <= set(slots[keep].tolist()):
+        # One job's fault is that job's; the fault of many is the policy's.
+        many = len(aside) + len(guilty) > max(1, int(np.count_nonzero(decision.count[rows])) // 2)
+        if many or -1 in guilty or guilty <= set(aside) or not guilty <= set(slots[keep].tolist()):
             raise Rejected(_sentence(state, violations))
         aside += sorted(guilty)
     _accept(state, decision, rows[keep], slots[keep], proposal, reached)
     for slot in aside:
         table = state.world.table
-        state.pause(slot, state.backoff(int(table.number[slot]), 1))
+        table.failures[slot] += 1
+        state.pause(slot, state.backoff(int(table.number[slot]), int(table.failures[slot])))
         if table.phase[slot] == Phase.PENDING:
             state.say(np.array([slot]), Code.REJECTED)
 

@@ -33,9 +33,12 @@ def stopped(state: State, slots: Ints) -> None:
     table.intent[slots] = Intent.WAIT
     table.phase[slots] = Phase.PENDING
     _say_why(state, slots[intent == Intent.WAIT])
-    for slot in slots[table.failures[slots] > 0]:
-        pause = state.backoff(int(table.number[slot]), int(table.failures[slot]))
-        state.pause(int(slot), max(float(table.retry_at[slot]) - state.now, pause))
+    # Only now: what was left of a broken job must not keep its devices through the pause.
+    tries = np.where(table.reason[slots] == Code.RESTARTING, table.restarts[slots], 0)
+    for slot, tried in zip(slots, np.maximum(tries, table.failures[slots]), strict=True):
+        if tried > 0:
+            pause = state.backoff(int(table.number[slot]), int(tried))
+            state.pause(int(slot), max(float(table.retry_at[slot]) - state.now, pause))
     suspended = slots[intent == Intent.SUSPEND]
     table.phase[suspended] = Phase.SUSPENDED
     state.say(suspended, Code.SUSPENDED)
@@ -98,11 +101,7 @@ def _tell_dependents(state: State, numbers: Ints, phase: Phase) -> None:
         if after is None:
             continue
         slots = state.active_slots(np.array(after, np.int64))
-        if phase is Phase.SUCCEEDED:
-            table.waits_for[slots] -= 1
-            state.touch(slots)
-        else:
-            waits = slots[table.phase[slots] == Phase.PENDING]
-            # It can never start; its user may cancel it, or the server may fail it.
-            table.aside[waits] = 1
-            state.say(waits, Code.DEPENDENCY_FAILED)
+        ok = table.waits_for[slots] > 0
+        # Below zero: it can never start; its user may cancel it, or the server may fail it.
+        table.waits_for[slots[ok]] = table.waits_for[slots[ok]] - 1 if phase is Phase.SUCCEEDED else -1
+        state.touch(slots)

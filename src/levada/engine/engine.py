@@ -15,6 +15,7 @@ from levada.core.commands import BindPods, Command, Decide, Wake
 from levada.core.job import Phase
 from levada.core.plan import Op, OpKind, Plan
 from levada.core.queue import Queue, QueueTree
+from levada.core.queue import faults_of as queue_faults
 from levada.core.reasons import Code
 from levada.core.types import Ints
 from levada.core.world import World
@@ -66,8 +67,14 @@ class Engine:
         state.commands = []
         for event in events:
             state.revision += 1
-            state.now = max(state.now, event.at)
-            _HANDLERS[type(event)](self, event)
+            if math.isfinite(event.at):
+                state.now = max(state.now, event.at)
+            try:
+                _HANDLERS[type(event)](self, event)
+            except Exception as broken:
+                # An event that cannot be (a broken shell, an absurd number) must not take the others with it.
+                state.refused += 1
+                state.last_rejection = f"{type(event).__name__}: {type(broken).__name__}: {broken}"
         ring(state)
         if state.may_issue:
             state.may_issue = False
@@ -135,11 +142,15 @@ class Engine:
         except (Rejected, msgspec.ValidationError) as why:
             self._reject(str(why))
             return
+        except Exception as broken:
+            self._reject(f"{type(broken).__name__}: {broken}")
+            return
         state.deciding = None
         if state.rejections < state.options.max_rejections:
             state.rejections = 0
             state.policy_state = memory
-        state.policy_wake = event.decision.wake_at
+        # A time that has come already would have it asked again at once, for ever.
+        state.policy_wake = event.decision.wake_at if event.decision.wake_at > state.now else math.inf
         foreign.reserve(state, event.decision.reservations)
         if event.decision.binds:
             state.commands.append(BindPods(binds=event.decision.binds))
@@ -198,17 +209,21 @@ class Engine:
         except (msgspec.ValidationError, TypeError) as broken:
             state.last_rejection = str(broken)
             return
-        state.dirty = True
+        state.give_another_chance()
 
     def _queues_changed(self, event: ev.QueuesChanged) -> None:
         state, table = self.state, self.state.world.table
+        faults = queue_faults(event.queues)
+        if faults:
+            state.last_rejection = "; ".join(f"queue {name}: {text}" for name, text in faults)
+            return
         old, tree = state.world.queues, QueueTree(event.queues)
         slots = state.living()
         state.world.queues = tree
         for slot in slots:
             table.queue[slot] = state.world.queue_number(old.names[int(table.queue[slot])])
         judge_feasibility(state, slots)
-        state.dirty = True
+        state.give_another_chance()
 
     def _prices_changed(self, event: ev.PricesChanged) -> None:
         self.state.prices = dict(event.prices)

@@ -87,9 +87,9 @@ def _would_help(state: State, slot: int) -> list[str]:
         names = [world.inventory.types[k] for k in (table.preference[:, slot] != NOT_ALLOWED).nonzero()[0]]
         return [f"A node with one of {', '.join(names)}, or another list of GPU types."]
     if code is Code.SET_ASIDE:
-        return ["`levada resume` or `levada update`, after what made it fail is mended."]
+        return ["Resume or update it, after what made it fail is mended."]
     if code is Code.SUSPENDED:
-        return ["`levada resume`."]
+        return ["Resume it."]
     if code in (Code.QUEUE_LIMIT, Code.QUEUE_SHARE):
         return [f"Another queue than {world.queues.names[int(table.queue[slot])]}, or a larger share of it."]
     if code in (Code.BACKOFF, Code.RESTARTING):

@@ -9,6 +9,7 @@ import numpy as np
 from levada.core.cluster import Foreign
 from levada.core.decision import Reservation
 from levada.core.events import ForeignAppeared, ForeignGone, ReservationExpired
+from levada.core.inventory import UNLIMITED
 from levada.core.plane import FREE, SHARED
 from levada.core.types import WHOLE, Ints
 from levada.engine.state import State
@@ -18,6 +19,9 @@ from levada.engine.withdraw import withdraw_targets
 def appeared(state: State, event: ForeignAppeared) -> None:
     """Others use something, or a serving pod wants room; a known id is replaced."""
     for foreign in event.foreign:
+        amounts = (foreign.milli, foreign.gpu_memory, foreign.cpu, foreign.memory)
+        if not all(0 <= amount < UNLIMITED for amount in amounts):
+            raise ValueError(f"{foreign.id} uses an amount that cannot be")
         _forget(state, foreign.id)
         state.world.foreign[foreign.id] = foreign
         if foreign.node is not None:
@@ -66,7 +70,6 @@ def reserve(state: State, reservations: tuple[Reservation, ...]) -> None:
 
 def _forget(state: State, name: str) -> None:
     state.world.foreign.pop(name, None)
-    state.foreign_places.pop(name, None)
 
 
 def recount(state: State) -> None:

@@ -20,11 +20,12 @@ from levada.core.events import (
     WorkersStarted,
     WorkersStopped,
 )
-from levada.core.job import Phase
+from levada.core.inventory import UNLIMITED
+from levada.core.job import LARGEST_SIZE, Phase
 from levada.core.plan import OpKind
 from levada.core.plane import INDEX, NODE
 from levada.core.reasons import Code
-from levada.core.types import Ints
+from levada.core.types import WHOLE, Ints
 from levada.engine.admit import judge_feasibility
 from levada.engine.ends import end, stopped
 from levada.engine.losses import lose_workers, restart
@@ -42,18 +43,39 @@ def submitted(state: State, event: JobsSubmitted) -> None:
         return
     numbers = world.table.number[slots]
     table.since[slots] = np.maximum(world.table.submitted[slots], state.now)
+    fresh = set(numbers.tolist())
     for row, names in event.jobs.after.items():
         number = world.numbers[event.jobs.id[row]]
+        if number not in fresh:
+            continue
         slot = int(world.table.find(np.array([number]))[0])
         # A job that is not active has succeeded: whoever submits refuses to wait for one that has not.
-        before = {world.numbers[name] for name in names if name in world.numbers and name != event.jobs.id[row]}
+        before = sorted({world.numbers[name] for name in names if name in world.numbers} - {number})
         for other in before:
             state.dependents.setdefault(other, []).append(number)
         world.table.waits_for[slot] = len(before)
     if hasattr(state.perf, "bind"):
         state.perf.bind(numbers, world.table.workload[slots])
     judge_feasibility(state, slots)
+    _put_aside_impossible(state, slots)
     state.touch(slots)
+
+
+def _put_aside_impossible(state: State, slots: Ints) -> None:
+    """Jobs that whoever submitted them should have refused wait for ever, with that reason, and harm nobody."""
+    table = state.world.table
+    sizes = (table.min[slots] < 1) | (table.max[slots] < table.min[slots]) | (table.step[slots] < 1)
+    sizes |= table.max[slots] > LARGEST_SIZE
+    parts = (table.milli[slots] < 0) | ((table.milli[slots] > WHOLE) & (table.milli[slots] % WHOLE != 0))
+    amounts = np.zeros(len(slots), bool)
+    for column in (table.cpu, table.memory, table.gpu_memory, table.servers, table.server_cpu, table.server_memory):
+        amounts |= (column[slots] < 0) | (column[slots] >= UNLIMITED)
+    bad = slots[sizes | parts | amounts | (table.servers[slots] > LARGEST_SIZE) | ~(table.weight[slots] > 0)]
+    if len(bad):
+        table.aside[bad] = 1
+        # Nothing that scans all jobs shall stumble over them.
+        table.min[bad] = table.max[bad] = table.desired[bad] = table.step[bad] = table.weight[bad] = 1
+        state.say(bad, Code.INVALID)
 
 
 def updated(state: State, event: JobsUpdated) -> None:
@@ -88,7 +110,7 @@ def suspended(state: State, event: JobsSuspended) -> None:
     """Jobs stop and wait for their user. One that is being cancelled stays so."""
     table = state.world.table
     slots = state.active_slots(event.number)
-    slots = slots[(table.phase[slots] != Phase.SUSPENDED) & (table.intent[slots] != Intent.CANCEL)]
+    slots = slots[(table.phase[slots] != Phase.SUSPENDED) & (table.intent[slots] <= Intent.SUSPEND)]
     _stop_for(state, slots, Intent.SUSPEND)
 
 
@@ -108,9 +130,9 @@ def resumed(state: State, event: JobsResumed) -> None:
 
 
 def _forgive(state: State, slots: Ints) -> None:
-    """Jobs set aside for their failures get another chance; those that wait for a lost job do not."""
+    """Jobs set aside for their failures get another chance."""
     table = state.world.table
-    again = slots[(table.aside[slots] > 0) & (table.reason[slots] != Code.DEPENDENCY_FAILED)]
+    again = slots[table.aside[slots] > 0]
     table.aside[again] = 0
     table.failures[again] = 0
     table.retry_at[again] = 0.0

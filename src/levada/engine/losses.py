@@ -73,7 +73,6 @@ def restart(state: State, slot: int, why: Code) -> None:
     if intent is Intent.WAIT and why is Code.RESTARTING:
         if table.restarts[slot] < table.retries[slot]:
             table.restarts[slot] += 1
-            state.pause(slot, state.backoff(int(table.number[slot]), int(table.restarts[slot])))
         else:
             intent = Intent.FAIL
     state.wants_stop(one, intent)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from levada.core.events import NodesAdded, NodesChanged, NodesCordoned, NodesLost
+from levada.core.inventory import UNLIMITED
 from levada.core.plane import DEVICE, INDEX, NODE
 from levada.core.reasons import Code
 from levada.core.types import Bools, Ints
@@ -18,6 +20,12 @@ from levada.engine.withdraw import withdraw_from, withdraw_targets
 def put(state: State, event: NodesAdded | NodesChanged) -> None:
     """Machines joined or changed. Workers on a device that is gone or broken are lost; the others stay."""
     inventory = state.world.inventory
+    for machine in event.nodes:
+        amounts = [machine.cpu or 0, machine.memory or 0, *(device.memory for device in machine.devices)]
+        if not all(0 <= amount < UNLIMITED for amount in amounts):
+            raise ValueError(f"{machine.name} has an amount that cannot be")
+        if len({device.id for device in machine.devices}) < len(machine.devices):
+            raise ValueError(f"{machine.name} has two devices of one id")
     healthy = {(node.name, device.id, device.type) for node in event.nodes for device in node.devices if device.healthy}
     replaced = {node.name for node in event.nodes}
     broken = np.zeros(len(inventory.node_of), bool)
@@ -26,9 +34,25 @@ def put(state: State, event: NodesAdded | NodesChanged) -> None:
         broken[device] = key[0] in replaced and key not in healthy
     _lose(state, broken, np.zeros(len(inventory.nodes), bool))
     withdraw_from(state, broken)
-    state.world.put_nodes(event.nodes)
+    _renumber(state, state.world.put_nodes(event.nodes))
     recount(state)  # devices were numbered anew
     _after(state)
+
+
+def _renumber(state: State, moved: Ints) -> None:
+    """What the engine remembers by device number follows the new numbers; older answers by node do not count."""
+    state.renumbered = state.revision
+    for name, kept in list(state.reservations.items()):
+        devices = tuple((int(moved[device]), milli, memory) for device, milli, memory in kept.devices)
+        if any(device < 0 for device, _, _ in devices):
+            del state.reservations[name]
+        else:
+            state.reservations[name] = msgspec.structs.replace(kept, devices=devices)
+    for number, rows in state.claimed_rows.items():
+        rows = rows.copy()
+        on_device = rows[DEVICE] >= 0
+        rows[DEVICE, on_device] = moved[rows[DEVICE, on_device]]
+        state.claimed_rows[number] = rows[:, ~on_device | (rows[DEVICE] >= 0)]
 
 
 def cordoned(state: State, event: NodesCordoned) -> None:
@@ -75,4 +99,4 @@ def _after(state: State) -> None:
     withdraw_targets(state)
     state.most_workers.clear()
     judge_feasibility(state, state.living())
-    state.dirty = True
+    state.give_another_chance()

@@ -5,11 +5,12 @@ Policies that decide by node (DRAGON's) see to serving pods themselves, and this
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from levada.core.cluster import Foreign
 from levada.core.decision import Reservation
-from levada.core.plane import FREE, INDEX, NODE, SHARED
+from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SHARED
 from levada.core.types import WHOLE, Bools, Ints
 from levada.engine.foreign import reserve
 from levada.engine.holdings import drop_workers
@@ -24,19 +25,17 @@ def make_room(state: State) -> None:
     expires = state.now + state.options.reservation_s
     for pod in waiting:
         kept = state.reservations.get(pod.id)
-        if kept is not None:
-            renewed = Reservation(**{name: getattr(kept, name) for name in kept.__struct_fields__ if name != "expires"})
-            reserve(state, (_until(renewed, expires),))
+        if kept is not None and state.world.inventory.usable_nodes[kept.node]:
+            reserve(state, (_until(kept, expires),))
             continue
+        state.reservations.pop(pod.id, None)
         found = _free_room(state, pod) or _room_by_shrinking(state, pod)
         if found is not None:
             reserve(state, (_until(found, expires),))
 
 
 def _until(kept: Reservation, expires: float) -> Reservation:
-    return Reservation(
-        id=kept.id, node=kept.node, cpu=kept.cpu, memory=kept.memory, devices=kept.devices, expires=expires
-    )
+    return msgspec.structs.replace(kept, expires=expires)
 
 
 def _cores_left(state: State) -> tuple[Ints, Ints]:
@@ -129,7 +128,7 @@ def _removable(state: State, node: int) -> list[tuple[int, int, list[int]]]:
         mine = places[:, (places[NODE] == node) & (places[INDEX] > 0)]
         for index in sorted(np.unique(mine[INDEX]).tolist(), reverse=True)[:surplus]:
             own = mine[:, mine[INDEX] == index]
-            found.append((slot, index, own[3][(own[3] >= 0) & (own[4] == WHOLE)].tolist()))
+            found.append((slot, index, own[DEVICE][(own[DEVICE] >= 0) & (own[MILLI] == WHOLE)].tolist()))
     return found
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from levada.core.decision import PLACE_COLUMNS, Decision
+from levada.core.decision import PLACE_COLUMNS, Bind, Decision, Reservation
+from levada.core.inventory import UNLIMITED
 from levada.core.plane import DEVICE, INDEX, MILLI, NODE, SLOT
 from levada.core.reasons import Code
 from levada.core.types import WHOLE
@@ -33,7 +34,23 @@ def shape_fault(world: World, decision: Any) -> str | None:
     wake_at: Any = decision.wake_at
     if not isinstance(wake_at, float | int) or math.isnan(wake_at):
         return "its wake_at is no time"
+    if not _rooms_exist(world, decision):
+        return "it binds or reserves where nothing is"
     return None if decision.places is None else _places_fault(world, decision, decision.places, count)
+
+
+def _rooms_exist(world: World, decision: Any) -> bool:
+    nodes, devices = len(world.inventory.nodes), len(world.inventory.node_of)
+    kept = decision.reservations
+    known = all(isinstance(each, Reservation) and 0 <= each.node < nodes for each in kept)
+    known = known and all(
+        0 <= device < devices and 0 <= milli <= WHOLE and 0 <= memory < UNLIMITED
+        for each in kept
+        for device, milli, memory in each.devices
+    )
+    known = known and all(0 <= each.cpu < UNLIMITED and 0 <= each.memory < UNLIMITED for each in kept)
+    bound = all(isinstance(each, Bind) and 0 <= each.node < nodes and each.device < devices for each in decision.binds)
+    return known and bound
 
 
 def _is_column(value: object) -> bool:

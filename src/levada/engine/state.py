@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from enum import IntEnum
@@ -79,9 +80,13 @@ class State:
         #: The revision that the policy is thinking about, if it is.
         self.deciding: int | None = None
         self.last_decided = -math.inf
+        #: The revision at which devices were last numbered anew.
+        self.renumbered = -1
         self.rejections = 0
         self.last_rejection = ""
         self.stale_results = 0
+        #: Events that made no sense and changed nothing, or not all they should.
+        self.refused = 0
         self.next_try = -math.inf
         #: When time alone could change the answer, as the policy said.
         self.policy_wake = math.inf
@@ -99,8 +104,6 @@ class State:
         #: What the shell was last told.
         self.told_wake = math.inf
         self.reservations: dict[str, Reservation] = {}
-        #: Places of foreign use that the engine counts: id to (device, milli, MiB).
-        self.foreign_places: dict[str, tuple[tuple[int, int, int], ...]] = {}
         #: Jobs that come after a job, by its number.
         self.dependents: dict[int, list[int]] = {}
         #: Rows that operations under way have claimed, by job number; whole devices are marked in the held plane.
@@ -131,6 +134,12 @@ class State:
         """No decision is about the job, and no operation on it goes out, for so long."""
         self.world.table.retry_at[slot] = self.now + seconds
         self.alarm(self.now + seconds)
+
+    def give_another_chance(self) -> None:
+        """Circumstances changed: a policy whose decisions were rejected may be trusted again."""
+        self.rejections = 0
+        self.next_try = -math.inf
+        self.dirty = True
 
     def learn(self) -> None:
         """Lets beliefs catch up with what was seen. Many lessons at once cost about as much as one."""
@@ -210,9 +219,10 @@ class State:
         twin = State.__new__(State)
         twin.__dict__.update(self.__dict__)
         twin.world = self.world.copy()
+        twin.policy_state = copy.deepcopy(self.policy_state)
         twin.perf = self.perf.copy() if hasattr(self.perf, "copy") else self.perf
         twin.prices, twin.reservations = dict(self.prices), dict(self.reservations)
-        twin.foreign_places, twin.claimed_rows = dict(self.foreign_places), dict(self.claimed_rows)
+        twin.claimed_rows = dict(self.claimed_rows)
         twin.dependents = {number: list(after) for number, after in self.dependents.items()}
         twin.commands, twin.most_workers = list(self.commands), dict(self.most_workers)
         return twin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -79,7 +80,7 @@ def _text(detail: ErrorDetails, model: type[BaseModel]) -> str:
 
 def _fields_at(model: type[BaseModel], keys: Iterable[int | str]) -> list[str]:
     """The names, as users write them, of the fields of the model that stands at *keys* inside *model*."""
-    schema = model.model_json_schema()
+    schema = _schema_of(model)
     node = schema
     for key in keys:
         node = _resolve(node, schema)
@@ -88,6 +89,11 @@ def _fields_at(model: type[BaseModel], keys: Iterable[int | str]) -> list[str]:
         else:
             node = node.get("properties", {}).get(key) or node.get("additionalProperties") or {}
     return list(_resolve(node, schema).get("properties", {}))
+
+
+@cache
+def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema()
 
 
 def _resolve(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -45,7 +46,8 @@ def parse_documents(text: str) -> list[Any]:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise BadInput.one(f"not YAML: {getattr(error, 'problem', None) or 'cannot be read'}{where}") from None
-    except (RecursionError, ValueError) as error:
+    except (RecursionError, ValueError, LookupError, AttributeError, TypeError) as error:
+        # The last three: a value that is not what its explicit tag says.
         raise BadInput.one(f"not YAML: {_why(error)}") from None
     if repeated:
         several = len(documents) > 1
@@ -70,9 +72,9 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) == len(pairs):
         return mapping
-    keys = [key for key, _ in pairs]
+    times = Counter(key for key, _ in pairs)
     repetitive = _Repetitive(mapping)
-    repetitive.twice = tuple(key for key in mapping if keys.count(key) > 1)
+    repetitive.twice = tuple(key for key in mapping if times[key] > 1)
     return repetitive
 
 

@@ -138,7 +138,7 @@ class DragonCompat:
 
 def place(board: Board, gang: Gang, want: int, least: int) -> Layout:
     """Where the original would put a job, on the first of its types where *least* workers fit."""
-    for gpu_type in gang.types:
+    for gpu_type in gang.types if len(board.first) else ():
         room = board.room(gang.worker, gpu_type, gang.servers, gang.server_cpu, gang.server_memory)
         room = np.minimum(room, want)
         servers = np.minimum(board.room(Demand(gang.server_cpu, gang.server_memory), gpu_type), gang.servers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.decision import Decision, decision
+from levada.core.inventory import total_of
 from levada.core.jobtable import NOT_ALLOWED
 from levada.core.reasons import Code
 from levada.core.snapshot import Snapshot
@@ -56,5 +57,5 @@ def _totals(snap: Snapshot) -> Ints:
     inventory = snap.inventory
     present = inventory.type_of[inventory.present]
     total = np.bincount(present, minlength=len(snap.capacity)) * WHOLE
-    total[CPU_TYPE] = inventory.cpu[~inventory.lost].sum()
+    total[CPU_TYPE] = total_of(inventory.cpu[~inventory.lost])
     return np.maximum(total, snap.capacity)
