@@ -87,4 +87,5 @@ def _steps(floor: Floor, decisions: int) -> list[dict[str, float]]:
 
 def _medians(parts: list[dict[str, float]]) -> dict[str, float]:
     """The median of each part, in ms."""
-    return {name: round(1e3 * quantile([each[name] for each in parts], 0.5), 3) for name in parts[0]}
+    names = list(dict.fromkeys(name for each in parts for name in each))
+    return {name: round(1e3 * quantile([each.get(name, 0.0) for each in parts], 0.5), 3) for name in names}

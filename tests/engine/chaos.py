@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from levada.core import events as ev
@@ -26,8 +27,8 @@ from levada.engine import Engine, Options, answer
 
 Place = tuple[str, str]
 
-#: Why a job may wait for ever in a kind world.
-EXCUSES = (Code.TOO_LARGE, Code.UNKNOWN_TYPE, Code.SET_ASIDE, Code.QUEUE_LIMIT)
+#: Why a job may wait for ever in a kind world (a job it comes after may, too).
+EXCUSES = (Code.TOO_LARGE, Code.UNKNOWN_TYPE, Code.SET_ASIDE, Code.QUEUE_LIMIT, Code.DEPENDENCY, Code.DEPENDENCY_FAILED)
 
 
 class Broken(AssertionError):
@@ -50,6 +51,8 @@ class Chaos:
         self.reports: list[ev.Event] = []
         self.thoughts: list[Decide] = []
         self.lost_nodes: set[str] = set()
+        #: Devices that are left of a machine that has lost some.
+        self.changed: dict[str, set[str]] = {}
         self.ended: list[int] = []
         self.generations: dict[int, int] = {}
         self.over: set[int] = set()
@@ -137,7 +140,7 @@ class Chaos:
             self.truth.pop(op.number, None)
             self.reports.append(ev.Released(at=self.now, **names))
             return
-        if any(place.node in self.lost_nodes for place in op.grant.places):
+        if any(self._is_gone(place.node, place.devices) for place in op.grant.places):
             self.reports.append(ev.OperationFailed(at=self.now, **names))
             return
         workers = {
@@ -147,6 +150,9 @@ class Chaos:
         self.truth[op.number] = (op.generation, workers)
         self._no_device_twice()
         self.reports += [ev.Released(at=self.now, **names), ev.Running(at=self.now, **names)]
+
+    def _is_gone(self, node: str, devices: tuple[str, ...]) -> bool:
+        return node in self.lost_nodes or not set(devices) <= self.changed.get(node, set(devices))
 
     def deliver(self, which: int = 0, *, lose: bool = False, twice: bool = False) -> None:
         """A report reaches the engine: in any order, not at all, or twice."""
@@ -167,6 +173,11 @@ class Chaos:
         self.truth.pop(number, None)
         self.over.add(number)
         self.tell(ev.JobsFinished(at=self.now, number=np.array([number])))
+
+    def save(self, number: int) -> None:
+        """A job that really runs has saved a checkpoint."""
+        generation = np.array([self.truth[number][0]])
+        self.tell(ev.CheckpointSaved(at=self.now, number=np.array([number]), generation=generation))
 
     def break_job(self, number: int) -> None:
         """A job that really runs breaks."""
@@ -206,7 +217,23 @@ class Chaos:
 
     def return_node(self, name: str) -> None:
         self.lost_nodes.discard(name)
+        self.changed.pop(name, None)
         self.tell(ev.NodesAdded(at=self.now, nodes=(self.nodes[name],)))
+
+    def change_node(self, name: str, devices: int) -> None:
+        """A machine has only its first devices now; what ran on the others is dead."""
+        whole = self.nodes[name]
+        left = whole.devices[:devices]
+        kept = {device.id for device in left}
+        for number, (generation, workers) in list(self.truth.items()):
+            alive = {i: p for i, p in workers.items() if all(node != name or device in kept for node, device in p)}
+            if alive:
+                self.truth[number] = (generation, alive)
+            else:
+                self.truth.pop(number)
+        self.changed[name] = kept
+        self.lost_nodes.discard(name)
+        self.tell(ev.NodesChanged(at=self.now, nodes=(msgspec.structs.replace(whole, devices=left),)))
 
     def cordon(self, name: str, cordoned: bool) -> None:
         self.tell(ev.NodesCordoned(at=self.now, names=(name,), cordoned=cordoned))
@@ -274,7 +301,7 @@ class Chaos:
 
         Then every job must end, but for those that wait for their user or could never run.
         """
-        for name in sorted(self.lost_nodes):
+        for name in sorted(self.lost_nodes | set(self.changed)):
             self.return_node(name)
         for name in self.nodes:
             self.cordon(name, False)

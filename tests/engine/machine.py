@@ -8,7 +8,7 @@ import time
 from collections import Counter
 
 from levada.core.cluster import Node
-from levada.core.job import Preemptible
+from levada.core.job import ParameterServers, Preemptible
 from levada.core.queue import Queue
 from levada.policies import registry
 from tests.engine.chaos import Chaos
@@ -35,7 +35,16 @@ def one_step(chaos: Chaos, rng: random.Random, policies: tuple[str, ...] = POLIC
     choices += [("report", 10.0)] if chaos.reports else []
     choices += [("users", 1.5)] if active else []
     choices += [("finish", 2.0), ("break", 0.4), ("worker", 0.5)] if running else []
-    choices += [("node", 0.4), ("cordon", 0.4), ("foreign", 0.5), ("policy", 0.2), ("queues", 0.1), ("observe", 0.2)]
+    choices += [("checkpoint", 0.5)] if running else []
+    choices += [
+        ("node", 0.4),
+        ("devices", 0.3),
+        ("cordon", 0.4),
+        ("foreign", 0.5),
+        ("policy", 0.2),
+        ("queues", 0.1),
+        ("observe", 0.2),
+    ]
     names, weights = zip(*choices, strict=True)
     what = str(rng.choices(names, weights)[0])
     if what == "time":
@@ -66,6 +75,11 @@ def one_step(chaos: Chaos, rng: random.Random, policies: tuple[str, ...] = POLIC
             chaos.return_node(rng.choice(sorted(chaos.lost_nodes)))
         elif len(chaos.lost_nodes) < 2:
             chaos.lose_node(rng.choice([name for name in chaos.nodes if name not in chaos.lost_nodes]))
+    elif what == "devices":
+        name = rng.choice([name for name in chaos.nodes if name not in chaos.lost_nodes] or list(chaos.nodes))
+        chaos.change_node(name, rng.randrange(len(chaos.nodes[name].devices) + 1))
+    elif what == "checkpoint":
+        chaos.save(rng.choice(running))
     elif what == "cordon":
         chaos.cordon(rng.choice(list(chaos.nodes)), rng.random() < 0.5)
     elif what == "foreign":
@@ -110,6 +124,12 @@ def random_job(rng: random.Random) -> dict[str, object]:
         fields |= {"milli": 2000}
     elif kind < 0.4:
         fields |= {"cpu": 3000, "memory": 4096}
+    elif kind < 0.5:
+        fields |= {"servers": ParameterServers(replicas=rng.choice([1, 2]), cpu=1000, memory=512)}
+    if rng.random() < 0.1:
+        fields["after"] = (f"j{rng.randint(1, 30)}",)
+    if rng.random() < 0.05:
+        fields["time_limit_s"] = 500.0
     return fields
 
 
