@@ -12,7 +12,7 @@ import pytest
 from levada.core import codec
 from levada.core import events as ev
 from levada.core.batch import JobBatch
-from levada.core.cluster import Cluster, Node
+from levada.core.cluster import Cluster, Device, Foreign, Node
 from levada.core.commands import Apply, Decide, Wake
 from levada.core.job import Job, Phase, Preemptible
 from levada.core.plan import OpKind
@@ -550,3 +550,187 @@ def test_unknown_and_old_reports_change_nothing() -> None:
             chaos.tell(kind(at=0.0, number=np.array([number]), generation=np.array([generation])))
     chaos.tell(ev.JobsFinished(at=0.0, number=np.array([55])))
     np.testing.assert_array_equal(chaos.engine.state.world.table.ints, before)
+
+
+def test_what_is_left_of_a_broken_job_stops_at_once_and_the_pause_comes_after() -> None:
+    chaos = desk(4, backoff_s=100.0)
+    chaos.submit(min=4, max=4, retries=1, resizes_in_place=False)
+    chaos.calm()
+    chaos.break_worker(0, 2)
+    assert [op.kind for op in chaos.ops] == [OpKind.STOP], "it must not keep its GPUs through the pause"
+    chaos.calm()
+    assert (chaos.engine.state.world.held.owner == -1).all()
+    assert chaos.why("j1") == "restarting"
+    assert chaos.job("j1")["retry_at"] >= 75.0
+
+
+def test_a_job_without_its_first_worker_starts_again_though_enough_are_left() -> None:
+    chaos = desk(4)
+    chaos.submit(min=1, max=4, retries=1)
+    chaos.calm()
+    chaos.break_worker(0, 0)
+    assert chaos.job("j1")["restarts"] == 1
+    assert chaos.job("j1")["phase"] == Phase.STOPPING
+
+
+def test_a_failed_resize_leaves_the_job_as_it_was() -> None:
+    chaos = desk(4)
+    chaos.submit(min=2, max=2)
+    chaos.submit(min=1, max=4)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 2, "j2": 2}
+    before = chaos.engine.state.world.held.owner.copy()
+    chaos.finish(0)
+    while chaos.thoughts:
+        chaos.think()
+    (op,) = chaos.ops
+    assert op.kind is OpKind.RESIZE
+    chaos.carry_out(fail=True)
+    chaos.deliver()
+    assert chaos.job("j2")["phase"] == Phase.RUNNING
+    assert chaos.sizes() == {"j2": 2}
+    slot = chaos.engine.state.world.slot("j2")
+    held = chaos.engine.state.world.held.owner
+    assert ((held == slot) == (before == slot)).all(), "what it claimed is free again, what it had it has"
+
+
+def test_a_resized_job_is_left_alone_for_a_while() -> None:
+    chaos = desk(4, cooldown_s=50.0)
+    chaos.submit(min=1, max=4)
+    chaos.calm()
+    chaos.submit(min=1, max=1)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 4, "j2": 0}
+    chaos.pass_time(50.0)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 3, "j2": 1}
+
+
+def test_a_job_that_would_end_before_a_restart_pays_is_left_alone() -> None:
+    chaos = desk(4)
+    chaos.submit(min=1, max=4, steps=40.0, resizes_in_place=False)
+    chaos.calm()
+    chaos.submit(min=1, max=1)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 4, "j2": 0}, "ten seconds of work are left"
+
+
+def test_serving_takes_nothing_from_protected_jobs() -> None:
+    chaos = desk(4)
+    chaos.submit(min=1, max=4, preemptible=Preemptible.NEVER)
+    chaos.calm()
+    chaos.foreign("web", milli=1000, serving=True)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 4}
+    assert not chaos.engine.state.reservations
+
+
+def test_serving_room_counts_cores_too() -> None:
+    chaos = Chaos(nodes=(Node.of("a", {"v100": 2}, cpu=4000), Node.of("b", {"v100": 4}, cpu=16000)))
+    chaos.foreign("web", milli=1000, cpu=8000, serving=True)
+    chaos.calm()
+    kept = chaos.engine.state.reservations["web"]
+    assert chaos.engine.state.world.inventory.nodes[kept.node] == "b"
+
+
+def test_room_for_a_serving_pod_moves_when_its_node_is_lost() -> None:
+    chaos = desk(2, 2)
+    chaos.foreign("web", milli=1000, serving=True)
+    chaos.calm()
+    inventory = chaos.engine.state.world.inventory
+    first = inventory.nodes[chaos.engine.state.reservations["web"].node]
+    chaos.lose_node(first)
+    chaos.calm()
+    assert inventory.nodes[chaos.engine.state.reservations["web"].node] != first
+
+
+def test_a_job_whose_workers_fit_nowhere_says_that_there_is_room_but_not_in_one_piece() -> None:
+    chaos = desk(1, 1, policy="fifo")
+    chaos.tell(ev.NodesAdded(at=0.0, nodes=(Node.of("big", {"v100": 2}),)))
+    chaos.submit(min=1, milli=2000)
+    chaos.calm()
+    chaos.submit(min=1, milli=2000)
+    chaos.calm()
+    assert chaos.why("j2") == "fragmented"
+
+
+def test_an_answer_about_a_job_that_was_updated_meanwhile_does_not_count_for_it() -> None:
+    chaos = desk(4, policy="fifo")
+    chaos.tell(ev.JobsSubmitted(at=0.0, jobs=JobBatch.of([Job(id=name, submitted=0.0) for name in "ab"])))
+    chaos.users("update", 0, max=3)
+    chaos.think()
+    assert [op.job for op in chaos.ops] == ["b"]
+
+
+def test_an_answer_about_a_job_that_was_not_asked_about_does_not_count() -> None:
+    chaos = desk(4, policy="fifo")
+    chaos.submit(min=1, max=1)
+    chaos.calm()
+    chaos.submit(min=1, after=("j1",))
+    decide = chaos.thoughts.pop()
+    decided: Any = answer(decide, 0.0)
+    both = {"number": np.array([0, 1]), "type": np.array([1, 1]), "count": np.array([1, 1])}
+    both |= {"reason": np.array([0, 0]), "evidence": np.array([0, 0]), "rank": np.array([0, 1])}
+    chaos.tell(_spoiled(**both)(decided))
+    assert chaos.sizes() == {"j1": 1, "j2": 0}
+
+
+def test_plain_fifo_gives_way_when_circumstances_change() -> None:
+    chaos = desk(4, max_rejections=3)
+    chaos.submit(min=1, max=4)
+    for _ in range(3):
+        while not chaos.thoughts:
+            chaos.pass_time(max(chaos.wake - chaos.now, 1.0))
+        chaos.think(fail=True)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 1}
+    chaos.tell(ev.NodesAdded(at=chaos.now, nodes=(Node.of("new", {"v100": 1}),)))
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 4}
+
+
+def test_submitting_a_job_twice_changes_nothing_of_the_first() -> None:
+    chaos = desk(4)
+    chaos.submit(min=1)
+    chaos.submit(min=1)
+    chaos.calm()
+    again = [Job(id="j1", submitted=0.0, after=("j2",)), Job(id="new", submitted=0.0)]
+    chaos.tell(ev.JobsSubmitted(at=0.0, jobs=JobBatch.of(again)))
+    assert chaos.job("j1")["waits_for"] == 0
+    assert chaos.engine.state.submitted == 3
+
+
+def test_faulty_queues_change_nothing() -> None:
+    chaos = desk(4)
+    before = chaos.engine.state.world.queues
+    for queues in ((Queue(name="a", parent="a"),), (Queue(name="a", weight=0.0),), (Queue(name="a", parent="b"),)):
+        chaos.set_queues(queues)
+        assert chaos.engine.state.world.queues is before
+        assert "queue a" in chaos.engine.state.last_rejection
+
+
+def test_jobs_that_cannot_be_wait_with_that_reason_and_harm_nobody() -> None:
+    chaos = desk(4)
+    chaos.submit(min=3, max=2)
+    chaos.submit(min=1, max=2, step=0)
+    chaos.submit(min=1, milli=1500)
+    chaos.submit(min=1, max=4)
+    chaos.calm()
+    assert [chaos.why(name) for name in ("j1", "j2", "j3")] == ["invalid"] * 3
+    assert chaos.sizes()["j4"] == 4
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ev.PricesChanged(at=0.0, prices=None),  # type: ignore[arg-type]
+        ev.ForeignAppeared(at=0.0, foreign=(Foreign(id="x", node="n0", cpu=-(10**9)),)),
+        ev.NodesChanged(at=0.0, nodes=(Node(name="n0", devices=(Device(id="0", type="v100"),) * 2),)),
+    ],
+)
+def test_an_event_that_cannot_be_is_refused_and_the_next_one_counts(event: ev.Event) -> None:
+    engine = desk(4).engine
+    jobs = JobBatch.of([Job(id="a", submitted=0.0)])
+    commands = engine.handle(event, ev.JobsSubmitted(at=0.0, jobs=jobs))
+    assert engine.state.refused == 1
+    assert any(isinstance(command, Decide) for command in commands)

@@ -11,10 +11,7 @@ from levada.core.reasons import Code
 from levada.core.types import Ints
 from levada.engine.holdings import confirm, release
 from levada.engine.operations import plan_operations
-from levada.engine.state import Intent, State
-
-#: Reasons that tell more about a waiting job than that it was stopped.
-_TELLING = (Code.BACKOFF, Code.RESTARTING, Code.NODE_LOST, Code.SET_ASIDE)
+from levada.engine.state import TELLING, Intent, State
 
 
 def stopped(state: State, slots: Ints) -> None:
@@ -53,7 +50,7 @@ def stopped(state: State, slots: Ints) -> None:
 
 def _say_why(state: State, slots: Ints) -> None:
     table = state.world.table
-    plain = ~np.isin(table.reason[slots], _TELLING)
+    plain = ~np.isin(table.reason[slots], TELLING)
     state.say(slots[plain & (table.count[slots] == 0)], Code.PREEMPTED)
     state.say(slots[plain & (table.count[slots] > 0)], Code.STARTING)
     aside = slots[table.aside[slots] > 0]

@@ -17,7 +17,7 @@ from levada.core.reasons import Code
 from levada.core.types import Bools, Ints
 from levada.engine.holdings import added_places, differing, take
 from levada.engine.limits import limited, within_limits
-from levada.engine.state import State
+from levada.engine.state import TELLING, State
 from levada.kernels.state import blocked, changes
 
 
@@ -128,7 +128,7 @@ def _send(state: State, slots: Ints) -> None:
         [op == OpKind.START, op == OpKind.RESIZE], [Phase.STARTING, Phase.RESIZING], Phase.STOPPING
     )
     state.say(slots[op == OpKind.START], Code.STARTING)
-    state.say(slots[stops], Code.STOPPING)
+    state.say(slots[stops & ~np.isin(table.reason[slots], TELLING)], Code.STOPPING)
     take(state, slots[~stops])
     state.touch(slots)
     state.commands.append(Apply(plan=plan))

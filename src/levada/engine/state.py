@@ -35,6 +35,9 @@ class Intent(IntEnum):
     TIME_LIMIT = 4
 
 
+#: Reasons that tell more about a job than that it stops or was stopped.
+TELLING = (Code.BACKOFF, Code.RESTARTING, Code.NODE_LOST, Code.SET_ASIDE)
+
 _ACCRUE_COLUMNS = (
     *(INT_COLUMNS.index(name) for name in ("observed", "phase", "milli")),
     *(
