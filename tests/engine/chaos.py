@@ -140,7 +140,7 @@ class Chaos:
             self.truth.pop(op.number, None)
             self.reports.append(ev.Released(at=self.now, **names))
             return
-        if any(self._is_gone(place.node, place.devices) for place in op.grant.places):
+        if self._names_gone(op):
             self.reports.append(ev.OperationFailed(at=self.now, **names))
             return
         workers = {
@@ -150,6 +150,9 @@ class Chaos:
         self.truth[op.number] = (op.generation, workers)
         self._no_device_twice()
         self.reports += [ev.Released(at=self.now, **names), ev.Running(at=self.now, **names)]
+
+    def _names_gone(self, op: Any) -> bool:
+        return any(self._is_gone(place.node, place.devices) for place in op.grant.places)
 
     def _is_gone(self, node: str, devices: tuple[str, ...]) -> bool:
         return node in self.lost_nodes or not set(devices) <= self.changed.get(node, set(devices))
@@ -232,6 +235,8 @@ class Chaos:
             else:
                 self.truth.pop(number)
         self.changed[name] = kept
+        # A machine whose devices vanish forgets what it was told to do with them.
+        self.ops = [op for op in self.ops if op.grant is None or not self._names_gone(op)]
         self.lost_nodes.discard(name)
         self.tell(ev.NodesChanged(at=self.now, nodes=(msgspec.structs.replace(whole, devices=left),)))
 
@@ -269,8 +274,10 @@ class Chaos:
         self.tell(ev.Tick(at=self.now))
 
     def calm(self) -> None:
-        """Everything on the wire arrives, in order, while no time passes."""
+        """Everything on the wire arrives, in order, while no time passes; it must come to an end."""
+        began = len(self.story)
         while self.ops or self.reports or self.thoughts:
+            self._demand(len(self.story) < began + 4000, "the engine does not come to rest though no time passes")
             while self.thoughts:
                 self.think()
             while self.ops:

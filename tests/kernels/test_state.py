@@ -81,37 +81,6 @@ def test_blocked_counts_devices_that_others_hold(plane: dict[str, Any]) -> None:
         assert missing[slot] == sum(user not in (FREE, slot) for user in mine.tolist())
 
 
-@given(planes(), FLAGS)
-def test_who_claims_holds_what_it_should_besides_what_it_held(plane: dict[str, Any], chosen: Any) -> None:
-    columns = [plane[name] for name in ("target", "target_index", "held", "held_index")]
-    target, target_index, held, held_index, _ = _both("claim", *columns, chosen)
-    for d, slot in enumerate(target):
-        if slot >= 0 and chosen[slot]:
-            assert (held[d], held_index[d]) == (slot, target_index[d])
-        else:
-            assert (held[d], held_index[d]) == (plane["held"][d], plane["held_index"][d])
-
-
-@given(planes(), FLAGS, FLAGS)
-def test_who_gives_up_keeps_only_what_it_should_have(plane: dict[str, Any], chosen: Any, everything: Any) -> None:
-    target, held, _, _ = _both("give_up", plane["target"], plane["held"], chosen, everything)
-    for d, slot in enumerate(plane["held"]):
-        leaves = slot >= 0 and chosen[slot] and (everything[slot] or target[d] != slot)
-        assert held[d] == (FREE if leaves else slot)
-
-
-@given(planes(), FLAGS)
-def test_claim_and_give_up_lead_from_held_to_target(plane: dict[str, Any], chosen: Any) -> None:
-    """The law that operations stand on: after both, the chosen hold exactly what they should."""
-    columns = [plane[name].copy() for name in ("target", "target_index", "held", "held_index")]
-    state_numpy.claim(*columns, chosen)
-    state_numpy.give_up(columns[0], columns[2], chosen, np.zeros(SLOTS, bool))
-    adds, drops = state_numpy.changes(columns[0], columns[2], chosen)
-    assert not len(adds)
-    assert not len(drops)
-    assert not state_numpy.blocked(columns[0], columns[2], SLOTS)[chosen].any()
-
-
 # --- accounting -------------------------------------------------------------------------------------------------------
 
 #: observed, phase, milli; since, waiting, running, gpu seconds, and the same three of this run.

@@ -66,6 +66,7 @@ class JobColumns:
     waits_for: Ints  #: jobs it comes after that have not succeeded yet; -1 = one of them never will
     changed: Ints  #: revision of its last change; decisions made before it do not count
     feasible: Ints  #: some state of the cluster could hold it
+    batch: Ints  #: batch size that the policy wants, 0 = its own
     rank: Ints  #: its place in the policy's order at the last decision about it
     submitted: Floats
     weight: Floats

@@ -126,6 +126,7 @@ def _accept(state: State, decision: Decision, rows: Ints, slots: Ints, proposal:
     ran = (table.first_started[slots] < np.inf) & (reason == Code.CAPACITY)
     reason[ran & ~given] = Code.PREEMPTED
     table.reason[slots], table.evidence[slots] = reason, evidence
+    table.batch[slots] = 0 if decision.batch is None else decision.batch[rows]
     table.rank[slots] = rows if decision.rank is None else decision.rank[rows]
     plan_operations(state, slots[changed | (had != table.count[slots])])
 

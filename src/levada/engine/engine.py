@@ -268,6 +268,7 @@ class Engine:
                     grant=None if kind is OpKind.STOP else world.grant(world.target, int(slot)),
                     adds=names(plan.adds(row)),
                     drops=names(plan.drops(row)),
+                    batch=int(table.batch[slot]),
                 )
             )
         return made

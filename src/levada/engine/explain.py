@@ -12,6 +12,7 @@ from levada.core.plane import FREE, NODE
 from levada.core.reasons import Code, Reason, reason
 from levada.core.types import WHOLE, Ints
 from levada.engine.state import State
+from levada.policies.protocol import Needs
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +42,8 @@ def explain(state: State, job_id: str) -> Explanation:
         raise KeyError(job_id)
     waits = table.phase[slot] == Phase.PENDING
     slots = state.living()
-    pending = slots[(table.phase[slots] == Phase.PENDING) & (table.count[slots] == 0) & (table.aside[slots] == 0)]
+    in_line = (table.phase[slots] == Phase.PENDING) & (table.count[slots] == 0) & (table.aside[slots] == 0)
+    pending = slots[in_line & (table.feasible[slots] > 0) & (table.waits_for[slots] == 0)]
     ordered = pending[np.lexsort((table.number[pending], table.submitted[pending], table.rank[pending]))]
     ahead = ordered[: int(np.argmax(ordered == slot))] if slot in ordered else ordered[:0]
     stage = None
@@ -64,8 +66,18 @@ def explain(state: State, job_id: str) -> Explanation:
 
 def _would_help(state: State, slot: int) -> list[str]:
     """What would have to change for the job to start."""
-    world, table = state.world, state.world.table
+    table = state.world.table
     code = Code(int(table.reason[slot]))
+    if code is Code.UNKNOWN_SPEED or (Needs.REMAINING in state.policy.needs and np.isnan(table.steps[slot])):
+        return [
+            f"Its total work (steps or epochs): {state.policy.name} goes by what is left.",
+            *_room(state, slot, code),
+        ]
+    return _room(state, slot, code)
+
+
+def _room(state: State, slot: int, code: Code) -> list[str]:
+    world, table = state.world, state.world.table
     least, unit = int(table.min[slot]), int(table.units()[slot])
     if code in (Code.CAPACITY, Code.PREEMPTED, Code.NEW, Code.FRAGMENTED, Code.RESERVED, Code.REJECTED):
         free = _free(state, whole=table.milli[slot] >= WHOLE)

@@ -30,16 +30,6 @@ def changes(target: Ints, held: Ints, chosen: Bools) -> tuple[Ints, Ints]:
     return pair
 
 
-def claim(target: Ints, target_index: Ints, held: Ints, held_index: Ints, chosen: Bools) -> None:
-    """Makes the *chosen* slots hold what they should have, besides what they hold."""
-    kernels("state").claim(target, target_index, held, held_index, chosen)
-
-
-def give_up(target: Ints, held: Ints, chosen: Bools, everything: Bools) -> None:
-    """Frees what the *chosen* slots hold and should not; for slots under *everything* all that they hold."""
-    kernels("state").give_up(target, held, chosen, everything)
-
-
 def worker_faults(
     owner: Ints, index: Ints, node_of: Ints, type_of: Ints, judged: Bools, gpu_type: Ints, count: Ints, whole: Ints
 ) -> Bools:

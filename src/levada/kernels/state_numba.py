@@ -59,22 +59,6 @@ def changes(target: Any, held: Any, chosen: Any) -> Any:
 
 
 @numba.njit(cache=True)
-def claim(target: Any, target_index: Any, held: Any, held_index: Any, chosen: Any) -> None:
-    for d in range(len(target)):
-        if target[d] >= 0 and chosen[target[d]]:
-            held[d] = target[d]
-            held_index[d] = target_index[d]
-
-
-@numba.njit(cache=True)
-def give_up(target: Any, held: Any, chosen: Any, everything: Any) -> None:
-    for d in range(len(held)):
-        h = held[d]
-        if h >= 0 and chosen[h] and (h != target[d] or everything[h]):
-            held[d] = -1
-
-
-@numba.njit(cache=True)
 def _workers(owner: Any, index: Any, node_of: Any, chosen: Any) -> Any:
     """A packed number per device of the *chosen* slots, sorted, so that devices of one worker stand together."""
     start = np.zeros(len(chosen) + 1, np.int64)

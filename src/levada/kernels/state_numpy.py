@@ -46,17 +46,6 @@ def changes(target: Ints, held: Ints, chosen: Bools) -> tuple[Ints, Ints]:
     return adds, drops
 
 
-def claim(target: Ints, target_index: Ints, held: Ints, held_index: Ints, chosen: Bools) -> None:
-    mine = ((target >= 0) & chosen[target]).nonzero()[0]
-    held[mine] = target[mine]
-    held_index[mine] = target_index[mine]
-
-
-def give_up(target: Ints, held: Ints, chosen: Bools, everything: Bools) -> None:
-    gone = (held >= 0) & chosen[held] & ((held != target) | everything[held])
-    held[gone] = -1
-
-
 def _workers(owner: Ints, index: Ints, node_of: Ints, devices: Ints) -> tuple[Ints, Ints]:
     """Workers on these devices, once per node that each is on, packed and sorted; and how many devices it has there."""
     at = index[devices].astype(np.int64)

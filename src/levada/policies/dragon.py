@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from levada.core.decision import Decision
+from levada.core.decision import Decision, Reservation
 from levada.core.reasons import Code
 from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
@@ -72,7 +72,7 @@ class Dragon:
         """Serving pods, then waiting jobs, then growth."""
         now = snap.now
         waiting_pods = {pod.id for pod in snap.serving}
-        kept = [reservation for reservation in state.reservations if reservation.id in waiting_pods]
+        kept = [each for each in state.reservations if each.id in waiting_pods and _exists(snap, each)]
         cycle = Cycle(snap, free(snap, kept))
         order = admission_order(snap, state.admitted)
         rank = _ranks(snap, order)
@@ -151,6 +151,13 @@ def _still_owed(snap: Snapshot, state: DragonState, owed: dict[int, int]) -> dic
     exists = snap.table.find(np.array(away, np.int64)) >= 0
     kept = {number: state.owed[number] for number, known in zip(away, exists.tolist(), strict=True) if known}
     return kept | {int(snap.jobs.number[row]): workers for row, workers in owed.items() if workers > 0}
+
+
+def _exists(snap: Snapshot, kept: Reservation) -> bool:
+    """Whether the room is still where it was: machines may have changed, and their devices other numbers."""
+    devices = np.array([device for device, _, _ in kept.devices], np.int64)
+    node_of = snap.inventory.node_of
+    return bool((devices < len(node_of)).all() and (node_of[devices] == kept.node).all())
 
 
 def _serving_pods(snap: Snapshot) -> tuple[str, ...]:

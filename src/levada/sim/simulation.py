@@ -15,6 +15,7 @@ from levada.core.cluster import Foreign
 from levada.core.commands import Apply, BindPods, Command, Decide, JobsEnded, Wake
 from levada.core.decision import Bind
 from levada.core.events import Event, JobsFinished, JobsSubmitted, Progress, Released, Running, Tick
+from levada.core.invariants import check_state
 from levada.core.plan import OpKind
 from levada.core.plane import NODE
 from levada.core.types import WHOLE
@@ -108,7 +109,7 @@ class Simulation:
                 self._wake = math.inf
                 happened.append(Tick(at=at))
             if happened:
-                self._obey(self.engine.handle(*self._progress(), *happened))
+                self._obey(self._handle(*self._progress(), *happened))
                 self._start_pods(())
                 self._after_each()
 
@@ -127,12 +128,21 @@ class Simulation:
             return run is not None and run.total - run.steps(self.now) <= 1e-6 * max(run.total, 1.0)
         return True
 
+    def _handle(self, *events: Event) -> list[Command]:
+        """The engine's answer; raises where a rule of its state is broken, for a simulation stands on them."""
+        commands = self.engine.handle(*events)
+        state = self.engine.state
+        broken = check_state(state.world, submitted=state.submitted, ended=state.ended)
+        if broken or state.refused:
+            raise AssertionError(f"at {self.now}: {broken[:3] or state.last_rejection}")
+        return commands
+
     def _obey(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
                 case Decide():
                     self.decisions += 1
-                    self._obey(self.engine.handle(answer(command, self.now)))
+                    self._obey(self._handle(answer(command, self.now)))
                 case Apply():
                     self._apply(command)
                 case JobsEnded():
