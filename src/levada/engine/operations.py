@@ -33,7 +33,9 @@ def plan_operations(state: State, slots: Ints) -> None:
     starts = ~has | (phase == Phase.STARTING)
     resizes = differing(state, slots) | (phase == Phase.RESIZING)
     table.op[slots] = np.select(
-        [has & ~gets, gets & starts, gets & has & resizes], [OpKind.STOP, OpKind.START, OpKind.RESIZE], OpKind.NONE
+        [has & (~gets | (phase == Phase.STOPPING)), gets & starts, gets & has & resizes],
+        [OpKind.STOP, OpKind.START, OpKind.RESIZE],
+        OpKind.NONE,
     )
     if table.op[slots].any():
         state.may_issue = state.may_cycle = True
