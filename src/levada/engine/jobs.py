@@ -248,6 +248,7 @@ def time_limits(state: State) -> None:
     if not len(limited):
         return
     state.account(limited)
-    over = limited[table.running_s[limited] >= table.time_limit[limited]]
+    # Sums of times end a hair short of the limit; waking up for that hair would never end.
+    over = limited[table.running_s[limited] >= table.time_limit[limited] - 1e-6]
     if len(over):
         _stop_for(state, over, Intent.TIME_LIMIT)
