@@ -316,14 +316,18 @@ def test_a_bad_decision_is_never_carried_out(columns: dict[str, Any]) -> None:
     assert chaos.sizes() == {"a": 1, "b": 1}, "the next try is a good one"
 
 
-def test_after_three_rejections_plain_fifo_takes_over_until_the_policy_changes() -> None:
-    chaos = desk(4, max_rejections=3)
-    chaos.submit(min=1, max=4)
+def _break_three_times(chaos: Chaos) -> None:
     for _ in range(3):
         while not chaos.thoughts:
             chaos.pass_time(max(chaos.wake - chaos.now, 1.0))
         chaos.think(fail=True)
         assert chaos.why("j1") == "rejected"
+
+
+def test_after_three_rejections_plain_fifo_takes_over_until_the_policy_changes() -> None:
+    chaos = desk(4, max_rejections=3)
+    chaos.submit(min=1, max=4)
+    _break_three_times(chaos)
     chaos.calm()
     assert chaos.sizes() == {"j1": 1}, "FIFO gives the minimum"
     chaos.switch_policy("elastic-fifo")
@@ -678,10 +682,7 @@ def test_an_answer_about_a_job_that_was_not_asked_about_does_not_count() -> None
 def test_plain_fifo_gives_way_when_circumstances_change() -> None:
     chaos = desk(4, max_rejections=3)
     chaos.submit(min=1, max=4)
-    for _ in range(3):
-        while not chaos.thoughts:
-            chaos.pass_time(max(chaos.wake - chaos.now, 1.0))
-        chaos.think(fail=True)
+    _break_three_times(chaos)
     chaos.calm()
     assert chaos.sizes() == {"j1": 1}
     chaos.tell(ev.NodesAdded(at=chaos.now, nodes=(Node.of("new", {"v100": 1}),)))
@@ -717,13 +718,17 @@ def test_jobs_that_cannot_be_wait_with_that_reason_and_harm_nobody() -> None:
     chaos.submit(min=1, max=4)
     chaos.calm()
     assert [chaos.why(name) for name in ("j1", "j2", "j3")] == ["invalid"] * 3
+    chaos.users("suspend", 2)
+    chaos.users("resume", 2)
+    chaos.calm()
+    assert chaos.why("j3") == "invalid", "nobody can resume what cannot be"
     assert chaos.sizes()["j4"] == 4
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        ev.PricesChanged(at=0.0, prices=None),  # type: ignore[arg-type]
+        ev.PricesChanged(at=0.0, prices=None),  # type: ignore[arg-type]  # a shell that breaks its word
         ev.ForeignAppeared(at=0.0, foreign=(Foreign(id="x", node="n0", cpu=-(10**9)),)),
         ev.NodesChanged(at=0.0, nodes=(Node(name="n0", devices=(Device(id="0", type="v100"),) * 2),)),
     ],

@@ -57,7 +57,7 @@ class JobColumns:
     reason: Ints
     evidence: Ints
     saved: Ints  #: it has a checkpoint of this run
-    aside: Ints  #: it is set aside: no decision is about it
+    aside: Ints  #: it is set aside: no decision is about it; 1 = until it is resumed or updated, 2 = for good
     failures: Ints  #: operations that failed in a row
     unsure: Ints  #: an operation got lost: it may hold what it held before, what it was to hold, or both
     restarts: Ints

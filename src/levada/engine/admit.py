@@ -20,7 +20,8 @@ def admitted(state: State, slots: Ints) -> Bools:
     runs = (table.phase[slots] >= Phase.STARTING) & (table.phase[slots] <= Phase.RESIZING)
     may = pending | runs
     for barred, code, evidence in (
-        (table.aside[slots] > 0, None, None),
+        (table.aside[slots] == 1, None, None),
+        (table.aside[slots] > 1, Code.INVALID, table.aside[slots]),
         (table.feasible[slots] <= 0, None, None),
         (table.waits_for[slots] > 0, Code.DEPENDENCY, table.waits_for[slots]),
         (table.waits_for[slots] < 0, Code.DEPENDENCY_FAILED, table.waits_for[slots]),

@@ -72,7 +72,7 @@ def _put_aside_impossible(state: State, slots: Ints) -> None:
         amounts |= (column[slots] < 0) | (column[slots] >= UNLIMITED)
     bad = slots[sizes | parts | amounts | (table.servers[slots] > LARGEST_SIZE) | ~(table.weight[slots] > 0)]
     if len(bad):
-        table.aside[bad] = 1
+        table.aside[bad] = 2
         # Nothing that scans all jobs shall stumble over them.
         table.min[bad] = table.max[bad] = table.desired[bad] = table.step[bad] = table.weight[bad] = 1
         state.say(bad, Code.INVALID)
@@ -132,7 +132,7 @@ def resumed(state: State, event: JobsResumed) -> None:
 def _forgive(state: State, slots: Ints) -> None:
     """Jobs set aside for their failures get another chance."""
     table = state.world.table
-    again = slots[table.aside[slots] > 0]
+    again = slots[table.aside[slots] == 1]
     table.aside[again] = 0
     table.failures[again] = 0
     table.retry_at[again] = 0.0

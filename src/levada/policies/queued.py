@@ -60,6 +60,7 @@ class Queued(Generic[S]):
 
     def restored(self, value: Any) -> QueueState[S]:
         """A state that was read back from a log, where values lose their types; raises `msgspec.ValidationError`."""
+        # The type of a state is known only when the policy is: nothing that mypy could follow.
         kind: Any = QueueState[type(self.policy.initial(0))]  # type: ignore[misc]
         found: QueueState[S] = codec.restored(value, kind)
         return found
