@@ -142,3 +142,16 @@ def test_module_runs_as_the_command_does() -> None:
     done = subprocess.run([sys.executable, "-m", "levada", "nonsense"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "levada", "policy", "ls"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "levada: cannot write the answer: No space left on device\n"

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, TextIO
 
+from levada.errors import LevadaError
+
 
 class Format(StrEnum):
     """How a list is printed."""
@@ -26,8 +28,15 @@ class TextOrJson(StrEnum):
 
 
 def data(text: str) -> None:
-    """Writes *text* and a newline to stdout."""
-    sys.stdout.write(text + "\n")
+    """Writes *text* and a newline to stdout; a reader that has gone away (`| head`) is no fault, a full disk is one."""
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except OSError as error:
+        # What is left in the buffer would fail again when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise LevadaError(f"cannot write the answer: {error.strerror}") from None
 
 
 def chatter(text: str) -> None:
