@@ -127,14 +127,14 @@ def test_i6_no_operation_goes_out_for_a_device_that_another_holds(
     found, asked = [], []
     take, blocked = engine_operations.take, engine_operations.blocked
 
-    def spy(state: engine_operations.State, slots: Ints) -> None:
+    def spy(state: engine_operations.State, slots: Ints, devices: Ints) -> None:
         target, held = state.world.target, state.world.held
         wants = (target.owner >= 0) & np.isin(target.owner, slots) & (held.owner != target.owner)
         adds = wants.nonzero()[0]
         asked.extend(adds.tolist())
         found.extend(i6_only_free_devices(state.world, adds, target.owner[adds]))
         if not found:
-            take(state, slots)
+            take(state, slots, devices)
 
     monkeypatch.setattr(engine_operations, "take", spy)
     if careless:

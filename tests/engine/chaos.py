@@ -66,6 +66,7 @@ class Chaos:
         """Gives events to the engine, obeys it, and looks whether all is well."""
         self.story += [type(event).__name__ for event in events]
         self._obey(self.engine.handle(*events))
+        self._demand(self.wake > self.now, f"the engine wants to be woken at {self.wake}; it is {self.now}")
         self.check()
 
     def _obey(self, commands: list[Command]) -> None:
@@ -306,8 +307,12 @@ class Chaos:
     def settle(self, rounds: int = 600) -> None:
         """From here on the world is kind: everything arrives, machines are back, others are gone, running jobs finish.
 
-        Then every job must end, but for those that wait for their user or could never run.
+        Then every job must end, but for those that wait for their user or could never run. The guards are those that
+        everybody has by default: without any, rules that are not transitive may trade GPUs in a circle.
         """
+        usual = Options()
+        guards = {"min_run_s": usual.min_run_s, "cooldown_s": usual.cooldown_s}
+        self.tell(ev.OptionsChanged(at=self.now, options=guards))
         for name in sorted(self.lost_nodes | set(self.changed)):
             self.return_node(name)
         for name in self.nodes:

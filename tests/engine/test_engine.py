@@ -433,6 +433,18 @@ def test_queues_are_sure_of_their_guarantee_and_lend_the_rest() -> None:
     assert chaos.sizes() == {"j1": 2, "j2": 6}, "and reclaimed by shrinking"
 
 
+def test_the_time_limit_of_a_job_that_is_being_cancelled_does_not_keep_the_engine_awake() -> None:
+    chaos = Chaos(nodes=(Node.of("a", {"v100": 1}),))
+    chaos.submit(min=1, time_limit_s=100.0)
+    chaos.calm()
+    chaos.users("cancel", 0)
+    while chaos.ops:
+        chaos.carry_out(lose=True)
+    chaos.pass_time(150.0)
+    assert chaos.wake > chaos.now
+    assert chaos.job("j1")["phase"] == Phase.STOPPING
+
+
 def test_a_time_limit_ends_a_job() -> None:
     chaos = desk(2)
     chaos.submit(min=1, time_limit_s=100.0)

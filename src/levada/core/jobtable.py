@@ -41,6 +41,7 @@ class JobColumns:
     affinity: Ints  #: numbers of tags; 0 = none
     anti_affinity: Ints
     exclusion: Ints
+    has_rows: Ints  #: it takes more than whole GPUs (parts, cores alone, parameter servers): it has rows in planes
     # target: what it should have
     type: Ints  #: -1 = none
     count: Ints
@@ -149,10 +150,11 @@ class JobTable(JobColumns):
 
     def leave(self, slots: Ints) -> None:
         """Frees slots of jobs that are over."""
-        gone = np.zeros(self.capacity, bool)
-        gone[slots] = True
-        self.order = self.order[~gone[self.order]]
-        self._numbers, self._slots = self._numbers[~gone[self._slots]], self._slots[~gone[self._slots]]
+        stays = np.ones(self.capacity, bool)
+        stays[slots] = False
+        self.order = self.order[stays[self.order]]
+        known = stays[self._slots]
+        self._numbers, self._slots = self._numbers[known], self._slots[known]
         self.number[slots] = -1
         self._free.extend(int(slot) for slot in slots[::-1])
 

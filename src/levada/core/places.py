@@ -7,7 +7,7 @@ import numpy as np
 from levada.core.inventory import Inventory
 from levada.core.jobtable import JobTable
 from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
-from levada.core.types import WHOLE, Ints
+from levada.core.types import WHOLE, Ints, distinct
 
 
 def whole_devices(inventory: Inventory, plane: Plane, devices: Ints) -> Ints:
@@ -50,7 +50,7 @@ def _standing(table: JobTable, inventory: Inventory, plane: Plane, slots: Ints) 
     """Places on whole devices that these jobs have on *plane*; None where none of them takes cores or memory."""
     if not (table.cpu[slots].any() or table.memory[slots].any() or table.servers[slots].any()):
         return None
-    return whole_devices(inventory, plane, plane.devices_of(np.unique(slots)))
+    return whole_devices(inventory, plane, plane.devices_of(distinct(slots)))
 
 
 def _charge(table: JobTable, plane: Plane, rows: Ints, others: Ints | None, sign: int) -> None:
@@ -60,12 +60,25 @@ def _charge(table: JobTable, plane: Plane, rows: Ints, others: Ints | None, sign
     """
     if others is None or not rows.shape[1]:
         return
-    both = np.concatenate([others, rows], axis=1)
-    first = once_per_worker(both[SLOT], both[INDEX], both[NODE])
-    rows = both[:, first[first >= others.shape[1]]]
-    slot, worker = rows[SLOT], rows[INDEX] >= 0
-    np.add.at(plane.cpu, rows[NODE], sign * np.where(worker, table.cpu[slot], table.server_cpu[slot]))
-    np.add.at(plane.memory, rows[NODE], sign * np.where(worker, table.memory[slot], table.server_memory[slot]))
+    if others.shape[1] or table.milli[rows[SLOT]].max() > WHOLE:  # else each worker stands in one row
+        both = np.concatenate([others, rows], axis=1)
+        first = once_per_worker(both[SLOT], both[INDEX], both[NODE])
+        rows = both[:, first[first >= others.shape[1]]]
+    cpu, memory = takes(table, rows)
+    np.add.at(plane.cpu, rows[NODE], sign * cpu)
+    np.add.at(plane.memory, rows[NODE], sign * memory)
+
+
+def takes(table: JobTable, rows: Ints) -> tuple[Ints, Ints]:
+    """The cores and memory of the worker or parameter server in each row."""
+    slot = rows[SLOT]
+    worker = rows[INDEX] >= 0
+    if worker.all():
+        return table.cpu[slot], table.memory[slot]
+    return (
+        np.where(worker, table.cpu[slot], table.server_cpu[slot]),
+        np.where(worker, table.memory[slot], table.server_memory[slot]),
+    )
 
 
 def once_per_worker(slot: Ints, index: Ints, node: Ints) -> Ints:
@@ -75,4 +88,8 @@ def once_per_worker(slot: Ints, index: Ints, node: Ints) -> Ints:
     lowest = index.min()  # parameter servers are below zero
     # One number per worker and node: sorting those is ten times as fast as sorting columns.
     key = (slot * (node.max() + 1) + node) * (index.max() - lowest + 1) + (index - lowest)
-    return np.unique(key, return_index=True)[1]
+    by_key = key.argsort(kind="stable")
+    ordered = key[by_key]
+    first = np.ones(len(key), bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return by_key[first]

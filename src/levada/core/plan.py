@@ -65,6 +65,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """The whole devices that an operation gives up."""
         return self.drop_device[self.drop_row == row]
 
+    def moved(self) -> Ints:
+        """The rows of operations that take devices and give up others."""
+        marks = np.zeros(len(self), bool)
+        marks[self.drop_row] = True
+        both = np.zeros(len(self), bool)
+        both[self.add_row[marks[self.add_row]]] = True
+        return both.nonzero()[0]
+
     def kinds(self) -> Iterator[OpKind]:
         """The kind of each operation."""
         return (OpKind(kind) for kind in self.kind)

@@ -70,6 +70,8 @@ class World:
         table.workload[slots] = _numbers(batch.workload, fresh, self.workloads)
         table.entity[slots] = _numbers(batch.entity, fresh, self.entities)
         table.queue[slots] = [self.queue_number(_text(batch.queue, row)) for row in fresh]
+        milli = table.milli[slots]
+        table.has_rows[slots] = (milli == 0) | (milli % WHOLE != 0) | (table.servers[slots] > 0)
         table.type[slots] = table.held_type[slots] = -1
         table.feasible[slots] = 1
         table.first_started[slots] = math.inf
@@ -167,9 +169,9 @@ class World:
         cpu, memory = node_use(
             plane.owner, plane.index, inventory.node_of, len(inventory.nodes), table.cpu, table.memory
         )
-        slot, worker = rows[SLOT], rows[INDEX] >= 0
-        np.add.at(cpu, rows[NODE], np.where(worker, table.cpu[slot], table.server_cpu[slot]))
-        np.add.at(memory, rows[NODE], np.where(worker, table.memory[slot], table.server_memory[slot]))
+        more_cpu, more_memory = places.takes(table, rows)
+        np.add.at(cpu, rows[NODE], more_cpu)
+        np.add.at(memory, rows[NODE], more_memory)
         return cpu, memory
 
     def places(self, plane: Plane, slot: int) -> Ints:

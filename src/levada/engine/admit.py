@@ -12,6 +12,9 @@ from levada.core.types import CPU_TYPE, WHOLE, Bools, Ints
 from levada.core.world import World
 from levada.engine.state import State
 
+_INFEASIBLE = np.zeros(max(Code) + 1, bool)
+_INFEASIBLE[[Code.UNKNOWN_TYPE, Code.TOO_LARGE, Code.QUEUE_LIMIT]] = True
+
 
 def admitted(state: State, slots: Ints) -> Bools:
     """Which of these jobs a decision may give something to; the others get their reason."""
@@ -61,18 +64,18 @@ def judge_feasibility(state: State, slots: Ints) -> None:
     limit = _queue_limit(world, slots)
     fits_queue = limit >= table.min[slots]
     fits = most >= table.min[slots]
-    table.feasible[slots] = fits & exists & fits_queue
+    feasible = fits & exists & fits_queue
+    table.feasible[slots] = feasible
     waits = (table.phase[slots] == Phase.PENDING) & (table.aside[slots] == 0)
-    for bad, code, evidence in (
-        (~exists, Code.UNKNOWN_TYPE, np.zeros_like(most)),
-        (exists & ~fits, Code.TOO_LARGE, most),
-        (exists & fits & ~fits_queue, Code.QUEUE_LIMIT, limit),
-    ):
-        hit = bad & waits
-        state.say(slots[hit], code, evidence[hit])
-    again = waits & (table.feasible[slots] > 0)
-    for code in (Code.UNKNOWN_TYPE, Code.TOO_LARGE, Code.QUEUE_LIMIT):
-        state.say(slots[again & (table.reason[slots] == code)], Code.NEW)
+    if not feasible.all():
+        for bad, code, evidence in (
+            (~exists, Code.UNKNOWN_TYPE, np.zeros_like(most)),
+            (exists & ~fits, Code.TOO_LARGE, most),
+            (exists & fits & ~fits_queue, Code.QUEUE_LIMIT, limit),
+        ):
+            hit = bad & waits
+            state.say(slots[hit], code, evidence[hit])
+    state.say(slots[waits & feasible & _INFEASIBLE[table.reason[slots]]], Code.NEW)
 
 
 def _present_types(world: World) -> Bools:

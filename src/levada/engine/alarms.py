@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from levada.engine import acks, foreign, jobs
-from levada.engine.state import State
+from levada.engine.state import Intent, State
 
 
 def ring(state: State) -> None:
@@ -30,7 +30,8 @@ def ring(state: State) -> None:
 
 
 def _next_time_limit(state: State) -> float:
+    """When the next job runs into its limit; one that stops for another reason already has no limit any more."""
     table = state.world.table
-    limited = state.where((table.time_limit < np.inf) & (table.observed > 0))
+    limited = state.where((table.time_limit < np.inf) & (table.observed > 0) & (table.intent == Intent.WAIT))
     left = table.time_limit[limited] - table.running_s[limited] - (state.now - table.since[limited])
     return state.now + float(left.min(initial=math.inf))

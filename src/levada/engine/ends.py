@@ -11,7 +11,7 @@ from levada.core.reasons import Code
 from levada.core.types import Ints
 from levada.engine.holdings import confirm, release
 from levada.engine.operations import plan_operations
-from levada.engine.state import TELLING, Intent, State
+from levada.engine.state import Intent, State, tells
 
 
 def stopped(state: State, slots: Ints) -> None:
@@ -29,17 +29,30 @@ def stopped(state: State, slots: Ints) -> None:
     intent = table.intent[slots]
     table.intent[slots] = Intent.WAIT
     table.phase[slots] = Phase.PENDING
-    _say_why(state, slots[intent == Intent.WAIT])
-    # Only now: what was left of a broken job must not keep its devices through the pause.
+    waits = slots[intent == Intent.WAIT]
+    _say_why(state, waits)
+    _pause_after_failures(state, slots)
+    plan_operations(state, waits)
+    if len(waits) < len(slots):
+        _carry_out(state, slots, intent)
+
+
+def _pause_after_failures(state: State, slots: Ints) -> None:
+    """Only now: what was left of a broken job must not keep its devices through the pause."""
+    table = state.world.table
     tries = np.where(table.reason[slots] == Code.RESTARTING, table.restarts[slots], 0)
-    for slot, tried in zip(slots, np.maximum(tries, table.failures[slots]), strict=True):
-        if tried > 0:
-            pause = state.backoff(int(table.number[slot]), int(tried))
-            state.pause(int(slot), max(float(table.retry_at[slot]) - state.now, pause))
+    tries = np.maximum(tries, table.failures[slots])
+    for at in tries.nonzero()[0]:
+        slot = int(slots[at])
+        pause = state.backoff(int(table.number[slot]), int(tries[at]))
+        state.pause(slot, max(float(table.retry_at[slot]) - state.now, pause))
+
+
+def _carry_out(state: State, slots: Ints, intent: Ints) -> None:
+    """What was meant to follow when these jobs have stopped."""
     suspended = slots[intent == Intent.SUSPEND]
-    table.phase[suspended] = Phase.SUSPENDED
+    state.world.table.phase[suspended] = Phase.SUSPENDED
     state.say(suspended, Code.SUSPENDED)
-    plan_operations(state, slots[intent == Intent.WAIT])
     for what, phase, code in (
         (Intent.CANCEL, Phase.CANCELLED, Code.CANCELLED),
         (Intent.FAIL, Phase.FAILED, Code.FAILED),
@@ -50,7 +63,7 @@ def stopped(state: State, slots: Ints) -> None:
 
 def _say_why(state: State, slots: Ints) -> None:
     table = state.world.table
-    plain = ~np.isin(table.reason[slots], TELLING)
+    plain = ~tells(table.reason[slots])
     state.say(slots[plain & (table.count[slots] == 0)], Code.PREEMPTED)
     state.say(slots[plain & (table.count[slots] > 0)], Code.STARTING)
     aside = slots[table.aside[slots] > 0]
@@ -66,22 +79,22 @@ def end(state: State, slots: Ints, phase: Phase, code: Code) -> None:
     world.clear_workers(world.target, slots)
     confirm(state, slots)
     release(state, slots, everything=True)
-    numbers = table.number[slots].copy()
+    numbers = table.number[slots]
     state.commands.append(
         JobsEnded(
             number=numbers,
             id=tuple(world.ids[int(number)] for number in numbers),
             phase=np.full(len(slots), int(phase)),
             reason=np.full(len(slots), int(code)),
-            submitted=table.submitted[slots].copy(),
-            first_started=table.first_started[slots].copy(),
+            submitted=table.submitted[slots],
+            first_started=table.first_started[slots],
             finished=state.now,
-            waiting_s=table.waiting_s[slots].copy(),
-            running_s=table.running_s[slots].copy(),
-            gpu_seconds=table.gpu_seconds[slots].copy(),
-            restarts=table.restarts[slots].copy(),
-            resizes=table.resizes[slots].copy(),
-            moves=table.moves[slots].copy(),
+            waiting_s=table.waiting_s[slots],
+            running_s=table.running_s[slots],
+            gpu_seconds=table.gpu_seconds[slots],
+            restarts=table.restarts[slots],
+            resizes=table.resizes[slots],
+            moves=table.moves[slots],
         )
     )
     state.over.append(numbers)

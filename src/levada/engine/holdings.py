@@ -6,15 +6,14 @@ import numpy as np
 
 from levada.core.places import free, put, whole_devices
 from levada.core.plane import DEVICE, INDEX, Plane
-from levada.core.types import WHOLE, Bools, Ints
+from levada.core.types import Bools, Ints
 from levada.engine.state import State
 from levada.kernels.state import changes
 
 
 def with_rows(state: State, slots: Ints) -> Ints:
     """Those of these jobs that have rows in planes: parts of GPUs, workers without one, parameter servers."""
-    table = state.world.table
-    return slots[(table.servers[slots] > 0) | (table.milli[slots] == 0) | (table.milli[slots] % WHOLE != 0)]
+    return slots[state.world.table.has_rows[slots] > 0]
 
 
 def added_places(state: State, slot: int) -> Ints:
@@ -38,18 +37,18 @@ def differing(state: State, slots: Ints) -> Bools:
     return off[slots]
 
 
-def take(state: State, slots: Ints) -> None:
-    """These jobs hold what they should have, from now on, besides what they hold."""
+def take(state: State, slots: Ints, devices: Ints) -> None:
+    """These jobs hold what they should have, from now on, besides what they hold: these whole devices, and rows."""
     world, table = state.world, state.world.table
-    plain = state.flags(slots)
-    for slot in with_rows(state, slots):
-        plain[slot] = False
+    special = with_rows(state, slots)
+    for slot in special:
         added = added_places(state, int(slot))
         world.put_workers(world.held, int(slot), added)
         state.claimed_rows[int(table.number[slot])] = added
-    adds, _ = changes(world.target.owner, world.held.owner, plain)
-    put(table, world.inventory, world.held, whole_devices(world.inventory, world.target, adds))
-    world.held.claimed[adds] = True
+    if len(special):
+        devices = devices[~state.flags(special)[world.target.owner[devices]]]
+    put(table, world.inventory, world.held, whole_devices(world.inventory, world.target, devices))
+    world.held.claimed[devices] = True
     table.held_type[slots] = table.type[slots]
     table.held[slots] = np.maximum(table.held[slots], table.count[slots])
 

@@ -67,9 +67,9 @@ def _put_aside_impossible(state: State, slots: Ints) -> None:
     sizes = (table.min[slots] < 1) | (table.max[slots] < table.min[slots]) | (table.step[slots] < 1)
     sizes |= table.max[slots] > LARGEST_SIZE
     parts = (table.milli[slots] < 0) | ((table.milli[slots] > WHOLE) & (table.milli[slots] % WHOLE != 0))
-    amounts = np.zeros(len(slots), bool)
-    for column in (table.cpu, table.memory, table.gpu_memory, table.servers, table.server_cpu, table.server_memory):
-        amounts |= (column[slots] < 0) | (column[slots] >= UNLIMITED)
+    asked = (table.cpu, table.memory, table.gpu_memory, table.servers, table.server_cpu, table.server_memory)
+    every = np.array([column[slots] for column in asked])
+    amounts = ((every < 0) | (every >= UNLIMITED)).any(axis=0)
     bad = slots[sizes | parts | amounts | (table.servers[slots] > LARGEST_SIZE) | ~(table.weight[slots] > 0)]
     if len(bad):
         table.aside[bad] = 2

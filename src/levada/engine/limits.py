@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.inventory import UNLIMITED
-from levada.core.places import once_per_worker, whole_devices
+from levada.core.places import once_per_worker, takes, whole_devices
 from levada.core.plane import DEVICE, FREE, GPU_MEMORY, INDEX, MILLI, NODE, SHARED, SLOT
-from levada.core.types import WHOLE, Bools, Ints
+from levada.core.types import WHOLE, Bools, Ints, distinct
 from levada.engine.holdings import added_places, with_rows
 from levada.engine.state import State
 from levada.kernels.state import changes
@@ -30,20 +30,36 @@ def within_limits(state: State, slots: Ints) -> Bools:
 
     The order counts only on nodes and devices where all of them together ask for too much.
     """
-    rows, left = _added(state, slots), _left(state)
-    cpu, memory, milli, gpu_memory = (_exceeds(*pair) for pair in zip(_needs(state, rows), left, strict=True))
-    crowded = (cpu | memory)[rows[NODE]]
-    on_device = (rows[DEVICE] >= 0).nonzero()[0]
-    crowded[on_device] |= (milli | gpu_memory)[rows[DEVICE][on_device]]
-    contenders = state.flags(rows[SLOT][crowded])
+    rows = _added(state, slots)
+    parts = bool((rows[MILLI] % WHOLE).any())
+    left = _left(state, parts)
+    if not parts and _easily_fit(state, rows, left):
+        return np.ones(len(slots), bool)
+    over = [_exceeds(*pair) for pair in zip(_needs(state, rows, parts), left, strict=True)]
+    crowded = (over[0] | over[1])[rows[NODE]]
+    if parts:
+        on_device = (rows[DEVICE] >= 0).nonzero()[0]
+        crowded[on_device] |= (over[2] | over[3])[rows[DEVICE][on_device]]
     fits = np.ones(len(slots), bool)
+    if not crowded.any():
+        return fits
+    contenders = state.flags(rows[SLOT][crowded])
     for at in contenders[slots].nonzero()[0]:
-        needs = _needs(state, rows[:, rows[SLOT] == slots[at]])
+        needs = _needs(state, rows[:, rows[SLOT] == slots[at]], parts)
         fits[at] = not any(_exceeds(*pair).any() for pair in zip(needs, left, strict=True))
         if fits[at]:
             for need, there in zip(needs, left, strict=True):
                 there -= need
     return fits
+
+
+def _easily_fit(state: State, rows: Ints, left: list[Ints]) -> bool:
+    """Whether all of it would fit even if each device had a worker of its own, which is quickly seen."""
+    node, table = rows[NODE], state.world.table
+    return not any(
+        _exceeds(_sums(node, amounts, len(there)), there)[node].any()
+        for amounts, there in zip(takes(table, rows), left, strict=True)
+    )
 
 
 def _exceeds(need: Ints, left: Ints) -> Bools:
@@ -61,35 +77,32 @@ def _added(state: State, slots: Ints) -> Ints:
     return np.concatenate([whole, *(added_places(state, int(slot)) for slot in special)], axis=1)
 
 
-def _left(state: State) -> tuple[Ints, Ints, Ints, Ints]:
-    """What nobody is seen to use: cores and memory per node, 1/1000ths and MiB for parts per device."""
+def _left(state: State, parts: bool) -> list[Ints]:
+    """What nobody is seen to use: cores and memory per node; with *parts*, 1/1000ths and MiB per device too."""
     inventory, held = state.world.inventory, state.world.held
-    milli = WHOLE - inventory.foreign - held.shared_milli()
-    milli[(held.owner != FREE) & (held.owner != SHARED)] = 0
-    return (
+    left = [
         inventory.cpu - inventory.foreign_cpu - held.cpu,
         inventory.memory - inventory.foreign_memory - held.memory,
-        milli,
-        inventory.gpu_memory - inventory.foreign_gpu_memory - held.shared_gpu_memory(),
-    )
+    ]
+    if parts:
+        milli = WHOLE - inventory.foreign - held.shared_milli()
+        milli[(held.owner != FREE) & (held.owner != SHARED)] = 0
+        left += [milli, inventory.gpu_memory - inventory.foreign_gpu_memory - held.shared_gpu_memory()]
+    return left
 
 
-def _needs(state: State, rows: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+def _needs(state: State, rows: Ints, parts: bool) -> list[Ints]:
     """What these places take, as in `_left`. A worker takes its cores once, and not again on a node where it is."""
     table, inventory, held = state.world.table, state.world.inventory, state.world.held
-    there = whole_devices(inventory, held, held.devices_of(np.unique(rows[SLOT])))
+    there = whole_devices(inventory, held, held.devices_of(distinct(rows[SLOT])))
     both = np.concatenate([there, rows], axis=1)
     first = once_per_worker(both[SLOT], both[INDEX], both[NODE])
     each = both[:, first[first >= there.shape[1]]]
-    slot, worker, nodes = each[SLOT], each[INDEX] >= 0, len(inventory.nodes)
-    parts = rows[:, (rows[DEVICE] >= 0) & (rows[MILLI] < WHOLE)]
-    devices = len(inventory.node_of)
-    return (
-        _sums(each[NODE], np.where(worker, table.cpu[slot], table.server_cpu[slot]), nodes),
-        _sums(each[NODE], np.where(worker, table.memory[slot], table.server_memory[slot]), nodes),
-        _sums(parts[DEVICE], parts[MILLI], devices),
-        _sums(parts[DEVICE], parts[GPU_MEMORY], devices),
-    )
+    needs = [_sums(each[NODE], amounts, len(inventory.nodes)) for amounts in takes(table, each)]
+    if parts:
+        cut = rows[:, (rows[DEVICE] >= 0) & (rows[MILLI] < WHOLE)]
+        needs += [_sums(cut[DEVICE], cut[column], len(inventory.node_of)) for column in (MILLI, GPU_MEMORY)]
+    return needs
 
 
 def _sums(where: Ints, what: Ints, length: int) -> Ints:

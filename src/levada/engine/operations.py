@@ -17,7 +17,7 @@ from levada.core.reasons import Code
 from levada.core.types import Bools, Ints
 from levada.engine.holdings import added_places, differing, take
 from levada.engine.limits import limited, within_limits
-from levada.engine.state import TELLING, State
+from levada.engine.state import State, tells
 from levada.kernels.state import blocked, changes
 
 
@@ -31,13 +31,15 @@ def plan_operations(state: State, slots: Ints) -> None:
     phase = table.phase[slots]
     # An operation that nobody has confirmed must be asked for again, though the planes agree.
     starts = ~has | (phase == Phase.STARTING)
-    resizes = differing(state, slots) | (phase == Phase.RESIZING)
-    table.op[slots] = np.select(
-        [has & (~gets | (phase == Phase.STOPPING)), gets & starts, gets & has & resizes],
-        [OpKind.STOP, OpKind.START, OpKind.RESIZE],
-        OpKind.NONE,
-    )
-    if table.op[slots].any():
+    resizes = gets & (phase == Phase.RESIZING)
+    stays = (has & gets).nonzero()[0]
+    if len(stays):
+        resizes[stays] |= differing(state, slots[stays])
+    op = np.where(resizes, OpKind.RESIZE, OpKind.NONE)
+    op[gets & starts] = OpKind.START
+    op[has & (~gets | (phase == Phase.STOPPING))] = OpKind.STOP
+    table.op[slots] = op
+    if op.any():
         state.may_issue = state.may_cycle = True
 
 
@@ -124,14 +126,12 @@ def _send(state: State, slots: Ints) -> None:
     plan = _plan(state, slots, op)
     resized = slots[op == OpKind.RESIZE]
     table.resizes[resized] += 1
-    moved = np.intersect1d(plan.drop_row, plan.add_row)
-    table.moves[slots[moved]] += 1
-    table.phase[slots] = np.select(
-        [op == OpKind.START, op == OpKind.RESIZE], [Phase.STARTING, Phase.RESIZING], Phase.STOPPING
-    )
-    state.say(slots[op == OpKind.START], Code.STARTING)
-    state.say(slots[stops & ~np.isin(table.reason[slots], TELLING)], Code.STOPPING)
-    take(state, slots[~stops])
+    table.moves[slots[plan.moved()]] += 1
+    starts = op == OpKind.START
+    table.phase[slots] = np.where(starts, Phase.STARTING, np.where(stops, Phase.STOPPING, Phase.RESIZING))
+    state.say(slots[starts], Code.STARTING)
+    state.say(slots[stops & ~tells(table.reason[slots])], Code.STOPPING)
+    take(state, slots[~stops], plan.add_device)
     state.touch(slots)
     state.commands.append(Apply(plan=plan))
 

@@ -15,7 +15,7 @@ from levada.core.decision import Reservation
 from levada.core.job import Preemptible
 from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.reasons import Code
-from levada.core.types import Bools, Ints
+from levada.core.types import Bools, Ints, distinct
 from levada.core.world import World
 from levada.engine.options import Options
 from levada.kernels.state import accrue
@@ -35,8 +35,14 @@ class Intent(IntEnum):
     TIME_LIMIT = 4
 
 
-#: Reasons that tell more about a job than that it stops or was stopped.
-TELLING = (Code.BACKOFF, Code.RESTARTING, Code.NODE_LOST, Code.SET_ASIDE)
+_TELLING = np.zeros(max(Code) + 1, bool)
+_TELLING[[Code.BACKOFF, Code.RESTARTING, Code.NODE_LOST, Code.SET_ASIDE]] = True
+
+
+def tells(reasons: Ints) -> Bools:
+    """Which of these reasons tell more about a job than that it stops or was stopped."""
+    return _TELLING[reasons]
+
 
 _ACCRUE_COLUMNS = (
     *(INT_COLUMNS.index(name) for name in ("observed", "phase", "milli")),
@@ -184,14 +190,15 @@ class State:
         known = (slots >= 0).nonzero()[0]
         fresh = known[self.world.table.generation[slots[known]] == generations[known]]
         # One report per job: a batch may say the same twice.
-        _, first = np.unique(slots[fresh], return_index=True)
-        fresh = fresh[np.sort(first)]
+        if len(fresh) > 1:
+            _, first = np.unique(slots[fresh], return_index=True)
+            fresh = fresh[np.sort(first)]
         return slots[fresh], fresh
 
     def active_slots(self, numbers: Ints) -> Ints:
         """Slots of the jobs that are not over, each once."""
         slots = self.world.table.find(numbers)
-        return np.unique(slots[slots >= 0])
+        return distinct(slots[slots >= 0])
 
     def wants_stop(self, slots: Ints, intent: Intent) -> None:
         """These jobs shall hold nothing, and *intent* follows when they do."""

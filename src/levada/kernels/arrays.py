@@ -11,3 +11,8 @@ from numpy.typing import NDArray
 Ints: TypeAlias = NDArray[np.signedinteger[Any]]
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
+
+
+def distinct(numbers: Ints) -> Ints:
+    """Each of these numbers once, in order. Live events speak of one job: sorting that takes longer than asking."""
+    return np.unique(numbers) if len(numbers) > 1 else numbers

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.plane import INDEX, NODE, Plane, server_index
-from levada.core.types import WHOLE, Bools, Ints
+from levada.core.types import Bools, Ints
 from levada.core.world import World
 from levada.kernels.spread import spread
 from levada.placement.indices import new_indices
@@ -17,8 +17,7 @@ from levada.placement.room import Room
 
 def is_general(world: World, slots: Ints) -> Bools:
     """Which jobs need this module."""
-    table = world.table
-    return (table.servers[slots] > 0) | (table.milli[slots] % WHOLE != 0) | (table.milli[slots] == 0)
+    return world.table.has_rows[slots] > 0
 
 
 def grow(world: World, plane: Plane, slot: int, gpu_type: int, want: int) -> int:
