@@ -433,6 +433,22 @@ def test_queues_are_sure_of_their_guarantee_and_lend_the_rest() -> None:
     assert chaos.sizes() == {"j1": 2, "j2": 6}, "and reclaimed by shrinking"
 
 
+def test_a_job_is_in_its_queue_again_when_the_queue_comes_back() -> None:
+    lab, prod = Queue(name="lab"), Queue(name="prod", limit={"v100": 1})
+    chaos = desk(8)
+    chaos.set_queues((lab, prod))
+    chaos.submit(min=1, max=4, queue="prod")
+    chaos.submit(min=1, max=4, queue="lab")
+    chaos.users("update", 1, queue="prod")
+    chaos.set_queues((lab,))
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 4, "j2": 4}, "nobody limits the default queue"
+    chaos.set_queues((prod, lab))
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 1, "j2": 0}
+    assert chaos.why("j2") == "queue-limit"
+
+
 def test_the_time_limit_of_a_job_that_is_being_cancelled_does_not_keep_the_engine_awake() -> None:
     chaos = Chaos(nodes=(Node.of("a", {"v100": 1}),))
     chaos.submit(min=1, time_limit_s=100.0)
@@ -501,6 +517,15 @@ def test_a_fork_goes_its_own_way() -> None:
     assert "x" in twin.state.world.numbers
 
 
+def test_a_copy_of_the_state_knows_what_the_policy_was_shown() -> None:
+    chaos = desk(4)
+    chaos.submit(min=1)
+    twin = Engine(cluster=Cluster(), options=Options(rate_limit_s=0.0))
+    twin.state = chaos.engine.state.copy()
+    decided = answer(chaos.thoughts[0], 0.0)
+    assert any(isinstance(command, Apply) for command in twin.handle(decided))
+
+
 @pytest.mark.parametrize("policy", ["elastic-fifo", "elastic-tiresias", "dragon"])
 def test_a_log_of_events_replayed_gives_the_same_state_without_any_policy(policy: str) -> None:
     chaos = desk(4, 4, policy=policy)
@@ -554,6 +579,49 @@ def test_progress_teaches_how_fast_a_workload_is() -> None:
     chaos.engine.state.learn()
     rate = chaos.engine.state.perf.rate(0, 1, 2)
     assert math.isclose(rate, 10.0, rel_tol=0.05)
+
+
+def test_restarts_teach_what_a_restart_costs() -> None:
+    chaos = desk(4, backoff_s=0.0, op_timeout_s=1000.0)
+    chaos.submit(min=1, max=4, workload="resnet", resizes_in_place=False, retries=9)
+    perf = chaos.engine.state.perf
+    start_s, resize_s = perf.restart_cost_s(0, 0, 4), perf.restart_cost_s(0, 4, 3)
+
+    def slowly(seconds: float) -> None:
+        """Carries out what is on the wire, *seconds* after it went out."""
+        while chaos.thoughts:
+            chaos.think()
+        chaos.pass_time(seconds)
+        chaos.calm()
+        chaos.engine.state.learn()
+
+    slowly(200.0)
+    assert perf.restart_cost_s(0, 0, 4) == start_s, "the first start loads no checkpoint"
+    chaos.submit(min=1, workload="other")
+    slowly(50.0)
+    assert perf.restart_cost_s(0, 4, 3) > resize_s
+    assert perf.restart_cost_s(0, 4, 3) < 50.0, "one of them is not all there is to know"
+    chaos.break_job(0)
+    chaos.pass_time(0.0)
+    slowly(90.0)
+    assert start_s < perf.restart_cost_s(0, 0, 4) < 90.0
+    assert perf.restart_cost_s(1, 0, 1) == start_s, "other workloads learn nothing from it"
+
+
+def test_what_had_to_be_asked_for_twice_teaches_nothing() -> None:
+    chaos = desk(4, op_timeout_s=60.0)
+    chaos.submit(min=1, max=4, workload="resnet", resizes_in_place=False)
+    chaos.calm()
+    before = chaos.engine.state.perf.restart_cost_s(0, 4, 3)
+    chaos.submit(min=1)
+    chaos.think()
+    chaos.carry_out(lose=True)
+    while chaos.job("j1")["phase"] != Phase.RUNNING:
+        chaos.pass_time(max(chaos.wake - chaos.now, 0.0))
+        chaos.calm()
+    chaos.engine.state.learn()
+    assert chaos.sizes() == {"j1": 3, "j2": 1}
+    assert chaos.engine.state.perf.restart_cost_s(0, 4, 3) == before
 
 
 def test_unknown_and_old_reports_change_nothing() -> None:
@@ -741,6 +809,7 @@ def test_jobs_that_cannot_be_wait_with_that_reason_and_harm_nobody() -> None:
     "event",
     [
         ev.PricesChanged(at=0.0, prices=None),  # type: ignore[arg-type]  # a shell that breaks its word
+        ev.PricesChanged(at=0.0, prices={"v100": math.nan}),
         ev.ForeignAppeared(at=0.0, foreign=(Foreign(id="x", node="n0", cpu=-(10**9)),)),
         ev.NodesChanged(at=0.0, nodes=(Node(name="n0", devices=(Device(id="0", type="v100"),) * 2),)),
     ],
@@ -751,3 +820,17 @@ def test_an_event_that_cannot_be_is_refused_and_the_next_one_counts(event: ev.Ev
     commands = engine.handle(event, ev.JobsSubmitted(at=0.0, jobs=jobs))
     assert engine.state.refused == 1
     assert any(isinstance(command, Decide) for command in commands)
+
+
+def test_policies_see_prices_and_which_types_have_none() -> None:
+    chaos = desk(4)
+    chaos.tell(codec.decode(codec.encode(ev.PricesChanged(at=0.0, prices={"v100": 2.5, "h100": 9.0}))))
+    chaos.think()
+    chaos.submit(min=1, gpu_types=("v100", "k80"))
+    snap = chaos.thoughts[0].snapshot
+    seen = dict(zip(snap.inventory.types, snap.prices.tolist(), strict=True))
+    assert seen["v100"] == 2.5
+    assert math.isnan(seen["k80"]), "no price is not the same as no cost"
+    assert snap.restricted(np.arange(1), snap.capacity).prices is snap.prices
+    chaos.tell(ev.PricesChanged(at=0.0, prices={"v100": 3.0}))
+    assert snap.prices[1] == 2.5, "the question stays as it was asked"

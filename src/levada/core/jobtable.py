@@ -32,6 +32,7 @@ class JobColumns:
     server_memory: Ints
     priority: Ints
     queue: Ints
+    queue_name: Ints  #: the queue its user named; it is in the default one while there is no such queue
     workload: Ints
     entity: Ints
     preemptible: Ints
@@ -87,6 +88,7 @@ class JobColumns:
     run_gpu_seconds: Floats
     reported: Floats  #: its last report of progress, start or resize
     retry_at: Floats
+    issued_at: Floats  #: when its last operation went out
     op_deadline: Floats
 
 

@@ -16,7 +16,7 @@ from levada.core.inventory import Inventory
 from levada.core.jobtable import NOT_ALLOWED, JobColumns, JobTable
 from levada.core.plane import Plane
 from levada.core.queue import QueueTree
-from levada.core.types import Bools, Ints
+from levada.core.types import Bools, Floats, Ints
 
 
 class JobRows(JobColumns):
@@ -60,6 +60,7 @@ class Snapshot:
         queues: QueueTree,
         serving: tuple[Foreign, ...] = (),
         foreign: Mapping[str, Foreign] | None = None,
+        prices: Floats | None = None,
         preference: Any = None,
     ) -> None:
         self.now = now
@@ -78,6 +79,8 @@ class Snapshot:
         self.serving = serving
         #: What others use, by id.
         self.foreign: Mapping[str, Foreign] = foreign if foreign is not None else {}
+        #: $ per GPU and hour by type; nan where nobody said, for what has no price need not be free.
+        self.prices: Floats = prices if prices is not None else np.full(len(inventory.types), np.nan)
         #: Per job and type its rank, 0 = preferred; NOT_ALLOWED where it cannot run.
         self.preference = preference if preference is not None else table.preference[:, slots].T
 
@@ -109,6 +112,7 @@ class Snapshot:
             queues=self.queues,
             serving=self.serving,
             foreign=self.foreign,
+            prices=self.prices,
             preference=preference,
         )
 
@@ -126,5 +130,6 @@ class Snapshot:
             queues=self.queues,
             serving=self.serving,
             foreign=dict(self.foreign),
+            prices=self.prices.copy(),
             preference=self.preference.copy(),
         )

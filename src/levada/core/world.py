@@ -7,7 +7,7 @@ changed so that its sums stay right, and how a snapshot is taken. When anything 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class World:
         self.queues = QueueTree(tuple(queues))
         self.workloads = Names([""])
         self.entities = Names([""])
+        self.queue_names = Names()
         self.tags = Names([""])
         self.ids: dict[int, str] = {}
         self.numbers: dict[str, int] = {}
@@ -43,6 +44,8 @@ class World:
         self.target = self._empty_plane()
         self.held = self._empty_plane()
         self.foreign: dict[str, Foreign] = {}
+        #: $ per GPU and hour, by type.
+        self.prices: dict[str, float] = {}
 
     def _empty_plane(self) -> Plane:
         return Plane(len(self.inventory.node_of), len(self.inventory.nodes))
@@ -69,7 +72,8 @@ class World:
         table.number[slots] = self.next_number + np.arange(len(fresh))
         table.workload[slots] = _numbers(batch.workload, fresh, self.workloads)
         table.entity[slots] = _numbers(batch.entity, fresh, self.entities)
-        table.queue[slots] = [self.queue_number(_text(batch.queue, row)) for row in fresh]
+        table.queue_name[slots] = _numbers(batch.queue, fresh, self.queue_names)
+        self._find_queues(slots)
         milli = table.milli[slots]
         table.has_rows[slots] = (milli == 0) | (milli % WHOLE != 0) | (table.servers[slots] > 0)
         table.type[slots] = table.held_type[slots] = -1
@@ -118,6 +122,22 @@ class World:
         """The number of a queue; a job that names an unknown one is in the default queue."""
         number = self.queues.names.find(name)
         return number if number >= 0 else self.queues.names.find("default")
+
+    def _find_queues(self, slots: Ints) -> None:
+        number = np.array([self.queue_number(name) for name in self.queue_names], np.int64)
+        self.table.queue[slots] = number[self.table.queue_name[slots]]
+
+    def set_queues(self, queues: Iterable[Queue]) -> None:
+        """These queues instead of those before; each job is in the one its user named, if there is one now."""
+        self.queues = QueueTree(tuple(queues))
+        self._find_queues(self.table.order)
+
+    def set_prices(self, prices: Mapping[str, float]) -> None:
+        """These prices instead of those before; raises ValueError for one that cannot be."""
+        for gpu_type, price in prices.items():
+            if not 0 <= price < math.inf:
+                raise ValueError(f"{gpu_type} cannot cost {price}")
+        self.prices = dict(prices)
 
     def remove_jobs(self, slots: Ints) -> None:
         """Forgets jobs that are over and hold nothing."""
@@ -250,6 +270,7 @@ class World:
             queues=self.queues,
             serving=tuple(waiting),
             foreign=self.foreign,
+            prices=np.array([self.prices.get(name, math.nan) for name in self.inventory.types]),
         )
 
     def copy(self) -> World:
@@ -257,6 +278,7 @@ class World:
         twin = World.__new__(World)
         twin.inventory, twin.table, twin.queues = self.inventory.copy(), self.table.copy(), self.queues
         twin.workloads, twin.entities, twin.tags = self.workloads.copy(), self.entities.copy(), self.tags.copy()
+        twin.queue_names, twin.prices = self.queue_names.copy(), dict(self.prices)
         twin.ids, twin.numbers, twin.next_number = dict(self.ids), dict(self.numbers), self.next_number
         twin.target, twin.held, twin.foreign = self.target.copy(), self.held.copy(), dict(self.foreign)
         return twin

@@ -14,6 +14,7 @@ from levada.engine.holdings import confirm, release, unclaim
 from levada.engine.operations import plan_operations
 from levada.engine.state import Intent, State
 from levada.engine.withdraw import revert_targets
+from levada.perf import RestartKind
 
 
 def released(state: State, event: Released) -> None:
@@ -43,6 +44,7 @@ def running(state: State, event: Running) -> None:
     state.account(slots)
     release(state, slots[table.count[slots] > 0], everything=False)
     confirm(state, slots)
+    _time_restarts(state, slots)
     starts = slots[table.op[slots] == OpKind.START]
     table.first_started[starts] = np.minimum(table.first_started[starts], state.now)
     table.started[starts] = state.now
@@ -57,6 +59,22 @@ def running(state: State, event: Running) -> None:
     _done(state, slots)
     state.say(slots, Code.RUNS)
     plan_operations(state, slots)
+
+
+def _time_restarts(state: State, slots: Ints) -> None:
+    """Notes how long these jobs, whose operation is complete, stood still for it.
+
+    A first start loads no checkpoint, a resize in place goes on meanwhile, and an operation that was asked for again
+    began nobody knows when: none of them tells what a restart costs.
+    """
+    table = state.world.table
+    once = (table.unsure[slots] == 0) & (table.failures[slots] == 0)
+    starts = (table.op[slots] == OpKind.START) & (table.first_started[slots] < np.inf)
+    resizes = (table.op[slots] == OpKind.RESIZE) & (table.resizes_in_place[slots] == 0)
+    for kind, which in ((RestartKind.START, starts), (RestartKind.RESIZE, resizes)):
+        told = slots[which & once]
+        if len(told):
+            state.pauses.append((kind, table.workload[told], state.now - table.issued_at[told]))
 
 
 def failed(state: State, event: OperationFailed) -> None:

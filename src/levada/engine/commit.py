@@ -25,17 +25,14 @@ class Rejected(Exception):
     """The decision cannot be carried out; the text says why. It never leaves the engine."""
 
 
-def commit(state: State, placer: Placer, decision: Decision, in_view: Ints) -> None:
-    """Makes *decision* the target of all jobs that it still speaks of, or raises `Rejected` and changes nothing.
-
-    *in_view* are the numbers of the jobs that the policy was shown.
-    """
+def commit(state: State, placer: Placer, decision: Decision) -> None:
+    """Makes *decision* the target of all jobs that it still speaks of, or raises `Rejected` and changes nothing."""
     if (fault := shape_fault(state.world, decision)) is not None:
         raise Rejected(fault)
     by_number = decision.places is not None or decision.reservations or decision.binds
     if by_number and state.deciding is not None and state.renumbered > state.deciding:
         raise Rejected("devices were numbered anew while it was made")
-    rows, slots = _rows_that_count(state, decision, in_view)
+    rows, slots = _rows_that_count(state, decision)
     aside: list[int] = []
     while True:
         keep = ~np.isin(slots, aside)
@@ -58,12 +55,12 @@ def commit(state: State, placer: Placer, decision: Decision, in_view: Ints) -> N
             state.say(np.array([slot]), Code.REJECTED)
 
 
-def _rows_that_count(state: State, decision: Decision, in_view: Ints) -> tuple[Ints, Ints]:
+def _rows_that_count(state: State, decision: Decision) -> tuple[Ints, Ints]:
     """Rows whose job was shown, has not changed since, and is not being operated on; and their slots."""
     table = state.world.table
     slots = table.find(decision.number)
     revision = state.deciding if state.deciding is not None else -1
-    fresh = (slots >= 0) & np.isin(decision.number, in_view)
+    fresh = (slots >= 0) & np.isin(decision.number, state.in_view)
     fresh[fresh] &= (table.changed[slots[fresh]] <= revision) & (table.issued[slots[fresh]] == 0)
     rows = fresh.nonzero()[0]
     return rows, slots[rows]

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from levada.core import events as ev
 from levada.core.cluster import Cluster
 from levada.core.commands import BindPods, Command, Decide, Wake
 from levada.core.job import Phase
 from levada.core.plan import Op, OpKind, Plan
-from levada.core.queue import Queue, QueueTree
+from levada.core.queue import Queue
 from levada.core.queue import faults_of as queue_faults
 from levada.core.reasons import Code
 from levada.core.types import Ints
@@ -57,7 +56,6 @@ class Engine:
         world = World(cluster, queues)
         beliefs = perf if perf is not None else Estimator()
         self.state = State(world, queued(made), make_policy, beliefs, options, seed)
-        self._in_view: Ints = np.zeros(0, np.int64)
 
     # --- the one entrance -------------------------------------------------------------------------------------------
 
@@ -115,7 +113,7 @@ class Engine:
         state.policy_wake = math.inf
         state.deciding = state.revision
         state.last_decided = state.now
-        self._in_view = table.number[view].copy()
+        state.in_view = table.number[view].copy()
         trusted = state.rejections < state.options.max_rejections
         policy = state.policy if trusted else queued(Fifo())
         state.commands.append(
@@ -138,7 +136,7 @@ class Engine:
                 raise Rejected(f"it took {event.took_s:.1f} s; the limit is {state.options.decide_limit_s:.1f} s")
             memory = event.state if isinstance(event.state, QueueState) else state.policy.restored(event.state)
             placer = Packer(highest_first=state.options.highest_first)
-            commit(state, placer, event.decision, self._in_view)
+            commit(state, placer, event.decision)
         except (Rejected, msgspec.ValidationError) as why:
             self._reject(str(why))
             return
@@ -171,7 +169,7 @@ class Engine:
         if state.rejections == state.options.max_rejections:
             # Plain FIFO takes over at once: it needs no second thought.
             state.next_try = state.now
-        slots = table.find(self._in_view)
+        slots = table.find(state.in_view)
         slots = slots[slots >= 0]
         waits = slots[(table.phase[slots] == Phase.PENDING) & (table.count[slots] == 0)]
         state.say(waits, Code.REJECTED)
@@ -212,21 +210,17 @@ class Engine:
         state.give_another_chance()
 
     def _queues_changed(self, event: ev.QueuesChanged) -> None:
-        state, table = self.state, self.state.world.table
+        state = self.state
         faults = queue_faults(event.queues)
         if faults:
             state.last_rejection = "; ".join(f"queue {name}: {text}" for name, text in faults)
             return
-        old, tree = state.world.queues, QueueTree(event.queues)
-        slots = state.living()
-        state.world.queues = tree
-        for slot in slots:
-            table.queue[slot] = state.world.queue_number(old.names[int(table.queue[slot])])
-        judge_feasibility(state, slots)
+        state.world.set_queues(event.queues)
+        judge_feasibility(state, state.living())
         state.give_another_chance()
 
     def _prices_changed(self, event: ev.PricesChanged) -> None:
-        self.state.prices = dict(event.prices)
+        self.state.world.set_prices(event.prices)
         self.state.dirty = True
 
     def _beliefs_changed(self, _event: ev.BeliefsChanged) -> None:
@@ -277,7 +271,6 @@ class Engine:
         """An independent copy, policy state and all, in O(active jobs + devices)."""
         twin = Engine.__new__(Engine)
         twin.state = self.state.copy()
-        twin._in_view = self._in_view
         return twin
 
 

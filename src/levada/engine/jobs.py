@@ -94,6 +94,7 @@ def updated(state: State, event: JobsUpdated) -> None:
             if update.priority is not None:
                 table.priority[slot] = update.priority
             if update.queue is not None:
+                table.queue_name[slot] = world.queue_names.add(update.queue)
                 table.queue[slot] = world.queue_number(update.queue)
             one = np.array([slot])
             _forgive(state, one)

@@ -121,6 +121,7 @@ def _send(state: State, slots: Ints) -> None:
     state.account(slots)
     table.generation[slots] += 1
     table.issued[slots] = 1
+    table.issued_at[slots] = state.now
     table.op_deadline[slots] = state.now + state.options.op_timeout_s
     state.alarm(state.now + state.options.op_timeout_s)
     plan = _plan(state, slots, op)

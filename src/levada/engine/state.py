@@ -15,11 +15,11 @@ from levada.core.decision import Reservation
 from levada.core.job import Preemptible
 from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.reasons import Code
-from levada.core.types import Bools, Ints, distinct
+from levada.core.types import Bools, Floats, Ints, distinct
 from levada.core.world import World
 from levada.engine.options import Options
 from levada.kernels.state import accrue
-from levada.perf import Observations
+from levada.perf import Observations, RestartKind
 from levada.policies.protocol import AnyPolicy
 from levada.policies.queued import Queued
 
@@ -80,7 +80,6 @@ class State:
         self.perf = perf
         self.options = options
         self.seed = seed
-        self.prices: dict[str, float] = {}
         self.now = -math.inf
         #: Counts events; a job's `changed` is the revision of its last change.
         self.revision = 0
@@ -88,6 +87,8 @@ class State:
         self.dirty = False
         #: The revision that the policy is thinking about, if it is.
         self.deciding: int | None = None
+        #: Numbers of the jobs that it was shown; replaced, never written to.
+        self.in_view: Ints = np.zeros(0, np.int64)
         self.last_decided = -math.inf
         #: The revision at which devices were last numbered anew.
         self.renumbered = -1
@@ -107,8 +108,9 @@ class State:
         self.last_rung = -math.inf
         #: Targets changed since cycles of waits were last looked for; a release alone makes none.
         self.may_cycle = False
-        #: What was seen of jobs' speed, and jobs that are over, since beliefs were last asked for.
+        #: What was seen of jobs' speed and restarts, and jobs that are over, since beliefs were last asked for.
         self.lessons: list[Observations] = []
+        self.pauses: list[tuple[RestartKind, Ints, Floats]] = []
         self.over: list[Ints] = []
         #: What the shell was last told.
         self.told_wake = math.inf
@@ -156,9 +158,13 @@ class State:
             names = Observations.__struct_fields__
             columns = {name: np.concatenate([getattr(lesson, name) for lesson in self.lessons]) for name in names}
             self.perf.observe(Observations(**columns))
+        if hasattr(self.perf, "observe_restart"):
+            for kind, workloads, seconds in self.pauses:
+                for workload, pause in zip(workloads.tolist(), seconds.tolist(), strict=True):
+                    self.perf.observe_restart(workload, kind, pause)
         if self.over and hasattr(self.perf, "unbind"):
             self.perf.unbind(np.concatenate(self.over))
-        self.lessons, self.over = [], []
+        self.lessons, self.pauses, self.over = [], [], []
 
     def say(self, slots: Ints, code: Code, evidence: int | Ints = 0) -> None:
         """Gives these jobs a reason."""
@@ -231,8 +237,7 @@ class State:
         twin.world = self.world.copy()
         twin.policy_state = copy.deepcopy(self.policy_state)
         twin.perf = self.perf.copy() if hasattr(self.perf, "copy") else self.perf
-        twin.prices, twin.reservations = dict(self.prices), dict(self.reservations)
-        twin.claimed_rows = dict(self.claimed_rows)
+        twin.reservations, twin.claimed_rows = dict(self.reservations), dict(self.claimed_rows)
         twin.dependents = {number: list(after) for number, after in self.dependents.items()}
         twin.commands, twin.most_workers = list(self.commands), dict(self.most_workers)
         return twin
