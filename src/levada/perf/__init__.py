@@ -3,6 +3,7 @@
 - `model`: the protocol `ThroughputModel` that policies and the engine ask, and what follows from it (`speedups`,
   `remaining_s`).
 - `table`: `TableModel`, speeds that somebody wrote down.
+- `profiles`: `Profiles`, speeds that were measured by workload, and `ProfileModel`, which answers from them.
 - `estimator`: `Estimator`, speeds learned from the progress of running jobs. It keeps the rates seen per workload, GPU
   type and size (`samples`), fits one monotone curve through each (`curve`), and lets workloads borrow from the GPU
   types they have run on for those they have not (`fitted`).
@@ -15,6 +16,7 @@ comes in with the observations. It imports numpy, msgspec and the standard libra
 from levada.perf.curve import Curves, fit, isotonic
 from levada.perf.estimator import Estimator, EstimatorState
 from levada.perf.model import Bools, Floats, Ints, ThroughputModel, remaining_s, speedups
+from levada.perf.profiles import NameList, ProfileModel, Profiles
 from levada.perf.samples import Observations
 from levada.perf.table import JobSpeed, PairSpeed, TableModel
 from levada.perf.tuning import RestartKind, Tuning
@@ -27,8 +29,11 @@ __all__ = [
     "Floats",
     "Ints",
     "JobSpeed",
+    "NameList",
     "Observations",
     "PairSpeed",
+    "ProfileModel",
+    "Profiles",
     "RestartKind",
     "TableModel",
     "ThroughputModel",

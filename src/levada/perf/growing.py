@@ -1,0 +1,62 @@
+"""From numbers that only grow (jobs, workloads, GPU types) to rows of a table, for whole arrays at once."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from levada.perf.model import Ints
+
+
+class _Named(Protocol):
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> str: ...
+
+
+class Growing:
+    """A map of numbers >= 0 to rows, in one array; every other number, negative ones too, maps to *otherwise*.
+
+    For numbers that are given out one after the other. One look per number asked, O(numbers ever) memory, 4 bytes each;
+    `lookup.Lookup` is for sparse ones.
+    """
+
+    __slots__ = ("_otherwise", "_rows", "length")
+
+    def __init__(self, otherwise: int) -> None:
+        self._otherwise = otherwise
+        # Shifted by one, so that -1 and what is below it meets the first element; the last one is never given.
+        self._rows = np.full(16, otherwise, np.int32)
+        #: All names below were looked up.
+        self.length = 0
+
+    def find(self, numbers: Ints) -> Ints:
+        """The row of each number, shaped like *numbers*."""
+        return self._rows.take(np.asarray(numbers) + 1, mode="clip").astype(np.int64)
+
+    def put(self, numbers: Ints, rows: Ints) -> None:
+        """Sets the row of each number."""
+        numbers = np.asarray(numbers)
+        largest = int(numbers.max(initial=-1))
+        if largest + 3 > len(self._rows):
+            more = max(2 * len(self._rows), largest + 3) - len(self._rows)
+            self._rows = np.append(self._rows, np.full(more, self._otherwise, np.int32))
+        self._rows[numbers + 1] = rows
+
+    def drop(self, numbers: Ints) -> None:
+        """Forgets the numbers; unknown ones do no harm."""
+        numbers = np.asarray(numbers)
+        self._rows[numbers[(numbers >= 0) & (numbers < len(self._rows) - 1)] + 1] = self._otherwise
+
+    def learn(self, names: _Named, known: Sequence[str]) -> None:
+        """Looks the names from `length` on up among the *known* ones."""
+        row_of = {name: row for row, name in enumerate(known)}
+        fresh = np.arange(self.length, len(names))
+        self.put(fresh, np.array([row_of.get(names[number], self._otherwise) for number in fresh.tolist()], np.int64))
+        self.length = len(names)
+
+    def copy(self) -> "Growing":
+        """An independent copy."""
+        twin = Growing(self._otherwise)
+        twin._rows, twin.length = self._rows.copy(), self.length
+        return twin

@@ -1,0 +1,18 @@
+"""Arrays in, arrays out: who should run how much of the time on which GPU type.
+
+    problem     Problem and Solution, the values that every solver takes and gives
+    classes     jobs with equal data are one row: `classify` from scratch, `Classes` kept from round to round
+    max_min     the worst-off job gets as much as possible (LAS)
+    leximin     then the next worst-off, and so on (water-filling); `hierarchical` with entities
+    finish_time the largest finish-time ratio is as small as possible; `makespan` is its simplest case
+    total       the most steps, or steps per cost, with rates that must be reached
+    packed      the same objectives where two jobs may share GPUs
+    allox       the least mean completion time, one GPU per job
+    nash        the best geometric mean, discounted so that no job gains by lying
+    interior    the middle of an optimal face instead of a corner of it
+    split       from what a class gets to what each of its jobs gets
+    safe        what every solver ends in when it fails: an equal share and an alarm
+
+Levels are unique, shares are not: compare levels and feasibility, never entries of a share. HiGHS solves; where numba
+kernels run (`kernels.switch`), prices do it faster, prove their answer, and hand over to HiGHS when they cannot.
+"""

@@ -1,0 +1,164 @@
+"""A thin layer around HiGHS: linear programs as arrays, primal simplex, one thread, warm starts, silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from levada.core.types import Floats, Ints
+
+#: HiGHS's own numbers of the states of a column or row that bases are extended with.
+AT_LOWER, BASIC = 0, 1
+
+
+class NoAnswer(Exception):
+    """HiGHS ended without an optimum; the text says how."""
+
+
+class Basis(msgspec.Struct, frozen=True):
+    """Which columns and rows were basic; kept from one solve to the next."""
+
+    columns: Ints
+    rows: Ints
+
+    def grown(self, columns: int, rows: int) -> Basis | None:
+        """This basis for a program that got more columns and rows at its end; None if it lost some."""
+        more_columns, more_rows = columns - len(self.columns), rows - len(self.rows)
+        if more_columns < 0 or more_rows < 0:
+            return None
+        return Basis(
+            np.concatenate([self.columns, np.full(more_columns, AT_LOWER, np.int8)]),
+            np.concatenate([self.rows, np.full(more_rows, BASIC, np.int8)]),
+        )
+
+
+class Lp(msgspec.Struct, frozen=True, kw_only=True):
+    """Maximise cost . x, with bounds on the columns x and on the rows A x; A by columns (CSC)."""
+
+    cost: Floats
+    lower: Floats
+    upper: Floats
+    row_lower: Floats
+    row_upper: Floats
+    start: Ints  #: (columns + 1,)
+    index: Ints
+    value: Floats
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """An optimum: columns, the value of the objective, and what a unit of each row's bound is worth."""
+
+    x: Floats
+    value: float
+    dual: Floats  #: (rows,): at least 0 where an upper bound binds, at most 0 where a lower one does
+    basis: Basis
+
+
+class Model:
+    """A linear program inside HiGHS, to be solved, changed a little, and solved again."""
+
+    def __init__(self, lp: Lp, basis: Basis | None = None) -> None:
+        import highspy
+
+        self._names = highspy
+        self._highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+        for option, value in _OPTIONS:
+            self._highs.setOptionValue(option, value)
+        self._statuses = [highspy.HighsBasisStatus(number) for number in range(5)]
+        columns, rows = len(lp.cost), len(lp.row_lower)
+        status = self._highs.passModel(
+            columns,
+            rows,
+            len(lp.value),
+            1,  # by columns
+            -1,  # maximise
+            0.0,
+            lp.cost,
+            lp.lower,
+            lp.upper,
+            lp.row_lower,
+            lp.row_upper,
+            lp.start.astype(np.int32),
+            lp.index.astype(np.int32),
+            lp.value,
+            np.zeros(columns, np.int32),  # all continuous
+        )
+        if status == highspy.HighsStatus.kError:
+            raise NoAnswer("HiGHS does not take the program")
+        fitting = basis.grown(columns, rows) if basis is not None else None
+        if fitting is not None:
+            self._set(fitting)
+
+    def _set(self, basis: Basis) -> None:
+        given = self._names.HighsBasis()
+        given.col_status = [self._statuses[number] for number in basis.columns.tolist()]
+        given.row_status = [self._statuses[number] for number in basis.rows.tolist()]
+        given.valid = True
+        # A basis that HiGHS refuses costs time, not the answer.
+        self._highs.setBasis(given)
+
+    def change(self, row: int, column: int, value: float) -> None:
+        """Sets one coefficient."""
+        self._highs.changeCoeff(row, column, value)
+
+    def bound(self, row: int, lower: float, upper: float) -> None:
+        """Sets the bounds of a row."""
+        self._highs.changeRowBounds(row, lower, upper)
+
+    def add(self, cost: Floats, start: Ints, index: Ints, value: Floats) -> None:
+        """Adds columns from 0 upwards at the end."""
+        count = len(cost)
+        zeros, no_end = np.zeros(count), np.full(count, np.inf)
+        starts = start[:count].astype(np.int32)
+        self._highs.addCols(count, cost, zeros, no_end, len(value), starts, index.astype(np.int32), value)
+
+    def solve(self) -> Answer | None:
+        """The optimum, or None where no x is within the bounds; raises NoAnswer when HiGHS finds neither."""
+        highs, names = self._highs, self._names
+        highs.run()
+        status = highs.getModelStatus()
+        if status not in (names.HighsModelStatus.kOptimal, names.HighsModelStatus.kInfeasible):
+            # Once more from nothing, by another way.
+            highs.clearSolver()
+            highs.setOptionValue("presolve", "choose")
+            highs.setOptionValue("simplex_strategy", 1)
+            highs.run()
+            status = highs.getModelStatus()
+        if status == names.HighsModelStatus.kInfeasible:
+            return None
+        if status != names.HighsModelStatus.kOptimal:
+            raise NoAnswer(f"HiGHS ended with: {highs.modelStatusToString(status)}")
+        found = highs.getSolution()
+        return Answer(
+            np.array(found.col_value),
+            float(highs.getInfo().objective_function_value),
+            np.array(found.row_dual),
+            self._basis(),
+        )
+
+    def _basis(self) -> Basis:
+        basis = self._highs.getBasis()
+        return Basis(
+            np.array([int(status) for status in basis.col_status], np.int8),
+            np.array([int(status) for status in basis.row_status], np.int8),
+        )
+
+
+def solve(lp: Lp, basis: Basis | None = None) -> Answer | None:
+    """The optimum of *lp*, or None where it has no solution."""
+    return Model(lp, basis).solve()
+
+
+#: Measured: primal simplex without presolve from the last basis is the fastest way between rounds.
+_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("output_flag", False),
+    ("solver", "simplex"),
+    ("presolve", "off"),
+    ("simplex_strategy", 4),
+    ("threads", 1),
+    ("parallel", "off"),
+    ("primal_feasibility_tolerance", 1e-9),
+    ("dual_feasibility_tolerance", 1e-9),
+)

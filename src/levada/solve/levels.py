@@ -1,0 +1,125 @@
+"""The linear program behind the fair policies: the largest common level that all rows can reach.
+
+max t :  sum_k c_ik x_ik >= base_i + pace_i t,   sum_k x_ik <= 1,   sum_i gpus_i x_ik <= capacity_k,   x >= 0
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from levada.core.types import Floats
+from levada.solve.highs import Basis, Lp, Model, NoAnswer
+
+
+class Levels(msgspec.Struct, frozen=True):
+    """The answer for one program."""
+
+    t: float
+    share: Floats  #: (rows, types), as the solver gave it
+    force: Floats  #: (rows,): how hard a row holds t down, all together 1; above 0 = it can rise in no optimum
+    prices: Floats  #: (types,): how much t rises with one more GPU
+    bound: float  #: no shares reach a larger t
+    basis: Basis
+
+
+class LevelLp:
+    """The program in HiGHS. Rows keep their places, so that the last basis fits when rows come at the end.
+
+    Everything is scaled to about 1 with the unit of t as the level that no row could exceed even alone, and time in
+    units of what a row needs for that: levels are exact relative to themselves, however much weights differ.
+    Rows that cannot run, and rows of nobody (*gpus* 0), have no part in it.
+    """
+
+    def __init__(
+        self,
+        c: Floats,
+        gpus: Floats,
+        capacity: Floats,
+        pace: Floats,
+        base: Floats | None = None,
+        basis: Basis | None = None,
+    ) -> None:
+        rows, types = c.shape
+        self.c, self.gpus, self.capacity = c, gpus, capacity
+        self.best = c.max(axis=1, initial=0.0)
+        self.part = (self.best > 0) & (gpus > 0)
+        self.pace = np.where(self.part, pace, 0.0)
+        self.base = np.zeros(rows) if base is None else np.where(self.part, base, 0.0)
+        paced = self.pace > 0
+        limits = self.best[paced] / self.pace[paced]
+        self.unit = float(limits.min()) if len(limits) else 1.0
+        safe_best = np.where(self.part, self.best, 1.0)
+        self.time = np.where(paced, self.pace * self.unit / safe_best, 1.0)  # x = time * y
+        self.row = 1.0 / (safe_best * self.time)
+        self.model = Model(self._program(rows, types), basis)
+
+    def _program(self, rows: int, types: int) -> Lp:
+        """Columns: t, then the types of each row. Rows: capacities, then level and time of each row."""
+        usable = (self.c > 0) & self.part[:, None]
+        use = (self.gpus * self.time)[:, None] * usable
+        self.cap = np.maximum(use.max(axis=0, initial=0.0), 1e-300)
+        level_row = types + 2 * np.arange(rows)
+        index = np.empty((rows, types, 3), np.int64)
+        index[:, :, 0] = np.arange(types)
+        index[:, :, 1] = level_row[:, None]
+        index[:, :, 2] = level_row[:, None] + 1
+        value = np.empty((rows, types, 3))
+        value[:, :, 0] = use / self.cap
+        value[:, :, 1] = np.where(usable, self.c * (self.time * self.row)[:, None], 0.0)
+        value[:, :, 2] = 1.0
+        columns = 1 + rows * types
+        lower_rows, upper_rows = np.full(types + 2 * rows, -np.inf), np.full(types + 2 * rows, np.inf)
+        upper_rows[:types] = self.capacity / self.cap
+        lower_rows[types::2] = np.where(self.part, self.base * self.row, -np.inf)
+        upper_rows[types + 1 :: 2] = 1.0 / self.time
+        cost, upper = np.zeros(columns), np.full(columns, np.inf)
+        cost[0] = 1.0
+        upper[1:] = np.where(usable.ravel(), np.inf, 0.0)
+        if not (self.pace > 0).any():
+            upper[0] = 0.0
+        return Lp(
+            cost=cost,
+            lower=np.zeros(columns),
+            upper=upper,
+            row_lower=lower_rows,
+            row_upper=upper_rows,
+            start=np.concatenate([[0, rows], rows + 3 * np.arange(1, rows * types + 1)]),
+            index=np.concatenate([level_row, index.ravel()]),
+            value=np.concatenate([-self.pace * self.unit * self.row, value.ravel()]),
+        )
+
+    def set(self, row: int, pace: float, base: float) -> None:
+        """From now on *row* must reach `base + pace * t`."""
+        self.pace[row], self.base[row] = pace, base
+        place = len(self.capacity) + 2 * row
+        self.model.change(place, 0, -pace * self.unit * self.row[row])
+        self.model.bound(place, base * self.row[row], np.inf)
+
+    def solve(self) -> Levels:
+        """The largest t; raises NoAnswer where the bases cannot be reached."""
+        rows, types = self.c.shape
+        answer = self.model.solve()
+        if answer is None:
+            raise NoAnswer("levels that were reached cannot be kept")
+        share = answer.x[1:].reshape(rows, types) * self.time[:, None]
+        force = np.maximum(-answer.dual[types::2], 0.0) * self.pace * self.unit * self.row
+        weight = np.maximum(-answer.dual[types::2], 0.0) * self.row * self.unit
+        prices = np.maximum(answer.dual[:types], 0.0) * self.unit / self.cap
+        bound = upper_bound(self.c, self.gpus, self.capacity, self.pace, self.base, weight, prices)
+        return Levels(float(answer.x[0]) * self.unit, share, force, prices, bound, answer.basis)
+
+
+def upper_bound(
+    c: Floats, gpus: Floats, capacity: Floats, pace: Floats, base: Floats, weight: Floats, prices: Floats
+) -> float:
+    """A t that no shares exceed, from any *weight* of the rows and any *prices* of the types (weak duality).
+
+    Adding up the rows by weight, what a unit of time on a type adds beyond its price is paid by the row's own time.
+    """
+    total = float(weight @ pace)
+    if total <= 0:
+        return float("inf")
+    gain = weight[:, None] * c - gpus[:, None] * prices
+    time = np.maximum(np.where(c > 0, gain, 0.0).max(axis=1, initial=0.0), 0.0)
+    return float((prices @ capacity + time.sum() - weight @ base) / total)
