@@ -1,0 +1,129 @@
+"""Files as text, and as rows of fields that know their place, so that a fault can say where it is."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from math import isfinite
+from pathlib import Path
+
+from levada.errors import BadInput, Fault
+
+#: So many faults are told; who has more has the wrong file.
+_MOST_FAULTS = 20
+
+
+class Row:
+    """The fields of one row as text; an empty one is one that is not there. Collects what is wrong with them."""
+
+    __slots__ = ("faults", "fields", "where")
+
+    def __init__(self, where: str, fields: dict[str, str]) -> None:
+        self.where = where
+        self.fields = fields
+        self.faults: list[Fault] = []
+
+    def fault(self, field: str, text: str) -> None:
+        """Notes what is wrong with a field."""
+        self.faults.append(Fault(f"{self.where}: {field}", text))
+
+    def text(self, field: str) -> str:
+        """A field that must not be empty."""
+        value = self.fields.get(field, "").strip()
+        if not value:
+            self.fault(field, "must not be empty")
+        return value
+
+    def whole(self, field: str, most: int) -> int:
+        """A whole number from 1 to *most*."""
+        value = self._number(field)
+        if value is None or not 1 <= value <= most or value != int(value):
+            self.fault(field, f"must be a whole number from 1 to {most}")
+            return 1
+        return int(value)
+
+    def positive(self, field: str) -> float:
+        """A number above 0."""
+        value = self._number(field)
+        if value is None or value <= 0:
+            self.fault(field, "must be a number above 0")
+            return 1.0
+        return value
+
+    def rate(self, field: str) -> float:
+        """A rate in steps/s."""
+        value = self._number(field)
+        if value is None or value < 0:
+            self.fault(field, "must be a number of steps/s, 0 or more")
+            return 0.0
+        return value
+
+    def _number(self, field: str) -> float | None:
+        try:
+            value = float(self.fields.get(field, ""))
+        except ValueError:
+            return None
+        return value if isfinite(value) else None
+
+
+def csv_rows(path: Path, needed: Sequence[str], faults: list[Fault]) -> Iterator[Row]:
+    """The rows of a CSV file whose first line names at least the *needed* columns."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, restkey="", restval="")
+            if header_is_right(path, reader.fieldnames or (), needed, faults):
+                for fields in reader:
+                    where = f"{path}:{reader.line_num}"
+                    if fields.pop("", None) is not None:
+                        faults.append(Fault(where, "has more fields than the first line names"))
+                        continue
+                    yield Row(where, fields)
+    except (OSError, ValueError, csv.Error) as error:
+        raise _unreadable(path, error) from None
+
+
+def parquet_rows(path: Path, needed: Sequence[str], faults: list[Fault]) -> Iterator[Row]:
+    """The rows of a parquet file with at least the *needed* columns."""
+    try:
+        import polars
+    except ImportError:
+        raise BadInput.one(
+            "parquet needs polars: pip install 'levada[sim]', or give the table as CSV", str(path)
+        ) from None
+    try:
+        frame = polars.read_parquet(path)
+    except OSError as error:
+        raise BadInput.one(error.strerror or str(error), str(path)) from None
+    except polars.exceptions.PolarsError as error:
+        raise BadInput.one(f"not parquet: {str(error).splitlines()[0]}", str(path)) from None
+    if header_is_right(path, frame.columns, needed, faults):
+        for number, fields in enumerate(frame.iter_rows(named=True), 1):
+            yield Row(f"{path} row {number}", {k: "" if v is None else str(v) for k, v in fields.items()})
+
+
+def header_is_right(path: Path, columns: Sequence[str], needed: Sequence[str], faults: list[Fault]) -> bool:
+    """Whether all *needed* columns are there; notes those that are not."""
+    absent = [name for name in needed if name not in columns]
+    faults += [Fault(f"{path}:1", f"has no column {name}; it needs {', '.join(needed)}") for name in absent]
+    return not absent
+
+
+def read_text(place: Path) -> str:
+    """The text of a file; raises BadInput."""
+    try:
+        return place.read_bytes().decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise _unreadable(place, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> BadInput:
+    not_text = isinstance(error, UnicodeDecodeError)
+    return BadInput.one("not UTF-8" if not_text else getattr(error, "strerror", None) or str(error), str(path))
+
+
+def raise_faults(faults: list[Fault]) -> None:
+    """Raises BadInput if there are any."""
+    if len(faults) > _MOST_FAULTS:
+        faults = [*faults[:_MOST_FAULTS], Fault("", f"and {len(faults) - _MOST_FAULTS} more faults")]
+    if faults:
+        raise BadInput(faults)

@@ -1,0 +1,90 @@
+"""Levada's own throughput tables, as CSV or parquet: what `levada profile` writes (docs/throughputs.md).
+
+One row is one measurement. Without `with` it is a job alone, and `spread` says whether its workers were spread over
+nodes; with it, it is two jobs on the same devices, each with `workers` workers.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from math import isnan
+from pathlib import Path
+
+from levada.errors import Fault
+from levada.perf import Profiles
+from levada.sim.measurements import MOST_WORKERS, Measurements
+from levada.sim.rows import Row, csv_rows, parquet_rows, raise_faults
+
+NEEDED = ("workload", "gpu_type", "workers", "steps_per_s")
+COLUMNS = (*NEEDED, "spread", "with", "with_steps_per_s", "restart_s")
+_TRUTHS = {"": False, "0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
+
+
+def read_table(path: Path) -> Profiles:
+    """The table in a CSV or parquet file; raises BadInput."""
+    found, faults = Measurements(), list[Fault]()
+    rows = parquet_rows if path.suffix == ".parquet" else csv_rows
+    for row in rows(path, NEEDED, faults):
+        _take(found, row)
+        faults += row.faults
+    if not faults and not found.workloads:
+        faults.append(Fault(str(path), "holds no rate"))
+    raise_faults(faults)
+    return found.profiles()
+
+
+def _take(found: Measurements, row: Row) -> None:
+    """Takes one measurement, or notes what is wrong with it."""
+    workload, gpu_type = row.text("workload"), row.text("gpu_type")
+    workers, rate = row.whole("workers", MOST_WORKERS), row.rate("steps_per_s")
+    spread = _TRUTHS.get(row.fields.get("spread", "").strip().lower())
+    if spread is None:
+        row.fault("spread", "must be true or false")
+    partner = row.fields.get("with", "").strip()
+    partner_rate = row.rate("with_steps_per_s") if partner else 0.0
+    if partner and spread:
+        row.fault("spread", "must be false where two jobs run together")
+    if row.fields.get("restart_s", "").strip():
+        found.restart_s[workload] = _restart_s(row)
+    if row.faults:
+        return
+    if partner:
+        found.add_pair(workload, partner, gpu_type, workers, rate, partner_rate)
+    elif not found.add(workload, gpu_type, workers, rate, spread=bool(spread)):
+        row.fault("workload", "is given twice with this type and size")
+
+
+def _restart_s(row: Row) -> float:
+    before = len(row.faults)
+    seconds = row.rate("restart_s")
+    if len(row.faults) > before:
+        row.faults[before:] = [Fault(row.faults[before].path, "must be a number of seconds, 0 or more")]
+    return seconds
+
+
+def table_text(profiles: Profiles) -> str:
+    """*profiles* as such a CSV: every measured cell, each pair once."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(_lines(profiles))
+    return text.getvalue()
+
+
+def _lines(profiles: Profiles) -> Iterator[tuple[object, ...]]:
+    for row, workload in enumerate(profiles.workloads):
+        restart_s = "" if profiles.restart_s is None else float(profiles.restart_s[row])
+        for column, gpu_type in enumerate(profiles.types):
+            for at, size in enumerate(profiles.sizes):
+                where = (workload, gpu_type, size)
+                for table, spread in ((profiles.alone, "false"), (profiles.spread, "true")):
+                    if table is not None and not isnan(rate := float(table[row, column, at])):
+                        yield (*where, rate, spread, "", "", restart_s)
+                if profiles.together is not None:
+                    pairs = profiles.together[column, at]
+                    for other in range(row, len(profiles.workloads)):
+                        own, others = float(pairs[row, other]), float(pairs[other, row])
+                        if not (isnan(own) or isnan(others)):
+                            yield (*where, own, "false", profiles.workloads[other], others, "")

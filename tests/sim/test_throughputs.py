@@ -1,0 +1,112 @@
+"""Tables of others are read as they are, and a wrong file tells all its faults."""
+
+import json
+
+import numpy as np
+import pytest
+
+from levada.errors import BadInput
+from levada.sim.throughputs import read_gavel, read_throughputs
+from tests.peer_data import peer_data
+
+SMALL = {
+    "v100": {
+        "('A (x)', 1)": {"null": 4.0, "('A (x)', 1)": [3.0, 3.0], "('B', 1)": [2.0, 1.0]},
+        "('A (x)', 2)": {"null": 7.0},
+        "('B', 1)": {"null": 1.5},
+    },
+    "v100_unconsolidated": {"('A (x)', 2)": {"null": 5.0, "('A (x)', 2)": [1.0, 1.0]}},
+}
+
+
+def written(tmp_path, value):
+    path = tmp_path / "table.json"
+    path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+    return path
+
+
+def faults(path):
+    with pytest.raises(BadInput) as caught:
+        read_throughputs(path)
+    return [str(fault).replace(str(path), "F") for fault in caught.value.faults]
+
+
+def test_gavels_json(tmp_path):
+    found = read_throughputs(written(tmp_path, SMALL))
+    assert (found.workloads, found.types, found.sizes) == (("A (x)", "B"), ("v100",), (1, 2))
+    np.testing.assert_equal(found.alone, [[[4.0, 7.0]], [[1.5, np.nan]]])
+    np.testing.assert_equal(found.spread, [[[np.nan, 5.0]], [[np.nan, np.nan]]])
+    # The pair was written once, in the row of A; it counts for B too.
+    np.testing.assert_equal(found.together[0, 0], [[3.0, 2.0], [1.0, np.nan]])
+    assert np.isnan(found.together[0, 1]).all()
+
+
+@pytest.mark.parametrize("file", ["simulation_throughputs.json", "physical_cluster_throughputs.json"])
+def test_gavels_own_tables_are_taken_in_full(file):
+    path = peer_data("gavel", file)
+    found = read_gavel(path)
+    assert found.types == ("k80", "p100", "v100")
+    assert found.sizes == (1, 2, 4, 8)
+    assert len(found.workloads) == 26
+    assert found.distributed().sum() == 19
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    number = 0
+    for column, gpu_type in enumerate(found.types):
+        for row, name in enumerate(found.workloads):
+            for at, size in enumerate(found.sizes):
+                cells = raw[gpu_type].get(f"('{name}', {size})")
+                if cells is None:
+                    assert np.isnan(found.alone[row, column, at])
+                    continue
+                assert found.alone[row, column, at] == cells.pop("null")
+                for other, (own, others) in cells.items():
+                    partner = found.position(other[2:].rpartition("'")[0])
+                    assert found.together[column, at, row, partner] == own
+                    assert found.together[column, at, partner, row] == others
+                    number += 1
+    assert number == 3 * 1759 == np.count_nonzero(~np.isnan(found.together))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("", ["F: not JSON: Expecting value in line 1, column 1"]),
+        ("[1]", ["F: must be a mapping from GPU types to rates"]),
+        ("{}", ["F: holds no rate"]),
+        ('{"v100": {}, "v100": {}}', ["F: v100: is given twice"]),
+        ({"v100": 3}, ["F: v100: must be a mapping from jobs to rates"]),
+        (
+            {"v100": {"__import__('os')": {"null": 1}}},
+            [
+                "F: v100[\"__import__('os')\"]: must look like ('ResNet-18 (batch size 16)', 2), with at most 4096 workers"
+            ],
+        ),
+        (
+            {"v100": {"('A', 1)": {"null": -1}, "('B', 1)": {"null": "fast"}, "('C', 1)": {}}},
+            [
+                "F: v100[\"('A', 1)\"].null: must be a number of steps/s, 0 or more",
+                "F: v100[\"('B', 1)\"].null: must be a number of steps/s, 0 or more",
+                "F: v100[\"('C', 1)\"]: must be a mapping with the rate alone under null",
+            ],
+        ),
+        (
+            {"v100": {"('A', 1)": {"null": 1, "('B', 2)": [1, 1], "('B', 1)": [1]}}},
+            [
+                "F: v100[\"('A', 1)\"][\"('B', 2)\"]: must name a job with 1 workers too",
+                "F: v100[\"('A', 1)\"][\"('B', 1)\"]: must be two rates, each a number of steps/s, 0 or more",
+            ],
+        ),
+    ],
+)
+def test_every_fault_is_told(tmp_path, value, expected):
+    assert faults(written(tmp_path, value)) == expected
+
+
+def test_many_faults_are_told_in_few_lines(tmp_path):
+    told = faults(written(tmp_path, {"v100": {f"('A', {n})": {"null": -1} for n in range(1, 101)}}))
+    assert len(told) == 21
+    assert told[-1] == "and 80 more faults"
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    assert faults(tmp_path / "none.json") == ["F: No such file or directory"]
