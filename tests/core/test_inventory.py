@@ -87,6 +87,22 @@ def test_a_replaced_node_has_its_new_size_and_is_no_longer_lost() -> None:
     assert inventory.memory.tolist() == [UNLIMITED, UNLIMITED]
 
 
+def test_a_device_that_vanishes_while_it_is_held_is_absent_until_it_is_back_or_held_no_more() -> None:
+    whole = Node.of("n0", {"v100": 2})
+    fewer = Node(name="n0", devices=whole.devices[1:])
+    inventory = Inventory(cluster(2, 1))
+    assert inventory.put((fewer,), np.array([True, False, False])).tolist() == [1, 0, 2]
+    assert [inventory.device_id(device) for device in range(3)] == ["1", "0", "0"]
+    for there in (inventory.present, inventory.usable, inventory.free_milli() > 0):
+        assert there.tolist() == [True, False, True]
+    assert inventory.capacity()[1] == 2000
+    assert inventory.put((fewer,), np.array([False, True, False])).tolist() == [0, 1, 2], "still held"
+    back = inventory.copy()
+    assert back.put((whole,), np.array([False, True, False])).tolist() == [1, 0, 2]
+    assert back.usable.all()
+    assert inventory.put((Node.of("n1", {"v100": 1}),), np.zeros(3, bool)).tolist() == [0, -1, 1], "held no more"
+
+
 def test_only_what_nobody_else_uses_or_keeps_is_free() -> None:
     inventory = Inventory(cluster(3, 2, cpu=4000, memory=100))
     inventory.foreign[0], inventory.reserved[0] = 700, 200

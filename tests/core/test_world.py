@@ -182,16 +182,19 @@ def test_places_move_with_their_devices_and_go_with_them() -> None:
     one, two = (there.inventory.node_values[node].devices for node in (1, 2))
     fewer = (Node(name="n1", devices=one[1:]), Node(name="n2", devices=two[:1]))
     there.put_nodes((*fewer, Node.of("n0", {"v100": 6}), Node.of("n3", {"v100": 1})))
-    for plane in (there.target, there.held):
-        assert there.places(plane, scene.slot("whole"))[[INDEX, DEVICE]].tolist() == [[1], [6]]
+    # Node 1 had three workers of 1000 each and has two; who holds what is gone holds it on, behind the others.
+    for plane, gone, cpu in ((there.target, False, 2000), (there.held, True, 3000)):
+        whole, part = ([[1, 0], [6, 9]], [[0, 1], [10, 11]]) if gone else ([[1], [6]], [[0], [10]])
+        found = there.places(plane, scene.slot("whole"))[[INDEX, DEVICE]]
+        assert found[:, found[DEVICE - NODE].argsort()].tolist() == whole
+        assert there.places(plane, scene.slot("part"))[[INDEX, DEVICE]].tolist() == part
         assert there.places(plane, scene.slot("other"))[[INDEX, DEVICE]].tolist() == [[0], [7]]
-        assert there.places(plane, scene.slot("part"))[[INDEX, DEVICE, MILLI]].tolist() == [[0], [9], [600]]
         assert there.places(plane, scene.slot("cores"))[[INDEX, NODE]].tolist() == [[0], [0]]
-        assert (plane.owner == SHARED).nonzero()[0].tolist() == [9]
-        # Node 1 had three workers of 1000 each and has two.
-        assert plane.cpu.tolist() == [2000, 2000, 0, 0]
-        assert len(plane.index) == len(plane.claimed) == len(there.inventory.node_of) == 11
-    assert not there.held.claimed.any()
+        assert (plane.owner == SHARED).nonzero()[0].tolist() == part[1]
+        assert plane.cpu.tolist() == [2000, cpu, 0, 0]
+        assert len(plane.index) == len(plane.claimed) == len(there.inventory.node_of) == 13
+    assert there.held.claimed.nonzero()[0].tolist() == [9]
+    assert there.inventory.absent.nonzero()[0].tolist() == [9, 11]
 
 
 def test_the_last_part_of_a_device_frees_it() -> None:

@@ -236,8 +236,6 @@ class Chaos:
             else:
                 self.truth.pop(number)
         self.changed[name] = kept
-        # A machine whose devices vanish forgets what it was told to do with them.
-        self.ops = [op for op in self.ops if op.grant is None or not self._names_gone(op)]
         self.lost_nodes.discard(name)
         self.tell(ev.NodesChanged(at=self.now, nodes=(msgspec.structs.replace(whole, devices=left),)))
 

@@ -38,7 +38,7 @@ def one_step(chaos: Chaos, rng: random.Random, policies: tuple[str, ...] = POLIC
     choices += [("checkpoint", 0.5)] if running else []
     choices += [
         ("node", 0.4),
-        ("devices", 0.3),
+        ("devices", 0.8),
         ("cordon", 0.4),
         ("foreign", 0.5),
         ("policy", 0.2),
@@ -78,6 +78,8 @@ def one_step(chaos: Chaos, rng: random.Random, policies: tuple[str, ...] = POLIC
     elif what == "devices":
         name = rng.choice([name for name in chaos.nodes if name not in chaos.lost_nodes] or list(chaos.nodes))
         chaos.change_node(name, rng.randrange(len(chaos.nodes[name].devices) + 1))
+        if rng.random() < 0.5:
+            chaos.return_node(name)  # before anything on its way has arrived
     elif what == "checkpoint":
         chaos.save(rng.choice(running))
     elif what == "cordon":

@@ -377,6 +377,38 @@ def test_a_lost_node_shrinks_those_who_can_go_on_and_restarts_the_others() -> No
     assert chaos.job("j1")["restarts"] == 0, "a lost node costs no retry"
 
 
+def test_a_device_that_vanished_under_an_operation_is_taken_until_a_stop_is_seen() -> None:
+    chaos = desk(2, 1)
+    chaos.submit(min=2)
+    chaos.think()
+    chaos.change_node("n0", 0)
+    assert [(op.kind, op.generation) for op in chaos.ops] == [(OpKind.START, 1), (OpKind.STOP, 2)]
+    assert chaos.engine.state.world.snapshot(0.0).capacity[1] == 1000, "what is gone counts for nothing"
+    chaos.return_node("n0")
+    chaos.submit(min=3)
+    while chaos.thoughts:
+        chaos.think()
+    assert [op.job for op in chaos.ops] == ["j1", "j1"], "the first start may yet be carried out there"
+    chaos.carry_out()
+    assert chaos.truth[0][1] == {0: (("n0", "0"),), 1: (("n0", "1"),)}
+    chaos.calm()
+    assert sorted(chaos.truth) == [0] or sorted(chaos.truth) == [1]
+
+
+def test_losing_a_device_twice_before_the_stop_goes_out_frees_nothing() -> None:
+    chaos = desk(2)
+    chaos.submit(min=2)
+    chaos.think()
+    whole = chaos.nodes["n0"]
+    bare = msgspec.structs.replace(whole, devices=())
+    seen = [ev.NodesChanged(at=0.0, nodes=(node,)) for node in (bare, whole, bare, whole)]
+    chaos.tell(*seen)
+    chaos.submit(min=2)
+    while chaos.thoughts:
+        chaos.think()
+    assert [(op.kind, op.job) for op in chaos.ops] == [(OpKind.START, "j1"), (OpKind.STOP, "j1")]
+
+
 def test_nothing_new_goes_to_a_cordoned_node_and_what_runs_there_stays() -> None:
     chaos = desk(2, 2, policy="fifo")
     chaos.submit(min=2)
@@ -447,6 +479,14 @@ def test_a_job_is_in_its_queue_again_when_the_queue_comes_back() -> None:
     chaos.calm()
     assert chaos.sizes() == {"j1": 1, "j2": 0}
     assert chaos.why("j2") == "queue-limit"
+
+
+def test_a_limit_counts_on_the_types_that_exist() -> None:
+    chaos = desk(8)
+    chaos.set_queues((Queue(name="lab", limit={"v100": 2}),))
+    chaos.submit(min=1, gpu_types=("k80",))
+    chaos.submit(min=4, queue="lab")
+    assert chaos.why("j2") == "queue-limit", "k80 has no limit, and no GPU either"
 
 
 def test_the_time_limit_of_a_job_that_is_being_cancelled_does_not_keep_the_engine_awake() -> None:

@@ -46,6 +46,24 @@ class JobBatch(msgspec.Struct, frozen=True, kw_only=True):
     def __len__(self) -> int:
         return len(self.id)
 
+    def rows(self, rows: Sequence[int]) -> JobBatch:
+        """Some of the jobs."""
+
+        def pick(texts: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(texts[row] for row in rows) if len(texts) > 1 else texts
+
+        place = {row: at for at, row in enumerate(rows)}
+        return JobBatch(
+            id=tuple(self.id[row] for row in rows),
+            columns={name: column[rows] for name, column in self.columns.items()},
+            gpu_types=tuple(self.gpu_types[row] for row in rows) if len(self.gpu_types) > 1 else self.gpu_types,
+            workload=pick(self.workload),
+            queue=pick(self.queue),
+            entity=pick(self.entity),
+            tags={place[row]: tags for row, tags in self.tags.items() if row in place},
+            after={place[row]: after for row, after in self.after.items() if row in place},
+        )
+
     @staticmethod
     def of(jobs: Sequence[Job]) -> JobBatch:
         """The columns of *jobs*."""

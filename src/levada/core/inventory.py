@@ -1,7 +1,11 @@
 """The cluster as columns: nodes, devices, and pools (the devices of one type in one node, which stand side by side).
 
 The inventory knows what exists, its health, and what others use or have reserved. Who of us holds what is in a `Plane`.
-Nodes keep their number for ever; devices are numbered anew when a node comes or changes, and `rebuilt` tells how.
+Nodes keep their number for ever; devices are numbered anew when a node comes or changes, and `put` tells how.
+
+A device that vanishes from its node while somebody holds it stays as an *absent* one: an operation that names it may be
+on its way, and would be carried out if the device came back. Nobody can be given it and it counts for nothing; when it
+is held no more, the next `put` forgets it.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ class Inventory:
         self.types = types if types is not None else Names([CPU_TYPE_NAME])
         self.nodes = Names()
         self.node_values: list[Node] = []
+        #: Absent devices by node; replaced, never written to.
+        self._absent: dict[int, list[Device]] = {}
         self.lost: Bools = np.zeros(0, bool)
         for column in _NODE_COLUMNS:
             setattr(self, column, np.zeros(0, np.int64))
@@ -51,6 +57,7 @@ class Inventory:
     type_of: Ints
     gpu_memory: Ints
     healthy: Bools
+    absent: Bools
     foreign: Ints
     foreign_gpu_memory: Ints
     reserved: Ints
@@ -61,8 +68,11 @@ class Inventory:
     pool_node: Ints
     pool_type: Ints
 
-    def put(self, nodes: tuple[Node, ...]) -> Ints:
-        """Adds or replaces *nodes*; the new number of every device that there was, -1 where it is gone."""
+    def put(self, nodes: tuple[Node, ...], held: Bools | None = None) -> Ints:
+        """Adds or replaces *nodes*; the new number of every device that there was, -1 where it is gone.
+
+        Devices under *held* do not go: they are absent while no node has them.
+        """
         old_keys = self.device_keys()
         old = {column: getattr(self, column) for column in _DEVICE_COLUMNS}
         for node in nodes:
@@ -75,6 +85,7 @@ class Inventory:
                 self.lost = np.append(self.lost, False)
                 for column in _NODE_COLUMNS:
                     setattr(self, column, np.append(getattr(self, column), 0))
+        self._absent = self._now_absent(nodes, held) if held is not None else {}
         self._lay_out()
         new_number = {key: number for number, key in enumerate(self.device_keys())}
         moved = np.array([new_number.get(key, -1) for key in old_keys], np.int64)
@@ -85,15 +96,25 @@ class Inventory:
             setattr(self, column, fresh)
         return moved
 
+    def _now_absent(self, nodes: tuple[Node, ...], held: Bools) -> dict[int, list[Device]]:
+        """Devices under *held* that *nodes*, which are in place already, do not have; or nobody has, still."""
+        changed = np.zeros(len(self.nodes), bool)
+        changed[[self.nodes.find(node.name) for node in nodes]] = True
+        found: dict[int, list[Device]] = {}
+        for device in (held & (changed[self.node_of] | self.absent)).nonzero()[0]:
+            node, known = int(self.node_of[device]), self._devices[device]
+            if all(known.id != there.id for there in self.node_values[node].devices):
+                found.setdefault(node, []).append(known)
+        return found
+
     def _lay_out(self) -> None:
         racks, zones = Names(), Names()
         devices: list[tuple[int, int, Device]] = []
         for number, node in enumerate(self.node_values):
             self.cpu[number] = UNLIMITED if node.cpu is None else node.cpu
             self.memory[number] = UNLIMITED if node.memory is None else node.memory
-            devices += sorted(
-                ((number, self.types.add(device.type), device) for device in node.devices), key=lambda row: row[:2]
-            )
+            known = [*node.devices, *self._absent.get(number, ())]
+            devices += sorted(((number, self.types.add(device.type), device) for device in known), key=_pool)
         self.cordoned = np.array([node.cordoned for node in self.node_values], bool)
         # A node without a label is in the one nameless rack or zone; racks of different zones are different racks.
         self.zone = np.array([zones.add(_domain(node, "zone")) for node in self.node_values], np.int64)
@@ -103,7 +124,9 @@ class Inventory:
         self.node_of = np.array([node for node, _, _ in devices], np.int64)
         self.type_of = np.array([gpu_type for _, gpu_type, _ in devices], np.int64)
         self.gpu_memory = np.array([device.memory or UNLIMITED for device in self._devices], np.int64)
-        self.healthy = np.array([device.healthy for device in self._devices], bool)
+        absent = {(node, device.id) for node, its in self._absent.items() for device in its}
+        self.absent = np.array([(node, device.id) in absent for node, _, device in devices], bool)
+        self.healthy = np.array([device.healthy for device in self._devices], bool) & ~self.absent
         border = np.ones(len(devices), bool)
         border[1:] = (self.node_of[1:] != self.node_of[:-1]) | (self.type_of[1:] != self.type_of[:-1])
         self.pool_start = border.nonzero()[0].astype(np.int64)
@@ -134,7 +157,7 @@ class Inventory:
     @property
     def present(self) -> Bools:
         """Devices that exist now, in whatever health."""
-        return ~self.lost[self.node_of] if len(self.node_of) else np.zeros(0, bool)
+        return ~(self.lost[self.node_of] | self.absent) if len(self.node_of) else np.zeros(0, bool)
 
     @property
     def usable(self) -> Bools:
@@ -186,6 +209,10 @@ def total_of(amounts: Ints) -> int:
     """The sum of what is there; UNLIMITED where any of it is, for many of those would not fit into a number."""
     there = np.maximum(amounts, 0)
     return UNLIMITED if bool((there >= UNLIMITED // 2).any()) else int(there.sum())
+
+
+def _pool(row: tuple[int, int, Device]) -> tuple[int, int]:
+    return row[:2]
 
 
 def _domain(node: Node, level: str) -> str:

@@ -101,6 +101,13 @@ class Mersenne:
         """Where the stream stands: 624 words and a position, as in `random.Random().getstate()[1]`."""
         return (*self._key.tolist(), self._next)
 
+    @staticmethod
+    def fromstate(state: Sequence[int]) -> Mersenne:
+        """A stream that goes on from where `getstate` was taken."""
+        made = Mersenne.__new__(Mersenne)
+        made.setstate(state)
+        return made
+
     def setstate(self, state: Sequence[int]) -> None:
         """Goes on from where `getstate` was taken."""
         if len(state) != _SIZE + 1 or not 0 <= state[-1] <= _SIZE:

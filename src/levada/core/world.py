@@ -19,7 +19,7 @@ from levada.core.inventory import Inventory, total_of
 from levada.core.job import Phase
 from levada.core.jobtable import JobTable
 from levada.core.names import Names
-from levada.core.plane import DEVICE, INDEX, MILLI, NODE, SLOT, Plane
+from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
 from levada.core.queue import Queue, QueueTree
 from levada.core.reasons import Code
 from levada.core.snapshot import Snapshot
@@ -153,13 +153,14 @@ class World:
     # --- the cluster --------------------------------------------------------------------------------------------
 
     def put_nodes(self, nodes: tuple[Node, ...]) -> Ints:
-        """Adds or replaces nodes; what stood on a device that is gone leaves both planes.
+        """Adds or replaces nodes. Nobody should have a device that is gone; who holds one holds it on, as an absent one.
 
-        Returns the new number of every device that there was, -1 where it is gone.
+        Returns the new number of every device that there was, -1 where it is forgotten.
         """
-        moved = self.inventory.put(nodes)
+        moved = self.inventory.put(nodes, self.held.owner != FREE)
         devices, count = len(self.inventory.node_of), len(self.inventory.nodes)
-        self.target = self.target.remapped(moved, devices, count)
+        absent = np.append(self.inventory.absent, False)  # the last place is for those that are forgotten
+        self.target = self.target.remapped(np.where(absent[moved], -1, moved), devices, count)
         self.held = self.held.remapped(moved, devices, count)
         for plane in (self.target, self.held):
             plane.cpu, plane.memory = self.use_of(plane)
@@ -240,8 +241,7 @@ class World:
         np.add.at(own, rows[DEVICE][in_parts & theirs], rows[MILLI][in_parts & theirs])
         np.subtract.at(left, rows[DEVICE][in_parts & ~theirs], rows[MILLI][in_parts & ~theirs])
         left = np.maximum(left, own)
-        if inventory.lost.any():
-            left[inventory.lost[inventory.node_of]] = 0
+        left[~inventory.present] = 0
         total = np.zeros(len(inventory.types), np.int64)
         np.add.at(total, inventory.type_of, left)
         movable = (rows[DEVICE] < 0) & (rows[INDEX] >= 0) & theirs

@@ -43,8 +43,7 @@ def judge_feasibility(state: State, slots: Ints) -> None:
     world, table = state.world, state.world.table
     if not len(slots):
         return
-    most = np.zeros(len(slots), np.int64)
-    exists = np.zeros(len(slots), bool)
+    room = np.zeros((len(world.inventory.types), len(slots)), np.int64)
     columns = (table.milli, table.cpu, table.memory, table.gpu_memory)
     shapes = np.stack([c[slots] for c in (*columns, table.servers, table.server_cpu, table.server_memory)])
     distinct, which = shapes, np.zeros(1, np.int64)
@@ -58,10 +57,13 @@ def judge_feasibility(state: State, slots: Ints) -> None:
         workers = state.most_workers.get(key)
         if workers is None or len(workers) != len(present):
             workers = state.most_workers[key] = _most_workers(world, distinct[:, shape])
-        allowed = table.preference[:, slots[mine]] != NOT_ALLOWED
-        exists[mine] = (allowed & present[:, None]).any(axis=0)
-        most[mine] = np.where(allowed, workers[:, None], 0).max(axis=0)
-    limit = _queue_limit(world, slots)
+        room[:, mine] = workers[:, None]
+    allowed = table.preference[:, slots] != NOT_ALLOWED
+    exists = (allowed & present[:, None]).any(axis=0)
+    room[~allowed] = 0
+    most = room.max(axis=0)
+    # A type must both be there and be within the limit.
+    limit = np.minimum(room, _queue_limit(world, slots)).max(axis=0)
     fits_queue = limit >= table.min[slots]
     fits = most >= table.min[slots]
     feasible = fits & exists & fits_queue
@@ -81,8 +83,7 @@ def judge_feasibility(state: State, slots: Ints) -> None:
 def _present_types(world: World) -> Bools:
     present = np.zeros(len(world.inventory.types), bool)
     present[CPU_TYPE] = bool((~world.inventory.lost).any())
-    inventory = world.inventory
-    present[inventory.pool_type[~inventory.lost[inventory.pool_node]]] = True
+    present[world.inventory.type_of[world.inventory.present]] = True
     return present
 
 
@@ -102,13 +103,13 @@ def _most_workers(world: World, shape: Ints) -> Ints:
     if milli == 0:
         total[CPU_TYPE] = total_of(node_cap)
         return total
-    if milli >= WHOLE:
-        each = (inventory.pool_stop - inventory.pool_start) // (milli // WHOLE)
-    else:
-        per_device = np.full(len(inventory.node_of), WHOLE // milli, np.int64)
+    per_device = inventory.present.astype(np.int64)
+    if milli < WHOLE:
+        per_device *= WHOLE // milli
         if gpu_memory:
             per_device = np.minimum(per_device, inventory.gpu_memory // gpu_memory)
-        each = np.add.reduceat(per_device, inventory.pool_start) if len(per_device) else per_device
+    each = np.add.reduceat(per_device, inventory.pool_start) if len(per_device) else per_device
+    each = each // max(milli // WHOLE, 1)
     np.add.at(total, inventory.pool_type, np.minimum(each, node_cap[inventory.pool_node]))
     return total
 
@@ -124,12 +125,11 @@ def _servers_fit(world: World, servers: int, cpu: int, memory: int) -> bool:
 
 
 def _queue_limit(world: World, slots: Ints) -> Ints:
-    """The most workers that the limits of a job's queue and those above allow, on its best type."""
+    """Per type and job the most workers that the limits of its queue and those above allow."""
     table, queues = world.table, world.queues
     if not any(queue.limit for queue in queues.values):
-        return np.full(len(slots), UNLIMITED, np.int64)
+        return np.full(1, UNLIMITED, np.int64)
     limits = queues.limits(world.inventory.types)
     tightest = np.stack([limits[queues.lineage(number)].min(axis=0) for number in range(len(queues.values))])
-    allowed = table.preference[:, slots].T != NOT_ALLOWED
     unit = np.maximum(table.units()[slots], 1)
-    return np.where(allowed, tightest[table.queue[slots]] // unit[:, None], 0).max(axis=1)
+    return np.asarray(tightest[table.queue[slots]].T // unit)

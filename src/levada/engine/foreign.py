@@ -110,6 +110,7 @@ def _devices_of(state: State, foreign: Foreign, node: int) -> list[tuple[int, in
         return [(device, min(each, WHOLE), foreign.gpu_memory) for device in named]
     if foreign.milli == 0:
         return []
+    here = here[~inventory.absent[here]]
     if foreign.gpu_type is not None:
         here = here[inventory.type_of[here] == inventory.types.find(foreign.gpu_type)]
     if foreign.milli < WHOLE:

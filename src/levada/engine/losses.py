@@ -32,6 +32,7 @@ def lose_workers(state: State, slot: int, indices: Ints, nodes: Ints, why: Code)
         table.observed[slot] = min(int(table.observed[slot]), left)
         if table.op[slot] != OpKind.STOP:
             table.op[slot], table.issued[slot], table.op_deadline[slot] = OpKind.NONE, 0, np.inf
+            table.unsure[slot] = 1  # the stop goes out after this event, and another loss may come before it does
             restart(state, slot, why)
         return
     gone = {(int(index), int(node)) for index, node in zip(indices, nodes, strict=True)}

@@ -18,7 +18,10 @@ from levada.engine.withdraw import withdraw_from, withdraw_targets
 
 
 def put(state: State, event: NodesAdded | NodesChanged) -> None:
-    """Machines joined or changed. Workers on a device that is gone or broken are lost; the others stay."""
+    """Machines joined or changed. Workers on a device that is gone or broken are lost; the others stay.
+
+    After that only jobs with an operation on its way hold devices that are gone, and they do until a stop is seen.
+    """
     inventory = state.world.inventory
     for machine in event.nodes:
         amounts = [machine.cpu or 0, machine.memory or 0, *(device.memory for device in machine.devices)]
@@ -42,9 +45,10 @@ def put(state: State, event: NodesAdded | NodesChanged) -> None:
 def _renumber(state: State, moved: Ints) -> None:
     """What the engine remembers by device number follows the new numbers; older answers by node do not count."""
     state.renumbered = state.revision
+    absent = state.world.inventory.absent
     for name, kept in list(state.reservations.items()):
         devices = tuple((int(moved[device]), milli, memory) for device, milli, memory in kept.devices)
-        if any(device < 0 for device, _, _ in devices):
+        if any(device < 0 or absent[device] for device, _, _ in devices):
             del state.reservations[name]
         else:
             state.reservations[name] = msgspec.structs.replace(kept, devices=devices)
