@@ -7,10 +7,17 @@
     └── NoServer      no Levada server answers
 
 The core raises only for a programmer's mistake; a job that must wait gets a reason, never an exception.
+Where a name is unknown, `did_you_mean` ends the sentence.
 """
 
 from collections.abc import Iterable
+from difflib import SequenceMatcher
 from typing import NamedTuple
+
+#: A longer name is no slip of the pen, and comparing it takes time.
+_LONGEST_TYPO = 64
+#: Of more names than this none is looked for: whoever has so many does not type them.
+_MOST_NAMES = 1000
 
 
 class Fault(NamedTuple):
@@ -50,3 +57,27 @@ class Refused(LevadaError):
 
 class NoServer(LevadaError):
     """No Levada server answers."""
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Those of *known* that *name* may have been meant for, best first; a clear winner comes alone."""
+    names = list(known)
+    if len(name) > _LONGEST_TYPO or len(names) > _MOST_NAMES:
+        return []
+    matcher = SequenceMatcher(b=name.lower())
+    score: dict[str, float] = {}
+    for candidate in names:
+        matcher.set_seq1(candidate.lower())
+        # The quick ratio is never below the true one, which costs ten times as much.
+        score[candidate] = matcher.ratio() if matcher.quick_ratio() >= 0.6 else 0.0
+    best = max(score.values(), default=0.0)
+    close = [candidate for candidate in score if score[candidate] >= max(0.6, best - 0.05)]
+    return sorted(close, key=lambda candidate: -score[candidate])[:3]
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """The end of a sentence about an unknown *name*: `; did you mean this?`, or what to do *otherwise*."""
+    close = nearest(name, known)
+    if close:
+        return f"; did you mean {' or '.join(close)}?"
+    return f"; {otherwise}" if otherwise else ""

@@ -2,9 +2,11 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -222,8 +224,21 @@ def test_files_that_cannot_be_read(levada: Levada) -> None:
     assert levada.refused("-f", f"{folder}/none.json") == [f"{folder}/none.json: No such file or directory"]
     assert levada.refused("-f", folder) == [f"{folder}: Is a directory"]
     assert levada.refused("-f", "nul\0l.json") == ["nul\ufffdl.json: embedded null byte"]
+    assert levada.refused("-f", "/dev/zero") == ["/dev/zero: is larger than 64 MiB; split it"]
+    assert levada.refused("-f", "/dev/null") == ["/dev/null: is empty"]
     assert len(levada.refused("-f", "x" * 5000)) == 1
     assert len(levada.refused()) == 1
+
+
+def test_a_pipe_is_read_as_a_file_is(levada: Levada) -> None:
+    pipe = str(levada.folder / "pipe")
+    os.mkfifo(pipe)
+    writer = Thread(target=Path(pipe).write_text, args=(json.dumps(SMALL),))
+    writer.start()
+    code, out, err = levada("-f", pipe)
+    writer.join()
+    assert (code, err) == (0, "")
+    assert out.splitlines()[1].split()[:3] == ["A", "3", "v100"]
 
 
 @pytest.mark.parametrize(
@@ -253,6 +268,51 @@ def test_text_that_is_no_case(levada: Levada, content: str | bytes, line: str) -
 def test_yaml_that_is_no_case(levada: Levada) -> None:
     for content in ("a: [", "- 1", "a: 1\n---\nb: 2", "\x00", "a: &a [*a]", "[" * 10_000, "jobs: &j [{id: *j}]"):
         assert levada.faults(content, name="case.yaml")
+
+
+def aliases(first: str, following: str, count: int) -> str:
+    """YAML in which each line names the one before it nine times."""
+    lines = [f"a0: &a0 {first}"]
+    lines += [f"a{i}: &a{i} " + following.replace("...", ", ".join([f"*a{i - 1}"] * 9)) for i in range(1, count)]
+    return "\n".join([*lines, "policy: fifo", "cluster: {gpus: {v100: 8}}", "jobs: [{id: A}]", ""])
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (aliases("[x, x]", "[...]", 12), "not YAML: more than 1000000 values, counting each alias as often as it is used"),
+        (aliases("{k: 1}", "{<<: [...]}", 12), "not YAML: more than 1000000 values, counting each alias as often as it is used"),
+        ("now: &n [*n]\n", "not YAML: a value contains itself"),
+        ("now: 1" + ":59" * 30_000, "not YAML: a number of more than 1000 digits in line 1"),
+        ("now: 0x" + "f" * 30_000, "not YAML: a number of more than 1000 digits in line 1"),
+        ("# " + "x" * 2**21, "is YAML of more than 2 MiB; write it as JSON, or split it"),
+    ],
+    ids=["aliases", "merge keys", "itself", "base 60", "hexadecimal", "large"],
+)  # fmt: skip
+def test_small_yaml_that_means_much(levada: Levada, content: str, line: str) -> None:
+    assert levada.faults(content, name="case.yaml") == [line]
+
+
+def test_aliases_are_welcome(levada: Levada) -> None:
+    text = "policy: fifo\ncluster: {gpus: {v100: 8}}\njobs:\n- &a {id: A, min: 2}\n- {<<: *a, id: B}\n"
+    code, out, _ = levada("-f", levada.file(text, "case.yaml"), "-o", "json")
+    assert (code, json.loads(out)["allocations"]) == (0, {"A": {"v100": 2}, "B": {"v100": 2}})
+
+
+def test_number_that_is_too_long(levada: Levada) -> None:
+    assert levada.faults('{"now": 1%s}' % ("0" * 5000)) == ["not JSON: a number of more than 1000 digits"]
+    assert levada.faults({**SMALL, "now": 10**400}) == ["now: must be a number"]
+    assert levada.faults(with_job(max=10**400)) == ["jobs[0].max: must be at most 1000000000"]
+
+
+def test_half_a_character(levada: Levada) -> None:
+    assert levada.faults(with_job(queue="\ud800")) == ["jobs[0].queue: must not hold half a character"]
+
+
+def test_thousands_of_faults_are_cut_short(levada: Levada) -> None:
+    lines = levada.faults(with_job(**{f"field{i}": 1 for i in range(20_000)}))
+    assert len(lines) == 1001
+    assert lines[-1] == "and 19000 faults more"
 
 
 def with_job(**fields: Any) -> dict[str, Any]:

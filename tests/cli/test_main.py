@@ -1,5 +1,6 @@
 """Exit codes, one-line errors, and where output goes."""
 
+import json
 import os
 import pty
 import subprocess
@@ -11,7 +12,7 @@ import typer
 from levada import __version__
 from levada.cli import main as cli
 from levada.cli.exit import ExitCode, code_of
-from levada.errors import BadInput, Fault, LevadaError, NoServer, NotFound, Refused
+from levada.errors import BadInput, Fault, LevadaError, NoServer, NotFound, Refused, did_you_mean, nearest
 
 Capture = pytest.CaptureFixture[str]
 
@@ -34,13 +35,17 @@ def test_help_goes_to_stdout(capsys: Capture, arguments: tuple[str, ...]) -> Non
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("plicy",), "did you mean 'policy'"),
-        (("policy", "lss"), "did you mean 'ls'"),
-        (("policy",), "missing command"),
+        (("plicy",), "did you mean policy?"),
+        (("policy", "lss"), "did you mean ls?"),
+        (("policy",), "levada policy needs a verb: ls, describe; see levada policy --help"),
         (("policy", "ls", "-o", "xml"), "'xml' is not one of"),
-        (("--nonsense",), "no such option"),
+        (("policy", "ls", "-o", "jsn"), "did you mean json?"),
+        (("policy", "ls", "--outptu", "json"), "no such option --outptu; did you mean --output?"),
+        (("--nonsense",), "no such option --nonsense; see levada --help"),
+        (("demo", "--jobs", "many"), "'many' is not a whole number"),
         (("schema",), "missing argument"),
-        (("schema", "jb"), "'jb' is not one of"),
+        (("schema", "jb"), "'jb' is not one of 'job', 'queue', 'case'; did you mean job?"),
+        (("help", "plicy"), "did you mean policy?"),
         (("version", "more"), "unexpected extra argument"),
         (("zzzzzz",), "no such command 'zzzzzz'"),
         (("policy", "describe", "elastic-fif"), "unknown policy 'elastic-fif'; did you mean elastic-fifo?"),
@@ -52,6 +57,22 @@ def test_wrong_usage_is_one_line_and_code_2(capsys: Capture, arguments: tuple[st
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert expected in err.lower()
+
+
+def test_help_as_a_word(capsys: Capture) -> None:
+    assert run(capsys, "help") == run(capsys, "--help")
+    assert run(capsys, "help", "policy", "ls") == run(capsys, "policy", "ls", "--help")
+
+
+def test_one_way_to_suggest_names() -> None:
+    assert nearest("jsn", ["json", "table"]) == ["json"]
+    assert nearest("V100", ["v100", "k80"]) == ["v100"]
+    assert nearest("zzzz", ["json", "table"]) == []
+    assert nearest("x", []) == []
+    assert nearest("json" * 10**6, ["json"]) == [], "and that at once"
+    assert did_you_mean("tabel", ["json", "table"]) == "; did you mean table?"
+    assert did_you_mean("zzzz", ["json"], "see --help") == "; see --help"
+    assert did_you_mean("zzzz", ["json"]) == ""
 
 
 def test_control_characters_of_arguments_are_not_printed(capsys: Capture) -> None:
@@ -155,3 +176,24 @@ def test_a_full_disk_is_one_line() -> None:
         )
     assert done.returncode == 1
     assert done.stderr == "levada: cannot write the answer: No space left on device\n"
+
+
+@pytest.mark.parametrize(("closed", "arguments", "code"), [(">&-", "policy ls", 0), ("2>&-", "nonsense", 2), ("<&- >&- 2>&-", "version", 0)])  # fmt: skip
+def test_streams_that_are_closed(closed: str, arguments: str, code: int) -> None:
+    command = f"exec {sys.executable} -m levada {arguments} {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+def test_a_terminal_that_knows_no_accents() -> None:
+    case = '{"policy": "fifo", "cluster": {"gpus": {"v100": 1}}, "jobs": [{"id": "café"}]}'
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+
+    def shown(*arguments: str) -> str:
+        command = [sys.executable, "-m", "levada", "allocate", "-f", "-", *arguments]
+        done = subprocess.run(command, input=case.encode(), capture_output=True, env=environment, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done.stdout.decode("ascii")
+
+    assert "caf?" in shown()
+    assert json.loads(shown("-o", "json"))["allocations"] == {"café": {"v100": 1}}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import redirect_stdout
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -39,7 +39,9 @@ def allocate(
 ) -> None:
     """Show what one policy would give to each job of a case."""
     raw = parse(file, read(file))
-    answer = decide(raw, policy)
+    # A user's policy may print what it likes, but stdout is for the answer alone.
+    with redirect_stdout(sys.stderr):
+        answer = decide(raw, policy)
     if output is Output.JSON:
         data_json(answer)
     else:
@@ -48,11 +50,9 @@ def allocate(
 
 def read(file: str) -> str:
     """The text of a file, or of standard input for `-`; raises BadInput."""
-    try:
-        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except (OSError, ValueError) as error:
-        # A name with a null byte is a ValueError.
-        raise BadInput.one(f"{file}: {getattr(error, 'strerror', None) or error}") from None
+    from levada.jobfile.read import read_bytes
+
+    content = read_bytes(file)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -14,7 +14,8 @@ import typer
 from levada import __version__
 from levada.cli import completion
 from levada.cli.exit import ExitCode, code_of
-from levada.cli.output import chatter, data
+from levada.cli.output import chatter, data, open_streams
+from levada.cli.usage import sentence
 from levada.errors import BadInput, LevadaError
 
 #: The modules of `levada.cli` with a `register(app)`, in the order of `--help`.
@@ -33,6 +34,8 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
         # `levada completion` replaces the options that typer would add.
         add_completion=False,
+        # `usage` suggests names, for verbs as for everything else.
+        suggest_commands=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(invoke_without_command=True)(top)
@@ -57,12 +60,17 @@ def top(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `levada` with *arguments* (those of the process by default) and returns its exit code."""
+    open_streams()
     if completion.ASKED in os.environ:
         completion.prepare()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["help"]:
+        # As with git and kubectl: `help policy` is `policy --help`.
+        words = [*(word for word in words if word != "help"), "--help"]
     try:
-        code = build()(args=arguments, prog_name="levada", standalone_mode=False)
+        code = build()(args=words, prog_name="levada", standalone_mode=False)
     except typer.TyperException as error:
-        chatter(f"levada: {one_line(error.format_message())}")
+        chatter(f"levada: {one_line(sentence(error))}")
         return error.exit_code
     except typer.Abort:
         return ExitCode.INTERRUPTED

@@ -27,8 +27,17 @@ class TextOrJson(StrEnum):
     JSON = "json"
 
 
+def open_streams() -> None:
+    """Gives the process a stdout and stderr where whoever started it closed them: what nobody reads goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - as long as the process
+
+
 def data(text: str) -> None:
     """Writes *text* and a newline to stdout; a reader that has gone away (`| head`) is no fault, a full disk is one."""
+    if not _shows_all():
+        text = text.encode(sys.stdout.encoding, "replace").decode(sys.stdout.encoding)
     try:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
@@ -46,7 +55,12 @@ def chatter(text: str) -> None:
 
 def data_json(value: Any) -> None:
     """Writes *value* as JSON to stdout: indented, in the order given, never NaN."""
-    data(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    data(json.dumps(value, indent=2, ensure_ascii=not _shows_all(), allow_nan=False))
+
+
+def _shows_all() -> bool:
+    """Whether stdout has a way to write every character."""
+    return (sys.stdout.encoding or "utf-8").lower().startswith("utf")
 
 
 def colour(stream: TextIO) -> bool:

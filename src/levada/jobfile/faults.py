@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from levada.errors import Fault
+from levada.errors import Fault, did_you_mean
+
+#: More faults than this in one file have one cause, and nobody reads them.
+MOST_FAULTS = 1000
 
 _TEXTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "missing": lambda _: "is required",
@@ -25,6 +27,7 @@ _TEXTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "float_type": lambda _: "must be a number",
     "bool_type": lambda _: "must be true or false",
     "string_type": lambda _: "must be text (put it in quotes)",
+    "string_unicode": lambda _: "must not hold half a character",
     "string_too_short": lambda _: "must not be empty",
     "string_too_long": lambda c: f"must have at most {c['max_length']} characters",
     "too_short": lambda c: f"must have at least {c['min_length']} item" + ("" if c["min_length"] == 1 else "s"),
@@ -59,13 +62,15 @@ def path_of(keys: Iterable[int | str]) -> str:
 
 def faults_of(error: ValidationError, model: type[BaseModel]) -> list[Fault]:
     """One fault for each mistake that pydantic found in the input of *model*, in its order."""
-    return [Fault(path_of(detail["loc"]), _text(detail, model)) for detail in error.errors(include_url=False)]
+    details = error.errors(include_url=False, include_input=False)
+    faults = [Fault(path_of(detail["loc"]), _text(detail, model)) for detail in details[:MOST_FAULTS]]
+    more = len(details) - len(faults)
+    return [*faults, Fault("", f"and {more} faults more")] if more else faults
 
 
 def unknown_field(name: str, known: Iterable[str]) -> str:
     """The sentence for a field that nobody knows, with the nearest one that exists."""
-    close = get_close_matches(name, list(known), n=1)
-    return f"unknown field; did you mean {close[0]}?" if close else "unknown field"
+    return "unknown field" + did_you_mean(name, known)
 
 
 def _text(detail: ErrorDetails, model: type[BaseModel]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import yaml
@@ -15,11 +15,18 @@ from levada.jobfile.faults import path_of
 
 Keys = tuple[int | str, ...]
 
+#: YAML is read a hundred times as slowly as JSON: half a minute for as much as this.
+MOST_YAML = 2 * 2**20
+#: Values of a YAML text with each alias counted as often as it is used, so that a few lines cannot mean a billion.
+MOST_VALUES = 1_000_000
+#: Of a number. Nobody means a longer one, and Python refuses to print it.
+MOST_DIGITS = 1000
+
 
 def parse_json(text: str) -> Any:
     """The value of one JSON text; raises BadInput."""
     try:
-        value = json.loads(text, object_pairs_hook=_mapping, parse_constant=_no_constant)
+        value = json.loads(text, object_pairs_hook=_mapping, parse_constant=_no_constant, parse_int=_whole)
     except json.JSONDecodeError as error:
         raise BadInput.one(f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}") from None
     except (RecursionError, ValueError) as error:
@@ -32,12 +39,15 @@ def parse_json(text: str) -> Any:
 
 def parse_documents(text: str) -> list[Any]:
     """The documents of a YAML (or JSON) text, empty ones left out; raises BadInput."""
+    if len(text) > MOST_YAML:
+        raise BadInput.one(f"is YAML of more than {MOST_YAML >> 20} MiB; write it as JSON, or split it")
     documents: list[Any] = []
     repeated: list[tuple[int, str]] = []  # number of the document, path
     try:
         loader = _Loader(text)
         while loader.check_node():
             node = loader.get_node()
+            _measure(node)
             repeated += [(len(documents) + 1, path_of(keys)) for keys in _twice_in_node(node)]
             document = loader.construct_document(node)
             if document is not None:
@@ -78,6 +88,12 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return repetitive
 
 
+def _whole(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"a number of more than {MOST_DIGITS} digits")
+    return int(digits)
+
+
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number of JSON")
 
@@ -107,6 +123,44 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
+
+
+def _number(construct: Callable[[_Loader, Any], Any]) -> Callable[[_Loader, Any], Any]:
+    """*construct*, for numbers that are not absurdly long."""
+
+    def constructed(loader: _Loader, node: Any) -> Any:
+        if len(str(node.value)) > MOST_DIGITS:
+            raise ValueError(f"a number of more than {MOST_DIGITS} digits in line {node.start_mark.line + 1}")
+        return construct(loader, node)
+
+    return constructed
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _number(_Loader.construct_yaml_int))
+_Loader.add_constructor("tag:yaml.org,2002:float", _number(_Loader.construct_yaml_float))
+
+
+def _measure(root: yaml.Node | None) -> None:
+    """Raises ValueError where aliases make the value endless or huge."""
+    sizes: dict[int, int] = {}
+    within: set[int] = set()
+
+    def size(node: Any) -> int:
+        if isinstance(node, yaml.ScalarNode) or node is None:
+            return 1
+        key = id(node)
+        if key in sizes:
+            return sizes[key]
+        if key in within:
+            raise ValueError("a value contains itself")
+        within.add(key)
+        parts = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
+        sizes[key] = 1 + sum(map(size, parts))
+        within.remove(key)
+        return sizes[key]
+
+    if size(root) > MOST_VALUES:
+        raise ValueError(f"more than {MOST_VALUES} values, counting each alias as often as it is used")
 
 
 def _twice_in_node(root: yaml.Node | None) -> Iterator[Keys]:

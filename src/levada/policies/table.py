@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from difflib import SequenceMatcher
 from typing import NamedTuple
+
+from levada import errors
 
 
 class Option(NamedTuple):
@@ -153,13 +154,7 @@ def lookup(name: str) -> Record | None:
 
 def nearest(name: str) -> list[str]:
     """The policy names that *name* may have been meant for, best first; a clear winner comes alone."""
-    score: dict[str, float] = {}
-    for known, record in _BY_NAME.items():
-        ratio = SequenceMatcher(None, name.lower(), known.lower()).ratio()
-        score[record.name] = max(ratio, score.get(record.name, 0.0))
-    best = max(score.values())
-    close = [known for known in score if score[known] >= max(0.6, best - 0.05)]
-    return sorted(close, key=lambda known: -score[known])[:3]
+    return list(dict.fromkeys(_BY_NAME[close].name for close in errors.nearest(name, _BY_NAME)))
 
 
 def unknown(name: str) -> str:

@@ -1,0 +1,28 @@
+"""The bytes of a file that somebody named: whatever it is, it is read within bounds or refused in one line."""
+
+from __future__ import annotations
+
+import sys
+
+from levada.errors import BadInput
+
+#: Enough for a hundred thousand jobs with all their fields; a device such as /dev/zero never ends by itself.
+MOST_BYTES = 64 * 2**20
+
+
+def read_bytes(path: str) -> bytes:
+    """What is in the file, or on standard input for `-`; raises BadInput."""
+    try:
+        if path == "-":
+            if sys.stdin is None:
+                raise BadInput.one("standard input is closed; name a file")
+            content = sys.stdin.buffer.read(MOST_BYTES + 1)
+        else:
+            with open(path, "rb") as file:
+                content = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        # A name with a null byte is a ValueError.
+        raise BadInput.one(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    if len(content) > MOST_BYTES:
+        raise BadInput.one(f"{path}: is larger than {MOST_BYTES >> 20} MiB; split it")
+    return content
