@@ -1,0 +1,9 @@
+"""Traces: jobs of the past, ours and others', as columns; readers and writers of their formats.
+
+`read` sees from a file's content what it is and reports all its faults at once; `write` goes by the name's ending.
+"""
+
+from levada.sim.traces.files import WRITERS, find, parse, read, write
+from levada.sim.traces.trace import Rate, Trace, TraceJob
+
+__all__ = ["WRITERS", "Rate", "Trace", "TraceJob", "find", "parse", "read", "write"]
