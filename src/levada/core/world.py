@@ -153,7 +153,7 @@ class World:
     # --- the cluster --------------------------------------------------------------------------------------------
 
     def put_nodes(self, nodes: tuple[Node, ...]) -> Ints:
-        """Adds or replaces nodes. Nobody should have a device that is gone; who holds one holds it on, as an absent one.
+        """Adds or replaces nodes. Nobody should have a device that is gone; who holds one holds it on, absent.
 
         Returns the new number of every device that there was, -1 where it is forgotten.
         """
