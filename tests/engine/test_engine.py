@@ -136,6 +136,52 @@ def test_a_cycle_of_waits_is_broken_by_a_stop_and_a_start() -> None:
     assert operations[:5] == swap
 
 
+class Wish:
+    """Gives each job, by number, the type and size in `gives`."""
+
+    name = "wish"
+
+    def __init__(self, gives: dict[int, tuple[str, int]]) -> None:
+        from levada.policies.protocol import NO_GUARDS, ON_EVENTS, Needs
+
+        self.needs, self.cadence, self.guards, self.gives = Needs.NOTHING, ON_EVENTS, NO_GUARDS, gives
+
+    def initial(self, seed: int) -> None:
+        return None
+
+    def decide(self, snap: Any, perf: Any, state: None) -> tuple[Any, None]:
+        from levada.core.decision import decision
+
+        given = [self.gives[int(number)] for number in snap.jobs.number]
+        kinds = np.array([snap.inventory.types.find(kind) for kind, _ in given], np.int64)
+        return decision(snap, kinds, np.array([count for _, count in given], np.int64)), None
+
+
+@pytest.mark.parametrize(("taken", "left"), [(False, 2), (True, 0)])
+def test_a_job_that_finds_no_room_on_another_type_keeps_what_it_has_unless_it_is_taken(taken: bool, left: int) -> None:
+    """Workers of two GPUs; of the other type there is one on each node."""
+    nodes = (Node.of("a", {"v100": 4}), Node.of("b", {"a100": 1}), Node.of("c", {"a100": 1}))
+    chaos = Chaos(nodes=nodes)
+    gives = {0: ("v100", 2), 1: ("v100", 0)}
+    chaos.engine = Engine(
+        cluster=Cluster(nodes=nodes),
+        policy="wish",
+        make_policy=lambda name, options: Wish(gives),  # type: ignore[arg-type,return-value]
+        options=Options(rate_limit_s=0.0),
+    )
+    chaos.submit(min=1, max=2, milli=2000, gpu_types=("v100", "a100"))
+    chaos.calm()
+    before = chaos.truth[0]
+    gives |= {0: ("a100", 1), 1: ("v100", 1 if taken else 0)}
+    chaos.submit(min=1, milli=2000)
+    chaos.calm()
+    assert chaos.sizes()["j1"] == left
+    assert taken or chaos.truth[0] == before, "not even a stop and a start"
+    assert chaos.engine.state.rejections == 0
+    if taken:
+        assert chaos.why("j1") == "fragmented"
+
+
 def test_times_count_what_is_seen_to_run_not_what_is_planned() -> None:
     chaos = desk(4)
     chaos.submit(min=2, max=2)

@@ -9,11 +9,18 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.decision import Decision
-from levada.core.invariants import Proposal, Violation, check
+from levada.core.invariants import (
+    Proposal,
+    Violation,
+    check,
+    i1_no_device_beyond_whole,
+    i12_nodes_within_limits,
+    i13_queues_within_limits,
+)
 from levada.core.job import Phase
-from levada.core.plane import SLOT
+from levada.core.plane import DEVICE, FREE, MILLI, SHARED, SLOT
 from levada.core.reasons import Code
-from levada.core.types import Ints
+from levada.core.types import WHOLE, Ints
 from levada.engine.operations import plan_operations
 from levada.engine.shape import shape_fault
 from levada.engine.state import State
@@ -97,8 +104,26 @@ def _propose(state: State, placer: Placer, decision: Decision, rows: Ints, slots
             reached = np.where(reached > 0, reached, workers_on(state, plane, slots))
     count[slots] = reached
     kind[slots] = np.where(reached > 0, want_type, -1)
-    # A job that could not even keep its places on the old type holds nothing; its size is then nothing too.
+    _stay(state, proposal, slots[(given > 0) & (reached == 0) & (table.count[slots] > 0)])
     return proposal, reached
+
+
+def _stay(state: State, proposal: Proposal, slots: Ints) -> None:
+    """These jobs were to change their type and found no room: they stay as they are where nobody else comes."""
+    world, table, plane = state.world, state.world.table, proposal.plane
+    for slot in slots:
+        places = world.places(world.target, int(slot))
+        on_device = places[:, places[DEVICE] >= 0]
+        owner = plane.owner[on_device[DEVICE]]
+        if not ((owner == FREE) | ((owner == SHARED) & (on_device[MILLI] < WHOLE))).all():
+            continue
+        world.put_workers(plane, int(slot), places)
+        proposal.type[slot], proposal.count[slot] = table.type[slot], table.count[slot]
+        # Others may have been given what it was to leave of a device, a node or its queue.
+        crowded = i1_no_device_beyond_whole(world, plane, world.target) or i12_nodes_within_limits(world, plane)
+        if crowded or i13_queues_within_limits(world, proposal):
+            world.clear_workers(plane, int(slot))
+            proposal.type[slot], proposal.count[slot] = -1, 0
 
 
 def _accept(state: State, decision: Decision, rows: Ints, slots: Ints, proposal: Proposal, reached: Ints) -> None:
