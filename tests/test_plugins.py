@@ -92,12 +92,22 @@ def test_directory_in_place_of_a_file(tmp_path: Path) -> None:
 
 
 def test_class_that_is_not_in_the_file(policy_file: Path) -> None:
-    assert refusal(f"{policy_file}:Largest") == f"{policy_file}: there is no 'Largest' in it"
-    assert refusal(f"{policy_file}:") == f"{policy_file}: there is no '' in it"
+    assert refusal(f"{policy_file}:Largest") == f"{policy_file}: there is no 'Largest' in it; it has SmallestFirst"
+    assert refusal(f"{policy_file}:") == f"{policy_file}: there is no '' in it; it has SmallestFirst"
+    meant = f"{policy_file}: there is no 'SmalestFirst' in it; did you mean SmallestFirst?"
+    assert refusal(f"{policy_file}:SmalestFirst") == meant
+    policy_file.write_text("")
+    assert refusal(f"{policy_file}:Mine") == f"{policy_file}: there is no 'Mine' in it"
 
 
 def test_file_without_a_class(policy_file: Path) -> None:
+    assert refusal(str(policy_file)) == f"{policy_file}: say which class of it, as in {policy_file}:SmallestFirst"
+    policy_file.write_text("")
     assert refusal(str(policy_file)) == f"{policy_file}: say which class of it, as in {policy_file}:Mine"
+
+
+def test_path_with_a_null_byte() -> None:
+    assert refusal("my\0file.py:Mine") == "my\0file.py: embedded null byte"
 
 
 def test_name_in_the_file_that_is_no_class(policy_file: Path) -> None:
@@ -112,6 +122,8 @@ def test_name_in_the_file_that_is_no_class(policy_file: Path) -> None:
         ("x = 1\ny = x / 0\n", 2, "ZeroDivisionError: division by zero"),
         ("import sys\nsys.exit(0)\n", 2, "SystemExit: 0"),
         ("def f():\n    return 1\n\n\nraise KeyError\n", 5, "KeyError"),
+        ("class Odd(BaseException):\n    pass\n\n\nraise Odd('no')\n", 5, "Odd: no"),
+        ("raise GeneratorExit\n", 1, "GeneratorExit"),
     ],
 )  # fmt: skip
 def test_fault_in_the_file_names_its_line(tmp_path: Path, source: str, line: int, what: str) -> None:
@@ -149,12 +161,25 @@ def test_options_of_a_class(policy_file: Path) -> None:
     policy_file.write_text(source)
     name = f"{policy_file}:SmallestFirst"
     assert find_policy(name, {"limit": 4}).limit == 3  # type: ignore[attr-defined]
-    assert refusal(name, limits=4) == f"options: {name}: got an unexpected keyword argument 'limits'"
+    assert refusal(name, limits=4) == "options.limits: unknown option; did you mean limit?"
+    assert refusal(name, zzz=4) == f"options.zzz: unknown option; {name} has the options limit"
     assert refusal(name, limit=0).startswith(f"{name} cannot be made: ZeroDivisionError")
+    policy_file.write_text(source.replace("12 // limit", "exit(limit)"))
+    assert refusal(name, limit=0) == f"{name} cannot be made: SystemExit: 0"
+    policy_file.write_text(source.replace("limit=3", "limit"))
+    assert refusal(name) == f"options.limit: {name} needs it"
+    policy_file.write_text(source.replace("limit=3", "limit=3, **others"))
+    assert find_policy(name, {"anything": 1}).name == "smallest-first"
+
+
+def test_options_of_a_policy_of_the_table() -> None:
+    assert refusal("tiresias", queue_limt=3) == "options.queue_limt: unknown option; did you mean queue_limit?"
+    assert refusal("fifo", queue_limit=3) == "options.queue_limit: unknown option; fifo has no options"
 
 
 def test_class_without_options_takes_none(policy_file: Path) -> None:
-    assert "unexpected keyword argument 'limit'" in refusal(f"{policy_file}:SmallestFirst", limit=4)
+    name = f"{policy_file}:SmallestFirst"
+    assert refusal(name, limit=4) == f"options.limit: unknown option; {name} has no options"
 
 
 def test_policy_of_an_installed_package(policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

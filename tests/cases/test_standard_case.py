@@ -312,21 +312,66 @@ def test_fault_of_a_cluster() -> None:
     assert refusal("fifo", cluster={"gpus": {"a": 600_000, "b": 600_000}}) == ["cluster: has more than 1000000 GPUs"]
 
 
+RETURN = "return decision(snap, gpu_type, count), state"
+#: A decision made without `decision`, which would mend some of what is wrong with it.
+RAW = """
+        from levada.core.decision import Decision
+        fields = dict(number=jobs.number, type=gpu_type, count=count, reason=count * 0, evidence=count * 0)
+        return Decision(**(fields | dict(CHANGE))), state"""
+
+
+def raw(change: str) -> str:
+    return RAW.replace("CHANGE", change)
+
+
+@pytest.mark.parametrize("queues", [{}, {"default": {}, "other": {"weight": 2}}], ids=["plain", "queues"])
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
-        ("count[row] = kind, jobs.min[row]", "count[row] = kind, 9", "gave A a size or type it does not allow"),
-        ("and need[row] <= left[kind]", "", "gave away more v100 than there is"),
-        ("return decision(snap, gpu_type, count), state", "return 1 / 0", "line 28): ZeroDivisionError: division by zero"),
-        ("return decision(snap, gpu_type, count), state", "return None, None", "did not return a decision about all jobs"),
-        ("return decision(snap, gpu_type, count), state", "return None", "TypeError"),
+        ("count[row] = kind, jobs.min[row]", "count[row] = kind, 9", "the policy smallest-first gave A 9 workers; it allows 5 to 5"),
+        ("and need[row] <= left[kind]", "", "the policy smallest-first gave away more v100 than there is"),
+        (RETURN, "return 1 / 0", "line 28): ZeroDivisionError: division by zero"),
+        (RETURN, "return np.linalg.inv(np.zeros((2, 2)))", "mine.py, line 28): LinAlgError: Singular matrix"),
+        (RETURN, "raise SystemExit(0)", "mine.py, line 28): SystemExit: 0"),
+        (RETURN, "import sys; sys.exit(7)", "mine.py, line 28): SystemExit: 7"),
+        (RETURN, "raise GeneratorExit", "mine.py, line 28): GeneratorExit"),
+        (RETURN, "raise type('Odd', (BaseException,), {})('no')", "mine.py, line 28): Odd: no"),
+        (RETURN, "return None, None", "must return a decision and a state, not (NoneType, NoneType)"),
+        (RETURN, "return None", "must return a decision and a state, not None"),
+        (RETURN, "return decision(snap, gpu_type, count)", "must return a decision and a state, not Decision"),
+        (RETURN, "return decision(snap, gpu_type, count * np.nan), state", "gave count as float64; it must be whole numbers (np.int64)"),
+        (RETURN, "return decision(snap, gpu_type, count + 0.5), state", "gave count as float64; it must be whole numbers (np.int64)"),
+        (RETURN, "return decision(snap, gpu_type / 1, count), state", "gave type as float64; it must be whole numbers (np.int64)"),
+        (RETURN, "return decision(snap, gpu_type + 40, count), state", "gave A type 41, on which it may not run"),
+        (RETURN, raw("count=count - 7"), "gave A -2 workers; it allows 5 to 5"),
+        (RETURN, raw("count=count + 2**62"), "gave A 4611686018427387909 workers; it allows 5 to 5"),
+        (RETURN, raw("count=count[:1]"), "gave 1 values as count for the 2 jobs in view"),
+        (RETURN, raw("count=[5, 0]"), "gave list as count, which must be a numpy column of whole numbers"),
+        (RETURN, raw("count=None"), "gave None as count, which must be a numpy column of whole numbers"),
+        (RETURN, raw("count=count > 0"), "gave count as bool; it must be whole numbers (np.int64)"),
+        (RETURN, raw("type=gpu_type - 9"), "gave A type -8, on which it may not run"),
+        (RETURN, raw("number=jobs.number[::-1]"), "must answer for the jobs in view, in their order: number is not theirs"),
+        (RETURN, raw("reason=count + 99"), "gave a reason that is none of levada.core.reasons.Code"),
+        (RETURN, raw("wake_at='soon'"), "gave 'soon' as wake_at, which must be a time in seconds"),
+        (RETURN, raw("rank=[0, 1]"), "gave list as rank, which must be a numpy column of whole numbers"),
+        (RETURN, raw("rank=count[:1]"), "gave 1 values as rank for the 2 jobs in view"),
+        ("return None  # it remembers nothing", "return 1 / 0", "mine.py, line 16): ZeroDivisionError: division by zero"),
+        ("return None  # it remembers nothing", "return object()", "has a state that cannot be written down: object has no place in a policy's state"),
     ],
 )  # fmt: skip
-def test_policy_that_breaks_a_rule(tmp_path: Any, old: str, new: str, text: str) -> None:
+def test_policy_that_breaks_a_rule(tmp_path: Any, old: str, new: str, text: str, queues: dict[str, Any]) -> None:
     assert old in SMALLEST_FIRST
     path = tmp_path / "mine.py"
     path.write_text(SMALLEST_FIRST.replace(old, new))
     with pytest.raises(LevadaError, match="smallest-first") as caught:
-        solve(f"{path}:SmallestFirst", job("A", min=5), job("B", min=5))
+        solve(f"{path}:SmallestFirst", job("A", min=5), job("B", min=5), queues=queues)
     assert text in str(caught.value)
+    assert "levada/" not in str(caught.value), "not Levada's fault"
     assert not isinstance(caught.value, BadInput)
+
+
+def test_a_real_interrupt_stays_one(tmp_path: Any) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(SMALLEST_FIRST.replace(RETURN, "raise KeyboardInterrupt"))
+    with pytest.raises(KeyboardInterrupt):
+        solve(f"{path}:SmallestFirst", job("A"))

@@ -170,6 +170,34 @@ def test_policy_of_a_file_that_fails_is_one_line(levada: Levada) -> None:
     assert err == f"levada: smallest-first failed ({path}, line 20): ZeroDivisionError: division by zero\n"
 
 
+RETURN = "return decision(snap, gpu_type, count), state"
+
+
+def test_what_a_policy_prints_is_no_part_of_the_answer(levada: Levada) -> None:
+    source = "print('loading')\n" + SMALLEST_FIRST.replace(RETURN, f"print('hello'); {RETURN}")
+    path = levada.file(source.replace("return None  #", "print('begins')  #"), "mine.py")
+    code, out, err = levada("-f", levada.file(json.dumps(SMALL)), "--policy", f"{path}:SmallestFirst", "-o", "json")
+    assert code == 0
+    assert json.loads(out)["allocations"] == {"A": {"v100": 1}}
+    assert err.split() == ["loading", "begins", "hello"]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ("raise SystemExit(0)", "smallest-first failed ({path}, line 28): SystemExit: 0"),
+        ("raise GeneratorExit", "smallest-first failed ({path}, line 28): GeneratorExit"),
+        ("return None", "the policy smallest-first must return a decision and a state, not None"),
+        ("return decision(snap, gpu_type, count * np.nan), state",
+         "the policy smallest-first gave count as float64; it must be whole numbers (np.int64)"),
+    ],
+)  # fmt: skip
+def test_policy_that_goes_wrong_has_one_line_and_code_1(levada: Levada, change: str, line: str) -> None:
+    path = levada.file(SMALLEST_FIRST.replace(RETURN, change), "mine.py")
+    code, out, err = levada("-f", levada.file(json.dumps(SMALL)), "--policy", f"{path}:SmallestFirst")
+    assert (code, out, err) == (1, "", f"levada: {line.format(path=path)}\n")
+
+
 def test_options_reach_the_policy(levada: Levada) -> None:
     # Eleven wait: more than ten, so the second queue shrinks; with a higher threshold it does not.
     wide = {"id": "X", "min": 2, "max": 8, "desired": 8, "priority": 1, "first_started": 1, "speedup": {"1": 1, "8": 2}}
@@ -223,6 +251,8 @@ def test_files_that_cannot_be_read(levada: Levada) -> None:
     folder = str(levada.folder)
     assert levada.refused("-f", f"{folder}/none.json") == [f"{folder}/none.json: No such file or directory"]
     assert levada.refused("-f", folder) == [f"{folder}: Is a directory"]
+    file = levada.file(json.dumps(SMALL))
+    assert levada.refused("-f", file, "--policy", "nul\0l.py:Mine") == ["nul\ufffdl.py: embedded null byte"]
     assert levada.refused("-f", "nul\0l.json") == ["nul\ufffdl.json: embedded null byte"]
     assert levada.refused("-f", "/dev/zero") == ["/dev/zero: is larger than 64 MiB; split it"]
     assert levada.refused("-f", "/dev/null") == ["/dev/null: is empty"]

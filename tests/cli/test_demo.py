@@ -107,6 +107,25 @@ def test_policy_of_a_file(capsys: Capture, tmp_path: Path) -> None:
     assert told["policy"] == "smallest-first"
 
 
+RETURN = "return decision(snap, gpu_type, count), state"
+
+
+def test_what_a_policy_prints_is_no_part_of_the_day(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "print('loading')\n" + SMALLEST_FIRST.replace(RETURN, f"print('hello'); {RETURN}")
+    )
+    assert cli.main(["demo", "--jobs", "9", "-o", "json", "--policy", f"{tmp_path}/mine.py:SmallestFirst"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["policy"] == "smallest-first"
+    assert {"loading", "hello"} == set(err.split())
+
+
+def test_policy_that_ends_the_process_does_not(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SMALLEST_FIRST.replace(RETURN, "raise SystemExit(7)"))
+    told = day(capsys, "--jobs", "9", "--policy", f"{tmp_path}/mine.py:SmallestFirst")
+    assert told["rejection"] == "SystemExit: 7"
+
+
 def test_bad_input_is_one_line(capsys: Capture) -> None:
     for arguments in (["--policy", "elastc-fifo"], ["--jobs", "0"], ["--seed", "-1"], ["--policy", "no/file.py:P"]):
         assert cli.main(["demo", *arguments]) == 2

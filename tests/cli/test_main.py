@@ -118,6 +118,25 @@ def test_exit_codes(failing: list[BaseException], error: BaseException, code: in
     assert cli.main([]) == code
 
 
+class Odd(BaseException):
+    """What nobody expects."""
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("no"), SystemExit(7), Odd("no"), GeneratorExit()])
+def test_what_nobody_expects_is_one_line_too(
+    failing: list[BaseException], error: BaseException, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing.append(error)
+    code, out, err = run(capsys)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"levada: stopped by a fault ({__file__}, line ")
+    assert type(error).__name__ in err
+    assert err.count("\n") == 1
+    monkeypatch.setenv("LEVADA_DEBUG", "1")
+    with pytest.raises(type(error)):
+        cli.main([])
+
+
 def test_every_fault_has_its_line(failing: list[BaseException], capsys: Capture) -> None:
     failing.append(BadInput([Fault("a", "is required"), Fault("b.c", "must be a number"), Fault("", "no jobs")]))
     code, out, err = run(capsys)

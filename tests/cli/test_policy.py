@@ -105,3 +105,56 @@ def test_describe_json(capsys: pytest.CaptureFixture[str]) -> None:
     shown = json.loads(capsys.readouterr().out)
     assert shown["name"] == "tiresias"
     assert shown["options"][0]["default"] == 3600
+
+
+OWN = '''\
+print("loading")
+from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Needs
+
+
+class Mine:
+    """Does what is best for all.
+
+    At length.
+    """
+
+    name, needs, cadence, guards = "mine", Needs.RATE | Needs.REMAINING, ON_EVENTS, ALL_GUARDS
+
+    def __init__(self, *, patience_s=3.5, team):
+        pass
+
+    def initial(self, seed):
+        pass
+
+    def decide(self, snap, perf, state):
+        pass
+'''
+
+
+def test_describe_a_policy_of_the_user(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(OWN)
+    assert main(["policy", "describe", f"{path}:Mine", "-o", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "loading\n"
+    assert json.loads(out) == {
+        "name": "mine", "aliases": [], "target": f"{path}:Mine", "summary": "Does what is best for all",
+        "needs": ["speedup", "remaining_s"], "source": str(path),
+        "options": [
+            {"name": "patience_s", "default": 3.5, "unit": "", "meaning": "-"},
+            {"name": "team", "default": "required", "unit": "", "meaning": "-"},
+        ],
+    }  # fmt: skip
+    assert main(["policy", "describe", f"{path}:Mine"]) == 0
+    assert "Needs:    speedup, remaining_s" in capsys.readouterr().out
+    assert main(["policy", "describe", f"{path}:Mien"]) == 2
+    assert capsys.readouterr().err.endswith(f"{path}: there is no 'Mien' in it; did you mean Mine?\n")
+
+
+def test_needs_in_the_documentation_are_those_of_ls(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policy", "ls", "-o", "json"]) == 0
+    listed = {record["name"]: ", ".join(record["needs"]) for record in json.loads(capsys.readouterr().out)}
+    page = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith("| `")]
+    written = {row[1].strip("`"): row[-2].replace("`", "") for row in rows}
+    assert {name: needs for name, needs in listed.items() if name in NAMES} == {name: written[name] for name in NAMES}

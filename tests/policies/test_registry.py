@@ -40,7 +40,8 @@ def test_names_are_those_of_the_table() -> None:
     [
         ("fifoo", {}, "policy", "did you mean"),
         ("fifo", {"speed": 1}, "options.speed", "fifo has no options"),
-        ("tiresias", {"queue_limits": 1.0}, "options.queue_limits", "queue_limit, promote_knob"),
+        ("tiresias", {"queue_limits": 1.0}, "options.queue_limits", "did you mean queue_limit?"),
+        ("tiresias", {"speed": 1.0}, "options.speed", "tiresias has the options queue_limit, promote_knob"),
         ("tiresias", {"queue_limit": "1h"}, "options.queue_limit", "must be a finite number, not '1h'"),
         ("tiresias", {"queue_limit": True}, "options.queue_limit", "must be a finite number"),
         ("tiresias", {"queue_limit": float("nan")}, "options.queue_limit", "must be a finite number"),

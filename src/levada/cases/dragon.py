@@ -24,6 +24,7 @@ from levada.perf.table import TableModel
 from levada.policies.dragon import Dragon
 from levada.policies.dragon_compat import DragonCompat
 from levada.policies.dragon_state import DragonState
+from levada.policies.registry import check_names
 from levada.policies.table import lookup, unknown
 
 
@@ -54,12 +55,9 @@ def answer(raw: dict[str, Any], policy: str) -> dict[str, Any]:
 def _policy(name: str, options: dict[str, Any]) -> Dragon | DragonCompat:
     kind: type[Dragon] | type[DragonCompat] = Dragon if name == Dragon.name else DragonCompat
     fixed = {} if kind is Dragon else {"clamp": False}
-    try:
-        return kind(**options, **fixed)
-    except TypeError:
-        record = lookup(name)
-        names = ", ".join(option.name for option in record.options) if record else ""
-        raise BadInput.one(f"{name} has only these: {names}", "options") from None
+    record = lookup(name)
+    check_names(name, [option.name for option in record.options] if record else [], options)
+    return kind(**options, **fixed)
 
 
 class Outcome:

@@ -6,21 +6,19 @@ is answered: where the workers would stand plays no role, except to a policy tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from traceback import extract_tb
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from levada.cases import state as policy_state
+from levada.cases.checked import Checked
 from levada.cases.scene import Scene, build, faults_of
 from levada.core.decision import Decision
 from levada.core.jobtable import NOT_ALLOWED
 from levada.core.reasons import Code, Reason, reason
 from levada.core.snapshot import Snapshot
 from levada.core.types import CPU_TYPE
-from levada.errors import BadInput, Fault, LevadaError
+from levada.errors import BadInput, Fault
 from levada.perf.table import JobSpeed, PairSpeed, TableModel
 from levada.policies.protocol import AnyPolicy, Needs
 from levada.policies.queued import queued
@@ -41,35 +39,20 @@ def answer(case: Case, policy: AnyPolicy, seed: int = 0) -> dict[str, Any]:
     refused = _infeasible(scene)
     order = scene.world.table.order
     snap = scene.world.snapshot(case.now, order[[int(slot) not in refused for slot in order]])
-    with _blame(policy, saved):
-        initial = policy.initial(seed)
-        if case.queues:
-            state = policy_state.start_in_queues(policy.name, initial, saved, snap, seed)
-            decision, state = queued(policy).decide(snap, perf, state)
-        else:
-            state = policy_state.start(policy.name, initial, saved, snap)
-            decision, state = policy.decide(snap, perf, state)
-        _check(decision, snap, scene, policy.name)
-        result = _as_json(case, scene, policy.name, decision, snap, refused)
-        if initial is not None:
-            numbers = {job.id: scene.world.numbers[job.id] for job in case.jobs}
-            result["state"] = policy_state.as_json(state, numbers, scene.world.next_number)
+    checked = Checked(policy, scene.world, goes_on=saved.policy is not None)
+    initial = checked.initial(seed)
+    if case.queues:
+        state = policy_state.start_in_queues(policy.name, initial, saved, snap, seed)
+        decision, state = queued(cast(AnyPolicy, checked)).decide(snap, perf, state)
+    else:
+        state = policy_state.start(policy.name, initial, saved, snap)
+        decision, state = checked.decide(snap, perf, state)
+    checked.check_sums(decision, snap)
+    result = _as_json(case, scene, policy.name, decision, snap, refused)
+    if initial is not None:
+        numbers = {job.id: scene.world.numbers[job.id] for job in case.jobs}
+        result["state"] = policy_state.as_json(policy.name, state, numbers, scene.world.next_number)
     return result
-
-
-@contextmanager
-def _blame(policy: AnyPolicy, saved: policy_state.Saved) -> Iterator[None]:
-    """Turns an exception of the policy, which may be anybody's, into one line with its place."""
-    try:
-        yield
-    except LevadaError:
-        raise
-    except Exception as error:
-        frame = extract_tb(error.__traceback__)[-1]
-        what = f"({frame.filename}, line {frame.lineno}): {type(error).__name__}: {error}"
-        if saved.policy is not None:
-            raise BadInput.one(f"{policy.name} cannot go on from it {what}", "state") from error
-        raise LevadaError(f"{policy.name} failed {what}") from error
 
 
 def _missing(case: Case, policy: AnyPolicy) -> list[Fault]:
@@ -133,23 +116,6 @@ def _infeasible(scene: Scene) -> dict[int, Reason]:
         int(slot): reason(Code.TOO_LARGE, int(n)) for slot, n in zip(slots[too_large], most[too_large], strict=True)
     }
     return refused
-
-
-def _check(decision: Any, snap: Snapshot, scene: Scene, policy: str) -> None:
-    """Raises LevadaError where the decision breaks a rule: a policy may be anybody's."""
-    if not isinstance(decision, Decision) or len(decision.count) != len(snap):
-        raise LevadaError(f"{policy} did not return a decision about all jobs in view")
-    jobs, count, kind = snap.jobs, decision.count, decision.type
-    given = count > 0
-    wrong = given & ((count < jobs.min) | (count > jobs.max) | ((count - jobs.min) % jobs.step != 0))
-    wrong |= given & ((kind < 0) | ~snap.allowed[np.arange(len(snap)), kind])
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise LevadaError(f"{policy} gave {scene.world.ids[int(jobs.number[row])]} a size or type it does not allow")
-    used = np.zeros(len(snap.capacity), np.int64)
-    np.add.at(used, kind[given], count[given] * jobs.unit[given])
-    if len(over := np.flatnonzero(used > snap.capacity)):
-        raise LevadaError(f"{policy} gave away more {scene.world.inventory.types[int(over[0])]} than there is")
 
 
 def _as_json(

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from levada.core.snapshot import Snapshot
-from levada.errors import BadInput
+from levada.errors import BadInput, LevadaError
 from levada.policies.attained import Attained, placed
 from levada.policies.queued import QueueState
 
@@ -66,10 +66,13 @@ def start_in_queues(policy: str, initial: Any, saved: Saved, snap: Snapshot, see
     return QueueState(seed=whole.seed, inner=inner)
 
 
-def as_json(state: Any, numbers: Mapping[str, int], following: int) -> dict[str, Any]:
-    """The policy's state as plain values, for `state` of an answer."""
-    own = msgspec.to_builtins(state, str_keys=True, enc_hook=_plain)
-    return {"jobs": dict(numbers), "next": following, "policy": _finite(own)}
+def as_json(policy: str, state: Any, numbers: Mapping[str, int], following: int) -> dict[str, Any]:
+    """The policy's state as plain values, for `state` of an answer; raises LevadaError where it cannot be that."""
+    try:
+        own = _finite(msgspec.to_builtins(state, str_keys=True, enc_hook=_plain))
+    except (NotImplementedError, RecursionError, TypeError, ValueError) as error:
+        raise LevadaError(f"the policy {policy} has a state that cannot be written down: {error}") from None
+    return {"jobs": dict(numbers), "next": following, "policy": own}
 
 
 def _restored(policy: str, initial: Any, saved: Saved, kind: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from contextlib import redirect_stdout
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,7 +42,9 @@ def demo(
     from levada.plugins import find_policy
     from levada.sim.demo_day import live
 
-    day = live(policy, count=jobs, seed=seed, make_policy=find_policy)
+    # A user's policy may print what it likes, but stdout is for the day alone.
+    with redirect_stdout(sys.stderr):
+        day = live(policy, count=jobs, seed=seed, make_policy=find_policy)
     if output is Output.JSON:
         data_json(as_json(day))
     else:

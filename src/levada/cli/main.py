@@ -81,10 +81,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LevadaError as error:
         chatter(f"levada: {one_line(str(error))}")
         return code_of(error)
+    except BaseException as error:
+        # A fault of Levada's, or a policy of the user's that raises what nobody expects.
+        if os.environ.get("LEVADA_DEBUG"):
+            raise
+        chatter(f"levada: {one_line(_fault(error))}")
+        return ExitCode.ERROR
     if code == _TYPER_INTERRUPTED:
         return ExitCode.INTERRUPTED
     # Verbs end with `raise typer.Exit(code)`; what one returns otherwise is not an exit code.
     return code if isinstance(code, int) else ExitCode.OK
+
+
+def _fault(error: BaseException) -> str:
+    from traceback import extract_tb
+
+    frame = extract_tb(error.__traceback__)[-1]
+    what = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return f"stopped by a fault ({frame.filename}, line {frame.lineno}): {what}; LEVADA_DEBUG=1 shows how it got there"
 
 
 def one_line(text: str) -> str:

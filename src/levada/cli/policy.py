@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
+from inspect import Parameter
 from typing import Annotated, Any
 
 import typer
 
 from levada.cli.output import Format, TextOrJson, columns, data, data_json
-from levada.errors import BadInput
-from levada.policies.table import POLICIES, Record, lookup, unknown
+from levada.policies.table import POLICIES, Option, Record, lookup
+
+#: What a case gives for each of a policy's `Needs`.
+_FIELD_OF_NEED = {"RATE": "speedup", "REMAINING": "remaining_s", "DEADLINE": "deadline_s"}
 
 
 def register(app: typer.Typer) -> None:
@@ -32,17 +37,44 @@ def ls(output: Annotated[Format, typer.Option("--output", "-o", help="How to pri
 
 
 def describe(
-    name: Annotated[str, typer.Argument(help="A policy's name or alias.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(help="A policy's name or alias, or path/to/file.py:Class.", show_default=False)
+    ],
     output: Annotated[TextOrJson, typer.Option("--output", "-o", help="How to print it.")] = TextOrJson.TEXT,
 ) -> None:
     """Show one policy: what it does, what it needs, its options and where it comes from."""
-    record = lookup(name)
-    if record is None:
-        raise BadInput.one(unknown(name))
+    record = lookup(name) or _of_user(name)
     if output is TextOrJson.JSON:
         data_json(as_json(record))
     else:
         data(as_text(record))
+
+
+def _of_user(name: str) -> Record:
+    """What a policy that is not in the table tells about itself; raises BadInput."""
+    # A user's policy may print what it likes, but stdout is for the answer alone.
+    with redirect_stdout(sys.stderr):
+        from levada.plugins import find_class, options_of
+
+        found: Any = find_class(name)
+    text = (found.__doc__ or getattr(sys.modules.get(found.__module__), "__doc__", None) or "-").strip()
+    options = [Option(one.name, _default(one.default), "", "-") for one in options_of(found) or ()]
+    return Record(
+        name=found.name,
+        aliases=(),
+        target=name,
+        summary=text.splitlines()[0].rstrip("."),
+        needs=tuple(_FIELD_OF_NEED[need.name or ""] for need in found.needs),
+        source=getattr(sys.modules.get(found.__module__), "__file__", None) or found.__module__,
+        options=tuple(options),
+    )
+
+
+def _default(value: Any) -> float | int | bool | str:
+    """The default of an option as it can be printed; one without is required."""
+    if value is Parameter.empty:
+        return "required"
+    return value if isinstance(value, float | int | bool | str) else repr(value)
 
 
 def as_text(record: Record) -> str:

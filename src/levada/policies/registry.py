@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from levada.errors import BadInput, Fault
+from levada.errors import BadInput, Fault, did_you_mean
 from levada.policies.protocol import AnyPolicy
-from levada.policies.table import POLICIES, Record, lookup, unknown
+from levada.policies.table import POLICIES, lookup, unknown
 
 
 def names() -> tuple[str, ...]:
@@ -22,15 +22,17 @@ def make(name: str, options: Mapping[str, Any] | None = None) -> AnyPolicy:
     if record is None:
         raise BadInput.one(unknown(name), "policy")
     given = dict(options or {})
-    _check_names(record, given)
+    check_names(record.name, [option.name for option in record.options], given)
     module, _, cls = record.target.partition(":")
     policy: AnyPolicy = getattr(import_module(module), cls)(**given)
     return policy
 
 
-def _check_names(record: Record, options: Mapping[str, Any]) -> None:
-    known = [option.name for option in record.options]
-    has = f"has the options {', '.join(known)}" if known else "has no options"
+def check_names(policy: str, known: Sequence[str], options: Iterable[str]) -> None:
+    """Raises BadInput for each of *options* that the policy does not know, with the one that was probably meant."""
+    has = f"{policy} has the options {', '.join(known)}" if known else f"{policy} has no options"
     strange = [name for name in options if name not in known]
     if strange:
-        raise BadInput([Fault(f"options.{name}", f"unknown option; {record.name} {has}") for name in strange])
+        raise BadInput(
+            Fault(f"options.{name}", "unknown option" + did_you_mean(str(name), known, has)) for name in strange
+        )

@@ -1,0 +1,130 @@
+"""A policy that may be anybody's, watched while it decides: what it does wrong is one line that says so.
+
+Everything is checked as it leaves the policy, before queues or answers are made of it, so that no fault of a policy
+looks like one of Levada's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from levada.core.decision import PLACE_COLUMNS, Decision
+from levada.core.reasons import Code
+from levada.core.snapshot import Snapshot
+from levada.core.types import Ints
+from levada.core.world import World
+from levada.errors import BadInput, LevadaError
+from levada.perf.model import ThroughputModel
+from levada.plugins import in_words, place_in
+from levada.policies.protocol import AnyPolicy, decides_by_node
+
+_COLUMNS = ("number", "type", "count", "reason", "evidence")
+_OPTIONAL = ("rank", "batch")
+_REASONS = [int(code) for code in Code]
+
+
+class Checked:
+    """*policy*, whose every decision about jobs of *world* is checked; it *goes_on* from a saved state or begins."""
+
+    def __init__(self, policy: AnyPolicy, world: World, *, goes_on: bool) -> None:
+        self.name, self.needs, self.cadence, self.guards = policy.name, policy.needs, policy.cadence, policy.guards
+        self.by_node = decides_by_node(policy)
+        self._policy, self._world, self._goes_on = policy, world, goes_on
+
+    def initial(self, seed: int) -> Any:
+        """The policy's own."""
+        with self._blame():
+            return self._policy.initial(seed)
+
+    def decide(self, snap: Snapshot, perf: ThroughputModel, state: Any) -> tuple[Decision, Any]:
+        """The policy's decision and state; raises LevadaError where they break a rule."""
+        with self._blame():
+            answer: Any = self._policy.decide(snap, perf, state)
+        if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[0], Decision):
+            raise self._wrong(f"must return a decision and a state, not {_kind(answer)}")
+        decision, after = answer
+        self._check_columns(decision, snap)
+        self._check_sizes(decision, snap)
+        if not self.by_node:
+            # Who decides by node sees the whole cluster and is held to its queues afterwards.
+            self.check_sums(decision, snap)
+        return decision, after
+
+    def check_sums(self, decision: Decision, snap: Snapshot) -> None:
+        """Raises LevadaError where the decision gives away more than there is."""
+        given = decision.count > 0
+        used = np.zeros(len(snap.capacity), np.int64)
+        np.add.at(used, decision.type[given], decision.count[given] * snap.jobs.unit[given])
+        if len(over := np.flatnonzero(used > snap.capacity)):
+            raise self._wrong(f"gave away more {self._world.inventory.types[int(over[0])]} than there is")
+
+    def _check_columns(self, decision: Decision, snap: Snapshot) -> None:
+        for field in (*_COLUMNS, *(name for name in _OPTIONAL if getattr(decision, name) is not None)):
+            self._check_column(field, getattr(decision, field), len(snap))
+        if (decision.number != snap.jobs.number).any():
+            raise self._wrong("must answer for the jobs in view, in their order: number is not theirs")
+        if not np.isin(decision.reason, _REASONS).all():
+            raise self._wrong("gave a reason that is none of levada.core.reasons.Code")
+        wake_at: Any = decision.wake_at
+        if not isinstance(wake_at, int | float) or math.isnan(wake_at):
+            raise self._wrong(f"gave {wake_at!r} as wake_at, which must be a time in seconds")
+        if decision.places is not None or decision.placed is not None:
+            placed, places = np.asarray(decision.placed), np.asarray(decision.places)
+            if placed.ndim != 1 or places.ndim != 2 or len(places) != PLACE_COLUMNS:
+                raise self._wrong(f"must give placed as a column and places as {PLACE_COLUMNS} rows")
+
+    def _check_column(self, field: str, column: Any, length: int) -> None:
+        if not isinstance(column, np.ndarray) or column.ndim != 1:
+            raise self._wrong(f"gave {_kind(column)} as {field}, which must be a numpy column of whole numbers")
+        if not np.issubdtype(column.dtype, np.integer):
+            raise self._wrong(f"gave {field} as {column.dtype}; it must be whole numbers (np.int64)")
+        if len(column) != length:
+            raise self._wrong(f"gave {len(column)} values as {field} for the {length} jobs in view")
+
+    def _check_sizes(self, decision: Decision, snap: Snapshot) -> None:
+        jobs, count, kind = snap.jobs, decision.count, decision.type
+        given = count > 0
+        wrong = (count < 0) | (given & ((count < jobs.min) | (count > jobs.max)))
+        # Only of numbers that are in range: a difference of others may not fit into 64 bits.
+        wrong |= given & ~wrong & ((np.where(wrong, jobs.min, count) - jobs.min) % jobs.step != 0)
+        if wrong.any():
+            row = int(wrong.argmax())
+            allows = f"{jobs.min[row]} to {jobs.max[row]}"
+            steps = f" in steps of {jobs.step[row]}" if jobs.step[row] > 1 else ""
+            raise self._wrong(f"gave {self._job(jobs.number, row)} {count[row]} workers; it allows {allows}{steps}")
+        no_type = given & ((kind < 0) | (kind >= len(snap.capacity)))
+        known = np.where(given & ~no_type, kind, 0)
+        no_type |= given & ~snap.allowed[np.arange(len(snap)), known]
+        if no_type.any():
+            row = int(no_type.argmax())
+            raise self._wrong(f"gave {self._job(jobs.number, row)} type {kind[row]}, on which it may not run")
+
+    def _job(self, numbers: Ints, row: int) -> str:
+        return self._world.ids[int(numbers[row])]
+
+    @contextmanager
+    def _blame(self) -> Iterator[None]:
+        """Turns whatever the policy raises, an end of the process too, into one line with its place."""
+        try:
+            yield
+        except (KeyboardInterrupt, LevadaError):
+            raise
+        except BaseException as error:
+            what = f"({place_in(error, type(self._policy))}): {in_words(error)}"
+            if self._goes_on:
+                raise BadInput.one(f"{self.name} cannot go on from it {what}", "state") from error
+            raise LevadaError(f"{self.name} failed {what}") from error
+
+    def _wrong(self, what: str) -> LevadaError:
+        return LevadaError(f"the policy {self.name} {what}")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(type(part).__name__ for part in value)})"
+    return "None" if value is None else type(value).__name__
