@@ -4,6 +4,7 @@
   `remaining_s`).
 - `table`: `TableModel`, speeds that somebody wrote down.
 - `profiles`: `Profiles`, speeds that were measured by workload, and `ProfileModel`, which answers from them.
+- `completion`: `Completed`, profiles with holes that are filled from workloads that resemble each other (`factors`).
 - `estimator`: `Estimator`, speeds learned from the progress of running jobs. It keeps the rates seen per workload, GPU
   type and size (`samples`), fits one monotone curve through each (`curve`), and lets workloads borrow from the GPU
   types they have run on for those they have not (`fitted`).
@@ -13,6 +14,7 @@ comes in with the observations. It imports numpy, msgspec and the standard libra
 `kernels`.
 """
 
+from levada.perf.completion import Completed, completed, measured
 from levada.perf.curve import Curves, fit, isotonic
 from levada.perf.estimator import Estimator, EstimatorState
 from levada.perf.model import Bools, Floats, Ints, ThroughputModel, remaining_s, speedups
@@ -23,6 +25,7 @@ from levada.perf.tuning import RestartKind, Tuning
 
 __all__ = [
     "Bools",
+    "Completed",
     "Curves",
     "Estimator",
     "EstimatorState",
@@ -38,8 +41,10 @@ __all__ = [
     "TableModel",
     "ThroughputModel",
     "Tuning",
+    "completed",
     "fit",
     "isotonic",
+    "measured",
     "remaining_s",
     "speedups",
 ]

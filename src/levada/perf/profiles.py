@@ -172,12 +172,7 @@ class ProfileModel:
         """Steps per second of both, in a last axis of length 2; 0 for a pair that was not measured."""
         if self._together is None:
             return np.zeros((*np.broadcast_shapes(*(np.shape(each) for each in (a, b, gpu_types, sizes))), 2))
-        first, second = self._row_of_job.find(a), self._row_of_job.find(b)
-        block, rows = self._columns * self._width, len(self._restart_s)
-        cell = self._size(sizes) + self._column(gpu_types)
-        ahead = (first * (rows * block) + second * block) + cell
-        behind = (second * (rows * block) + first * block) + cell
-        return np.stack([self._together.take(ahead), self._together.take(behind)], axis=-1)
+        return self._look_both(self._together, a, b, gpu_types, sizes)
 
     def restart_cost_s(self, job: int, old: int, new: int) -> float:
         """The figure of the workload; 0 when nothing changes."""
@@ -195,6 +190,16 @@ class ProfileModel:
         # Jobs and sizes are mostly of one shape, and a sum that broadcasts is the dear one: it comes last.
         row = self._row_of_job.find(jobs) * (self._columns * self._width) + self._size(sizes)
         return table.take(row + self._column(gpu_types))
+
+    def _look_both(self, table: Floats, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
+        return np.stack([table.take(cells) for cells in self._both(a, b, gpu_types, sizes)], axis=-1)
+
+    def _both(self, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints) -> tuple[Ints, Ints]:
+        """Where in a table of pairs *a* beside *b* stands, and where *b* beside *a*."""
+        first, second = self._row_of_job.find(a), self._row_of_job.find(b)
+        block, rows = self._columns * self._width, len(self._restart_s)
+        cell = self._size(sizes) + self._column(gpu_types)
+        return (first * (rows * block) + second * block) + cell, (second * (rows * block) + first * block) + cell
 
     def _size(self, sizes: Ints) -> Ints:
         return np.minimum(np.maximum(sizes, 0), self._width - 1)
