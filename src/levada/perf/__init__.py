@@ -8,9 +8,10 @@
 - `estimator`: `Estimator`, speeds learned from the progress of running jobs. It keeps the rates seen per workload, GPU
   type and size (`samples`), fits one monotone curve through each (`curve`), and lets workloads borrow from the GPU
   types they have run on for those they have not (`fitted`).
+- `online`: `Online`, which begins with a prior of any kind and moves to what is seen.
 
-Pure: arrays in, arrays out. Nothing here reads a clock, a file, the environment or a random number, or logs; time
-comes in with the observations. It imports numpy, msgspec and the standard library, and of Levada at most `core` and
+Pure: arrays in, arrays out. Nothing here reads a clock, a file or the environment, or logs; time comes in with the
+observations, and chance as a generator. It imports numpy, msgspec and the standard library, and of Levada at most `core` and
 `kernels`.
 """
 
@@ -18,6 +19,7 @@ from levada.perf.completion import Completed, completed, measured
 from levada.perf.curve import Curves, fit, isotonic
 from levada.perf.estimator import Estimator, EstimatorState
 from levada.perf.model import Bools, Floats, Ints, ThroughputModel, remaining_s, speedups
+from levada.perf.online import Online
 from levada.perf.profiles import NameList, ProfileModel, Profiles
 from levada.perf.samples import Observations
 from levada.perf.table import JobSpeed, PairSpeed, TableModel
@@ -34,6 +36,7 @@ __all__ = [
     "JobSpeed",
     "NameList",
     "Observations",
+    "Online",
     "PairSpeed",
     "ProfileModel",
     "Profiles",

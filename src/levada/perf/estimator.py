@@ -126,8 +126,8 @@ class Estimator:
         workload = int(self._bound.find(np.array(job)))
         return self._restarts.get((workload, kind), (self._expected_s(kind), 0.0))[0]
 
-    def restart_costs_s(self, jobs: Ints, old: Ints, new: Ints) -> Floats:
-        """`restart_cost_s` of many jobs at once; O(jobs + workloads)."""
+    def restart_costs_s(self, jobs: Ints, old: Ints, new: Ints, expected_s: Floats | None = None) -> Floats:
+        """`restart_cost_s` of many jobs at once, *expected_s* where no pause was seen. O(jobs + workloads)."""
         jobs, old, new = np.broadcast_arrays(jobs, old, new)
         workloads = self._bound.find(jobs)
         cost = np.zeros(workloads.shape)
@@ -137,11 +137,12 @@ class Estimator:
             (RestartKind.RESIZE, (old > 0) & (new > 0) & (old != new)),
         ):
             learned = {workload: mean for (workload, each), (mean, _) in self._restarts.items() if each == kind}
-            means = np.full(max(learned, default=-1) + 2, self._expected_s(kind))
+            means = np.full(max(learned, default=-1) + 2, np.nan)
             means[list(learned)] = list(learned.values())
-            # Workloads that nothing was learned of answer with the last, expected value.
-            at = np.where((workloads >= 0) & (workloads < len(means) - 1), workloads, len(means) - 1)
-            cost = np.where(asked, means[at], cost)
+            # Workloads that nothing was learned of meet the last value.
+            mean = means[np.where((workloads >= 0) & (workloads < len(means) - 1), workloads, len(means) - 1)]
+            unseen = self._expected_s(kind) if expected_s is None else expected_s
+            cost = np.where(asked, np.where(np.isnan(mean), unseen, mean), cost)
         return cost
 
     def known(self, jobs: Ints) -> Bools:
