@@ -28,7 +28,8 @@ class LevelLp:
 
     Everything is scaled to about 1 with the unit of t as the level that no row could exceed even alone, and time in
     units of what a row needs for that: levels are exact relative to themselves, however much weights differ.
-    Rows that cannot run, and rows of nobody (*gpus* 0), have no part in it.
+    Rows that cannot run, and rows of nobody (*gpus* 0), have no part in it. With *worth* (rows, types) of full shares,
+    the total of that is maximised instead of t, and the bases are what must be reached.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class LevelLp:
         pace: Floats,
         base: Floats | None = None,
         basis: Basis | None = None,
+        worth: Floats | None = None,
     ) -> None:
         rows, types = c.shape
         self.c, self.gpus, self.capacity = c, gpus, capacity
@@ -52,9 +54,10 @@ class LevelLp:
         safe_best = np.where(self.part, self.best, 1.0)
         self.time = np.where(paced, self.pace * self.unit / safe_best, 1.0)  # x = time * y
         self.row = 1.0 / (safe_best * self.time)
-        self.model = Model(self._program(rows, types), basis)
+        self.money = 1.0  # the unit of the objective
+        self.model = Model(self._program(rows, types, worth), basis)
 
-    def _program(self, rows: int, types: int) -> Lp:
+    def _program(self, rows: int, types: int, worth: Floats | None) -> Lp:
         """Columns: t, then the types of each row. Rows: capacities, then level and time of each row."""
         usable = (self.c > 0) & self.part[:, None]
         use = (self.gpus * self.time)[:, None] * usable
@@ -76,7 +79,11 @@ class LevelLp:
         cost, upper = np.zeros(columns), np.full(columns, np.inf)
         cost[0] = 1.0
         upper[1:] = np.where(usable.ravel(), np.inf, 0.0)
-        if not (self.pace > 0).any():
+        if worth is not None:
+            gain = np.where(usable, worth * self.time[:, None], 0.0)
+            self.money = float(gain.max(initial=0.0)) or 1.0
+            cost[0], cost[1:] = 0.0, gain.ravel() / self.money
+        if worth is not None or not (self.pace > 0).any():
             upper[0] = 0.0
         return Lp(
             cost=cost,

@@ -1,28 +1,76 @@
 """The fair policies where two jobs may share GPUs.
 
-*pairs* (p, 2) are rows of the problem that may run together, `pairs[:, 0] <= pairs[:, 1]`; a row with itself stands for
-two jobs of that class. *pair_rate* (p, types, 2) is what each of the two reaches then. Rows of different scale never
-share. Classify first, then ask for the rates of pairs of classes. In a solution `share` is time alone, `pairs` and
-`pair_share` the time together, by job.
+*pairs* (p, 2) are rows of the problem that may run together, each pair once; a row with itself stands for two jobs of
+that class. *pair_rate* (p, types, 2) is what each of the two reaches then. Rows of different scale never share.
+Classify first, then ask for the rates of pairs of classes: rows are taken as they are. In a solution `share` is time
+alone, `pairs` and `pair_share` the time together, by job.
 """
 
 from __future__ import annotations
 
+import msgspec
+import numpy as np
+
 from levada.core.types import Floats, Ints
-from levada.solve.problem import Problem, Solution
+from levada.solve.classes import distinct_rows
+from levada.solve.finish_time import Duties
+from levada.solve.highs import Answer, NoAnswer
+from levada.solve.levels import LevelLp
+from levada.solve.leximin import NOISE
+from levada.solve.pairs import Columns, between_jobs
+from levada.solve.problem import TRACE, Problem, Solution, normalised, usable
 from levada.solve.safe import safe
+from levada.solve.total import UNMET
+
+#: A common level this little below 1 is rounding.
+_REACHED = 1 - 1e-10
+_MOST = 200
 
 
 @safe
 def max_min_packed(problem: Problem, pairs: Ints, pair_rate: Floats) -> Solution:
     """See `max_min`."""
-    raise NotImplementedError
+    c, together = _normalised(problem, pairs, pair_rate)
+    program, columns = _program(problem, c, np.ones(len(c)), pairs, together)
+    answer, missing = columns.solve()
+    bound = (answer.value + missing) * program.unit
+    return _solution(problem, program, columns, pairs, together, answer, bound)
 
 
 @safe
 def leximin_packed(problem: Problem, pairs: Ints, pair_rate: Floats) -> Solution:
     """See `leximin`."""
-    raise NotImplementedError
+    c, together = _normalised(problem, pairs, pair_rate)
+    program, columns = _program(problem, c, np.ones(len(c)), pairs, together)
+    active = program.part.copy()
+    answer, missing = columns.solve()
+    bound = (answer.value + missing) * program.unit
+    while active.any():
+        final = np.flatnonzero(active & (_force(program, answer) > NOISE))
+        if not len(final):
+            raise NoAnswer("no row holds the level down")
+        for row in final.tolist():
+            program.set(row, 0.0, answer.x[0] * program.unit)
+            active[row] = False
+        if active.any():
+            answer, _ = columns.solve()
+    return _solution(problem, program, columns, pairs, together, answer, bound)
+
+
+@safe
+def makespan_packed(problem: Problem, pairs: Ints, pair_rate: Floats, steps: Floats) -> Solution:
+    """See `makespan`."""
+    rows, pairs, rates, (left,) = _apart(problem, pairs, pair_rate, steps)
+    c = usable(rows)
+    program, columns = _program(rows, c, np.maximum(left, 0.0), pairs, rates)
+    answer, missing = columns.solve()
+    solution = _solution(rows, program, columns, pairs, rates, answer, 0.0)
+    assert solution.levels is not None
+    busy = (steps > 0) & rows.each(program.part)
+    if not busy.any():
+        return msgspec.structs.replace(solution, level=0.0)
+    least = 1.0 / ((answer.value + missing) * program.unit)
+    return msgspec.structs.replace(solution, level=float((steps / solution.levels)[busy].max()), bound=least)
 
 
 @safe
@@ -30,13 +78,50 @@ def finish_time_packed(
     problem: Problem, pairs: Ints, pair_rate: Floats, steps: Floats, elapsed: Floats, ideal: Floats
 ) -> Solution:
     """See `finish_time`."""
-    raise NotImplementedError
+    rows, pairs, rates, own = _apart(problem, pairs, pair_rate, steps, elapsed, ideal)
+    c = usable(rows)
+    best = c.max(axis=1, initial=0.0)
+    for side in (0, 1):
+        np.maximum.at(best, pairs[:, side], rates[:, :, side].max(axis=1, initial=0.0))
+    busy = (c.max(axis=1, initial=0.0) > 0) & (own[0] > 0) & (own[2] > 0)
+    if not busy.any():
+        program, columns = _program(rows, c, np.zeros(len(c)), pairs, rates)
+        answer, _ = columns.solve()
+        return msgspec.structs.replace(_solution(rows, program, columns, pairs, rates, answer, 0.0), level=0.0)
+    duties = Duties(*(column[busy] for column in own))
+    ratio = float(((duties.elapsed + duties.steps / best[busy]) / duties.ideal).max())
+    need = np.zeros(len(c))
+    need[busy] = duties.need(ratio)
+    program, columns = _program(rows, c, need, pairs, rates)
+    for _ in range(_MOST):
+        answer, missing = columns.solve()
+        if answer.value * program.unit >= _REACHED:
+            break
+        # Rows weigh what they hold the level down with: no ratio is possible at which they need more than t together.
+        weight = _force(program, answer)[busy] / need[busy]
+        following = _root(duties, weight, (answer.value + missing) * program.unit * float(weight @ need[busy]), ratio)
+        if following <= ratio * (1 + 1e-14):
+            break
+        ratio = following
+        need[busy] = duties.need(ratio)
+        for row in np.flatnonzero(busy).tolist():
+            program.set(row, float(need[row]), 0.0)
+    solution = _solution(rows, program, columns, pairs, rates, answer, ratio)
+    assert solution.levels is not None
+    mine = (steps > 0) & (ideal > 0) & rows.each(program.part)
+    reached = (elapsed[mine] + steps[mine] / np.maximum(solution.levels[mine], 1e-300)) / ideal[mine]
+    return msgspec.structs.replace(solution, level=float(reached.max()))
 
 
-@safe
-def makespan_packed(problem: Problem, pairs: Ints, pair_rate: Floats, steps: Floats) -> Solution:
-    """See `makespan`."""
-    raise NotImplementedError
+def _root(duties: Duties, weight: Floats, level: float, ratio: float) -> float:
+    """The ratio, from *ratio* upwards, at which the needs by *weight* come down to *level*: Newton, never too far."""
+    for _ in range(_MOST):
+        over = float(weight @ duties.need(ratio)) - level
+        following = ratio - over / float(weight @ duties.fall(ratio))
+        if over <= 0 or following <= ratio * (1 + 1e-15):
+            break
+        ratio = following
+    return ratio
 
 
 @safe
@@ -44,4 +129,130 @@ def total_packed(
     problem: Problem, pairs: Ints, pair_rate: Floats, cost: Floats | None = None, need: Floats | None = None
 ) -> Solution:
     """See `total`."""
-    raise NotImplementedError
+    price = np.ones(len(problem.capacity)) if cost is None else cost
+    asked = np.zeros(problem.jobs) if need is None else np.maximum(need, 0.0)
+    for alarm, floor in (("", asked), (UNMET, np.zeros(problem.jobs))):
+        rows, twos, rates, (base,) = _apart(problem, pairs, pair_rate, floor)
+        c = usable(rows)
+        gpus = rows.count * rows.scale
+        if (base[c.max(axis=1, initial=0.0) == 0] > 0).any():
+            continue
+        worth = rows.count[:, None] * c / price
+        program = LevelLp(c, gpus, rows.capacity, np.zeros(len(c)), base, worth=worth)
+        columns = Columns(program, rows.count, rows.scale, twos, rates, rates.sum(axis=2) / price)
+        try:
+            answer, missing = _feasible(columns, base)
+        except NoAnswer:
+            if alarm:
+                raise
+            continue
+        bound = (answer.value + missing) * program.money
+        solution = _solution(rows, program, columns, twos, rates, answer, bound)
+        return msgspec.structs.replace(solution, level=answer.value * program.money, alarm=alarm)
+    raise NoAnswer("even nothing is too much")
+
+
+def _feasible(columns: Columns, base: Floats) -> tuple[Answer, float]:
+    """The optimum; needs that only pairs can meet have no duals to find columns by, so then all columns go in."""
+    try:
+        return columns.solve()
+    except NoAnswer:
+        if not base.any():
+            raise
+        columns.add(np.flatnonzero(~columns.inside))
+        return columns.solve()
+
+
+def _normalised(problem: Problem, pairs: Ints, pair_rate: Floats) -> tuple[Floats, Floats]:
+    """Levels per unit of time, alone and together."""
+    c, rate = normalised(problem), usable(problem)
+    best = rate.max(axis=1, initial=0.0)
+    factor = np.divide(c.max(axis=1, initial=0.0), best, out=np.zeros(len(c)), where=best > 0)
+    return c, pair_rate * factor[pairs][:, None, :]
+
+
+def _program(problem: Problem, c: Floats, pace: Floats, pairs: Ints, together: Floats) -> tuple[LevelLp, Columns]:
+    count = problem.count
+    program = LevelLp(c, count * problem.scale, problem.capacity, pace)
+    return program, Columns(program, count, problem.scale, pairs, together)
+
+
+def _force(program: LevelLp, answer: Answer) -> Floats:
+    """How hard each row holds the level down, all together 1."""
+    types = len(program.capacity)
+    return np.maximum(-answer.dual[types::2], 0.0) * program.pace * program.unit * program.row
+
+
+def _apart(
+    problem: Problem, pairs: Ints, pair_rate: Floats, *columns: Floats
+) -> tuple[Problem, Ints, Floats, list[Floats]]:
+    """The problem with jobs of one row apart that differ in *columns*, and these columns by row.
+
+    Unlike alone, needs of jobs that share with each other cannot be added up by class.
+    """
+    if problem.of is None:
+        return problem, pairs, pair_rate, list(columns)
+    first, of = distinct_rows(np.column_stack([problem.of.astype(np.float64), *columns]))
+    old = problem.of[first]
+    rows = Problem(
+        rate=problem.rate[old],
+        scale=problem.scale[old],
+        weight=problem.weight[old],
+        entity=problem.entity[old],
+        capacity=problem.capacity,
+        of=of,
+    )
+    order = np.argsort(old, kind="stable")
+    ends = np.cumsum(np.bincount(old, minlength=len(problem.rate)))
+    twos, source = [np.zeros((0, 2), np.int64)], [np.zeros(0, np.int64)]
+    for number, (a, b) in enumerate(pairs.tolist()):
+        left, right = (order[ends[row - 1] if row else 0 : ends[row]] for row in (a, b))
+        both = np.column_stack([np.repeat(left, len(right)), np.tile(right, len(left))])
+        if a == b:
+            both = both[both[:, 0] <= both[:, 1]]
+        twos.append(both)
+        source.append(np.full(len(both), number))
+    return rows, np.concatenate(twos), pair_rate[np.concatenate(source)], [column[first] for column in columns]
+
+
+def _solution(
+    problem: Problem,
+    program: LevelLp,
+    columns: Columns,
+    pairs: Ints,
+    together: Floats,
+    answer: Answer,
+    bound: float,
+) -> Solution:
+    """Shares by job, scaled down where rounding exceeds time or GPUs. The lowest level of a row that has part in it."""
+    rows, types = program.c.shape
+    count, capacity = problem.count, problem.capacity
+    share = np.maximum(answer.x[1 : 1 + rows * types].reshape(rows, types) * program.time[:, None], 0.0)
+    share = np.where(share > TRACE, share, 0.0)
+    mass = columns.masses(answer.x, len(pairs))
+    mass = np.where(mass > TRACE, mass, 0.0)
+    time = share.sum(axis=1) * count
+    for side in (0, 1):
+        np.add.at(time, pairs[:, side], mass.sum(axis=1))
+    use = (count * problem.scale) @ share + problem.scale[pairs[:, 0]] @ mass
+    tight = np.ones(types)
+    np.divide(capacity, use, out=tight, where=use > capacity)
+    late = np.maximum(np.divide(time, count, out=np.ones(rows), where=count > 0), 1.0)
+    share = share * tight / late[:, None]
+    mass = mass * tight / np.maximum(late[pairs[:, 0]], late[pairs[:, 1]])[:, None]
+    levels = (program.c * share).sum(axis=1)
+    for side in (0, 1):
+        got = (together[:, :, side] * mass).sum(axis=1) / np.maximum(count[pairs[:, side]], 1.0)
+        np.add.at(levels, pairs[:, side], got)
+    of = np.arange(rows) if problem.of is None else problem.of
+    who, pair_share = between_jobs(pairs, mass, of, rows)
+    return Solution(
+        share=problem.each(share),
+        level=float(levels[program.part].min()) if program.part.any() else 0.0,
+        bound=bound,
+        prices=np.maximum(answer.dual[:types], 0.0) * program.unit * program.money / program.cap,
+        how="highs",
+        levels=problem.each(levels),
+        pairs=who,
+        pair_share=pair_share,
+    )

@@ -6,7 +6,6 @@ from levada.core.types import Floats
 from levada.solve.problem import Warm
 from levada.solve.requirements import Speeds
 
-
 Found = tuple[Floats, float, Floats, str, Warm]
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from levada.core.types import Floats, Ints
 from levada.solve.highs import Basis
+
+Number = TypeVar("Number", bound=np.generic)
 
 #: Shares below this are nothing: a trace of time on a GPU type would only move the job there and back.
 TRACE = 1e-9
@@ -38,7 +42,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
             return np.ones(len(self.rate))
         return np.bincount(self.of, minlength=len(self.rate)).astype(np.float64)
 
-    def each(self, rows: Floats) -> Floats:
+    def each(self, rows: NDArray[Number]) -> NDArray[Number]:
         """What stands in the row of each job."""
         return rows if self.of is None else rows[self.of]
 

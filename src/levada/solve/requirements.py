@@ -1,7 +1,7 @@
 """What a class must have for each of its jobs to reach a rate of its own.
 
-Jobs of a class have common speeds v_1 <= .. <= v_T and needs r_j of their own. Totals y of time can be split so that all
-needs are met if and only if, for every speed v_m (and v_0 = 0),
+Jobs of a class have common speeds v_1 <= .. <= v_T and needs r_j of their own. Totals y of time can be split so that
+all needs are met if and only if, for every speed v_m (and v_0 = 0),
 
     sum_k max(v_k - v_m, 0) y_k  >=  sum_j max(r_j - v_m, 0)        and        sum_k y_k <= jobs.
 

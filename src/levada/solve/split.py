@@ -13,7 +13,7 @@ def sparse(problem: Problem, solution: Solution, last: Ints | None = None) -> Fl
     """Shares (jobs, types) that reach the same levels with few types per job, preferably the *last* one (-1 = none)."""
     rows = classify(problem)
     assert rows.of is not None
-    mass = np.column_stack([np.bincount(rows.of, share, len(rows.rate)) for share in solution.share.T])
+    mass: Floats = np.column_stack([np.bincount(rows.of, share, len(rows.rate)) for share in solution.share.T])
     reached = (rows.rate[rows.of] * solution.share).sum(axis=1)
     return shadow(rows.rate, mass, rows.of, reached, last)
 
