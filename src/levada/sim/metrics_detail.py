@@ -1,0 +1,85 @@
+"""More than the report says: completion times by class of job, queueing, use by GPU type, moves and leases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from levada.core.types import Floats
+from levada.sim.metrics import ALL, Outcomes, Run, Window, known, mean, percentiles
+from levada.sim.traces.sheet import number
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean and percentiles in seconds; null of nothing."""
+
+    mean: float | None
+    p50: float | None
+    p90: float | None
+    p99: float | None
+
+
+class Class(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured jobs that have something in common."""
+
+    jobs: int
+    finished: int
+    jct_s: Spread
+
+
+class Detail(msgspec.Struct, frozen=True, kw_only=True):
+    """What `levada sim run` tells in more words."""
+
+    by_scale: dict[str, Class]
+    by_weight: dict[str, Class]
+    by_workload: dict[str, Class]
+    #: From arrival to the first run.
+    queueing_s: Spread
+    utilization: dict[str, float]
+    #: Measured jobs that have a deadline.
+    deadlines: int
+    dropped: int
+    resizes: int
+    moves: int
+    #: The part of jobs that kept their GPUs among those that could have; null where there was no round.
+    lease_extensions: float | None
+
+
+def detail(jobs: Outcomes, run: Run, window: Window = ALL) -> Detail:
+    """The details of a simulation."""
+    rows = window.rows(len(jobs))
+    jct_s = jobs.jct_s[rows]
+    return Detail(
+        by_scale=_classes(list(map(str, jobs.scale[rows].tolist())), jct_s, numeric=True),
+        by_weight=_classes(list(map(number, jobs.weight[rows].tolist())), jct_s, numeric=True),
+        by_workload=_classes(jobs.workload[rows], jct_s),
+        queueing_s=spread((jobs.started_s - jobs.arrival_s)[rows]),
+        utilization={
+            gpu_type: run.used_gpu_s.get(gpu_type, 0.0) / (count * run.end_s) if count and run.end_s > 0 else 0.0
+            for gpu_type, count in run.gpus.items()
+        },
+        deadlines=int(np.count_nonzero(np.isfinite(jobs.deadline_s[rows]))),
+        dropped=int(np.count_nonzero(jobs.dropped[rows])),
+        resizes=run.resizes,
+        moves=run.moves,
+        lease_extensions=run.lease_extensions / run.lease_opportunities if run.lease_opportunities else None,
+    )
+
+
+def spread(values: Floats) -> Spread:
+    """How the known ones of *values* are spread."""
+    some = known(values)
+    p50, p90, p99 = percentiles(some)
+    return Spread(mean=mean(some), p50=p50, p90=p90, p99=p99)
+
+
+def _classes(names: Sequence[str], jct_s: Floats, *, numeric: bool = False) -> dict[str, Class]:
+    """One class for each name, in their order."""
+    labels = np.array(names, dtype=object)
+    classes = {}
+    for name in sorted(set(names), key=float if numeric else str):
+        of_class = jct_s[labels == name]
+        classes[name] = Class(jobs=len(of_class), finished=len(known(of_class)), jct_s=spread(of_class))
+    return classes
