@@ -11,8 +11,8 @@
 - `online`: `Online`, which begins with a prior of any kind and moves to what is seen.
 
 Pure: arrays in, arrays out. Nothing here reads a clock, a file or the environment, or logs; time comes in with the
-observations, and chance as a generator. It imports numpy, msgspec and the standard library, and of Levada at most `core` and
-`kernels`.
+observations, and chance as a generator. It imports numpy, msgspec and the standard library, and of Levada at most
+`core` and `kernels`.
 """
 
 from levada.perf.completion import Completed, completed, measured
