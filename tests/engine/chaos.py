@@ -28,7 +28,10 @@ from levada.engine import Engine, Options, answer
 Place = tuple[str, str]
 
 #: Why a job may wait for ever in a kind world (a job it comes after may, too).
-EXCUSES = (Code.TOO_LARGE, Code.UNKNOWN_TYPE, Code.SET_ASIDE, Code.QUEUE_LIMIT, Code.DEPENDENCY, Code.DEPENDENCY_FAILED)
+EXCUSES = (
+    *(Code.TOO_LARGE, Code.UNKNOWN_TYPE, Code.SET_ASIDE, Code.QUEUE_LIMIT, Code.USER_LIMIT),
+    *(Code.DEPENDENCY, Code.DEPENDENCY_FAILED),
+)
 
 
 class Broken(AssertionError):

@@ -23,6 +23,7 @@ NODES = (
 QUEUES: tuple[tuple[Queue, ...], ...] = (
     (),
     (Queue(name="x", guaranteed={"v100": 4}, limit={"v100": 6, "a100": 4}), Queue(name="y", weight=2.0)),
+    (Queue(name="x", per_user_limit={"v100": 3}), Queue(name="y", parent="x", per_user_limit={"v100": 2, "a100": 4})),
 )
 
 
@@ -42,7 +43,7 @@ def one_step(chaos: Chaos, rng: random.Random, policies: tuple[str, ...] = POLIC
         ("cordon", 0.4),
         ("foreign", 0.5),
         ("policy", 0.2),
-        ("queues", 0.1),
+        ("queues", 0.2),
         ("observe", 0.2),
     ]
     names, weights = zip(*choices, strict=True)
@@ -111,6 +112,7 @@ def random_job(rng: random.Random) -> dict[str, object]:
         "step": step,
         "steps": float(rng.randint(10, 1000)),
         "queue": rng.choice(["default", "x", "y"]),
+        "user": rng.choice(["ann", "bob"]),
         "gpu_types": rng.choice([(), (), ("v100",), ("a100", "v100"), ("k80",)]),
         "retries": rng.choice([0, 1, 3]),
         "preemptible": rng.choice([Preemptible.ALWAYS, Preemptible.ALWAYS, Preemptible.AUTO, Preemptible.NEVER]),

@@ -527,6 +527,39 @@ def test_a_job_is_in_its_queue_again_when_the_queue_comes_back() -> None:
     assert chaos.why("j2") == "queue-limit"
 
 
+@pytest.mark.parametrize("policy", ["elastic-fifo", "dragon"])
+def test_a_user_has_no_more_of_a_queue_than_one_user_may_have(policy: str) -> None:
+    chaos = desk(8, policy=policy)
+    chaos.set_queues((Queue(name="lab", per_user_limit={"v100": 2}),))
+    for _ in range(3):
+        chaos.submit(min=1, max=1, queue="lab", user="ann")
+    chaos.submit(min=3, queue="lab", user="ann")
+    chaos.submit(min=1, max=1, queue="lab", user="bob")
+    for _ in range(6):
+        chaos.calm()
+        chaos.pass_time(61.0)
+    assert chaos.sizes() == {"j1": 1, "j2": 1, "j3": 0, "j4": 0, "j5": 1}
+    assert [chaos.why(name) for name in ("j3", "j4")] == ["user-limit", "user-limit"]
+    assert chaos.engine.explain("j3").would_help == ("Less for other jobs of its user, or another queue than lab.",)
+    chaos.set_queues((Queue(name="lab", per_user_limit={"v100": 6}),))
+    for _ in range(6):
+        chaos.calm()
+        chaos.pass_time(61.0)
+    assert chaos.sizes() == {"j1": 1, "j2": 1, "j3": 1, "j4": 3, "j5": 1}
+
+
+@pytest.mark.parametrize("bound", ["limit", "per_user_limit"])
+def test_a_policy_that_decides_by_node_passes_over_a_type_that_limits_rule_out(bound: str) -> None:
+    chaos = Chaos(policy="dragon-compat", nodes=(Node.of("a", {"v100": 4, "a100": 4}),))
+    lab: dict[str, Any] = {"name": "lab", bound: {"v100": 2}}
+    chaos.set_queues((Queue(**lab),))
+    chaos.submit(min=3, queue="lab", gpu_types=("v100", "a100"))
+    for _ in range(4):
+        chaos.calm()
+        chaos.pass_time(61.0)
+    assert chaos.engine.explain("j1").gpu_type == "a100"
+
+
 def test_a_limit_counts_on_the_types_that_exist() -> None:
     chaos = desk(8)
     chaos.set_queues((Queue(name="lab", limit={"v100": 2}),))

@@ -90,7 +90,7 @@ class JobBatch(msgspec.Struct, frozen=True, kw_only=True):
             gpu_types=tuple(job.gpu_types for job in jobs),
             workload=tuple(job.workload for job in jobs),
             queue=tuple(job.queue for job in jobs),
-            entity=tuple(job.entity for job in jobs),
+            entity=tuple(job.entity or job.user for job in jobs),
             tags=tags,
             after={row: job.after for row, job in enumerate(jobs) if job.after},
         )

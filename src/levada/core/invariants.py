@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from levada.core.accounts import UserAccounts
 from levada.core.inventory import UNLIMITED
 from levada.core.job import Phase
 from levada.core.jobtable import NOT_ALLOWED
@@ -202,11 +203,7 @@ def i13_queues_within_limits(world: World, proposal: Proposal) -> list[Violation
     queues, table, types = world.queues, world.table, world.inventory.types
     if not any(queue.limit for queue in queues.values):
         return []
-    slots, unit = table.order, table.units()
-    asked = [
-        (active := slots[count[slots] > 0], kind[active], count[active] * unit[active])
-        for kind, count in ((proposal.type, proposal.count), (table.type, table.count))
-    ]
+    asked = _asked(world, proposal)
     used, before = (queues.usage(table.queue[active], kind, units, len(types)) for active, kind, units in asked)
     room = np.maximum(queues.limits(types), before)
     found = []
@@ -222,6 +219,36 @@ def i13_queues_within_limits(world: World, proposal: Proposal) -> list[Violation
     return found
 
 
+def i13_users_within_limits(world: World, proposal: Proposal) -> list[Violation]:
+    """What one user has in a queue that limits its users is within that limit, wherever it grew."""
+    queues, types = world.queues, world.inventory.types
+    if not queues.limiting_users:
+        return []
+    accounts, asked = UserAccounts(world.table, queues, types), _asked(world, proposal)
+    used, before = (accounts.usage(*each) for each in asked)
+    room = np.maximum(accounts.limit, before)
+    found = []
+    for account, kind in zip(*(used > room).nonzero(), strict=True):
+        shares = []
+        for active, kinds, units in asked:
+            mine = (accounts.line[active] == account).any(axis=1) & (kinds == kind)
+            shares.append((active[mine], units[mine]))
+        slot = _culprit(*_growth(*shares), int(used[account, kind] - room[account, kind]))
+        queue, user = accounts.owner[account]
+        who = f"user {world.entities[user]!r} has {used[account, kind]}/1000 of {types[int(kind)]}"
+        found.append(Violation(rule="I13", text=f"{who} in queue {queues.names[queue]}", slot=slot))
+    return found
+
+
+def _asked(world: World, proposal: Proposal) -> list[tuple[Ints, Ints, Ints]]:
+    """Slots, types and 1/1000ths of all that have anything: in the proposal, and at present."""
+    table, slots, unit = world.table, world.table.order, world.table.units()
+    return [
+        (active := slots[count[slots] > 0], kind[active], count[active] * unit[active])
+        for kind, count in ((proposal.type, proposal.count), (table.type, table.count))
+    ]
+
+
 def check(world: World, proposal: Proposal) -> list[Violation]:
     """All that is wrong with a proposal (I1 to I5, I12, I13)."""
     sizes = i3_sizes_in_range(world, proposal)
@@ -234,6 +261,7 @@ def check(world: World, proposal: Proposal) -> list[Violation]:
         + i5_protected_stay(world, proposal)
         + i12_nodes_within_limits(world, proposal.plane)
         + i13_queues_within_limits(world, proposal)
+        + i13_users_within_limits(world, proposal)
     )
     # Places that are no good count for nothing, or twice: only sound ones have sums to keep.
     return found or i12_sums_kept(world, proposal.plane)

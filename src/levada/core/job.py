@@ -87,6 +87,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     workload: str = ""
     user: str = ""
     queue: str = "default"
+    #: Whose job it is where resources are counted by owner: the user, unless said otherwise.
     entity: str = ""
     #: Higher is more important.
     priority: int = 0

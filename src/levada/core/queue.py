@@ -26,6 +26,8 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     weight: float = 1.0
     guaranteed: Mapping[str, float] = {}
     limit: Mapping[str, float] = {}
+    #: The most that the jobs of one user may have together, those in queues below included.
+    per_user_limit: Mapping[str, float] = {}
     #: May use what others leave.
     borrow: bool = True
 
@@ -39,7 +41,7 @@ def faults_of(queues: Sequence[Queue]) -> list[tuple[str, str]]:
     for queue in queues:
         if not 0 < queue.weight < float("inf"):
             faults.append((queue.name, "weight must be a finite number above 0"))
-        for gpu_type, amount in [*queue.guaranteed.items(), *queue.limit.items()]:
+        for gpu_type, amount in [*queue.guaranteed.items(), *queue.limit.items(), *queue.per_user_limit.items()]:
             if not 0 <= amount < float("inf"):
                 faults.append((queue.name, f"{gpu_type}: must be a finite number, 0 or more"))
         for gpu_type, amount in queue.guaranteed.items():
@@ -78,11 +80,21 @@ class QueueTree:
     @property
     def trivial(self) -> bool:
         """Whether queues change nothing: one of them, without a limit."""
-        return len(self.values) == 1 and not self.values[0].limit and self.values[0].borrow
+        only = self.values[0]
+        return len(self.values) == 1 and not only.limit and not only.per_user_limit and only.borrow
+
+    @property
+    def limiting_users(self) -> list[int]:
+        """The queues that limit what one user may have."""
+        return [number for number, queue in enumerate(self.values) if queue.per_user_limit]
 
     def limits(self, types: Names) -> Ints:
         """Per queue and type the most it and its children may use."""
         return self._amounts(types, "limit", UNLIMITED)
+
+    def user_limits(self, types: Names) -> Ints:
+        """Per queue and type the most that one user's jobs in it and its children may use."""
+        return self._amounts(types, "per_user_limit", UNLIMITED)
 
     def guarantees(self, types: Names) -> Ints:
         """Per queue and type what it is sure of: its own guarantee, or its children's where they add up to more."""

@@ -40,6 +40,7 @@ class Code(IntEnum):
     WAITS_FOR_DEVICES = 26
     INVALID = 27
     TIME_LIMIT = 28
+    USER_LIMIT = 29
 
 
 #: One sentence per code. `{evidence}` is the number in the evidence column.
@@ -73,6 +74,7 @@ SENTENCES: dict[Code, str] = {
     Code.WAITS_FOR_DEVICES: "It starts as soon as {evidence} devices have been given up by others.",
     Code.INVALID: "Its description cannot be carried out.",
     Code.TIME_LIMIT: "It has run as long as its time limit allows.",
+    Code.USER_LIMIT: "What one user may have in its queue leaves no room for its minimum.",
 }
 
 

@@ -92,9 +92,16 @@ class Snapshot:
         """Per job and type whether it may run there."""
         return np.asarray(self.preference != NOT_ALLOWED)
 
-    def restricted(self, rows: Ints, capacity: Ints, only_type: Ints | None = None) -> Snapshot:
-        """The same moment with only these jobs (by row) and this capacity; *only_type* binds each to one type."""
+    def restricted(
+        self, rows: Ints, capacity: Ints, only_type: Ints | None = None, forbidden: Bools | None = None
+    ) -> Snapshot:
+        """The same moment with only these jobs (by row) and this capacity.
+
+        *only_type* binds each to one type, *forbidden* (per job and type) keeps each from some.
+        """
         preference = self.preference[rows]
+        if forbidden is not None:
+            preference = np.where(forbidden, NOT_ALLOWED, preference)
         if only_type is not None:
             fixed = np.full_like(preference, NOT_ALLOWED)
             has_type = (only_type >= 0).nonzero()[0]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from levada.core.inventory import UNLIMITED, total_of
 from levada.core.job import Phase
 from levada.core.jobtable import NOT_ALLOWED
+from levada.core.names import Names
 from levada.core.reasons import Code
 from levada.core.types import CPU_TYPE, WHOLE, Bools, Ints
 from levada.core.world import World
 from levada.engine.state import State
 
 _INFEASIBLE = np.zeros(max(Code) + 1, bool)
-_INFEASIBLE[[Code.UNKNOWN_TYPE, Code.TOO_LARGE, Code.QUEUE_LIMIT]] = True
+_INFEASIBLE[[Code.UNKNOWN_TYPE, Code.TOO_LARGE, Code.QUEUE_LIMIT, Code.USER_LIMIT]] = True
 
 
 def admitted(state: State, slots: Ints) -> Bools:
@@ -62,18 +65,20 @@ def judge_feasibility(state: State, slots: Ints) -> None:
     exists = (allowed & present[:, None]).any(axis=0)
     room[~allowed] = 0
     most = room.max(axis=0)
-    # A type must both be there and be within the limit.
-    limit = np.minimum(room, _queue_limit(world, slots)).max(axis=0)
-    fits_queue = limit >= table.min[slots]
+    # A type must both be there and be within the limits.
+    by_queue = np.minimum(room, _limit(world, slots, world.queues.limits))
+    by_user = np.minimum(by_queue, _limit(world, slots, world.queues.user_limits))
+    fits_queue, fits_user = (limit.max(axis=0) >= table.min[slots] for limit in (by_queue, by_user))
     fits = most >= table.min[slots]
-    feasible = fits & exists & fits_queue
+    feasible = fits & exists & fits_user
     table.feasible[slots] = feasible
     waits = (table.phase[slots] == Phase.PENDING) & (table.aside[slots] == 0)
     if not feasible.all():
         for bad, code, evidence in (
             (~exists, Code.UNKNOWN_TYPE, np.zeros_like(most)),
             (exists & ~fits, Code.TOO_LARGE, most),
-            (exists & fits & ~fits_queue, Code.QUEUE_LIMIT, limit),
+            (exists & fits & ~fits_queue, Code.QUEUE_LIMIT, by_queue.max(axis=0)),
+            (exists & fits_queue & ~fits_user, Code.USER_LIMIT, by_user.max(axis=0)),
         ):
             hit = bad & waits
             state.say(slots[hit], code, evidence[hit])
@@ -124,12 +129,12 @@ def _servers_fit(world: World, servers: int, cpu: int, memory: int) -> bool:
     return int(each[~inventory.lost].sum()) >= servers
 
 
-def _queue_limit(world: World, slots: Ints) -> Ints:
-    """Per type and job the most workers that the limits of its queue and those above allow."""
+def _limit(world: World, slots: Ints, limits_of: Callable[[Names], Ints]) -> Ints:
+    """Per type and job the most workers that *limits_of* its queue and those above allow."""
     table, queues = world.table, world.queues
-    if not any(queue.limit for queue in queues.values):
+    limits = limits_of(world.inventory.types)
+    if (limits >= UNLIMITED).all():
         return np.full(1, UNLIMITED, np.int64)
-    limits = queues.limits(world.inventory.types)
     tightest = np.stack([limits[queues.lineage(number)].min(axis=0) for number in range(len(queues.values))])
     unit = np.maximum(table.units()[slots], 1)
     return np.asarray(tightest[table.queue[slots]].T // unit)

@@ -16,6 +16,7 @@ from levada.core.invariants import (
     i1_no_device_beyond_whole,
     i12_nodes_within_limits,
     i13_queues_within_limits,
+    i13_users_within_limits,
 )
 from levada.core.job import Phase
 from levada.core.plane import DEVICE, FREE, MILLI, SHARED, SLOT
@@ -121,7 +122,7 @@ def _stay(state: State, proposal: Proposal, slots: Ints) -> None:
         proposal.type[slot], proposal.count[slot] = table.type[slot], table.count[slot]
         # Others may have been given what it was to leave of a device, a node or its queue.
         crowded = i1_no_device_beyond_whole(world, plane, world.target) or i12_nodes_within_limits(world, plane)
-        if crowded or i13_queues_within_limits(world, proposal):
+        if crowded or i13_queues_within_limits(world, proposal) or i13_users_within_limits(world, proposal):
             world.clear_workers(plane, int(slot))
             proposal.type[slot], proposal.count[slot] = -1, 0
 

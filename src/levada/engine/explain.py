@@ -104,6 +104,8 @@ def _room(state: State, slot: int, code: Code) -> list[str]:
         return ["Resume it."]
     if code in (Code.QUEUE_LIMIT, Code.QUEUE_SHARE):
         return [f"Another queue than {world.queues.names[int(table.queue[slot])]}, or a larger share of it."]
+    if code is Code.USER_LIMIT:
+        return [f"Less for other jobs of its user, or another queue than {world.queues.names[int(table.queue[slot])]}."]
     if code in (Code.BACKOFF, Code.RESTARTING):
         return [f"{max(0.0, float(table.retry_at[slot]) - state.now):.0f} s from now it is tried again."]
     return []

@@ -14,10 +14,14 @@ from levada.policies.shares import Bounds
 
 
 def cut_view(snap: Snapshot, bounds: Bounds) -> Snapshot:
-    """The snapshot with no more capacity than the outermost queues may use together."""
+    """The snapshot with no more capacity than the outermost queues may use together.
+
+    A type of which a job may never have its minimum is none of its types: the policy would come back to it for ever.
+    """
     roots = snap.queues.roots
     room = np.maximum(bounds.most - bounds.outside, 0)[roots].sum(axis=0)
-    return snap.restricted(np.arange(len(snap)), np.minimum(snap.capacity, room))
+    never = (snap.jobs.min * snap.jobs.unit)[:, None] > bounds.at_most()
+    return snap.restricted(np.arange(len(snap)), np.minimum(snap.capacity, room), forbidden=never)
 
 
 def capped(snap: Snapshot, bounds: Bounds, wish: Decision) -> Decision:
@@ -38,17 +42,21 @@ def capped(snap: Snapshot, bounds: Bounds, wish: Decision) -> Decision:
 
     for row in _victims(snap, wish):
         used = use()
-        if (used <= bounds.most).all():
+        by_user = bounds.users.per_job(bounds.users.left(kind, count)) if bounds.users is not None else None
+        if (used <= bounds.most).all() and (by_user is None or (by_user >= 0).all()):
             break
         line = tree.lineage(int(jobs.queue[row]))
-        if kind[row] < 0 or (used <= bounds.most)[line, kind[row]].all():
+        queue_is_fine = kind[row] < 0 or (used <= bounds.most)[line, kind[row]].all()
+        user_is_fine = kind[row] < 0 or by_user is None or by_user[row, kind[row]] >= 0
+        if queue_is_fine and user_is_fine:
             continue
         left_out[row] = True
         if jobs.count[row] > 0 and count[row] > jobs.count[row] and _stays_put(snap, wish, int(row)):
             count[row] = jobs.count[row]
         else:
             limited = (used > bounds.limit)[line, kind[row]].any()
-            reason[row] = int(Code.QUEUE_LIMIT if limited else Code.QUEUE_SHARE)
+            of_queue = Code.QUEUE_LIMIT if limited else Code.QUEUE_SHARE
+            reason[row] = int(Code.USER_LIMIT if queue_is_fine else of_queue)
             kind[row], count[row] = -1, 0
     return _without(wish, left_out, kind, count, reason) if left_out.any() else wish
 

@@ -5,6 +5,7 @@
 3. What is still unused is offered to one queue after the other, the largest weight first, on top of what it uses:
    never beyond its limit or an ancestor's, nor beyond the guarantee of a queue that may not borrow. An offer is taken
    where the queue uses more with it, so nothing lies idle that some queue could use.
+4. Where a queue limits what one user may have, `users` holds each of these decisions to it.
 
 A queue that others lent to gives back as its share falls: the policy inside it then has less to give, and an elastic
 one shrinks jobs before it stops any. A policy that decides by node sees all queues at once; `capped` holds its
@@ -31,6 +32,7 @@ from levada.policies.capped import capped, cut_view
 from levada.policies.protocol import Policy, S, decides_by_node
 from levada.policies.shares import Bounds
 from levada.policies.sizes import largest
+from levada.policies.users import decide_within
 
 
 class QueueState(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
@@ -116,7 +118,12 @@ class _Inside(Generic[S]):
         self.offered = np.zeros(shape, np.int64)
         self.demand = np.zeros(shape, np.int64)
         typed = (types >= 0).nonzero()[0]
-        np.add.at(self.demand, (jobs.queue[typed], types[typed]), (largest(jobs) * jobs.unit)[typed])
+        wants = largest(jobs) * jobs.unit
+        if bounds.users is None:
+            np.add.at(self.demand, (jobs.queue[typed], types[typed]), wants[typed])
+        else:
+            for queue in self.rows:
+                self.demand[queue] = bounds.users.demand(typed[jobs.queue[typed] == queue], types, wants)
 
     def share_out(self) -> None:
         """Runs the policy in each queue with the queue's share."""
@@ -150,7 +157,7 @@ class _Inside(Generic[S]):
         snap, rows = self.snap, self.rows[queue]
         name = snap.queues.values[queue].name
         view = snap.restricted(rows, capacity, self.types[rows])
-        found, self.after[name] = self.policy.decide(view, self.perf, _inner(self.policy, self.before, name))
+        found, self.after[name] = self._decide(view, rows, _inner(self.policy, self.before, name))
         used = np.zeros(len(capacity), np.int64)
         runs = (found.count > 0).nonzero()[0]
         np.add.at(used, found.type[runs], (found.count * view.jobs.unit)[runs])
@@ -169,6 +176,15 @@ class _Inside(Generic[S]):
             self.batch[rows[mine]] = found.batch[mine]
         self.wake_at[queue] = found.wake_at
         return bool(better.any())
+
+    def _decide(self, view: Snapshot, rows: Ints, state: S) -> tuple[Decision, S]:
+        users = self.bounds.users
+        if users is None:
+            return self.policy.decide(view, self.perf, state)
+        elsewhere = self.count.copy()
+        elsewhere[rows] = 0
+        room = users.per_job(users.left(self.types, elsewhere))[rows]
+        return decide_within(self.policy, view, self.perf, state, self.types[rows], room)
 
     def decision(self) -> Decision:
         """All queues together; who waits because of its queue is told so."""
@@ -193,13 +209,15 @@ class _Inside(Generic[S]):
     def _reasons(self) -> Ints:
         snap, reason = self.snap, self.reason.copy()
         need = snap.jobs.min * snap.jobs.unit
+        users = self.bounds.users
+        by_user = users.per_job(users.left(self.types, self.count)) if users is not None else None
         for queue, rows in self.rows.items():
             waits = rows[(self.count[rows] == 0) & (reason[rows] == Code.CAPACITY)]
             kind, wants = self.types[waits], need[waits]
             limited = wants > self.bounds.room(queue, self.used, only_limits=True)[kind]
             beside_others = wants <= (snap.capacity - self.used[queue])[kind]
             shared = (wants > self._room(queue)[kind]) & beside_others
-            reason[waits] = np.select(
-                [limited, shared], [int(Code.QUEUE_LIMIT), int(Code.QUEUE_SHARE)], int(Code.CAPACITY)
-            )
+            beyond = wants > by_user[waits, kind] if by_user is not None else np.zeros(len(waits), bool)
+            codes = [int(code) for code in (Code.QUEUE_LIMIT, Code.USER_LIMIT, Code.QUEUE_SHARE)]
+            reason[waits] = np.select([limited, beyond, shared], codes, int(Code.CAPACITY))
         return reason

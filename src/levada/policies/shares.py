@@ -7,6 +7,7 @@ import numpy as np
 from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
 from levada.policies.assign import Fence
+from levada.policies.users import UserBounds
 
 
 class Bounds:
@@ -21,6 +22,8 @@ class Bounds:
         #: Nobody's use may go beyond this: the limit, and the guarantee where a queue may not borrow.
         self.most = np.where(borrows[:, None], self.limit, np.minimum(self.limit, self.guarantee))
         self.outside = self._used_outside(snap)
+        #: What one user may have; None where no queue limits that.
+        self.users = UserBounds(snap) if tree.limiting_users else None
 
     def _used_outside(self, snap: Snapshot) -> Ints:
         table = snap.table
@@ -35,6 +38,12 @@ class Bounds:
         bound = self.limit if only_limits else self.most
         return (bound - self.outside - self.with_children(used))[self._tree.lineage(queue)].min(axis=0)
 
+    def at_most(self) -> Ints:
+        """Per job and type what its queue, those above it and its user may have when nobody else has anything."""
+        lines = [self._tree.lineage(number) for number in range(len(self._tree.values))]
+        tightest = np.stack([self.most[line].min(axis=0) for line in lines])[self._queue]
+        return tightest if self.users is None else np.minimum(tightest, self.users.per_job(self.users.limit))
+
     def with_children(self, used: Ints) -> Ints:
         """Use per queue and type including the queues below, from that of each queue's own jobs."""
         queue, kind = np.indices(used.shape)
@@ -45,4 +54,5 @@ class Bounds:
         lines = [self._tree.lineage(number) for number in range(len(self._tree.values))]
         depth = max(map(len, lines))
         padded = np.array([line + [-1] * (depth - len(line)) for line in lines], np.int64)
-        return Fence(lineage=padded[self._queue], room=self.most - self.outside, guarantee=self.guarantee)
+        queues = Fence(lineage=padded[self._queue], room=self.most - self.outside, guarantee=self.guarantee)
+        return queues if self.users is None else self.users.fence(queues)

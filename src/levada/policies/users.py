@@ -1,0 +1,136 @@
+"""Queues that limit what one user may have: a policy's decision is held to it, and others get what that leaves.
+
+Where a user's jobs would go beyond the limit they are cut to it in the policy's order: first as many as fit get their
+minimum, then they grow as far as the policy let them. The policy then decides about all the others anew, with what is
+left, until nobody goes beyond. Each round settles at least one user on one type, so it comes to an end.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from levada.core.accounts import UserAccounts
+from levada.core.decision import Decision
+from levada.core.reasons import Code
+from levada.core.snapshot import Snapshot
+from levada.core.types import Bools, Ints
+from levada.perf.model import ThroughputModel
+from levada.policies.assign import Fence
+from levada.policies.protocol import Policy, S
+
+
+class UserBounds:
+    """What the users of a snapshot's jobs may have. Accounts as in `UserAccounts`."""
+
+    def __init__(self, snap: Snapshot) -> None:
+        table, slots = snap.table, snap.jobs.slots
+        accounts = UserAccounts(table, snap.queues, snap.inventory.types)
+        hidden = table.count > 0
+        hidden[slots] = False
+        outside = table.order[hidden[table.order]]
+        units = table.units()[outside] * table.count[outside]
+        self.limit = accounts.limit
+        #: Per account and type what the jobs in view may have together.
+        self.room = accounts.limit - accounts.usage(outside, table.type[outside], units)
+        #: Per job in view and queue that limits its users.
+        self.line = accounts.line[slots]
+        self._accounts, self._slots, self._unit, self._users = accounts, slots, snap.jobs.unit, snap.jobs.entity
+
+    def left(self, types: Ints, count: Ints) -> Ints:
+        """Per account and type what is left when the jobs in view have these sizes; may be below 0."""
+        runs = (count > 0).nonzero()[0]
+        used = self._accounts.usage(self._slots[runs], types[runs], (count * self._unit)[runs])
+        return np.asarray(self.room - used)
+
+    def per_job(self, left: Ints) -> Ints:
+        """Per job and type the tightest of its accounts."""
+        return left[self.line].min(axis=1)
+
+    def demand(self, rows: Ints, types: Ints, wants: Ints) -> Ints:
+        """Per type what these jobs of one queue want together, no user more than it may have. All have a type."""
+        _, first, which = np.unique(self._users[rows], return_index=True, return_inverse=True)
+        asked = _sums(which, types[rows], wants[rows], (len(first), self.room.shape[1]))
+        return np.minimum(asked, np.maximum(self.per_job(self.room)[rows[first]], 0)).sum(axis=0)
+
+    def fence(self, fence: Fence) -> Fence:
+        """*fence* with the accounts behind the queues."""
+        line = np.where(self.line >= 0, self.line + len(fence.room), -1)
+        return msgspec.structs.replace(
+            fence, lineage=np.concatenate([fence.lineage, line], axis=1), room=np.concatenate([fence.room, self.room])
+        )
+
+
+def decide_within(
+    policy: Policy[S], view: Snapshot, perf: ThroughputModel, state: S, types: Ints, room: Ints
+) -> tuple[Decision, S]:
+    """The policy's decision about the jobs of one queue, none of whose users goes beyond *room* (per job and type).
+
+    Jobs are bound to *types*. The state is that of the first round, in which the policy saw all of them.
+    """
+    first, after = policy.decide(view, perf, state)
+    users = view.jobs.entity
+    rank = np.arange(len(view)) if first.rank is None else first.rank
+    count, reason, evidence = first.count.copy(), first.reason.copy(), first.evidence.copy()
+    batch = np.zeros(len(view), np.int64) if first.batch is None else first.batch.copy()
+    open_rows = np.arange(len(view))
+    left, wake_at = view.capacity.copy(), first.wake_at
+    while (beyond := open_rows[_beyond(view, open_rows, users, types, count, room)]).size:
+        wished = count[beyond].copy()
+        count[beyond] = _cut(view, beyond[np.argsort(rank[beyond], kind="stable")], users, types, count, room)[beyond]
+        changed = count[beyond] != wished
+        batch[beyond[changed]] = 0
+        reason[beyond[changed]] = np.where(count[beyond[changed]] > 0, int(Code.RUNS), int(Code.CAPACITY))
+        np.subtract.at(left, types[beyond], (count * view.jobs.unit)[beyond])
+        open_rows = np.setdiff1d(open_rows, beyond)
+        found, _ = policy.decide(view.restricted(open_rows, left), perf, state)
+        count[open_rows], reason[open_rows], evidence[open_rows] = found.count, found.reason, found.evidence
+        if found.batch is not None:
+            batch[open_rows] = found.batch
+        wake_at = min(wake_at, found.wake_at)
+    decided = msgspec.structs.replace(
+        first,
+        type=np.where(count > 0, types, -1),
+        count=count,
+        reason=reason,
+        evidence=evidence,
+        rank=rank,
+        batch=batch if batch.any() else None,
+        wake_at=wake_at,
+    )
+    return decided, after
+
+
+def _beyond(view: Snapshot, rows: Ints, users: Ints, types: Ints, count: Ints, room: Ints) -> Bools:
+    """Which of these jobs are of a user who has too much on the job's type."""
+    typed = types[rows] >= 0
+    names, which = np.unique(users[rows], return_inverse=True)
+    units = (count * view.jobs.unit)[rows[typed]]
+    used = _sums(which[typed], types[rows[typed]], units, (len(names), room.shape[1]))
+    return np.asarray(typed & (used[which, types[rows]] > room[rows, types[rows]]))
+
+
+def _cut(view: Snapshot, rows: Ints, users: Ints, types: Ints, wished: Ints, room: Ints) -> Ints:
+    """Per job of the view its size where these jobs, in this order, get no more than their users' room."""
+    jobs, count = view.jobs, np.zeros(len(view), np.int64)
+    left = {(int(users[row]), int(types[row])): int(room[row, types[row]]) for row in rows}
+    for first in (True, False):
+        for row in rows:
+            key, unit = (int(users[row]), int(types[row])), max(int(jobs.unit[row]), 1)
+            fits = left[key] // unit
+            if first:
+                more = int(jobs.min[row]) if fits >= jobs.min[row] else 0
+            elif count[row] > 0:
+                step = int(jobs.step[row])
+                more = max(min(int(wished[row] - count[row]), fits), 0) // step * step
+            else:
+                more = 0
+            count[row] += more
+            left[key] -= more * unit
+    return count
+
+
+def _sums(which: Ints, types: Ints, units: Ints, shape: tuple[int, int]) -> Ints:
+    total = np.zeros(shape, np.int64)
+    np.add.at(total, (which, types), units)
+    return total
