@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from levada.errors import BadInput
 from levada.sim.throughputs import read_gavel, read_throughputs
@@ -96,10 +98,31 @@ def test_gavels_own_tables_are_taken_in_full(file):
                 "F: v100[\"('A', 1)\"][\"('B', 1)\"]: must be two rates, each a number of steps/s, 0 or more",
             ],
         ),
+        (
+            {"v100": {"('A', 1)": {"null": 1, "('B', 1)": [1, 2]}, "('B', 1)": {"null": 1, "('A', 1)": [1, 1]}}},
+            ["F: v100[\"('B', 1)\"][\"('A', 1)\"]: does not agree with what stands under ('A', 1)"],
+        ),
     ],
 )
 def test_every_fault_is_told(tmp_path, value, expected):
     assert faults(written(tmp_path, value)) == expected
+
+
+KEYS = st.sampled_from(["v100", "null", "('A', 1)", "('A', 2)", "('B', 1)", "('A', 0)", "x", "('A', 99999999999999)"])
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-1, 3), st.floats(), st.text(max_size=3)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=4)),
+)
+
+
+@given(st.one_of(st.dictionaries(KEYS, st.dictionaries(KEYS, st.dictionaries(KEYS, VALUES))), VALUES))
+def test_any_json_is_a_table_or_has_faults(tmp_path_factory, value):
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    path.write_text(json.dumps(value), encoding="utf-8")
+    try:
+        assert read_throughputs(path).workloads
+    except BadInput as error:
+        assert error.faults
 
 
 def test_many_faults_are_told_in_few_lines(tmp_path):

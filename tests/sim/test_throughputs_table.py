@@ -3,6 +3,8 @@
 import numpy as np
 import polars
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from levada.errors import BadInput
 from levada.perf import Profiles
@@ -90,6 +92,29 @@ def test_columns_that_are_missing(tmp_path):
         f"F:1: has no column steps_per_s; {needed}",
     ]
     assert faults(tmp_path, HEADER) == ["F: holds no rate"]
+
+
+def test_what_is_said_twice_must_agree(tmp_path):
+    agreeing = HEADER + "a,v100,1,1.5,,b,0.5,\nb,v100,1,0.5,,a,1.5,\na,v100,1,2,,a,3,\n"
+    np.testing.assert_equal(read(tmp_path, agreeing).together[0, 0], [[2.5, 1.5], [0.5, NAN]])
+    assert faults(tmp_path, agreeing + "b,v100,1,0.75,,a,1.5,\n") == [
+        "F:5: with: is given twice with this workload, type and size, and not with the same rates"
+    ]
+    assert faults(tmp_path, "workload,gpu_type,workers,steps_per_s,workers\n") == ["F:1: has two columns workers"]
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["a", "b", "1", "2", "-1", "nan", "1e400", "true", "", '"', "\0", "é"]), max_size=9)
+    )
+)
+def test_any_text_is_a_table_or_has_faults(tmp_path_factory, lines):
+    path = tmp_path_factory.getbasetemp() / "any.csv"
+    path.write_text(HEADER + "\n".join(",".join(line) for line in lines), encoding="utf-8")
+    try:
+        assert read_throughputs(path).alone.size
+    except BadInput as error:
+        assert all(str(path) in fault.path or "more faults" in fault.text for fault in error.faults)
 
 
 def test_what_is_no_parquet(tmp_path):

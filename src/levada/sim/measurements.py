@@ -41,12 +41,17 @@ class Measurements:
         cells[key] = rate
         return True
 
-    def add_pair(self, a: str, b: str, gpu_type: str, workers: int, rate_a: float, rate_b: float) -> None:
-        """Takes what two workloads reach on the same devices; what was said of *a* with *b* first stays."""
+    def add_pair(self, a: str, b: str, gpu_type: str, workers: int, rate_a: float, rate_b: float) -> bool:
+        """Takes what two workloads reach on the same devices; False if that was said before, and otherwise."""
         first, second = self.workloads.add(a), self.workloads.add(b)
+        if first == second:
+            rate_a = rate_b = (rate_a + rate_b) / 2
         place = (self.types.add(gpu_type), workers)
-        self._pairs.setdefault((*place, first, second), rate_a)
-        self._pairs.setdefault((*place, second, first), rate_b)
+        said = (
+            self._pairs.setdefault((*place, first, second), rate_a),
+            self._pairs.setdefault((*place, second, first), rate_b),
+        )
+        return said == (rate_a, rate_b)
 
     def profiles(self) -> Profiles:
         """All of it as arrays."""

@@ -70,11 +70,11 @@ def csv_rows(path: Path, needed: Sequence[str], faults: list[Fault]) -> Iterator
     """The rows of a CSV file whose first line names at least the *needed* columns."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, restkey="", restval="")
+            reader = csv.DictReader(file, restval="")
             if header_is_right(path, reader.fieldnames or (), needed, faults):
                 for fields in reader:
                     where = f"{path}:{reader.line_num}"
-                    if fields.pop("", None) is not None:
+                    if fields.pop(None, None) is not None:
                         faults.append(Fault(where, "has more fields than the first line names"))
                         continue
                     yield Row(where, fields)
@@ -102,10 +102,12 @@ def parquet_rows(path: Path, needed: Sequence[str], faults: list[Fault]) -> Iter
 
 
 def header_is_right(path: Path, columns: Sequence[str], needed: Sequence[str], faults: list[Fault]) -> bool:
-    """Whether all *needed* columns are there; notes those that are not."""
+    """Whether all *needed* columns are there, and none twice; notes those that are wrong."""
     absent = [name for name in needed if name not in columns]
+    twice = sorted({name for name in columns if columns.count(name) > 1})
     faults += [Fault(f"{path}:1", f"has no column {name}; it needs {', '.join(needed)}") for name in absent]
-    return not absent
+    faults += [Fault(f"{path}:1", f"has two columns {name}") for name in twice]
+    return not absent and not twice
 
 
 def read_text(place: Path) -> str:

@@ -81,8 +81,8 @@ def _read_gavel_row(found: Measurements, gpu_type: str, key: str, cells: Any, wh
             faults.append(Fault(f"{where}[{other!r}]", f"must name a job with {size} workers too"))
         elif not isinstance(value, list) or len(value) != 2 or any(rate_fault(each) for each in value):
             faults.append(Fault(f"{where}[{other!r}]", "must be two rates, each a number of steps/s, 0 or more"))
-        elif not is_spread:
-            found.add_pair(name, partner[0], gpu_type, size, float(value[0]), float(value[1]))
+        elif not is_spread and not found.add_pair(name, partner[0], gpu_type, size, *map(float, value)):
+            faults.append(Fault(f"{where}[{other!r}]", f"does not agree with what stands under {other}"))
     return faults
 
 

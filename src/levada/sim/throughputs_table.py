@@ -51,7 +51,8 @@ def _take(found: Measurements, row: Row) -> None:
     if row.faults:
         return
     if partner:
-        found.add_pair(workload, partner, gpu_type, workers, rate, partner_rate)
+        if not found.add_pair(workload, partner, gpu_type, workers, rate, partner_rate):
+            row.fault("with", "is given twice with this workload, type and size, and not with the same rates")
     elif not found.add(workload, gpu_type, workers, rate, spread=bool(spread)):
         row.fault("workload", "is given twice with this type and size")
 
