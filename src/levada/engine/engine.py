@@ -87,11 +87,14 @@ class Engine:
     def _due_at(self) -> float:
         """When the next decision is due; infinite when nothing asks for one."""
         state = self.state
-        asks = state.now if state.dirty else min(state.policy_wake, state.guard_wake)
+        cadence = state.policy.cadence
+        # Without a time of its own (at first, or after a rejection) every policy waits for events.
+        heeds = cadence.on_events or state.policy_wake == math.inf
+        asks = state.now if state.dirty and heeds else min(state.policy_wake, state.guard_wake)
         if asks == math.inf:
             return math.inf
         earliest = max(asks, state.last_decided + state.options.rate_limit_s, state.next_try)
-        grid = state.policy.cadence.grid_s
+        grid = cadence.grid_s
         return math.ceil(earliest / grid) * grid if grid > 0 else earliest
 
     def _decide_if_due(self) -> None:

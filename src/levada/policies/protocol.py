@@ -29,6 +29,8 @@ class Cadence(msgspec.Struct, frozen=True, kw_only=True):
     """When a policy is asked: after events (0), or at multiples of a period."""
 
     grid_s: float = 0.0
+    #: Events alone do not matter to it: it is asked when its own `wake_at` has come.
+    on_events: bool = True
 
 
 class Guards(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,7 +90,7 @@ class Simulation:
         times = jobs.columns["submitted"]
         for at in np.unique(times):
             rows = (times == at).nonzero()[0]
-            self.add(JobsSubmitted(at=float(at), jobs=_rows_of(jobs, rows.tolist())))
+            self.add(JobsSubmitted(at=float(at), jobs=jobs.rows(rows.tolist())))
 
     def serve(self, pod: Foreign, at: float, lasts_s: float) -> None:
         """Lets a serving pod want room from *at* on."""
@@ -197,20 +197,3 @@ class Simulation:
         if segment is not None and self.now > segment.begin:
             segment.end = self.now
             self.segments.append(segment)
-
-
-def _rows_of(jobs: JobBatch, rows: list[int]) -> JobBatch:
-    def pick(texts: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(texts[row] for row in rows) if len(texts) > 1 else texts
-
-    place = {row: at for at, row in enumerate(rows)}
-    return JobBatch(
-        id=tuple(jobs.id[row] for row in rows),
-        columns={name: column[rows] for name, column in jobs.columns.items()},
-        gpu_types=tuple(jobs.gpu_types[row] for row in rows) if len(jobs.gpu_types) > 1 else jobs.gpu_types,
-        workload=pick(jobs.workload),
-        queue=pick(jobs.queue),
-        entity=pick(jobs.entity),
-        tags={place[row]: tags for row, tags in jobs.tags.items() if row in place},
-        after={place[row]: after for row, after in jobs.after.items() if row in place},
-    )

@@ -1,0 +1,84 @@
+"""Equal shares, and when there are too many jobs, pairs drawn at random that stay together while they do well.
+
+Source: Xiao et al., "Gandiva: Introspective Cluster Scheduling for Deep Learning", OSDI 2018, as Gavel models it: a
+pair stays while the progress of both, summed over all types, is at least one job's worth and neither stands still
+anywhere. Draws: up to as many tries as there are jobs; a pair of unequal sizes uses up its try.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+
+from levada.core.mersenne import Mersenne
+from levada.perf.model import ThroughputModel
+from levada.policies.gavel.instance import Instance
+from levada.policies.gavel.isolated import equal_shares
+from levada.policies.gavel.share import Shares
+from levada.policies.protocol import Needs
+
+
+class GandivaState(msgspec.Struct, frozen=True, kw_only=True):
+    """Pairs by job numbers, and the generator."""
+
+    pairs: tuple[tuple[int, int], ...] = ()
+    generator: tuple[int, ...] = ()
+
+
+class Gandiva:
+    """Random pairs that stay while they do well."""
+
+    name: ClassVar[str] = "gandiva"
+    needs: ClassVar[Needs] = Needs.RATE
+    objective: ClassVar[str] = ""
+    aware: ClassVar[bool] = False
+    packs: ClassVar[bool] = True
+    strict: ClassVar[bool] = False
+
+    def initial(self, seed: int) -> GandivaState:
+        """No pairs."""
+        return GandivaState(generator=Mersenne(seed).getstate())
+
+    def shares(self, instance: Instance, perf: ThroughputModel, state: GandivaState) -> tuple[Shares, GandivaState]:
+        """Equal shares for jobs, or for pairs and those who found no partner."""
+        none = np.zeros_like(instance.rate)
+        if not len(instance):
+            return Shares(share=none), state
+        if instance.scale.sum() <= instance.capacity.sum():
+            alone = Shares(share=equal_shares(instance.capacity, instance.scale))
+            return alone, GandivaState(generator=state.generator)
+        rng = Mersenne.fromstate(state.generator)
+        row_of = {int(number): row for row, number in enumerate(instance.number)}
+        pairs = [pair for pair in state.pairs if self._stays(instance, perf, row_of, pair)]
+        paired = {number for pair in pairs for number in pair}
+        single = [number for number in sorted(row_of) if number not in paired]
+        for _ in range(len(instance)):
+            if len(single) < 2:
+                break
+            a, b = rng.sample(single, 2)
+            if instance.scale[row_of[a]] == instance.scale[row_of[b]]:
+                pairs.append((min(a, b), max(a, b)))
+                single.remove(a)
+                single.remove(b)
+        rows = np.array([[row_of[a], row_of[b]] for a, b in pairs], np.int64).reshape(-1, 2)
+        lonely = np.array([row_of[number] for number in single], np.int64)
+        scale = np.concatenate([instance.scale[lonely], instance.scale[rows[:, 0]]])
+        equal = equal_shares(instance.capacity, scale)
+        none[lonely] = equal[: len(lonely)]
+        shares = Shares(share=none, pairs=rows, pair_share=equal[len(lonely) :])
+        return shares, GandivaState(pairs=tuple(pairs), generator=rng.getstate())
+
+    def _stays(self, instance: Instance, perf: ThroughputModel, row_of: dict[int, int], pair: tuple[int, int]) -> bool:
+        if pair[0] not in row_of or pair[1] not in row_of:
+            return False
+        a, b = row_of[pair[0]], row_of[pair[1]]
+        kinds = np.array(instance.by_name(), np.int64)
+        together = perf.pair_rates(
+            instance.number[[a]][:, None], instance.number[[b]][:, None], kinds[None, :], instance.size[[a]][:, None]
+        )[0]
+        if (together <= 0).any():
+            return False
+        alone = instance.rate[[a, b]][:, kinds].T
+        return bool((together / alone).sum() >= 1.0)

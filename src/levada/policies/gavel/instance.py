@@ -1,0 +1,52 @@
+"""A snapshot as the numbers that share policies reckon with: rates, GPUs per job, GPUs per type, work left."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from levada.core.snapshot import Snapshot
+from levada.core.types import CPU_TYPE, WHOLE, Bools, Floats, Ints
+from levada.perf.model import ThroughputModel
+from levada.policies.assign import existing
+
+
+class Instance:
+    """One moment, as arrays over the jobs in view (rows) and the GPU types of the inventory (columns)."""
+
+    def __init__(self, snap: Snapshot, perf: ThroughputModel) -> None:
+        jobs = snap.jobs
+        self.snap = snap
+        self.perf = perf
+        self.number: Ints = jobs.number
+        #: Workers of each job: these policies take sizes as given.
+        self.size: Ints = jobs.desired
+        #: GPUs of each job (cores for a job without any).
+        self.scale: Floats = self.size * jobs.unit / WHOLE
+        self.weight: Floats = jobs.weight
+        self.entity: Ints = jobs.entity
+        self.submitted: Floats = jobs.submitted
+        self.elapsed: Floats = snap.now - jobs.submitted
+        self.steps_left: Floats = jobs.steps - jobs.steps_done
+        self.steps_done: Floats = jobs.steps_done
+        self.deadline: Floats = jobs.deadline
+        self.capacity: Floats = snap.capacity / WHOLE
+        # Cores are for jobs without a GPU, and may be without limit.
+        self.capacity[CPU_TYPE] = min(self.capacity[CPU_TYPE], self.scale[jobs.milli == 0].sum())
+        self.allowed: Bools = snap.allowed & existing(snap)
+        types = np.arange(len(snap.capacity))
+        rates = perf.rates(self.number[:, None], types[None, :], self.size[:, None])
+        #: Steps/s of the whole job; 0 = cannot run there.
+        self.rate: Floats = np.where(self.allowed, rates, 0.0)
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The GPU types' names, by column."""
+        return tuple(self.snap.inventory.types)
+
+    def by_name(self) -> list[int]:
+        """Columns of the types that have capacity, in the order of their names."""
+        names = self.names
+        return sorted((column for column in range(len(names)) if self.capacity[column] > 0), key=lambda c: names[c])
