@@ -168,6 +168,11 @@ def test_what_a_format_cannot_hold_is_told() -> None:
             WRITERS[format](Trace.of(arrival_s=[0.0]))
 
 
+def test_a_line_that_readers_would_skip_is_not_written() -> None:
+    with pytest.raises(BadInput, match="job 0: the line of a workload that begins with #"):
+        WRITERS["gavel"](Trace.of(arrival_s=[0.0], workload=["#toy"], steps=1.0))
+
+
 # ------------------------------------------------------------------------------------------------- other people's data
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from levada.errors import BadInput
 from levada.sim.traces import gavel, philly, pollux, slurm, table
-from levada.sim.traces.sheet import text_of
+from levada.sim.traces.sheet import rows_of, text_of
 from levada.sim.traces.trace import Trace
 
 #: How a trace is written, by format.
@@ -80,9 +80,9 @@ def write(trace: Trace, name: str | Path, format: str | None = None) -> None:
 
 
 def _parse_text(file: str, text: str) -> Trace:
-    first = next((line for line in text.split("\n") if line.strip()), "")
+    first = next((line for _, line in rows_of(text)), "")
     if not first:
-        raise BadInput.one(f"{file}: is empty")
+        raise BadInput.one(f"{file}: {'holds no jobs' if text.strip() else 'is empty'}")
     if "\t" in first:
         layout = gavel.detect(file, text)
         return gavel.parse(layout, file, text)

@@ -121,7 +121,7 @@ def parse(layout: Layout, file: str, text: str) -> Trace:
         arrival_s=floats("arrival_s", 0.0),
         workload=sheet.text("job_type"),
         scale=sheet.ints("scale_factor"),
-        steps=sheet.floats(steps) if layout is GAVEL_JOBS else sheet.ints(steps),
+        steps=sheet.floats(steps) if layout is GAVEL_JOBS else sheet.parsed(steps, _whole, np.nan, "a whole number"),
         duration_s=floats("duration_s", np.nan),
         weight=floats("weight", 1.0),
         # A negative one is none.
@@ -138,6 +138,9 @@ def render(layout: Layout, trace: Trace) -> str:
         unknown = np.isnan(getattr(trace, name)).nonzero()[0]
         if unknown.size:
             raise BadInput.one(f"job {unknown[0]} has no {name}, which a {layout.format} trace needs")
+    for place, name in enumerate(trace.workload):
+        if name.startswith("#"):
+            raise BadInput.one(f"job {place}: the line of a workload that begins with # would be skipped by readers")
     cells = {column: _cells(layout, trace, column) for column in layout.columns.values()}
     lines = ["\t".join(row) for row in zip(*cells.values(), strict=True)]
     if layout.header:
@@ -180,6 +183,14 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _whole(cell: str) -> float:
+    value = float(cell)
+    if not value.is_integer():
+        raise ValueError
+    int(cell)  # neither 1e3 nor 1.0, which Gavel would not read
+    return value
 
 
 def _flag(cell: str) -> str:

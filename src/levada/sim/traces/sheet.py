@@ -143,6 +143,8 @@ def sheet_of(file: str, text: str, delimiter: str = ",", *, quotes: bool = True)
             if sheet is not None:
                 sheet.add(reader.line_num, cells)
                 continue
+            if cells[0].startswith("#"):
+                continue
             names = [name.strip() for name in cells]
             twice = [name for place, name in enumerate(names) if name in names[:place]]
             if twice:

@@ -38,7 +38,8 @@ def parse_parquet(file: str, data: bytes) -> Trace:
     try:
         frame = polars.read_parquet(io.BytesIO(data))
         columns = [_cells(frame[name].to_list()) for name in frame.columns]
-    except polars.exceptions.PolarsError as error:
+    except (polars.exceptions.PolarsError, polars.exceptions.PanicException) as error:
+        # Damaged pages make polars panic, which is no Exception to Python.
         raise BadInput.one(f"{file}: not parquet: {str(error).splitlines()[0]}") from None
     sheet = Sheet(file, frame.columns)
     for row, cells in enumerate(zip(*columns, strict=True), 1):

@@ -202,7 +202,8 @@ def check(trace: Trace, limit: int) -> list[BadCell]:
         ("weight", ~((trace.weight > 0) & (trace.weight < inf)), "must be above 0"),
         ("slo", _outside(trace.slo, trace.slo > 0), "must be above 0"),
         ("deadline_s", _outside(trace.deadline_s, trace.deadline_s >= 0), "must be 0 or more"),
-        ("min_workers", (trace.min_workers < 1) | (trace.min_workers > scale), "must be from 1 to the job's scale"),
+        ("min_workers", (trace.min_workers < 1) & (scale >= 1), "must be at least 1"),
+        ("min_workers", (trace.min_workers > scale) & (scale >= 1), "must be at most the job's scale"),
         ("max_workers", trace.max_workers < scale, "must be at least the job's scale"),
         ("max_workers", trace.max_workers > LARGEST_SIZE, sizes),
     ]
