@@ -109,13 +109,13 @@ def test_every_fault_is_told(tmp_path, value, expected):
 
 
 KEYS = st.sampled_from(["v100", "null", "('A', 1)", "('A', 2)", "('B', 1)", "('A', 0)", "x", "('A', 99999999999999)"])
-VALUES = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-1, 3), st.floats(), st.text(max_size=3)),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=4)),
-)
+CELLS = st.one_of(st.none(), st.just(True), st.floats(), st.lists(st.floats(), max_size=3), st.just({}), st.just("x"))
+TABLES = CELLS
+for _ in range(3):
+    TABLES = st.one_of(CELLS, st.dictionaries(KEYS, TABLES, max_size=3))
 
 
-@given(st.one_of(st.dictionaries(KEYS, st.dictionaries(KEYS, st.dictionaries(KEYS, VALUES))), VALUES))
+@given(TABLES)
 def test_any_json_is_a_table_or_has_faults(tmp_path_factory, value):
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_text(json.dumps(value), encoding="utf-8")

@@ -18,9 +18,10 @@ observations, and chance as a generator. It imports numpy, msgspec and the stand
 from levada.perf.completion import Completed, completed, measured
 from levada.perf.curve import Curves, fit, isotonic
 from levada.perf.estimator import Estimator, EstimatorState
+from levada.perf.growing import NameList
 from levada.perf.model import Bools, Floats, Ints, ThroughputModel, remaining_s, speedups
 from levada.perf.online import Online
-from levada.perf.profiles import NameList, ProfileModel, Profiles
+from levada.perf.profiles import ProfileModel, Profiles
 from levada.perf.samples import Observations
 from levada.perf.table import JobSpeed, PairSpeed, TableModel
 from levada.perf.tuning import RestartKind, Tuning

@@ -24,8 +24,9 @@ import msgspec
 import numpy as np
 
 from levada.perf.factors import complete, complete_sums
+from levada.perf.growing import NameList
 from levada.perf.model import Bools, Floats, Ints
-from levada.perf.profiles import NameList, ProfileModel, Profiles
+from levada.perf.profiles import ProfileModel, Profiles
 
 #: Rates alone have few columns, so that factors must explain much before they are believed.
 _ALONE_RIDGE = 0.1

@@ -8,7 +8,9 @@ import numpy as np
 from levada.perf.model import Ints
 
 
-class _Named(Protocol):
+class NameList(Protocol):
+    """Names by number, like `core.names.Names` or a tuple. It may grow; a name keeps its number."""
+
     def __len__(self) -> int: ...
 
     def __getitem__(self, number: int, /) -> str: ...
@@ -48,8 +50,10 @@ class Growing:
         numbers = np.asarray(numbers)
         self._rows[numbers[(numbers >= 0) & (numbers < len(self._rows) - 1)] + 1] = self._otherwise
 
-    def learn(self, names: _Named, known: Sequence[str]) -> None:
-        """Looks the names from `length` on up among the *known* ones."""
+    def follow(self, names: NameList, known: Sequence[str]) -> None:
+        """Looks up the names that are new since the last time among the *known* ones."""
+        if len(names) <= self.length:
+            return
         row_of = {name: row for row, name in enumerate(known)}
         fresh = np.arange(self.length, len(names))
         self.put(fresh, np.array([row_of.get(names[number], self._otherwise) for number in fresh.tolist()], np.int64))

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from levada.perf.estimator import Estimator
+from levada.perf.growing import NameList
 from levada.perf.model import Bools, Floats, Ints, ThroughputModel, gpu_fraction
-from levada.perf.profiles import NameList
 from levada.perf.samples import Observations
 from levada.perf.tuning import RestartKind, Tuning
 

@@ -14,21 +14,11 @@ into an array:
 - **pairs**: as rates alone, at each measured pair; a pair that was measured nowhere on a type is 0.
 """
 
-from typing import Protocol
-
 import msgspec
 import numpy as np
 
-from levada.perf.growing import Growing
+from levada.perf.growing import Growing, NameList
 from levada.perf.model import Bools, Floats, Ints, gpu_fraction
-
-
-class NameList(Protocol):
-    """Names by number, like `core.names.Names` or a tuple. It may grow; a name keeps its number."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, number: int, /) -> str: ...
 
 
 class Profiles(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -132,8 +122,7 @@ class ProfileModel:
 
     def bind(self, jobs: Ints, workloads: Ints) -> None:
         """From now on each job runs at its workload's speed. Binding again changes the workload."""
-        if len(self._workloads) > self._row_of_workload.length:
-            self._row_of_workload.learn(self._workloads, self.profiles.workloads)
+        self._row_of_workload.follow(self._workloads, self.profiles.workloads)
         self._row_of_job.put(jobs, self._row_of_workload.find(workloads))
 
     def unbind(self, jobs: Ints) -> None:
@@ -142,11 +131,10 @@ class ProfileModel:
 
     def copy(self) -> "ProfileModel":
         """A model that answers the same and whose jobs are its own."""
+        self._row_of_workload.follow(self._workloads, self.profiles.workloads)
+        self._column_of_type.follow(self._types, self.profiles.types)
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        if len(self._workloads) > self._row_of_workload.length:
-            self._row_of_workload.learn(self._workloads, self.profiles.workloads)
-        self._follow_types()
         twin._row_of_workload = self._row_of_workload.copy()
         twin._column_of_type = self._column_of_type.copy()
         twin._row_of_job = self._row_of_job.copy()
@@ -205,12 +193,8 @@ class ProfileModel:
         return np.minimum(np.maximum(sizes, 0), self._width - 1)
 
     def _column(self, gpu_types: Ints) -> Ints:
-        self._follow_types()
+        self._column_of_type.follow(self._types, self.profiles.types)
         return self._column_of_type.find(gpu_types) * self._width
-
-    def _follow_types(self) -> None:
-        if len(self._types) > self._column_of_type.length:
-            self._column_of_type.learn(self._types, self.profiles.types)
 
 
 def dense(values: Floats, sizes: tuple[int, ...]) -> Floats:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from levada.errors import BadInput, Fault
-from levada.jobfile.text import parse_json
 from levada.perf import Profiles
 from levada.sim.measurements import MOST_WORKERS, Measurements, rate_fault
 from levada.sim.rows import raise_faults, read_text
@@ -38,6 +37,8 @@ def read_gavel(path: str | Path) -> Profiles:
 
     Types named `*_unconsolidated` are the same types with workers spread over nodes; their pairs are not used.
     """
+    from levada.jobfile.text import parse_json  # brings pydantic and YAML, which other tables do without
+
     place = Path(path)
     text = read_text(place)
     try:
