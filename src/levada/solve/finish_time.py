@@ -123,7 +123,7 @@ def affordable(given: Speeds, duties: Duties, prices: Floats, ratio: float) -> f
     money = float(prices @ given.capacity)
     for _ in range(_MOST):
         need = duties.need(ratio)
-        piece = np.minimum((need[:, None] >= corner[:, 1:]).sum(axis=1), slope.shape[1] - 1)
+        piece = np.minimum((need[:, None] > corner[:, 1:]).sum(axis=1), slope.shape[1] - 1)
         rise = slope[here, piece]
         price_now = float((cost[here, piece] + rise * (need - corner[here, piece])).sum())
         fall = float(rise @ duties.fall(ratio))
@@ -151,8 +151,10 @@ def cheapest(rate: Floats, cost: Floats) -> tuple[Floats, Floats]:
     for low in range(types + 1):
         for high in range(low + 1, types + 1):
             span = speed[:, high] - speed[:, low]
-            for middle in range(low, high):
-                part = np.where(span > 0, (speed[:, middle] - speed[:, low]) / np.where(span > 0, span, 1.0), 1.0)
-                mixed = price_of[:, low] * (1 - part) + price_of[:, high] * part
+            apart = span > 0
+            cheaper = np.minimum(price_of[:, low], price_of[:, high])
+            for middle in range(low, high + 1):
+                part = (speed[:, middle] - speed[:, low]) / np.where(apart, span, 1.0)
+                mixed = np.where(apart, price_of[:, low] * (1 - part) + price_of[:, high] * part, cheaper)
                 least[:, middle] = np.minimum(least[:, middle], mixed)
     return speed, least

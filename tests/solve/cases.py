@@ -1,0 +1,99 @@
+"""The golden allocations of Gavel's own policies, as problems."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from levada.core.types import Floats, Ints
+from levada.solve.problem import Problem, Solution, problem
+from levada.solve.safe import broken
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "gavel_allocations.json").read_text())
+
+
+class Case(NamedTuple):
+    """One instance: what its policies see."""
+
+    name: str
+    rate: Floats
+    agnostic: Floats  #: the rates of the fastest type everywhere
+    scale: Floats
+    weight: Floats
+    capacity: Floats
+    cost: Floats
+    steps: Floats
+    elapsed: Floats
+    need: Floats  #: steps per second to meet the deadline, 0 = none
+    types: tuple[str, ...]
+    kinds: tuple[str, ...]  #: the names of the jobs' models
+
+    def problem(self, rate: Floats | None = None) -> Problem:
+        """The problem with these rates, or the case's own."""
+        rate = self.rate if rate is None else rate
+        return problem(rate, self.capacity, scale=self.scale, weight=self.weight)
+
+    def ideal(self, rate: Floats, so_far: Any = 0.0) -> Floats:
+        """The time from coming to end on an equal part of the cluster, of which some has passed already."""
+        share = self.capacity / (len(rate) * self.scale[:, None])
+        share /= np.maximum(share.sum(axis=1), 1.0)[:, None]
+        return np.asarray(so_far) + self.steps / (rate * share).sum(axis=1)
+
+
+def case(data: dict[str, Any]) -> Case:
+    types, jobs = data["worker_types"], data["jobs"]
+    rate = np.array(data["throughputs"], float)
+    left = [job["SLO_seconds_remaining"] for job in jobs]
+    steps = np.array([job["num_steps_remaining"] for job in jobs], float)
+    return Case(
+        data["id"],
+        rate,
+        np.repeat(rate[:, [types.index("v100")]], len(types), axis=1),
+        np.array([job["scale_factor"] for job in jobs], float),
+        np.array([job["priority_weight"] for job in jobs], float),
+        np.array([data["cluster_spec"].get(name, 0) for name in types], float),
+        np.array([data["instance_costs"][name] for name in types], float),
+        steps,
+        np.array([job["time_since_start"] for job in jobs], float),
+        steps / np.array([np.inf if seconds is None else seconds for seconds in left], float),
+        tuple(types),
+        tuple(job["job_type"] for job in jobs),
+    )
+
+
+def pairs_of(rows: list[dict[str, Any]]) -> tuple[Ints, Floats]:
+    """Pairs and what each of the two reaches."""
+    return np.array([row["pair"] for row in rows]), np.array([row["throughput_by_worker_type"] for row in rows], float)
+
+
+def pairs_from_table(given: Case) -> tuple[Ints, Floats]:
+    """All pairs of equal scale, with rates from the table that the data was made with."""
+    folder = os.environ.get("LEVADA_PEER_DATA")
+    if folder is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("LEVADA_PEER_DATA is not set")
+        pytest.skip("LEVADA_PEER_DATA is not set: the rates of pairs are in its gavel/simulation_throughputs.json")
+    table = _table(folder)
+    keys = [str((kind, int(scale))) for kind, scale in zip(given.kinds, given.scale, strict=True)]
+    twos = [(a, b) for b in range(len(keys)) for a in range(b) if given.scale[a] == given.scale[b]]
+    rates = [[table[name][keys[a]][keys[b]] for name in given.types] for a, b in twos]
+    return np.array(twos), np.array(rates, float)
+
+
+@cache
+def _table(folder: str) -> dict[str, Any]:
+    table: dict[str, Any] = json.loads((Path(folder) / "gavel" / "simulation_throughputs.json").read_text())
+    return table
+
+
+def check(problem: Problem, solution: Solution) -> Solution:
+    """The solution, which must be sound and found without an alarm."""
+    assert solution.alarm == ""
+    assert broken(problem, solution) == ""
+    return solution
