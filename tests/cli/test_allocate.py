@@ -363,7 +363,29 @@ def with_job(**fields: Any) -> dict[str, Any]:
         ({**SMALL, "jobs": "A"}, "jobs: must be a list"),
         ({**SMALL, "cluster": {"gpus": {"v100": -1}}}, "cluster.gpus.v100: must be at least 0"),
         ({**SMALL, "cluster": {"gpus": {"v100": 10**18}}}, "cluster.gpus.v100: must be at most 1000000000"),
-        ({**SMALL, "cluster": {"gpus": {"v100": 10**8}}}, "cluster: has more than 1000000 GPUs"),
+        ({**SMALL, "cluster": {"gpus": {"v100": 10**8}}}, "cluster: has more than 100000 GPUs"),
+        (with_job(running={"v10": 1}), "jobs[0].running.v10: the cluster has none of this type; did you mean v100?"),
+        (with_job(running={"v100": 1}, gpu_types=["k80"]), "jobs[0].running.v100: is not among its gpu_types (k80)"),
+        (
+            with_job(running={"v100": 1}, throughput={"v100": 0}),
+            "jobs[0].running.v100: its throughput there is 0: it cannot run there",
+        ),
+        (
+            {**with_job(queue="prd"), "queues": {"prod": {}}},
+            "jobs[0].queue: 'prd' is not among queues; did you mean prod?",
+        ),
+        (
+            {**SMALL, "queues": {"prod": {}, "lab": {"parent": "prd"}}},
+            "queues.lab.parent: 'prd' is not among queues; did you mean prod?",
+        ),
+        (
+            {**SMALL, "policy": "tiresias", "options": {"queue_limt": 1}},
+            "options.queue_limt: unknown option; did you mean queue_limit?",
+        ),
+        (
+            {"policy": "dragon", "mode": "nvidia", "now": 0, "nodes": [], "options": {"idle": 1}},
+            "options.idle: unknown option; did you mean idle_s?",
+        ),
         ({**SMALL, "polcy": "fifo"}, "polcy: unknown field; did you mean policy?"),
         ({**SMALL, "policy": "elastic-fif"}, "unknown policy 'elastic-fif'; did you mean elastic-fifo?"),
         ({**SMALL, "policy": None}, "policy: is required"),
@@ -382,6 +404,13 @@ def test_one_line_for_a_fault(levada: Levada, case: dict[str, Any], line: str) -
     assert levada.faults(case, "-o", "json") == [line]
 
 
+def test_type_that_may_have_been_meant(levada: Levada) -> None:
+    said = levada.answer(with_job(gpu_types=["v10O"]))["reasons"]["A"]
+    assert said == {"code": "unknown-type", "text": "None of the GPU types it allows exists in this cluster; did you mean v100?"}  # fmt: skip
+    said = levada.answer(with_job(gpu_types=["tpu"]))["reasons"]["A"]
+    assert said["text"] == "None of the GPU types it allows exists in this cluster; it has v100."
+
+
 def test_all_faults_at_once(levada: Levada) -> None:
     jobs = [{"id": "A", "min": 0}, {"id": "B", "weight": -1, "mxa": 2}, {"id": "C"}]
     assert levada.faults({**SMALL, "jobs": jobs}) == [
@@ -394,6 +423,50 @@ def test_all_faults_at_once(levada: Levada) -> None:
         "jobs[0].remaining_s: elastic-srjf needs it",
         "jobs[2].remaining_s: elastic-srjf needs it",
     ]
+
+
+def many(count: int, **fields: Any) -> list[dict[str, Any]]:
+    return [{"id": f"j{i}", **fields} for i in range(count)]
+
+
+CURVE_OF_TWO = {"1": 1, "9": 5}
+
+
+@pytest.mark.parametrize(
+    ("case", "line"),
+    [
+        ({"cluster": {"gpus": {"v100": 10**6}}}, "cluster: has more than 100000 GPUs"),
+        ({"cluster": {"gpus": {f"t{i}": 1 for i in range(300)}}}, "has more than 256 GPU types"),
+        ({"jobs": [{"id": f"j{i}", "gpu_types": [f"t{i}"]} for i in range(300)]}, "has more than 256 GPU types"),
+        ({"jobs": [{"id": f"j{i}", "throughput": {f"t{i}": 1}} for i in range(300)]}, "has more than 256 GPU types"),
+        ({"queues": {f"q{i}": {} for i in range(10_000)}}, "queues: has more than 1000 queues"),
+        ({"queues": {f"q{i}": {"parent": f"q{i - 1}"} if i else {} for i in range(200)}}, "queues: has more than 100 queues above one another"),
+        ({"jobs": many(1, max=10**6, gpus_per_worker=0)}, "jobs: could have more than 250000 workers together; lower max"),
+        ({"cluster": {"gpus": {"v100": 1000}}, "jobs": many(1, max=10**6, gpus_per_worker=0.001)}, "jobs: could have more than 250000 workers together; lower max"),
+        ({"policy": "elastic-tiresias", "cluster": {"gpus": {"v100": 10**5}}, "jobs": many(3001, max=10**5, speedup=CURVE_OF_TWO)},
+         "jobs: elastic-tiresias compares jobs worker by worker, and these are too many; lower max"),
+        ({"policy": "dragon", "cluster": {"gpus": {"v100": 9000}}}, "cluster.gpus.v100: dragon decides by node; give nodes of at most 8192 GPUs"),
+        ({"policy": "dragon", "cluster": {"nodes": [{"name": "n", "gpus": {"v100": 9000}}]}}, "cluster.nodes[0].gpus: dragon decides by node; give nodes of at most 8192 GPUs"),
+    ],
+)  # fmt: skip
+def test_sizes_beyond_all_reason(levada: Levada, case: dict[str, Any], line: str) -> None:
+    assert levada.faults({**SMALL, **case}) == [line]
+
+
+def test_dragon_cases_beyond_all_reason(levada: Levada) -> None:
+    node = {"cpu": 10**6, "mem": 10**6, "gpus": 4096, "gpu_mem_mib": 10_000}
+    job = {"max": 4096, "worker": {"replicas": 4096, "gpu_request": "0.001", "gpu_mem": "1"}}
+    case = {"policy": "dragon", "mode": "kubeshare", "now": 0, "nodes": [{"name": "n", **node}], "pending": [{"name": f"p{i}", **job} for i in range(200)]}  # fmt: skip
+    assert levada.faults(case) == ["nodes: have room for more than 500000 parts of a GPU; ask for larger ones"]
+    nodes = [{"name": f"n{i}", **node} for i in range(30)]
+    assert "nodes: have more than 100000 GPUs" in levada.faults({**case, "nodes": nodes})
+
+
+@pytest.mark.parametrize("policy", ["ffdl", "afs-l", "elastic-tiresias"])
+def test_a_large_cluster_is_answered(levada: Levada, policy: str) -> None:
+    job = {"max": 10**6, "remaining_s": 10, "speedup": {"1": 1, "1000000": 900_000}}
+    case = {"policy": policy, "cluster": {"gpus": {"v100": 20_000}}, "jobs": many(3, **job)}
+    assert sum(given["v100"] for given in levada.answer(case)["allocations"].values() if given) == 20_000
 
 
 @pytest.mark.parametrize("options", [{"nonsense": 1}, {"compaction_threshold": "many"}, {"queue_limit": -1}])

@@ -7,11 +7,13 @@ text. Keys that nobody knows are ignored.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from levada.cases.limits import MOST_GPUS
 from levada.core.types import WHOLE
 from levada.errors import BadInput, Fault
 from levada.jobfile.faults import faults_of
@@ -20,7 +22,8 @@ from levada.jobfile.fields import Count, Finite, NotNegative, Text
 _OVER = ("Succeeded", "Failed")
 #: 1/1000ths; a decimal beyond it is nonsense, and costly to compute with.
 _MOST_MILLI = 10**9
-
+#: Parts of a GPU that fit into all nodes: each one is placed by itself.
+_MOST_PARTS = 500_000
 
 #: Devices of a node or pod, and processes of a group: far more than anybody has, few enough to count one by one.
 Some = Annotated[int, Field(ge=0, le=4096)]
@@ -146,11 +149,26 @@ def check(raw: dict[str, Any]) -> DragonCase:
     jobs = [*(job.name for job in case.running), *(job.name for job in case.pending)]
     faults += _repeated(jobs, "running[{}].name", len(case.running), "pending[{}].name")
     faults += _repeated([pod.name for pod in case.priority_pods], "priority_pods[{}].name", len(case.priority_pods))
-    if sum(node.gpus for node in case.nodes) > 1_000_000:
-        faults.append(Fault("nodes", "have more than 1000000 GPUs"))
+    gpus = sum(node.gpus for node in case.nodes)
+    if gpus > MOST_GPUS:
+        faults.append(Fault("nodes", f"have more than {MOST_GPUS} GPUs"))
+    if _parts(case, gpus) > _MOST_PARTS:
+        faults.append(Fault("nodes", f"have room for more than {_MOST_PARTS} parts of a GPU; ask for larger ones"))
     if faults:
         raise BadInput(faults)
     return case
+
+
+def _parts(case: DragonCase, gpus: int) -> int:
+    """How many parts of a GPU could be handed out one by one."""
+    jobs: list[Running | Pending] = [*case.running, *case.pending]
+    shares = []
+    for job in jobs:
+        with suppress(Unreadable):
+            shares.append(_milli(job.worker.gpu_request))
+    asked = sum(max(job.max or 0, job.worker.replicas) for job in jobs)
+    smallest = min((milli for milli in shares if milli), default=WHOLE)
+    return min(asked, gpus * WHOLE // smallest) if case.mode == "kubeshare" else 0
 
 
 def _repeated(names: list[str], path: str, first: int, beyond: str = "") -> list[Fault]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from levada.cases.limits import size_faults
 from levada.core import job as core_job
 from levada.core import queue as core_queue
 from levada.core.batch import JobBatch
@@ -19,14 +20,12 @@ from levada.core.queue import Queue
 from levada.core.reasons import Code
 from levada.core.types import CPU_TYPE_NAME, Ints
 from levada.core.world import World
-from levada.errors import BadInput, Fault
+from levada.errors import BadInput, Fault, did_you_mean
 from levada.placement.placer import Packer
 
 if TYPE_CHECKING:
     from levada.cli.casefile import Case, CaseCluster, CaseJob
 
-#: A device is an object; more of them would only fill the memory.
-MOST_GPUS = 1_000_000
 #: Of all jobs together, in 1/1000ths: sums over jobs must stay well inside 64 bits.
 MOST_ASKED = 10**15
 
@@ -44,6 +43,8 @@ class Scene(NamedTuple):
 
 def faults_of(case: Case) -> list[Fault]:
     """What is wrong with *case*, beyond what its model checks."""
+    if too_large := size_faults(case):
+        return too_large
     return [
         *_cluster_faults(case.cluster),
         *_job_faults(case),
@@ -174,14 +175,11 @@ def _cluster_faults(cluster: CaseCluster) -> list[Fault]:
         by_path = {"cluster.gpus": cluster.gpus or {}}
     else:
         by_path = {f"cluster.nodes[{i}].gpus": node.gpus for i, node in enumerate(cluster.nodes)}
-    faults = [Fault(f"{path}.{CPU_TYPE_NAME}", _NOT_A_GPU) for path, gpus in by_path.items() if CPU_TYPE_NAME in gpus]
-    if sum(sum(gpus.values()) for gpus in by_path.values()) > MOST_GPUS:
-        faults.append(Fault("cluster", f"has more than {MOST_GPUS} GPUs"))
-    return faults
+    return [Fault(f"{path}.{CPU_TYPE_NAME}", _NOT_A_GPU) for path, gpus in by_path.items() if CPU_TYPE_NAME in gpus]
 
 
 def _job_faults(case: Case) -> list[Fault]:
-    jobs, faults = _jobs(case), []
+    jobs, faults, types = _jobs(case), [], gpu_types(case.cluster)
     for i, (job, written) in enumerate(zip(jobs, case.jobs, strict=True)):
         faults += [Fault(f"jobs[{i}].{_FIELDS.get(field, field)}", text) for field, text in core_job.faults_of(job)]
         if job.milli > 0 and CPU_TYPE_NAME in job.gpu_types:
@@ -191,10 +189,27 @@ def _job_faults(case: Case) -> list[Fault]:
             faults.append(Fault(f"jobs[{i}].running.{name}", "must be a size that the job allows"))
         if workers and (name == CPU_TYPE_NAME) != (job.milli == 0):
             faults.append(Fault(f"jobs[{i}].running.{name}", f"{_NOT_A_GPU}, and only of those"))
+        elif workers and job.milli and (text := _cannot_run(written, name, types)):
+            faults.append(Fault(f"jobs[{i}].running.{name}", text))
         faults += _speedup_faults(written.speedup or {}, f"jobs[{i}].speedup")
     if sum(job.max * max(job.milli, job.cpu, job.memory, job.gpu_memory) for job in jobs) > MOST_ASKED:
         faults.append(Fault("jobs", "ask for more together than can be counted"))
     return faults
+
+
+def gpu_types(cluster: CaseCluster) -> list[str]:
+    """The types that the cluster has."""
+    named = [cluster.gpus or {}, *(node.gpus for node in cluster.nodes or ())]
+    return list(dict.fromkeys(name for gpus in named for name, count in gpus.items() if count))
+
+
+def _cannot_run(job: CaseJob, name: str, types: list[str]) -> str:
+    """Why a job cannot be running on the type *name*; empty where it can."""
+    if name not in types:
+        return "the cluster has none of this type" + did_you_mean(name, types)
+    if job.gpu_types and name not in job.gpu_types:
+        return f"is not among its gpu_types ({', '.join(job.gpu_types)})"
+    return "its throughput there is 0: it cannot run there" if (job.throughput or {}).get(name) == 0 else ""
 
 
 def _speedup_faults(speedup: Mapping[str, float], path: str) -> list[Fault]:

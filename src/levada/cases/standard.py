@@ -12,13 +12,14 @@ import numpy as np
 
 from levada.cases import state as policy_state
 from levada.cases.checked import Checked
-from levada.cases.scene import Scene, build, faults_of
+from levada.cases.limits import policy_faults
+from levada.cases.scene import Scene, build, faults_of, gpu_types
 from levada.core.decision import Decision
 from levada.core.jobtable import NOT_ALLOWED
 from levada.core.reasons import Code, Reason, reason
 from levada.core.snapshot import Snapshot
 from levada.core.types import CPU_TYPE
-from levada.errors import BadInput, Fault
+from levada.errors import BadInput, Fault, did_you_mean
 from levada.perf.table import JobSpeed, PairSpeed, TableModel
 from levada.policies.protocol import AnyPolicy, Needs
 from levada.policies.queued import queued
@@ -30,13 +31,14 @@ if TYPE_CHECKING:
 
 def answer(case: Case, policy: AnyPolicy, seed: int = 0) -> dict[str, Any]:
     """What *policy* gives to every job of *case*, in the order of the case; raises BadInput with all faults."""
-    if faults := [*faults_of(case), *_missing(case, policy)]:
+    if faults := [*faults_of(case), *policy_faults(case, policy), *_missing(case, policy)]:
         raise BadInput(faults)
     saved = policy_state.read(case.state)
     scene = build(case, saved.jobs, saved.next)
     perf = _speeds(case, scene, policy.needs)
     # A job that this cluster could never hold is not in the policy's view, so it stands in nobody's way.
     refused = _infeasible(scene)
+    _suggest_types(case, scene, refused)
     order = scene.world.table.order
     snap = scene.world.snapshot(case.now, order[[int(slot) not in refused for slot in order]])
     checked = Checked(policy, scene.world, goes_on=saved.policy is not None)
@@ -116,6 +118,16 @@ def _infeasible(scene: Scene) -> dict[int, Reason]:
         int(slot): reason(Code.TOO_LARGE, int(n)) for slot, n in zip(slots[too_large], most[too_large], strict=True)
     }
     return refused
+
+
+def _suggest_types(case: Case, scene: Scene, refused: dict[int, Reason]) -> None:
+    """Adds to the reason of jobs whose types do not exist those that may have been meant."""
+    types = gpu_types(case.cluster)
+    for slot, job in zip(scene.slots.tolist(), case.jobs, strict=True):
+        if slot in refused and job.gpu_types and not set(types) & set(job.gpu_types):
+            why = refused[slot]
+            text = why.text.rstrip(".") + did_you_mean(job.gpu_types[0], types, f"it has {', '.join(types) or 'none'}.")
+            refused[slot] = Reason(code=why.code, text=text)
 
 
 def _as_json(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from levada.errors import BadInput, Fault
+from levada.errors import BadInput, Fault, did_you_mean
 from levada.jobfile.faults import fault, faults_of, unknown_field
 from levada.jobfile.fields import (
     Cpu,
@@ -187,7 +188,8 @@ def parse(text: str) -> dict[str, Any]:
 
 def check(raw: dict[str, Any]) -> Case:
     """The case that *raw* describes; raises BadInput with all faults."""
-    misspelt = [Fault(str(key), text) for key in raw if (text := _misspelt(key))]
+    # Whoever has hundreds of notes beside the case has not misspelt one of its fields.
+    misspelt = [Fault(str(key), text) for key in list(raw)[:200] if (text := _misspelt(key))]
     try:
         case = Case.model_validate(raw)
     except ValidationError as error:
@@ -217,14 +219,14 @@ def _job_faults(case: Case) -> list[Fault]:
     faults = _repeated(ids, "jobs[{}].id")
     for i, job in enumerate(case.jobs):
         if case.entities and job.entity is not None and job.entity not in case.entities:
-            faults.append(Fault(f"jobs[{i}].entity", f"{job.entity!r} is not among entities"))
-        if case.queues and job.queue not in (*case.queues, CaseJob.model_fields["queue"].default):
-            faults.append(Fault(f"jobs[{i}].queue", f"{job.queue!r} is not among queues"))
+            faults.append(Fault(f"jobs[{i}].entity", _not_among(job.entity, "entities", case.entities)))
+        if case.queues and job.queue not in case.queues and job.queue != CaseJob.model_fields["queue"].default:
+            faults.append(Fault(f"jobs[{i}].queue", _not_among(job.queue, "queues", case.queues)))
     for i, pair in enumerate(case.pairs):
         if pair.jobs[0] == pair.jobs[1]:
             faults.append(Fault(f"pairs[{i}].jobs", "must be two different jobs"))
         faults += [
-            Fault(f"pairs[{i}].jobs[{k}]", f"{job!r} is not among jobs")
+            Fault(f"pairs[{i}].jobs[{k}]", _not_among(job, "jobs", ids))
             for k, job in enumerate(pair.jobs)
             if job not in known
         ]
@@ -233,17 +235,25 @@ def _job_faults(case: Case) -> list[Fault]:
 
 def _queue_faults(case: Case) -> list[Fault]:
     faults: list[Fault] = []
+    sound: set[str | None] = {None}  # queues from which the way up ends
     for name, queue in case.queues.items():
         if queue.parent is not None and queue.parent not in case.queues:
-            faults.append(Fault(f"queues.{name}.parent", f"{queue.parent!r} is not among queues"))
+            faults.append(Fault(f"queues.{name}.parent", _not_among(queue.parent, "queues", case.queues)))
             continue
-        above, parent = {name}, queue.parent
-        while parent in case.queues and parent not in above:
-            above.add(parent)
-            parent = case.queues[parent].parent
-        if parent == name:
+        above: dict[str, None] = {}
+        at: str | None = name
+        while at in case.queues and at not in sound and at not in above:
+            above[at] = None
+            at = case.queues[at].parent
+        if above and at == name:
             faults.append(Fault(f"queues.{name}.parent", "must not lead back to the queue itself"))
+        elif at not in above:
+            sound.update(above)
     return faults
+
+
+def _not_among(name: str, what: str, known: Iterable[str]) -> str:
+    return f"{name!r} is not among {what}" + did_you_mean(name, known)
 
 
 def _repeated(names: list[str], path: str) -> list[Fault]:

@@ -1,0 +1,102 @@
+"""How large a case may be: far beyond any real cluster, and small enough that every answer comes within a minute."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from levada.errors import Fault
+from levada.policies.protocol import AnyPolicy, Needs, decides_by_node
+
+if TYPE_CHECKING:
+    from levada.cli.casefile import Case
+
+MOST_JOBS = 100_000
+MOST_NODES = 100_000
+#: A device is an object; more of them would only fill the memory.
+MOST_GPUS = 100_000
+#: Every job has a preference for each type.
+MOST_TYPES = 256
+MOST_QUEUES = 1000
+#: Queues above one another.
+MOST_LEVELS = 100
+#: Workers that could be handed out, parts of a GPU and workers without one included.
+MOST_WORKERS = 250_000
+#: Jobs times workers, where each worker goes to the job that gains most by it.
+MOST_CONTESTS = 300_000_000
+#: GPUs of one node, for policies that look at each node.
+MOST_ON_A_NODE = 8192
+
+
+def size_faults(case: Case) -> list[Fault]:
+    """What of *case* is too large to go on; nothing costly may happen before this."""
+    counted = [
+        ("jobs", len(case.jobs), MOST_JOBS, "jobs"),
+        ("cluster.nodes", len(case.cluster.nodes or ()), MOST_NODES, "nodes"),
+        ("cluster", _gpus(case), MOST_GPUS, "GPUs"),
+        ("", len(set(_types(case))), MOST_TYPES, "GPU types"),
+        ("queues", len(case.queues), MOST_QUEUES, "queues"),
+        ("queues", _levels(case), MOST_LEVELS, "queues above one another"),
+    ]
+    faults = [Fault(path, f"has more than {most} {what}") for path, number, most, what in counted if number > most]
+    if not faults and _workers(case) > MOST_WORKERS:
+        faults.append(Fault("jobs", f"could have more than {MOST_WORKERS} workers together; lower max"))
+    return faults
+
+
+def policy_faults(case: Case, policy: AnyPolicy) -> list[Fault]:
+    """What of *case* is too large for this policy."""
+    faults = []
+    if Needs.RATE in policy.needs and len(case.jobs) * _workers(case) > MOST_CONTESTS:
+        faults.append(Fault("jobs", f"{policy.name} compares jobs worker by worker, and these are too many; lower max"))
+    if decides_by_node(policy):
+        nodes = [(f"cluster.gpus.{name}", count) for name, count in (case.cluster.gpus or {}).items()]
+        nodes += [
+            (f"cluster.nodes[{i}].gpus", sum(node.gpus.values())) for i, node in enumerate(case.cluster.nodes or ())
+        ]
+        text = f"{policy.name} decides by node; give nodes of at most {MOST_ON_A_NODE} GPUs"
+        faults += [Fault(path, text) for path, count in nodes if count > MOST_ON_A_NODE]
+    return faults
+
+
+def _gpus(case: Case) -> int:
+    return sum((case.cluster.gpus or {}).values()) + sum(sum(n.gpus.values()) for n in case.cluster.nodes or ())
+
+
+def _types(case: Case) -> Iterator[str]:
+    cluster = case.cluster
+    yield from cluster.gpus or ()
+    for node in cluster.nodes or ():
+        yield from node.gpus
+    for job in case.jobs:
+        yield from (*job.gpu_types, *(job.throughput or ()), *(job.running or ()))
+    for queue in case.queues.values():
+        yield from (*queue.guaranteed, *queue.limit)
+    for pair in case.pairs:
+        yield from pair.throughput
+
+
+def _levels(case: Case) -> int:
+    """How many queues stand above one another; of a circle, more than there may be."""
+    level: dict[str | None, int] = {None: 0}
+    for name in case.queues:
+        path: list[str] = []
+        at: str | None = name
+        while at in case.queues and at not in level and len(path) <= MOST_LEVELS:
+            path.append(at)
+            at = case.queues[at].parent
+        if at in path:
+            continue  # a circle, which has a fault of its own
+        for distance, queue in enumerate(reversed(path), start=1):
+            level[queue] = level.get(at, 0) + distance
+    return max(level.values())
+
+
+def _workers(case: Case) -> int:
+    """The most workers there could be: as many as jobs ask for, and of each size as many as GPUs hold."""
+    asked: Counter[float] = Counter()
+    for job in case.jobs:
+        asked[job.gpus_per_worker] += job.max
+    gpus = _gpus(case)
+    return sum(min(most, int(gpus / unit)) if unit else most for unit, most in asked.items())
