@@ -35,6 +35,8 @@ def parse(file: str, text: str) -> Trace:
 def parse_parquet(file: str, data: bytes) -> Trace:
     """The trace in a parquet file; raises BadInput with all faults. A row counts as a line, from 1."""
     polars = _polars()
+    if data[-4:] != b"PAR1" or len(data) < 12:
+        raise BadInput.one(f"{file}: is cut off: a parquet file ends as it begins")
     try:
         frame = polars.read_parquet(io.BytesIO(data))
         columns = [_cells(frame[name].to_list()) for name in frame.columns]
