@@ -828,6 +828,16 @@ def test_serving_takes_nothing_from_protected_jobs() -> None:
     assert not chaos.engine.state.reservations
 
 
+def test_serving_gets_cores_where_there_are_no_gpus() -> None:
+    chaos = Chaos(nodes=(Node(name="a", cpu=8000),))
+    chaos.submit(min=1, max=8, milli=0, cpu=1000)
+    chaos.calm()
+    chaos.foreign("web", cpu=3000, serving=True)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 5}
+    assert "web" in chaos.engine.state.reservations
+
+
 def test_serving_room_counts_cores_too() -> None:
     chaos = Chaos(nodes=(Node.of("a", {"v100": 2}, cpu=4000), Node.of("b", {"v100": 4}, cpu=16000)))
     chaos.foreign("web", milli=1000, cpu=8000, serving=True)

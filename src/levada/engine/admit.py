@@ -49,17 +49,16 @@ def judge_feasibility(state: State, slots: Ints) -> None:
     room = np.zeros((len(world.inventory.types), len(slots)), np.int64)
     columns = (table.milli, table.cpu, table.memory, table.gpu_memory)
     shapes = np.stack([c[slots] for c in (*columns, table.servers, table.server_cpu, table.server_memory)])
-    distinct, which = shapes, np.zeros(1, np.int64)
-    if len(slots) > 1:
-        distinct, which = np.unique(shapes, axis=1, return_inverse=True)
-        which = which.reshape(-1)
+    by_shape = np.lexsort(shapes)  # several times as fast as `np.unique` of columns
+    ordered = shapes[:, by_shape]
+    begins = np.append(0, (ordered[:, 1:] != ordered[:, :-1]).any(axis=0).nonzero()[0] + 1)
     present = _present_types(world)
-    for shape in range(distinct.shape[1]):
-        mine = (which == shape).nonzero()[0]
-        key = tuple(distinct[:, shape].tolist())
+    for mine in np.split(by_shape, begins[1:]):
+        shape = shapes[:, mine[0]]
+        key = tuple(shape.tolist())
         workers = state.most_workers.get(key)
         if workers is None or len(workers) != len(present):
-            workers = state.most_workers[key] = _most_workers(world, distinct[:, shape])
+            workers = state.most_workers[key] = _most_workers(world, shape)
         room[:, mine] = workers[:, None]
     allowed = table.preference[:, slots] != NOT_ALLOWED
     exists = (allowed & present[:, None]).any(axis=0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.places import free, put, whole_devices
-from levada.core.plane import DEVICE, INDEX, Plane
+from levada.core.plane import DEVICE, INDEX, SLOT, Plane
 from levada.core.types import Bools, Ints
 from levada.engine.state import State
-from levada.kernels.state import changes
+from levada.kernels.state import changes, fresh_rows
 
 
 def with_rows(state: State, slots: Ints) -> Ints:
@@ -22,6 +22,24 @@ def added_places(state: State, slot: int) -> Ints:
     wants, has = world.places(world.target, slot), world.places(world.held, slot)
     known = {tuple(row) for row in has.T.tolist()}
     return wants[:, [tuple(row) not in known for row in wants.T.tolist()]]
+
+
+def added_by(state: State, slots: Ints) -> Ints:
+    """Places that these jobs should have and do not hold, of all of them."""
+    world, chosen = state.world, state.flags(slots)
+    target, held = world.target, world.held
+    devices, _ = changes(target.owner, held.owner, chosen)
+    rows = target.rows[:, chosen[target.rows[SLOT]]]
+    return np.concatenate(
+        [whole_devices(world.inventory, target, devices), rows[:, fresh_rows(held.rows, rows)]], axis=1
+    )
+
+
+def held_by(state: State, slots: Ints) -> Ints:
+    """Places that these jobs hold, of all of them."""
+    world, held = state.world, state.world.held
+    whole = whole_devices(world.inventory, held, held.devices_of(slots))
+    return np.concatenate([whole, held.rows[:, state.flags(slots)[held.rows[SLOT]]]], axis=1)
 
 
 def differing(state: State, slots: Ints) -> Bools:

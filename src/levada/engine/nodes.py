@@ -30,11 +30,11 @@ def put(state: State, event: NodesAdded | NodesChanged) -> None:
         if len({device.id for device in machine.devices}) < len(machine.devices):
             raise ValueError(f"{machine.name} has two devices of one id")
     healthy = {(node.name, device.id, device.type) for node in event.nodes for device in node.devices if device.healthy}
-    replaced = {node.name for node in event.nodes}
     broken = np.zeros(len(inventory.node_of), bool)
-    for device, (node, name) in enumerate(inventory.device_keys()):
-        key = (inventory.nodes[node], name, inventory.types[int(inventory.type_of[device])])
-        broken[device] = key[0] in replaced and key not in healthy
+    for node in event.nodes:
+        for device in inventory.devices_of(inventory.nodes.find(node.name)):
+            key = (node.name, inventory.device_id(int(device)), inventory.types[int(inventory.type_of[device])])
+            broken[device] = key not in healthy
     _lose(state, broken, np.zeros(len(inventory.nodes), bool))
     withdraw_from(state, broken)
     _renumber(state, state.world.put_nodes(event.nodes))

@@ -10,12 +10,14 @@ import numpy as np
 
 from levada.core.cluster import Foreign
 from levada.core.decision import Reservation
-from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SHARED
-from levada.core.types import WHOLE, Bools, Ints
+from levada.core.inventory import UNLIMITED
+from levada.core.plane import DEVICE, FREE, INDEX, MILLI, SHARED, SLOT
+from levada.core.types import WHOLE, Bools, Ints, distinct
 from levada.engine.foreign import reserve
 from levada.engine.holdings import drop_workers
 from levada.engine.operations import plan_operations
 from levada.engine.state import State
+from levada.engine.surplus import Surplus
 
 
 def make_room(state: State) -> None:
@@ -23,13 +25,19 @@ def make_room(state: State) -> None:
     waiting = [pod for pod in state.world.foreign.values() if pod.serving and pod.node is None]
     waiting.sort(key=lambda pod: (-pod.priority, pod.created, pod.id))
     expires = state.now + state.options.reservation_s
+    surplus: Surplus | None = None
     for pod in waiting:
         kept = state.reservations.get(pod.id)
         if kept is not None and state.world.inventory.usable_nodes[kept.node]:
             reserve(state, (_until(kept, expires),))
             continue
         state.reservations.pop(pod.id, None)
-        found = _free_room(state, pod) or _room_by_shrinking(state, pod)
+        found = _free_room(state, pod)
+        if found is None:
+            surplus = surplus or Surplus(state)
+            found = _room_by_shrinking(state, pod, surplus)
+            if found is not None:
+                surplus = None  # somebody has less to spare now
         if found is not None:
             reserve(state, (_until(found, expires),))
 
@@ -59,9 +67,9 @@ def _free_room(state: State, pod: Foreign) -> Reservation | None:
         node = _first(fits, cpu_left)
         return _kept(pod, node, ()) if node >= 0 else None
     free = _of_type(state, pod) & (inventory.foreign + inventory.reserved == 0) & (world.target.owner == FREE)
-    if pod.milli % WHOLE == 0:
+    if pod.milli >= WHOLE:
         count = np.bincount(inventory.node_of[free], minlength=len(inventory.nodes))
-        need = pod.milli // WHOLE
+        need = _whole_devices(pod)
         node = _first(fits & (count >= need), count)
         if node < 0:
             return None
@@ -79,64 +87,42 @@ def _free_room(state: State, pod: Foreign) -> Reservation | None:
     return _kept(pod, int(inventory.node_of[device]), ((device, pod.milli, pod.gpu_memory),))
 
 
-def _room_by_shrinking(state: State, pod: Foreign) -> Reservation | None:
+def _room_by_shrinking(state: State, pod: Foreign, surplus: Surplus) -> Reservation | None:
     """Room on the node where fewest workers have to go: whole GPUs and cores of jobs above their minimum."""
     world, inventory = state.world, state.world.inventory
-    if 0 < pod.milli < WHOLE:
-        pod_devices = 1
-    else:
-        pod_devices = pod.milli // WHOLE
-    best: tuple[int, int, list[tuple[int, int]], list[int]] | None = None
+    in_part = 0 < pod.milli < WHOLE
+    open_devices = _of_type(state, pod) & (inventory.foreign + inventory.reserved == 0)
+    if in_part:
+        open_devices &= inventory.gpu_memory >= pod.gpu_memory
+    free = open_devices & (world.target.owner == FREE)
     cpu_left, memory_left = _cores_left(state)
-    free = _of_type(state, pod) & (inventory.foreign + inventory.reserved == 0) & (world.target.owner == FREE)
-    for node in inventory.usable_nodes.nonzero()[0]:
-        here = (free & (inventory.node_of == node)).nonzero()[0].tolist()
-        devices, cpu, memory = list(here), int(cpu_left[node]), int(memory_left[node])
-        victims: list[tuple[int, int]] = []
-        for slot, index, own in _removable(state, int(node)):
-            if len(devices) >= pod_devices and cpu >= pod.cpu and memory >= pod.memory:
-                break
-            victims.append((slot, index))
-            devices += [device for device in own if _of_type(state, pod)[device]]
-            cpu += int(world.table.cpu[slot])
-            memory += int(world.table.memory[slot])
-        enough = len(devices) >= pod_devices and cpu >= pod.cpu and memory >= pod.memory
-        if enough and (best is None or len(victims) < best[0]):
-            best = (len(victims), int(node), victims, devices[:pod_devices])
-    if best is None:
+    node, victims = surplus.cheapest(
+        open_devices,
+        free=np.bincount(inventory.node_of[free], minlength=len(inventory.nodes)),
+        devices=_whole_devices(pod),
+        short_cpu=np.where(inventory.usable_nodes, pod.cpu - cpu_left, UNLIMITED),
+        short_memory=pod.memory - memory_left,
+    )
+    if node < 0:
         return None
-    _, where, victims, devices = best
+    gained = victims[DEVICE][(victims[DEVICE] >= 0) & (victims[MILLI] == WHOLE)]
+    devices = np.append((free & (inventory.node_of == node)).nonzero()[0], gained[open_devices[gained]])
     _cut(state, victims)
-    milli, memory = (pod.milli, pod.gpu_memory) if 0 < pod.milli < WHOLE else (WHOLE, 0)
-    return _kept(pod, where, tuple((device, milli, memory) for device in devices))
+    milli, memory = (pod.milli, pod.gpu_memory) if in_part else (WHOLE, 0)
+    return _kept(pod, node, tuple((int(device), milli, memory) for device in devices[: _whole_devices(pod)]))
 
 
-def _removable(state: State, node: int) -> list[tuple[int, int, list[int]]]:
-    """(slot, worker index, devices) of workers on *node* that may go, the youngest job's highest index first."""
-    world, table = state.world, state.world.table
-    protected = state.protected()
-    found: list[tuple[int, int, list[int]]] = []
-    on_node = world.inventory.node_of == node
-    owners = world.target.owner[on_node]
-    slots = np.unique(np.concatenate([owners[owners >= 0], world.target.rows[0][world.target.rows[NODE] == node]]))
-    for slot in sorted(slots.tolist(), key=lambda s: -table.number[s]):
-        # Removing one worker must leave a size that the job allows.
-        surplus = int(table.count[slot] - table.min[slot]) if table.step[slot] == 1 else 0
-        if surplus <= 0 or protected[slot] or table.issued[slot]:
-            continue
-        places = world.places(world.target, slot)
-        mine = places[:, (places[NODE] == node) & (places[INDEX] > 0)]
-        for index in sorted(np.unique(mine[INDEX]).tolist(), reverse=True)[:surplus]:
-            own = mine[:, mine[INDEX] == index]
-            found.append((slot, index, own[DEVICE][(own[DEVICE] >= 0) & (own[MILLI] == WHOLE)].tolist()))
-    return found
+def _whole_devices(pod: Foreign) -> int:
+    """Devices that a pod takes, or cuts a part from."""
+    return -(-pod.milli // WHOLE)
 
 
-def _cut(state: State, victims: list[tuple[int, int]]) -> None:
+def _cut(state: State, victims: Ints) -> None:
+    """The workers at these places go."""
     table = state.world.table
-    for slot in sorted({slot for slot, _ in victims}):
-        gone = np.array([index for owner, index in victims if owner == slot])
-        drop_workers(state, state.world.target, slot, gone)
+    for slot in distinct(victims[SLOT]):
+        gone = distinct(victims[INDEX][victims[SLOT] == slot])
+        drop_workers(state, state.world.target, int(slot), gone)
         table.count[slot] -= len(gone)
         one = np.array([slot])
         state.touch(one)

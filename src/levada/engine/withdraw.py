@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.plan import OpKind
-from levada.core.plane import DEVICE, MILLI, NODE
+from levada.core.plane import DEVICE, MILLI, NODE, SLOT
 from levada.core.reasons import Code
-from levada.core.types import WHOLE, Bools, Ints
-from levada.engine.holdings import added_places
+from levada.core.types import WHOLE, Bools, Ints, distinct
+from levada.engine.holdings import added_by, held_by
 from levada.engine.operations import plan_operations
 from levada.engine.state import State
 
@@ -21,8 +21,7 @@ def revert_targets(state: State, slots: Ints) -> None:
     """
     world, table = state.world, state.world.table
     slots = _with_those_in_the_way(state, slots)
-    held = [world.places(world.held, int(slot)) for slot in slots]
-    world.replace_workers(world.target, slots, np.concatenate([*held, np.zeros((6, 0), np.int64)], axis=1))
+    world.replace_workers(world.target, slots, held_by(state, slots))
     table.count[slots] = table.held[slots]
     table.type[slots] = table.held_type[slots]
     state.say(slots[table.held[slots] == 0], Code.NEW)
@@ -31,13 +30,16 @@ def revert_targets(state: State, slots: Ints) -> None:
 
 
 def _with_those_in_the_way(state: State, slots: Ints) -> Ints:
-    world = state.world
-    waiting = {int(slot): set(added_places(state, int(slot))[NODE].tolist()) for slot in _promised(state)}
-    chosen = [int(slot) for slot in slots]
-    for slot in chosen:  # grows while we look
-        nodes = set(world.places(world.held, slot)[NODE].tolist())
-        chosen += [other for other, adds in waiting.items() if other not in chosen and adds & nodes]
-    return np.array(chosen, np.int64)
+    promised = added_by(state, _promised(state))
+    chosen = state.flags(slots)
+    fresh = slots
+    near = np.zeros(len(state.world.inventory.nodes), bool)
+    while promised.shape[1] and len(fresh):
+        near[held_by(state, fresh)[NODE]] = True
+        asking = promised[SLOT][near[promised[NODE]]]
+        fresh = distinct(asking[~chosen[asking]])
+        chosen[fresh] = True
+    return chosen.nonzero()[0]
 
 
 def _promised(state: State) -> Ints:
@@ -60,11 +62,9 @@ def withdraw_from(state: State, devices: Bools) -> None:
 
 
 def _withdraw(state: State, free: Ints, closed: Bools) -> None:
-    astray = []
-    for slot in _promised(state):
-        rows = added_places(state, int(slot))
-        on_device = rows[:, rows[DEVICE] >= 0]
-        if closed[rows[NODE]].any() or (free[on_device[DEVICE]] < on_device[MILLI]).any():
-            astray.append(slot)
-    if astray:
-        revert_targets(state, np.array(astray, np.int64))
+    rows = added_by(state, _promised(state))
+    astray = closed[rows[NODE]]
+    on_device = (rows[DEVICE] >= 0).nonzero()[0]
+    astray[on_device] |= free[rows[DEVICE, on_device]] < rows[MILLI, on_device]
+    if astray.any():
+        revert_targets(state, distinct(rows[SLOT][astray]))

@@ -1,0 +1,67 @@
+"""Making room for serving pods: fewest workers go, as a plain search over all nodes would have it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from levada.core.cluster import Node
+from levada.core.plane import DEVICE, INDEX, NODE, SLOT
+from levada.engine.state import State
+from levada.engine.surplus import Surplus
+from tests.engine.chaos import Chaos
+
+
+def _searched(state: State, devices: int, free: list[int], short_cpu: list[int]) -> tuple[int, list[tuple[int, int]]]:
+    """The first node where fewest workers, the youngest job's highest index first, have to go; and them."""
+    world, table = state.world, state.world.table
+    best: tuple[int, list[tuple[int, int]]] = (-1, [])
+    for node in range(len(free)):
+        goes: list[tuple[int, int]] = []
+        gpus, cores = free[node], -short_cpu[node]
+        for slot in sorted(table.order.tolist(), key=lambda slot: -table.number[slot]):
+            places = world.places(world.target, slot)
+            here = places[:, (places[NODE] == node) & (places[INDEX] > 0)]
+            spare = int(table.count[slot] - table.min[slot]) if table.step[slot] == 1 else 0
+            for index in sorted(set(here[INDEX].tolist()), reverse=True)[: max(spare, 0)]:
+                if gpus >= devices and cores >= 0:
+                    break
+                goes.append((slot, index))
+                gpus += int((here[INDEX] == index).sum()) if table.milli[slot] else 0
+                cores += int(table.cpu[slot])
+        if gpus >= devices and cores >= 0 and goes and (best[0] < 0 or len(goes) < len(best[1])):
+            best = (node, goes)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_fewest_workers_go(seed: int) -> None:
+    rng = random.Random(seed)
+    nodes = tuple(Node.of(f"n{i}", {"v100": rng.choice([2, 4, 8])}, cpu=16000) for i in range(4))
+    chaos = Chaos(nodes=nodes)
+    shapes: list[dict[str, Any]] = [{"milli": 1000}, {"milli": 2000}, {"milli": 0, "cpu": 2000}, {"cpu": 1000}]
+    for _ in range(rng.randint(1, 6)):
+        low, step = rng.randint(1, 2), rng.choice([1, 1, 2])
+        chaos.submit(min=low, max=low + step * rng.randint(0, 5), step=step, **rng.choice(shapes))
+    chaos.calm()
+    state = chaos.engine.state
+    inventory, target = state.world.inventory, state.world.target
+    free = np.bincount(inventory.node_of[target.owner == -1], minlength=4)
+    for devices in range(1, 6):
+        # A node that has room by itself needs nobody to go, and is not asked about.
+        short_cpu = rng.choice([0, 4000]) - (inventory.cpu - target.cpu)
+        short_cpu[free >= devices] = 10**9
+        node, victims = Surplus(state).cheapest(
+            np.ones(len(inventory.node_of), bool),
+            free=free,
+            devices=devices,
+            short_cpu=short_cpu,
+            short_memory=np.zeros(4, np.int64),
+        )
+        expected = _searched(state, devices, free.tolist(), short_cpu.tolist())
+        assert node == expected[0]
+        assert set(zip(victims[SLOT].tolist(), victims[INDEX].tolist(), strict=True)) == set(expected[1])
+        assert (inventory.node_of[victims[DEVICE][victims[DEVICE] >= 0]] == node).all()
