@@ -14,9 +14,13 @@ import numpy as np
 from levada.core.cluster import Foreign
 from levada.core.inventory import Inventory
 from levada.core.jobtable import NOT_ALLOWED, JobColumns, JobTable
+from levada.core.names import Names
 from levada.core.plane import Plane
 from levada.core.queue import QueueTree
 from levada.core.types import Bools, Floats, Ints
+
+#: The entities of a world in which jobs belong to nobody.
+NOBODY = Names([""])
 
 
 class JobRows(JobColumns):
@@ -61,6 +65,7 @@ class Snapshot:
         serving: tuple[Foreign, ...] = (),
         foreign: Mapping[str, Foreign] | None = None,
         prices: Floats | None = None,
+        entities: Names = NOBODY,
         preference: Any = None,
     ) -> None:
         self.now = now
@@ -79,6 +84,8 @@ class Snapshot:
         self.serving = serving
         #: What others use, by id.
         self.foreign: Mapping[str, Foreign] = foreign if foreign is not None else {}
+        #: Names of the entities that jobs belong to, by number.
+        self.entities = entities
         #: $ per GPU and hour by type; nan where nobody said, for what has no price need not be free.
         self.prices: Floats = prices if prices is not None else np.full(len(inventory.types), np.nan)
         #: Per job and type its rank, 0 = preferred; NOT_ALLOWED where it cannot run.
@@ -120,6 +127,7 @@ class Snapshot:
             serving=self.serving,
             foreign=self.foreign,
             prices=self.prices,
+            entities=self.entities,
             preference=preference,
         )
 
@@ -138,5 +146,6 @@ class Snapshot:
             serving=self.serving,
             foreign=dict(self.foreign),
             prices=self.prices.copy(),
+            entities=self.entities.copy(),
             preference=self.preference.copy(),
         )

@@ -271,6 +271,7 @@ class World:
             serving=tuple(waiting),
             foreign=self.foreign,
             prices=np.array([self.prices.get(name, math.nan) for name in self.inventory.types]),
+            entities=self.entities,
         )
 
     def copy(self) -> World:

@@ -1,7 +1,7 @@
 """The world of Gavel's published simulator, which goes with its mechanism (`policies.gavel.published`).
 
-Time goes in rounds. Each job makes whole steps only, or what is left; a round ends when the last of its jobs is through,
-and those that are done earlier leave their GPUs idle until then. Jobs that arrive meanwhile wait for the end of the
+Time goes in rounds. Each job makes whole steps only, or what is left; a round ends when its last job is through, and
+those that are done earlier leave their GPUs idle until then. Jobs that arrive meanwhile wait for the end of the
 round. Starts, stops and moves take no time. A job that makes no step on one of its GPUs has failed, and is dropped when
 that happens five times in a row. Where nothing runs and nobody comes, the mechanism is asked again at once.
 """

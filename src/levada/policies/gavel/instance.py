@@ -32,6 +32,8 @@ class Instance:
         self.capacity: Floats = snap.capacity / WHOLE
         # Cores are for jobs without a GPU, and may be without limit.
         self.capacity[CPU_TYPE] = min(self.capacity[CPU_TYPE], self.scale[jobs.milli == 0].sum())
+        #: $ per GPU and hour, 1 where nobody said.
+        self.prices: Floats = np.where(np.isnan(snap.prices), 1.0, snap.prices)
         self.allowed: Bools = snap.allowed & existing(snap)
         types = np.arange(len(snap.capacity))
         rates = perf.rates(self.number[:, None], types[None, :], self.size[:, None])

@@ -1,0 +1,97 @@
+"""What the LP policies have in common: three ways to look at an instance, and the way back from a solution.
+
+Every policy of Gavel comes in up to three forms: one that does not know how types differ, one that does (`_perf`), and
+one that also lets two jobs share GPUs (`_packed`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from levada.core.types import Floats, Ints
+from levada.errors import BadInput
+from levada.policies.gavel.instance import Instance
+from levada.policies.gavel.share import Shares
+from levada.solve.classes import distinct_rows
+from levada.solve.problem import Problem, Solution
+
+#: Which of many optimal shares: the best for the worst-off, then for the next, and so on; or the middle of them all,
+#: which is what the interior-point solver of the published policies found.
+LEXIMIN, INTERIOR = "leximin", "interior"
+#: The type whose speed stands for all others where a policy does not know how types differ.
+REFERENCE_TYPE = "v100"
+
+
+def which_shares(value: Any) -> str:
+    """The option `shares`; raises BadInput."""
+    if value not in (LEXIMIN, INTERIOR):
+        raise BadInput.one(f"must be {LEXIMIN} or {INTERIOR}, not {value!r}", "options.shares")
+    return str(value)
+
+
+def problem_of(instance: Instance, rate: Floats | None = None, *, weighted: bool = True) -> Problem:
+    """The instance as a problem over classes of equal jobs; *rate* in place of the real ones."""
+    rates = instance.rate if rate is None else rate
+    weight = instance.weight if weighted else np.ones(len(instance))
+    # Equal rates are not enough: what two jobs reach together depends on what they are.
+    workload = instance.snap.jobs.workload.astype(np.float64)
+    keys = np.column_stack([rates, instance.scale, weight, instance.entity, workload])
+    first, of = distinct_rows(keys)
+    return Problem(
+        rate=rates[first],
+        scale=instance.scale[first],
+        weight=weight[first],
+        entity=instance.entity[first],
+        capacity=instance.capacity,
+        of=of,
+    )
+
+
+def all_alike(instance: Instance) -> Floats:
+    """Rates for a policy that does not know how types differ: 1 wherever a job may run."""
+    return np.where(instance.allowed, 1.0, 0.0)
+
+
+def by_reference(instance: Instance) -> Floats:
+    """Rates for a policy that takes all types for the reference type (the last one by name, where that is missing)."""
+    names = instance.names
+    known = REFERENCE_TYPE in names
+    column = names.index(REFERENCE_TYPE) if known else max(instance.by_name(), default=0)
+    return np.where(instance.allowed, instance.rate[:, [column]], 0.0)
+
+
+def pairs_of(instance: Instance, problem: Problem) -> tuple[Ints, Floats]:
+    """Classes that may share GPUs (rows of the problem), and what both reach by type then."""
+    assert problem.of is not None
+    jobs = np.argsort(problem.of, kind="stable")
+    start = np.searchsorted(problem.of[jobs], np.arange(len(problem.rate)))
+    count = np.bincount(problem.of, minlength=len(problem.rate))
+    a, b = np.triu_indices(len(problem.rate))
+    keep = (problem.scale[a] == problem.scale[b]) & ((a != b) | (count[a] > 1))
+    a, b = a[keep], b[keep]
+    # Of two jobs of one class, the first and the second.
+    first, second = jobs[start[a]], jobs[start[b] + (a == b)]
+    types = np.arange(len(instance.capacity))
+    together = instance.perf.pair_rates(
+        instance.number[first][:, None],
+        instance.number[second][:, None],
+        types[None, :],
+        instance.size[first][:, None],
+    )
+    together = np.where((problem.rate[a] > 0)[:, :, None] & (problem.rate[b] > 0)[:, :, None], together, 0.0)
+    return np.stack([a, b], axis=1), together
+
+
+def shares_of(solution: Solution) -> Shares:
+    """A solution as shares; pairs with the earlier row first."""
+    if solution.pairs is None or solution.pair_share is None:
+        return Shares(share=solution.share, objective=solution.level, alarm=solution.alarm)
+    return Shares(
+        share=solution.share,
+        pairs=np.sort(solution.pairs, axis=1),
+        pair_share=solution.pair_share,
+        objective=solution.level,
+        alarm=solution.alarm,
+    )

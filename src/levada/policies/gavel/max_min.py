@@ -1,0 +1,69 @@
+"""The job that is worst off gets as much as possible (least attained service, by another name).
+
+Source: Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020.
+A job's level is its rate over what it would have with its part of every type, times its GPUs, over its weight:
+
+    max over shares of  min over jobs  scale / (weight * proportional rate) * rate(shares)
+
+That fixes the lowest level only. By default the next lowest follows, and so on (leximin), which leaves nothing idle
+that somebody could use; `shares: interior` gives the middle of all optimal shares, as the published solver did.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from levada.perf.model import ThroughputModel
+from levada.policies.gavel.forms import INTERIOR, LEXIMIN, all_alike, pairs_of, problem_of, shares_of, which_shares
+from levada.policies.gavel.instance import Instance
+from levada.policies.gavel.share import Shares
+from levada.policies.protocol import Needs
+from levada.solve.interior import max_min_interior
+from levada.solve.leximin import leximin
+from levada.solve.packed import leximin_packed, max_min_packed
+
+
+class MaxMinFairness:
+    """All types alike."""
+
+    name: ClassVar[str] = "max_min_fairness"
+    needs: ClassVar[Needs] = Needs.NOTHING
+    objective: ClassVar[str] = "max_min_normalized_agnostic"
+    aware: ClassVar[bool] = False
+    packs: ClassVar[bool] = False
+    strict: ClassVar[bool] = False
+
+    def __init__(self, shares: str = LEXIMIN) -> None:
+        self.which = which_shares(shares)
+
+    def initial(self, seed: int) -> None:
+        """It remembers nothing."""
+
+    def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
+        """Shares with the highest lowest level."""
+        problem = problem_of(instance, instance.rate if self.aware else all_alike(instance))
+        return shares_of(max_min_interior(problem) if self.which == INTERIOR else leximin(problem)), None
+
+
+class MaxMinFairnessPerf(MaxMinFairness):
+    """Types as they are."""
+
+    name: ClassVar[str] = "max_min_fairness_perf"
+    needs: ClassVar[Needs] = Needs.RATE
+    objective: ClassVar[str] = "max_min_normalized"
+    aware: ClassVar[bool] = True
+
+
+class MaxMinFairnessPacked(MaxMinFairnessPerf):
+    """Types as they are, and two jobs may share GPUs."""
+
+    name: ClassVar[str] = "max_min_fairness_packed"
+    objective: ClassVar[str] = "max_min_normalized_packed"
+    packs: ClassVar[bool] = True
+
+    def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
+        """Shares with the highest lowest level."""
+        problem = problem_of(instance)
+        pairs, rates = pairs_of(instance, problem)
+        solver = max_min_packed if self.which == INTERIOR else leximin_packed
+        return shares_of(solver(problem, pairs, rates)), None

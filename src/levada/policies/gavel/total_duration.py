@@ -1,0 +1,63 @@
+"""All that is there now is done as early as possible (makespan).
+
+Source: Narayanan et al., OSDI 2020. The published policy tries times until it is within 5 %; this is the optimum.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from levada.perf.model import ThroughputModel
+from levada.policies.gavel.forms import INTERIOR, LEXIMIN, by_reference, pairs_of, problem_of, shares_of, which_shares
+from levada.policies.gavel.instance import Instance
+from levada.policies.gavel.share import Shares
+from levada.policies.protocol import Needs
+from levada.solve.finish_time import makespan
+from levada.solve.interior import makespan_interior
+from levada.solve.packed import makespan_packed
+
+
+class MinTotalDuration:
+    """All types taken for the reference type."""
+
+    name: ClassVar[str] = "min_total_duration"
+    needs: ClassVar[Needs] = Needs.REMAINING | Needs.RATE
+    objective: ClassVar[str] = "makespan_agnostic"
+    aware: ClassVar[bool] = False
+    packs: ClassVar[bool] = False
+    strict: ClassVar[bool] = False
+
+    def __init__(self, shares: str = LEXIMIN) -> None:
+        self.which = which_shares(shares)
+
+    def initial(self, seed: int) -> None:
+        """It remembers nothing."""
+
+    def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
+        """Shares with which the last job is done earliest."""
+        rate = instance.rate if self.aware else by_reference(instance)
+        problem = problem_of(instance, rate, weighted=False)
+        solver = makespan_interior if self.which == INTERIOR else makespan
+        return shares_of(solver(problem, instance.steps_left)), None
+
+
+class MinTotalDurationPerf(MinTotalDuration):
+    """Types as they are."""
+
+    name: ClassVar[str] = "min_total_duration_perf"
+    objective: ClassVar[str] = "makespan"
+    aware: ClassVar[bool] = True
+
+
+class MinTotalDurationPacked(MinTotalDurationPerf):
+    """Types as they are, and two jobs may share GPUs."""
+
+    name: ClassVar[str] = "min_total_duration_packed"
+    objective: ClassVar[str] = "makespan"
+    packs: ClassVar[bool] = True
+
+    def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
+        """Shares with which the last job is done earliest."""
+        problem = problem_of(instance, weighted=False)
+        pairs, together = pairs_of(instance, problem)
+        return shares_of(makespan_packed(problem, pairs, together, instance.steps_left)), None

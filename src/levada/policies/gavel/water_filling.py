@@ -1,0 +1,105 @@
+"""Level by level: the worst-off as high as possible, then those who can still rise, and so on; by entities if given.
+
+Source: Narayanan et al., OSDI 2020 (water filling, and hierarchical fairness, which Gavel's scheduler never used).
+With `entities` (name: {weight, policy}) the entities share by weight, and each passes its part on to its own jobs:
+fairly by their weights, or in the order of submission (`fifo`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from levada.errors import BadInput
+from levada.perf.model import ThroughputModel
+from levada.policies.gavel.forms import LEXIMIN, all_alike, pairs_of, problem_of, shares_of, which_shares
+from levada.policies.gavel.instance import Instance
+from levada.policies.gavel.share import Shares
+from levada.policies.protocol import Needs
+from levada.solve.leximin import hierarchical, leximin
+from levada.solve.packed import leximin_packed
+
+
+class Entity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of those who share the cluster."""
+
+    weight: float = 1.0
+    policy: str = "fairness"
+
+
+def entities_of(value: Any) -> dict[str, Entity]:
+    """The option `entities`; raises BadInput."""
+    if not isinstance(value, Mapping):
+        raise BadInput.one("must be a mapping from names to {weight, policy}", "options.entities")
+    found = {}
+    for name, given in value.items():
+        place = f"options.entities.{name}"
+        try:
+            entity = msgspec.convert(given, Entity)
+        except msgspec.ValidationError as wrong:
+            raise BadInput.one(str(wrong), place) from None
+        if not 0 < entity.weight < float("inf"):
+            raise BadInput.one("must be a finite number above 0", f"{place}.weight")
+        if entity.policy not in ("fairness", "fifo"):
+            raise BadInput.one("must be fairness or fifo", f"{place}.policy")
+        found[str(name)] = entity
+    return found
+
+
+class WaterFilling:
+    """All types alike."""
+
+    name: ClassVar[str] = "max_min_fairness_water_filling"
+    needs: ClassVar[Needs] = Needs.NOTHING
+    objective: ClassVar[str] = "leximin_normalized_agnostic"
+    aware: ClassVar[bool] = False
+    packs: ClassVar[bool] = False
+    strict: ClassVar[bool] = False
+
+    def __init__(self, shares: str = LEXIMIN, entities: Mapping[str, Any] | None = None) -> None:
+        self.which = which_shares(shares)
+        self.entities = entities_of(entities or {})
+
+    def initial(self, seed: int) -> None:
+        """It remembers nothing."""
+
+    def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
+        """Shares with the highest levels, lowest first."""
+        problem = problem_of(instance, instance.rate if self.aware else all_alike(instance))
+        if not self.entities:
+            return shares_of(leximin(problem)), None
+        names = instance.snap.entities
+        weight, in_turn = np.ones(len(names)), np.zeros(len(names), bool)
+        for number, name in enumerate(names):
+            if name in self.entities:
+                weight[number] = self.entities[name].weight
+                in_turn[number] = self.entities[name].policy == "fifo"
+        return shares_of(hierarchical(problem, weight, in_turn)), None
+
+
+class WaterFillingPerf(WaterFilling):
+    """Types as they are."""
+
+    name: ClassVar[str] = "max_min_fairness_water_filling_perf"
+    needs: ClassVar[Needs] = Needs.RATE
+    objective: ClassVar[str] = "leximin_normalized"
+    aware: ClassVar[bool] = True
+
+
+class WaterFillingPacked(WaterFillingPerf):
+    """Types as they are, and two jobs may share GPUs; without entities."""
+
+    name: ClassVar[str] = "max_min_fairness_water_filling_packed"
+    objective: ClassVar[str] = "leximin_normalized_packed"
+    packs: ClassVar[bool] = True
+
+    def __init__(self, shares: str = LEXIMIN) -> None:
+        super().__init__(shares)
+
+    def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
+        """Shares with the highest levels, lowest first."""
+        problem = problem_of(instance)
+        return shares_of(leximin_packed(problem, *pairs_of(instance, problem))), None
