@@ -72,6 +72,12 @@ class EngineInChaos(RuleBasedStateMachine):
         else:
             self.chaos.lose_node(name)
 
+    @rule(name=st.sampled_from([node.name for node in NODES[:2]]), left=st.integers(0, 3), back=st.booleans())
+    def devices(self, name: str, left: int, back: bool) -> None:
+        self.chaos.change_node(name, left)
+        if back:
+            self.chaos.return_node(name)
+
     @rule(name=st.sampled_from([node.name for node in NODES[:2]]), cordoned=st.booleans())
     def cordon(self, name: str, cordoned: bool) -> None:
         self.chaos.cordon(name, cordoned)
