@@ -1,5 +1,7 @@
 """`levada allocate`: the golden cases, the documented example, and one line with exit code 2 for everything else."""
 
+import copy
+import functools
 import io
 import json
 import os
@@ -538,16 +540,20 @@ CASE = st.fixed_dictionaries(
 ANYTHING = GARBAGE | st.dictionaries(st.sampled_from([*Case.model_fields, "mode", "nodes", "pending"]), GARBAGE)
 
 
-@given(CASE | ANYTHING)
-def test_anything_is_answered_or_refused(case: Any) -> None:
+def allocated(content: bytes, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr for a case on standard input."""
     stdin, stdout, stderr = sys.stdin, sys.stdout, sys.stderr
-    sys.stdin = io.TextIOWrapper(io.BytesIO(json.dumps(case).encode()))
+    sys.stdin = io.TextIOWrapper(io.BytesIO(content))
     sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
     try:
-        code = cli.main(["allocate", "-f", "-", "-o", "json"])
-        out, err = sys.stdout.getvalue(), sys.stderr.getvalue()
+        return cli.main(["allocate", "-f", "-", *arguments]), sys.stdout.getvalue(), sys.stderr.getvalue()
     finally:
         sys.stdin, sys.stdout, sys.stderr = stdin, stdout, stderr
+
+
+@given(CASE | ANYTHING)
+def test_anything_is_answered_or_refused(case: Any) -> None:
+    code, out, err = allocated(json.dumps(case).encode(), "-o", "json")
     assert code in (0, 2), err
     assert (out == "") == (code == 2)
     assert (err == "") == (code == 0)
@@ -556,9 +562,27 @@ def test_anything_is_answered_or_refused(case: Any) -> None:
 @given(st.text(max_size=60) | st.binary(max_size=60))
 def test_any_bytes_are_refused(content: str | bytes) -> None:
     raw = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
-    stdin, stderr = sys.stdin, sys.stderr
-    sys.stdin, sys.stderr = io.TextIOWrapper(io.BytesIO(raw)), io.StringIO()
-    try:
-        assert cli.main(["allocate", "-f", "-"]) == 2
-    finally:
-        sys.stdin, sys.stderr = stdin, stderr
+    assert allocated(raw)[0] == 2
+
+
+def paths(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where in a case anything stands."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [here, *(path for key, part in inner for path in paths(part, (*here, key)))]
+
+
+@given(st.data())
+def test_golden_cases_with_something_changed(data: st.DataObject) -> None:
+    dragon = [{**case, "policy": policy} for case in DRAGON for policy in ("dragon", "dragon-compat")]
+    case = copy.deepcopy(data.draw(st.sampled_from([*map(converted, GOLDEN), *dragon])))
+    for _ in range(data.draw(st.integers(1, 3))):
+        *above, last = data.draw(st.sampled_from(paths(case)[1:]))
+        where = functools.reduce(lambda value, key: value[key], above, case)
+        if data.draw(st.booleans()):
+            where[last] = data.draw(GARBAGE | NUMBERS)
+        else:
+            del where[last]
+    code, out, err = allocated(json.dumps(case).encode(), "-o", "json")
+    assert code in (0, 2), err
+    assert (out == "") == (code == 2)
+    assert (err == "") == (code == 0)

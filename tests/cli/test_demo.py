@@ -63,6 +63,15 @@ def test_shows_all_parts(page: str) -> None:
     assert "the busiest moment?" in page
 
 
+def test_columns_are_explained_under_the_table(page: str) -> None:
+    lines = page.splitlines()
+    header = next(i for i, line in enumerate(lines) if line.startswith("JOB "))
+    below = " ".join(lines[header + 31 : header + 33])
+    for column in ("GPUS", "TYPE", "NODES", "WAIT", "RAN", "RESIZED", "MOVED", "ENDED"):
+        assert column in lines[header]
+        assert column in below
+
+
 @pytest.mark.parametrize("policy", [record.name for record in POLICIES])
 def test_every_policy_gets_through_the_day(capsys: Capture, policy: str) -> None:
     told = day(capsys, "--policy", policy, "--jobs", "12")

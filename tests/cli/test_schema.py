@@ -47,3 +47,11 @@ def test_case(capsys: pytest.CaptureFixture[str]) -> None:
     assert accepts(schema, CASE)
     assert not accepts(schema, {**CASE, "jobs": [{"id": "A", "min": 0}]})
     assert not accepts(schema, {**CASE, "jobs": [{"id": "A", "mim": 1}]})
+
+
+@pytest.mark.parametrize("kind", ["job", "queue", "case"])
+def test_every_field_is_described(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = schema_of(kind, capsys)
+    models = [schema, *schema["$defs"].values()]
+    bare = [name for model in models for name, field in model.get("properties", {}).items() if len(field.get("description", "")) < 12]  # fmt: skip
+    assert bare == []

@@ -40,34 +40,49 @@ def _named_sizes(value: Any) -> Any:
 class CaseJob(_Model):
     """One job. Counts are workers."""
 
-    id: Text
-    submitted: Finite = 0.0
-    min: Positive = 1
-    max: Positive = Field(default=1, description="Defaults to the larger of min and desired.")
-    desired: Positive | None = None
+    id: Text = Field(description="The job's name in the answer.")
+    submitted: Finite = Field(
+        default=0.0, description="When it came, in seconds on the clock of now; earlier is first in line."
+    )
+    min: Positive = Field(default=1, description="The fewest workers it can run with.")
+    max: Positive = Field(default=1, description="The most it can use; the larger of min and desired unless given.")
+    desired: Positive | None = Field(
+        default=None, description="How many it asked for; used by policies that do not choose sizes. Defaults to min."
+    )
     step: Positive = Field(default=1, description="Sizes are min plus multiples of this.")
-    gpus_per_worker: GpusPerWorker = Field(default=1, description="0, a whole number, or a part of one GPU.")
-    gpu_memory: MemoryMib = Field(default=0, description="Per worker, MiB or a quantity.")
+    gpus_per_worker: GpusPerWorker = Field(
+        default=1, description="GPUs that one worker takes: 0 (a CPU job), a whole number, or a part of one GPU."
+    )
+    gpu_memory: MemoryMib = Field(default=0, description="GPU memory per worker, in MiB or as a quantity such as 3Gi.")
     cpu: Cpu = Field(default=0, description="Cores per worker.")
-    memory: MemoryMib = Field(default=0, description="Per worker, MiB or a quantity.")
+    memory: MemoryMib = Field(default=0, description="Memory per worker, in MiB or as a quantity such as 8Gi.")
     gpu_types: GpuTypes = Field(default=[], description="Allowed types, preferred first; empty means any.")
-    queue: Text = "default"
+    queue: Text = Field(default="default", description="The queue it waits in, one of queues.")
     priority: Annotated[int, Field(ge=-LARGEST, le=LARGEST)] = Field(
         default=0, description="Higher is more important; for the Tiresias family the queue, 0 being the first."
     )
-    weight: Weight = 1.0
-    entity: Text | None = None
-    scale_factor: Positive = 1
-    running: Gpus | None = Field(default=None, description="Its present allocation.")
-    first_started: Finite | None = Field(default=None, description="null: never.")
-    elapsed_s: NotNegative | None = Field(default=None, description="Since arrival.")
-    isolated_s: NotNegative | None = Field(default=None, description="Isolated time so far.")
-    remaining_s: NotNegative | None = Field(default=None, description="On one GPU.")
-    steps_left: NotNegative | None = None
-    deadline_s: Finite | None = Field(default=None, description="Seconds from now.")
+    weight: Weight = Field(default=1.0, description="Its share beside other jobs under fair policies.")
+    entity: Text | None = Field(default=None, description="The group it belongs to, one of entities.")
+    scale_factor: Positive = Field(default=1, description="The number of workers that throughput was measured with.")
+    running: Gpus | None = Field(
+        default=None, description="What it has now: workers by GPU type, of one type. Absent: it waits."
+    )
+    first_started: Finite | None = Field(
+        default=None, description="When it first ran, on the clock of now; null: never."
+    )
+    elapsed_s: NotNegative | None = Field(default=None, description="Seconds since it came; instead of submitted.")
+    isolated_s: NotNegative | None = Field(
+        default=None,
+        description="Seconds it would have taken so far alone on its share of the cluster (finish-time fairness).",
+    )
+    remaining_s: NotNegative | None = Field(default=None, description="Seconds it still needs on one GPU.")
+    steps_left: NotNegative | None = Field(
+        default=None, description="Training steps it still has to do; with throughput, instead of remaining_s."
+    )
+    deadline_s: Finite | None = Field(default=None, description="Seconds from now until it should have ended.")
     speedup: Annotated[
         dict[str, Finite] | None, BeforeValidator(_named_sizes, json_schema_input_type=dict[str, float] | None)
-    ] = Field(default=None, description="By number of workers.")
+    ] = Field(default=None, description="How many times as fast as with one worker it is, by number of workers.")
     throughput: dict[GpuType, NotNegative] | None = Field(
         default=None, description="Steps per second of the whole job at its scale_factor, by GPU type; 0: cannot run."
     )
@@ -115,44 +130,57 @@ def _with_max(value: Any) -> Any:
 class CaseNode(_Model):
     """One node and what it offers."""
 
-    name: Text
-    gpus: Gpus = {}
-    cpu: Cpu | None = Field(default=None, description="Cores; null: not counted.")
-    memory: MemoryMib | None = Field(default=None, description="MiB or a quantity; null: not counted.")
-    gpu_memory: MemoryMib | None = Field(default=None, description="Of each GPU, MiB or a quantity.")
-    labels: dict[Text, str] = {}
+    name: Text = Field(description="The node's name.")
+    gpus: Gpus = Field(default={}, description="Its GPUs by type.")
+    cpu: Cpu | None = Field(default=None, description="Its cores; null: not counted.")
+    memory: MemoryMib | None = Field(
+        default=None, description="Its memory, in MiB or as a quantity; null: not counted."
+    )
+    gpu_memory: MemoryMib | None = Field(
+        default=None, description="Memory of each of its GPUs, in MiB or as a quantity."
+    )
+    labels: dict[Text, str] = Field(default={}, description="Names and values of your own.")
 
 
 class CaseCluster(_Model):
     """GPUs by type, or nodes; exactly one of them."""
 
-    gpus: Gpus | None = None
-    nodes: list[CaseNode] | None = None
+    gpus: Gpus | None = Field(default=None, description="GPUs by type, where only sizes matter.")
+    nodes: list[CaseNode] | None = Field(default=None, description="The nodes, where it matters what stands where.")
     prices: dict[GpuType, NotNegative] = Field(default={}, description="$ per GPU and hour; 1 where absent.")
 
 
 class CasePair(_Model):
     """What two jobs reach together on the same devices."""
 
-    jobs: Annotated[list[Text], Field(min_length=2, max_length=2)]
-    throughput: dict[GpuType, Annotated[list[NotNegative], Field(min_length=2, max_length=2)]]
+    jobs: Annotated[list[Text], Field(min_length=2, max_length=2)] = Field(description="The ids of the two.")
+    throughput: dict[GpuType, Annotated[list[NotNegative], Field(min_length=2, max_length=2)]] = Field(
+        description="Steps per second of each, by GPU type."
+    )
 
 
 class CaseEntity(_Model):
     """A group of jobs in hierarchical policies."""
 
-    weight: Weight = 1.0
-    policy: Literal["fairness", "fifo"] = "fairness"
+    weight: Weight = Field(default=1.0, description="Its share beside other entities.")
+    policy: Literal["fairness", "fifo"] = Field(
+        default="fairness", description="How its share is split among its jobs: evenly, or first come, first served."
+    )
 
 
 class CaseQueue(_Model):
     """A queue's share of the cluster. Amounts are GPUs by type."""
 
-    parent: Text | None = None
-    weight: Weight = 1.0
-    guaranteed: Gpus = {}
-    limit: Gpus = {}
-    borrow: bool = True
+    parent: Text | None = Field(default=None, description="The queue above it, whose share it is part of.")
+    weight: Weight = Field(
+        default=1.0, description="How much of what nobody claims is lent to it, beside other queues."
+    )
+    guaranteed: Gpus = Field(default={}, description="GPUs by type that its jobs get whenever they ask for them.")
+    limit: Gpus = Field(
+        default={},
+        description="The most GPUs by type that its jobs may have together; a type that is not named has no limit.",
+    )
+    borrow: bool = Field(default=True, description="Whether it may use what others leave idle.")
 
 
 class Case(_Model):
@@ -161,14 +189,26 @@ class Case(_Model):
     # Cases carry notes, ids and expected answers for other programs.
     model_config = ConfigDict(extra="ignore", json_schema_extra={"additionalProperties": True})
 
-    policy: Text | None = Field(default=None, description="A name of `levada policy ls`.")
-    options: dict[str, Any] = {}
-    now: Finite = 0.0
-    cluster: CaseCluster
-    jobs: list[Annotated[CaseJob, BeforeValidator(_with_max, json_schema_input_type=CaseJob)]]
-    pairs: list[CasePair] = []
-    entities: dict[Text, CaseEntity] = {}
-    queues: dict[Text, CaseQueue] = {}
+    policy: Text | None = Field(
+        default=None, description="Who decides: a name of `levada policy ls`, or path/to/file.py:Class."
+    )
+    options: dict[str, Any] = Field(
+        default={}, description="Settings of the policy, as `levada policy describe` lists them, and seed."
+    )
+    now: Finite = Field(default=0.0, description="The time of the decision, in seconds on a clock of your own.")
+    cluster: CaseCluster = Field(description="What there is to give.")
+    jobs: list[Annotated[CaseJob, BeforeValidator(_with_max, json_schema_input_type=CaseJob)]] = Field(
+        description="Who wants it."
+    )
+    pairs: list[CasePair] = Field(
+        default=[], description="What pairs of jobs reach on the same GPUs, for policies that pack them."
+    )
+    entities: dict[Text, CaseEntity] = Field(
+        default={}, description="Groups of jobs by name, for hierarchical policies."
+    )
+    queues: dict[Text, CaseQueue] = Field(
+        default={}, description="Queues by name; without any, all jobs share the whole cluster."
+    )
     state: Any = Field(default=None, description="A policy's state, as an earlier answer printed it.")
 
 

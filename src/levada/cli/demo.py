@@ -16,6 +16,12 @@ from levada.cli.output import bold, colour, columns, data, data_json
 if TYPE_CHECKING:
     from levada.sim.demo_day import DayStory, JobStory
 
+#: What stands in the columns of the table.
+LEGEND = (
+    "GPUS: the most it had / the range it asked for; TYPE, NODES: on what, and last where;",
+    "WAIT, RAN: hours:minutes; RESIZED, MOVED: how often; ENDED: time of day",
+)
+
 #: Width of the output where no terminal says otherwise.
 PLAIN_WIDTH = 80
 
@@ -110,8 +116,9 @@ def _table(day: DayStory, wide: int) -> str:
     ]
     table = columns(header, rows)
     if max(len(line) for line in table.splitlines()) + 2 + max((len(j.note) for j in noted), default=0) <= wide:
-        return columns((*header, ""), [(*row, job.note) for row, job in zip(rows, day.jobs, strict=True)])
-    return "\n".join([table, "", *_wrapped([f"{job.job.id}: {job.note}" for job in noted], wide)])
+        table = columns((*header, ""), [(*row, job.note) for row, job in zip(rows, day.jobs, strict=True)])
+        return "\n".join([table, *LEGEND])
+    return "\n".join([table, *LEGEND, "", *_wrapped([f"{job.job.id}: {job.note}" for job in noted], wide)])
 
 
 def _chart(day: DayStory, wide: int, marks: Glyphs) -> str:

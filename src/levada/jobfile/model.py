@@ -62,15 +62,19 @@ Name = Annotated[
 class Metadata(Model):
     """What a thing is called."""
 
-    name: Name = Field(description="The workload: jobs of one name share what is learned about them.")
+    name: Name = Field(
+        description="What it is called. Jobs of one name are one workload: what is learned about their speed is shared."
+    )
 
 
 class Workers(Model):
     """The elastic range of a job."""
 
-    min: Positive = 1
-    max: Positive = Field(default=1, description="Defaults to the larger of min and desired.")
-    desired: Positive | None = Field(default=None, description="Defaults to min.")
+    min: Positive = Field(default=1, description="The fewest workers it can run with.")
+    max: Positive = Field(default=1, description="The most it can use; the larger of min and desired unless given.")
+    desired: Positive | None = Field(
+        default=None, description="How many it would like; policies that do not resize give it this. Defaults to min."
+    )
     step: Positive = Field(default=1, description="Sizes are min plus multiples of this.")
 
     @field_validator("max")
@@ -110,28 +114,34 @@ class Resources(Model):
 class ParameterServers(Resources):
     """A fixed group of workers without GPUs."""
 
-    replicas: Positive = 1
+    replicas: Positive = Field(default=1, description="How many of them.")
 
 
 class Checkpoint(Model):
     """How a job leaves."""
 
-    grace_period: Duration = Field(default=60.0, description="From SIGTERM to SIGKILL.")
+    grace_period: Duration = Field(
+        default=60.0, description="How long a worker may take to save and leave: from SIGTERM to SIGKILL. E.g. 60s."
+    )
 
 
 class Run(Model):
     """The process of every worker."""
 
-    command: Annotated[list[str], Field(min_length=1)]
-    env: dict[Text, str] = {}
-    workdir: Text = "."
+    command: Annotated[list[str], Field(min_length=1)] = Field(
+        description="Program and arguments; one such process is started per worker."
+    )
+    env: dict[Text, str] = Field(default={}, description="Environment variables of each worker.")
+    workdir: Text = Field(default=".", description="The folder in which workers start.")
 
 
 class Kubernetes(Model):
     """The pods of the Kubernetes backend."""
 
-    image: Text | None = None
-    template: dict[str, Any] | None = Field(default=None, description="A pod template.")
+    image: Text | None = Field(default=None, description="Container image of the workers.")
+    template: dict[str, Any] | None = Field(
+        default=None, description="A pod template for the workers, as in a Deployment."
+    )
 
 
 def _deadline(value: Any) -> Any:
@@ -183,38 +193,63 @@ class JobSpec(Model):
     """What to run, in which range of sizes, and what it is worth."""
 
     workers: Annotated[Workers, BeforeValidator(_workers, json_schema_input_type=Positive | Workers)] = Field(
-        default=Workers(), description="The elastic range; a number is a rigid job."
+        default=Workers(),
+        description="How many workers it may have: a range in which it is resized, or one number for a rigid job.",
     )
-    gpu_memory: Memory | None = Field(default=None, description="Per worker; required for a part of a GPU.")
+    gpu_memory: Memory | None = Field(
+        default=None, description="GPU memory per worker, e.g. 3Gi; required for a part of a GPU."
+    )
     gpus_per_worker: GpusPerWorker = Field(
         default=1, description="0 (a CPU job), a whole number, or a part of one GPU in steps of 0.001 with gpuMemory."
     )
     gpu_types: GpuTypes = Field(default=[], description="Allowed types, preferred first; empty means any.")
-    resources: Resources = Field(default=Resources(), description="Per worker.")
-    parameter_servers: ParameterServers | None = None
-    queue: Text = "default"
+    resources: Resources = Field(default=Resources(), description="What each worker takes beside GPUs.")
+    parameter_servers: ParameterServers | None = Field(
+        default=None, description="Processes without GPUs that hold the model for the workers; their number is fixed."
+    )
+    queue: Text = Field(default="default", description="The queue it waits in and whose share it uses.")
     priority: Annotated[int, Field(ge=-units.LARGEST, le=units.LARGEST)] = Field(
         default=0, description="Higher is more important."
     )
-    weight: Weight = Field(default=1.0, description="Share for fair policies.")
-    steps: Positive | None = Field(default=None, description="Total work; or epochs.")
-    epochs: Positive | None = Field(default=None, description="Total work; or steps.")
-    deadline: Deadline | None = Field(default=None, description="From submission, or a time.")
-    time_limit: Duration | None = Field(default=None, description="Of running time.")
-    retries: Annotated[int, Field(ge=0, le=1000)] = 0
-    ttl: Duration | None = Field(default=None, description="How long it is kept in lists after its end.")
-    after: list[Text] = Field(default=[], description="Starts when these jobs have succeeded.")
+    weight: Weight = Field(
+        default=1.0, description="Its share beside other jobs under fair policies: 2 gets twice as much as 1."
+    )
+    steps: Positive | None = Field(
+        default=None,
+        description="Total work in training steps, for policies that need to know how much is left; or give epochs.",
+    )
+    epochs: Positive | None = Field(default=None, description="Total work in epochs; or give steps.")
+    deadline: Deadline | None = Field(
+        default=None,
+        description="When it should have ended: a duration from submission, e.g. 2h, or a time with its zone.",
+    )
+    time_limit: Duration | None = Field(default=None, description="It is stopped after running for so long, e.g. 12h.")
+    retries: Annotated[int, Field(ge=0, le=1000)] = Field(
+        default=0, description="How often it starts again after it failed."
+    )
+    ttl: Duration | None = Field(default=None, description="How long it is kept in lists after its end, e.g. 7d.")
+    after: list[Text] = Field(default=[], description="Ids of jobs; it starts when all of them have succeeded.")
     array: Annotated[str, AfterValidator(_array), Field(json_schema_extra={"pattern": _ARRAY})] | None = Field(
         default=None, description="One job per index, e.g. 0-9."
     )
-    preemptible: Literal["auto", True, False] = "auto"
-    checkpoint: Checkpoint = Checkpoint()
-    labels: dict[Text, str] = {}
+    preemptible: Literal["auto", True, False] = Field(
+        default="auto",
+        description="Whether it may be resized, moved or stopped for others: "
+        "auto means once no work would be lost by it, true at once, false never.",
+    )
+    checkpoint: Checkpoint = Field(default=Checkpoint(), description="How it saves its work before it leaves.")
+    labels: dict[Text, str] = Field(default={}, description="Names and values of your own, to find it by.")
     notify: list[Annotated[str, AfterValidator(_url)]] = Field(
         default=[], description="Addresses for a POST at its end and when it is stuck."
     )
-    kubernetes: Kubernetes | None = None
-    run: Run | None = Field(default=None, validate_default=True, description="Required unless kubernetes is given.")
+    kubernetes: Kubernetes | None = Field(
+        default=None, description="The pods of its workers, for the Kubernetes backend."
+    )
+    run: Run | None = Field(
+        default=None,
+        validate_default=True,
+        description="The process of its workers; required unless kubernetes is given.",
+    )
 
     @field_validator("gpus_per_worker")
     @classmethod
@@ -243,21 +278,26 @@ class JobSpec(Model):
 class Job(Model):
     """One training job."""
 
-    api_version: Literal["levada.dev/v1"]
-    kind: Literal["Job"]
-    metadata: Metadata
-    spec: JobSpec
+    api_version: Literal["levada.dev/v1"] = Field(description="The version of this format.")
+    kind: Literal["Job"] = Field(description="What this document describes.")
+    metadata: Metadata = Field(description="What it is called.")
+    spec: JobSpec = Field(description="The job itself: what runs, in which sizes, on which terms.")
 
 
 class QueueSpec(Model):
     """A queue's share of the cluster. Amounts are GPUs by type."""
 
-    parent: Text | None = None
-    weight: Weight = Field(default=1.0, description="Share of what is lent.")
-    guaranteed: Gpus = {}
-    limit: Gpus = Field(default={}, description="A type that is not named has no limit.")
-    borrow: bool = Field(default=True, description="May use what others leave idle.")
-    per_user_limit: Gpus = {}
+    parent: Text | None = Field(default=None, description="The queue above it, whose share it is part of.")
+    weight: Weight = Field(
+        default=1.0, description="How much of what nobody claims is lent to it, beside other queues."
+    )
+    guaranteed: Gpus = Field(default={}, description="GPUs by type that its jobs get whenever they ask for them.")
+    limit: Gpus = Field(
+        default={},
+        description="The most GPUs by type that its jobs may have together; a type that is not named has no limit.",
+    )
+    borrow: bool = Field(default=True, description="Whether it may use what others leave idle.")
+    per_user_limit: Gpus = Field(default={}, description="The most GPUs by type that jobs of one user may have in it.")
 
     @field_validator("limit")
     @classmethod
@@ -271,10 +311,10 @@ class QueueSpec(Model):
 class Queue(Model):
     """One queue."""
 
-    api_version: Literal["levada.dev/v1"]
-    kind: Literal["Queue"]
-    metadata: Metadata
-    spec: QueueSpec = QueueSpec()
+    api_version: Literal["levada.dev/v1"] = Field(description="The version of this format.")
+    kind: Literal["Queue"] = Field(description="What this document describes.")
+    metadata: Metadata = Field(description="What it is called.")
+    spec: QueueSpec = Field(default=QueueSpec(), description="Its share of the cluster.")
 
 
 #: The kinds of documents that a file may hold.
