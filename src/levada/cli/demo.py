@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: What stands in the columns of the table.
 LEGEND = (
-    "GPUS: the most it had / the range it asked for; TYPE, NODES: on what, and last where;",
+    "GPUS: most it had / range it asked for; TYPE: on what; NODES: where it was last;",
     "WAIT, RAN: hours:minutes; RESIZED, MOVED: how often; ENDED: time of day",
 )
 
