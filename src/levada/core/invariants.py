@@ -21,7 +21,7 @@ from levada.core.jobtable import NOT_ALLOWED
 from levada.core.plan import OpKind
 from levada.core.plane import DEVICE, FREE, GPU_MEMORY, INDEX, MILLI, NODE, SHARED, SLOT, Plane
 from levada.core.reasons import Code
-from levada.core.types import WHOLE, Bools, Ints
+from levada.core.types import PACKED, WHOLE, Bools, Ints
 from levada.core.world import World
 from levada.kernels.state import fresh_rows, worker_faults
 
@@ -129,24 +129,38 @@ def i4_places_add_up(world: World, proposal: Proposal) -> list[Violation]:
     judged = _flags(world, proposal.slots)
     kind, count = proposal.type, proposal.count
     whole = np.where(table.milli % WHOLE == 0, table.milli // WHOLE, 0)
-    faults = worker_faults(plane.owner, plane.index, inventory.node_of, inventory.type_of, judged, kind, count, whole)
-    faults |= judged & ((count > 0) != (kind >= 0))
     rows = plane.rows[:, judged[plane.rows[SLOT]]]
     slot, server = rows[SLOT], rows[INDEX] < 0
+    # A job that asks for whole GPUs has a row for each of them while it is packed, and no device for itself.
+    packed = (whole > 0) & (np.bincount(slot[~server], minlength=table.capacity) > 0)
+    alone = np.where(packed, 0, count)
+    faults = worker_faults(plane.owner, plane.index, inventory.node_of, inventory.type_of, judged, kind, alone, whole)
+    faults |= judged & ((count > 0) != (kind >= 0))
     for group, expected in (
-        (~server, np.where(whole > 0, 0, count)),
+        (~server, np.where(packed, count * whole, np.where(whole > 0, 0, count))),
         (server, np.where(count > 0, table.servers, 0)),
     ):
         faults |= judged & (np.bincount(slot[group], minlength=table.capacity) != expected)
     if rows.shape[1]:
         faults[slot[_misplaced(world, rows, kind)]] = True
-        order = np.lexsort((rows[INDEX], slot))
-        slot, index = slot[order], rows[INDEX][order]
-        faults[slot[1:][(slot[1:] == slot[:-1]) & (index[1:] == index[:-1])]] = True
+        faults[_split_workers(rows, np.where(packed, whole, 1))] = True
     return [
         Violation(rule="I4", text="its places do not add up to its workers", slot=int(slot))
         for slot in faults.nonzero()[0]
     ]
+
+
+def _split_workers(rows: Ints, parts: Ints) -> Ints:
+    """Slots of jobs with a worker that is on two nodes, or not in as many *parts* (by slot) as it should be."""
+    order = np.lexsort((rows[NODE], rows[INDEX], rows[SLOT]))
+    slot, index, node = rows[SLOT][order], rows[INDEX][order], rows[NODE][order]
+    first = np.ones(len(order), bool)
+    first[1:] = (slot[1:] != slot[:-1]) | (index[1:] != index[:-1])
+    begins = first.nonzero()[0]
+    length = np.diff(begins, append=len(order))
+    wrong = length != np.where(index[begins] >= 0, parts[slot[begins]], 1)
+    wrong |= node[begins] != node[begins + length - 1]
+    return slot[begins[wrong]]
 
 
 def i5_protected_stay(world: World, proposal: Proposal) -> list[Violation]:
@@ -467,8 +481,9 @@ def _misplaced(world: World, rows: Ints, gpu_type: Ints) -> Bools:
     slot, device = rows[SLOT], rows[DEVICE]
     server = rows[INDEX] < 0
     milli = np.where(server, 0, table.milli[slot])
+    milli = np.where(milli >= WHOLE, PACKED, milli)
     wrong = (rows[MILLI] != milli) | ((device >= 0) != (milli > 0)) | (rows[INDEX] < -table.servers[slot])
-    wrong |= rows[GPU_MEMORY] != np.where(milli % WHOLE > 0, table.gpu_memory[slot], 0)
+    wrong |= rows[GPU_MEMORY] != np.where((table.milli[slot] % WHOLE > 0) & ~server, table.gpu_memory[slot], 0)
     part = (device >= 0).nonzero()[0]
     at = device[part]
     wrong[part] |= (inventory.node_of[at] != rows[NODE][part]) | (inventory.type_of[at] != gpu_type[slot[part]])

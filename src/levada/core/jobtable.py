@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.core.types import Floats, Ints
+from levada.core.types import WHOLE, Bools, Floats, Ints
 
 #: Preference for a type that the job may not use.
 NOT_ALLOWED = 32767
@@ -42,7 +42,7 @@ class JobColumns:
     affinity: Ints  #: numbers of tags; 0 = none
     anti_affinity: Ints
     exclusion: Ints
-    has_rows: Ints  #: it takes more than whole GPUs (parts, cores alone, parameter servers): it has rows in planes
+    has_rows: Ints  #: it has rows in planes: it takes parts, cores alone or parameter servers, or is packed
     # target: what it should have
     type: Ints  #: -1 = none
     count: Ints
@@ -184,6 +184,11 @@ class JobTable(JobColumns):
         for new in range(known, types):
             row = np.where(self.any_type > 0, new, NOT_ALLOWED).astype(np.int16)
             self.preference = np.concatenate([self.preference, row[None, :]])
+
+    def needs_rows(self, slots: Ints) -> Bools:
+        """Which jobs take more than whole GPUs, so that they always have rows in planes."""
+        milli = self.milli[slots]
+        return np.asarray((milli == 0) | (milli % WHOLE != 0) | (self.servers[slots] > 0))
 
     def units(self) -> Ints:
         """Per slot what one worker takes of its type: 1/1000ths of a GPU, or of a core for workers without one."""

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from levada.kernels.arrays import Bools, Floats, Ints, distinct
 
-__all__ = ["CPU_TYPE", "CPU_TYPE_NAME", "WHOLE", "Bools", "Floats", "Ints", "distinct"]
+__all__ = ["CPU_TYPE", "CPU_TYPE_NAME", "PACKED", "WHOLE", "Bools", "Floats", "Ints", "distinct"]
 
 #: One whole GPU, in the unit that columns count.
 WHOLE = 1000
+#: What each of two jobs has of every device that they share, where a policy packs jobs that ask for whole ones.
+PACKED = WHOLE // 2
 
 #: The type of a worker without a GPU. It stands first among the GPU types, so that its number is always the same.
 CPU_TYPE = 0

@@ -74,8 +74,7 @@ class World:
         table.entity[slots] = _numbers(batch.entity, fresh, self.entities)
         table.queue_name[slots] = _numbers(batch.queue, fresh, self.queue_names)
         self._find_queues(slots)
-        milli = table.milli[slots]
-        table.has_rows[slots] = (milli == 0) | (milli % WHOLE != 0) | (table.servers[slots] > 0)
+        table.has_rows[slots] = table.needs_rows(slots)
         table.type[slots] = table.held_type[slots] = -1
         table.feasible[slots] = 1
         table.first_started[slots] = math.inf

@@ -21,7 +21,7 @@ from levada.core.invariants import (
 from levada.core.job import Phase
 from levada.core.plane import DEVICE, FREE, MILLI, SHARED, SLOT
 from levada.core.reasons import Code
-from levada.core.types import WHOLE, Ints
+from levada.core.types import WHOLE, Bools, Ints
 from levada.engine.operations import plan_operations
 from levada.engine.shape import shape_fault
 from levada.engine.state import State
@@ -138,6 +138,7 @@ def _accept(state: State, decision: Decision, rows: Ints, slots: Ints, proposal:
     world.target.take_from(proposal.plane)
     table.type[slots] = proposal.type[slots]
     table.count[slots] = proposal.count[slots]
+    table.has_rows[slots] = table.needs_rows(slots) | _on_rows(state, slots)
     waits = table.phase[slots] == Phase.PENDING
     reason, evidence = decision.reason[rows].copy(), decision.evidence[rows].copy()
     given = table.count[slots] > 0
@@ -152,6 +153,13 @@ def _accept(state: State, decision: Decision, rows: Ints, slots: Ints, proposal:
     table.batch[slots] = 0 if decision.batch is None else decision.batch[rows]
     table.rank[slots] = rows if decision.rank is None else decision.rank[rows]
     plan_operations(state, slots[changed | (had != table.count[slots])])
+
+
+def _on_rows(state: State, slots: Ints) -> Bools:
+    """Which of these jobs have rows now, or shall have some: those that are packed, besides those that always do."""
+    marks = state.flags(state.world.target.rows[SLOT])
+    marks[state.world.held.rows[SLOT]] = True
+    return marks[slots]
 
 
 def _sentence(state: State, violations: list[Violation]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from levada.core.commands import Apply
 from levada.core.job import Phase
 from levada.core.plan import OpKind, Plan
-from levada.core.plane import NODE
+from levada.core.plane import DEVICE, NODE, SHARED, SLOT
 from levada.core.reasons import Code
 from levada.core.types import Bools, Ints
 from levada.engine.holdings import added_places, differing, take
@@ -55,7 +55,8 @@ def issue(state: State) -> None:
         asks = (ready & (table.op[waiting] != OpKind.STOP)).nonzero()[0]
         ready[asks] = within_limits(state, waiting[asks])
     if not ready.all():
-        if state.may_cycle:
+        # Where nothing moves at all, whoever is stuck is stuck for good.
+        if state.may_cycle or not (ready.any() or (table.issued > 0).any()):
             ready |= _break_cycles(state, waiting, ready)
         late = waiting[~ready & (table.phase[waiting] == Phase.PENDING)]
         state.say(late, Code.WAITS_FOR_DEVICES, missing[late])
@@ -101,6 +102,11 @@ def _blockers(state: State, stuck: list[int]) -> dict[int, set[int]]:
     blockers: dict[int, set[int]] = {slot: set() for slot in stuck}
     waits = ((target.owner >= 0) & (held.owner >= 0) & (held.owner != target.owner)).nonzero()[0]
     for taker, holder in zip(target.owner[waits].tolist(), held.owner[waits].tolist(), strict=True):
+        if taker in blockers:
+            blockers[taker].add(holder)
+    cut_up = (target.owner >= 0) & (held.owner == SHARED)
+    parts = held.rows[:, cut_up[held.rows[DEVICE]] & (held.rows[DEVICE] >= 0)]
+    for taker, holder in zip(target.owner[parts[DEVICE]].tolist(), parts[SLOT].tolist(), strict=True):
         if taker in blockers:
             blockers[taker].add(holder)
     for slot in stuck:

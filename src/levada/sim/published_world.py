@@ -159,7 +159,7 @@ class PublishedWorld:
 
     def _count_leases(self, before: list[Turn], turns: list[Turn]) -> None:
         now = {turn.numbers: turn.devices for turn in turns}
-        alive = [turn for turn in before if all(number in self._left for number in turn.numbers)]
+        alive = [turn for turn in before if any(number in self._left for number in turn.numbers)]
         self.lease_chances += len(alive)
         self.lease_extensions += sum(now.get(turn.numbers) == turn.devices for turn in alive)
 

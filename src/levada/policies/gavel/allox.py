@@ -12,12 +12,12 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
-from levada.core.types import Floats, Ints
 from levada.perf.model import ThroughputModel
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import Shares
 from levada.policies.options import number_above
 from levada.policies.protocol import Needs
+from levada.solve.lines import first_in_line
 
 #: Steps/s of a job that cannot run on a type: it is never sent there while there is another choice.
 _STANDSTILL = 1e-10
@@ -59,26 +59,11 @@ class Allox:
         rows = np.array(waits[: max(int(self.alpha * len(waits)), len(lines))], np.int64)
         cost = 0.0
         if len(rows) and len(lines):
-            cost, first = _first_in_line(instance, rows, lines)
-            type_of |= {int(instance.number[row]): int(lines[line]) for line, row in first.items()}
+            rate = instance.rate[rows][:, lines]
+            time = instance.steps_left[rows, None] / np.where(rate > 0, rate, _STANDSTILL)
+            cost, first = first_in_line(time, instance.elapsed[rows])
+            type_of |= {int(instance.number[rows[job]]): int(lines[line]) for line, job in first.items()}
         share = np.zeros_like(instance.rate)
         for number, kind in type_of.items():
             share[row_of[number], kind] = 1.0
         return Shares(share=share, objective=cost), AlloxState(type_of=type_of)
-
-
-def _first_in_line(instance: Instance, rows: Ints, lines: Ints) -> tuple[float, dict[int, int]]:
-    """The cost of the cheapest assignment, and by line the row of the job that stands first in it."""
-    from scipy.optimize import linear_sum_assignment
-
-    time: Floats = (
-        instance.steps_left[rows, None] / np.where(instance.rate > 0, instance.rate, _STANDSTILL)[rows][:, lines]
-    )
-    place = np.arange(1, len(rows) + 1)
-    cost = (place[None, :, None] * time[:, None, :]).reshape(len(rows), -1) + instance.elapsed[rows, None]
-    at, column = linear_sum_assignment(cost)
-    first: dict[int, tuple[int, int]] = {}
-    for who, where in zip(at.tolist(), column.tolist(), strict=True):
-        from_end, line = where // len(lines), where % len(lines)
-        first[line] = max(first.get(line, (-1, -1)), (from_end, int(rows[who])))
-    return float(cost[at, column].sum()), {line: row for line, (_, row) in first.items()}

@@ -2,7 +2,7 @@
 
 Source: Xiao et al., "Gandiva: Introspective Cluster Scheduling for Deep Learning", OSDI 2018, as Gavel models it: a
 pair stays while the progress of both, summed over all types, is at least one job's worth and neither stands still
-anywhere. Draws: up to as many tries as there are jobs; a pair of unequal sizes uses up its try.
+anywhere. Draws: as many tries as there are jobs without a partner; two of unequal sizes use up theirs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Gandiva:
         pairs = [pair for pair in state.pairs if self._stays(instance, perf, row_of, pair)]
         paired = {number for pair in pairs for number in pair}
         single = [number for number in sorted(row_of) if number not in paired]
-        for _ in range(len(instance)):
+        for _ in range(len(single)):
             if len(single) < 2:
                 break
             a, b = rng.sample(single, 2)
