@@ -80,36 +80,15 @@ def centre(
         dx, du, dv, dl = zx / x, zu / time, zv / room, zl / over
         short = level * ((c * x).sum(axis=1) - speed * t - floor - over)
         pull = push + aim_x / x - (aim_u / time)[:, None] - use * (aim_v / room)
-        pull = (pull + c * (level * (aim_level / over - dl * short))[:, None]) * free
-        block = du[:, None, None] * (free[:, :, None] & free[:, None, :]) + (dl * level)[:, None, None] * (
-            c[:, :, None] * c[:, None, :]
-        )
-        block[:, np.arange(types), np.arange(types)] += np.where(free, dx, 1.0)
-        # Unknowns that join the rows: what each type's price does (GPUs used, times dv), and t.
-        sides = np.zeros((rows, types, types + 2))
-        sides[:, :, 0] = pull
-        sides[:, np.arange(types), 1 + np.arange(types)] = -use
-        sides[:, :, types + 1] = c * (dl * level * speed)[:, None]
+        lift = level * (aim_level / over - dl * short)
+        pull = (pull + c * lift[:, None]) * free
         try:
-            solved = np.linalg.solve(block, sides)
+            step, common = _direction(free, c, use, pull, dx, du, dv, dl * level, speed, rise - speed @ lift, rise > 0)
         except np.linalg.LinAlgError:
             if now > _SMALL:
                 raise
             break  # as near to the walls as numbers can tell
-        joint = np.zeros((types + 1, types + 2))
-        joint[:types] = np.einsum("ik,ikj->kj", use, solved)
-        joint[types] = np.einsum("i,ik,ikj->j", speed * dl * level, c, solved)
-        matrix, right = -joint[:, 1:], joint[:, 0].copy()
-        matrix[np.arange(types), np.arange(types)] += 1.0 / dv
-        if rise:
-            matrix[types, types] += (speed**2 * dl * level).sum()
-            right[types] += rise - (speed * level * (aim_level / over - dl * short)).sum()
-        else:
-            matrix[types], matrix[:, types] = 0.0, 0.0
-            matrix[types, types], right[types] = 1.0, 0.0
-        common = np.linalg.solve(matrix, right)
         step_t = float(common[types])
-        step = (solved[:, :, 0] + solved[:, :, 1:] @ common) * free
         step_time = -step.sum(axis=1)
         step_room = -common[:types] / dv  # as a difference of sums it would drown in rounding once little is left
         step_over = level * ((c * step).sum(axis=1) - speed * step_t + short)
@@ -139,6 +118,47 @@ def centre(
     if np.abs(short).max(initial=0.0) > 1e-6:
         raise NoAnswer("floors that cannot be kept together")
     return Centre(np.where(free, x, 0.0), t, np.where(kinds, zv, 0.0) / np.where(kinds, capacity, 1.0))
+
+
+def _direction(
+    free: Bools,
+    c: Floats,
+    use: Floats,
+    pull: Floats,
+    dx: Floats,
+    du: Floats,
+    dv: Floats,
+    dl: Floats,
+    speed: Floats,
+    pull_t: float,
+    with_t: bool,
+) -> tuple[Floats, Floats]:
+    """Newton's step in x, and what joins the rows: the change of each type's use times dv, and the step in t.
+
+    Rows are small systems of their own, solved once for every unknown that joins them; those are found at the end.
+    """
+    rows, types = c.shape
+    diagonal = np.arange(types)
+    both = free[:, :, None] & free[:, None, :]
+    block = du[:, None, None] * both + dl[:, None, None] * (c[:, :, None] * c[:, None, :])
+    block[:, diagonal, diagonal] += np.where(free, dx, 1.0)
+    sides = np.zeros((rows, types, types + 2))
+    sides[:, :, 0] = pull
+    sides[:, diagonal, 1 + diagonal] = -use
+    sides[:, :, types + 1] = c * (dl * speed)[:, None]
+    solved = np.linalg.solve(block, sides)
+    joint = np.empty((types + 1, types + 2))
+    joint[:types] = np.einsum("ik,ikj->kj", use, solved)
+    joint[types] = np.einsum("i,ik,ikj->j", speed * dl, c, solved)
+    matrix, right = -joint[:, 1:], joint[:, 0].copy()
+    matrix[diagonal, diagonal] += 1.0 / dv
+    matrix[types, types] += (speed**2 * dl).sum()
+    right[types] += pull_t
+    if not with_t:
+        matrix[types], matrix[:, types] = 0.0, 0.0
+        matrix[types, types], right[types] = 1.0, 0.0
+    common = np.linalg.solve(matrix, right)
+    return (solved[:, :, 0] + solved[:, :, 1:] @ common) * free, common
 
 
 def _way(*walls: tuple[Floats, Floats]) -> float:

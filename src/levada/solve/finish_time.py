@@ -122,7 +122,7 @@ def affordable(given: Speeds, duties: Duties, prices: Floats, ratio: float) -> f
     here = np.arange(len(given.of))
     money = float(prices @ given.capacity)
     for _ in range(_MOST):
-        need = duties.need(ratio)
+        need = np.minimum(duties.need(ratio), corner[:, -1])  # rounding must not lead beyond the fastest type
         piece = np.minimum((need[:, None] > corner[:, 1:]).sum(axis=1), slope.shape[1] - 1)
         rise = slope[here, piece]
         price_now = float((cost[here, piece] + rise * (need - corner[here, piece])).sum())

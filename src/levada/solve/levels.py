@@ -11,6 +11,9 @@ import numpy as np
 from levada.core.types import Floats
 from levada.solve.highs import Basis, Lp, Model, NoAnswer
 
+#: Levels that were reached once must be reached again up to this part, which grows when HiGHS finds that impossible.
+_HAIRS = (1e-11, 1e-10, 1e-9, 1e-8)
+
 
 class Levels(msgspec.Struct, frozen=True):
     """The answer for one program."""
@@ -101,12 +104,18 @@ class LevelLp:
         self.pace[row], self.base[row] = pace, base
         place = len(self.capacity) + 2 * row
         self.model.change(place, 0, -pace * self.unit * self.row[row])
-        self.model.bound(place, base * self.row[row], np.inf)
+        # A hair less: where levels are a million units high, rounding alone exceeds the tolerance.
+        self.model.bound(place, base * self.row[row] * (1 - _HAIRS[0]), np.inf)
 
     def solve(self) -> Levels:
         """The largest t; raises NoAnswer where the bases cannot be reached."""
         rows, types = self.c.shape
         answer = self.model.solve()
+        for hair in _HAIRS[1:]:
+            if answer is None:
+                for row in np.flatnonzero(self.part & (self.base > 0)).tolist():
+                    self.model.bound(types + 2 * row, self.base[row] * self.row[row] * (1 - hair), np.inf)
+                answer = self.model.solve()
         if answer is None:
             raise NoAnswer("levels that were reached cannot be kept")
         share = answer.x[1:].reshape(rows, types) * self.time[:, None]
