@@ -560,6 +560,21 @@ def test_a_policy_that_decides_by_node_passes_over_a_type_that_limits_rule_out(b
     assert chaos.engine.explain("j1").gpu_type == "a100"
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_job_that_became_impossible_while_it_ran_says_so_when_it_has_stopped(fails: bool) -> None:
+    chaos = desk(8)
+    chaos.set_queues((Queue(name="lab"),))
+    chaos.submit(min=3, queue="lab", retries=1)
+    chaos.calm()
+    chaos.set_queues((Queue(name="lab", limit={"v100": 2}),))
+    if fails:
+        chaos.break_job(0)
+    chaos.calm()
+    chaos.pass_time(max(chaos.wake - chaos.now, 0.0) if chaos.wake < math.inf else 0.0)
+    chaos.calm()
+    assert chaos.why("j1") == "queue-limit"
+
+
 def test_a_limit_counts_on_the_types_that_exist() -> None:
     chaos = desk(8)
     chaos.set_queues((Queue(name="lab", limit={"v100": 2}),))

@@ -25,6 +25,9 @@ def admitted(state: State, slots: Ints) -> Bools:
     pending = table.phase[slots] == Phase.PENDING
     runs = (table.phase[slots] >= Phase.STARTING) & (table.phase[slots] <= Phase.RESIZING)
     may = pending | runs
+    # It ran while it became impossible; now that it has stopped, that is why it waits.
+    untold = pending & (table.feasible[slots] <= 0) & (table.aside[slots] == 0) & ~_INFEASIBLE[table.reason[slots]]
+    judge_feasibility(state, slots[untold & (table.retry_at[slots] <= state.now)])
     for barred, code, evidence in (
         (table.aside[slots] == 1, None, None),
         (table.aside[slots] > 1, Code.INVALID, table.aside[slots]),
