@@ -560,6 +560,17 @@ def test_a_policy_that_decides_by_node_passes_over_a_type_that_limits_rule_out(b
     assert chaos.engine.explain("j1").gpu_type == "a100"
 
 
+@pytest.mark.parametrize("policy", ["dragon", "dragon-compat"])
+def test_a_job_that_would_start_too_large_for_a_limit_starts_smaller(policy: str) -> None:
+    chaos = desk(8, policy=policy)
+    chaos.set_queues((Queue(name="lab", per_user_limit={"v100": 2}),))
+    chaos.submit(min=1, max=6, desired=4, queue="lab")
+    for _ in range(4):
+        chaos.calm()
+        chaos.pass_time(61.0)
+    assert 1 <= chaos.sizes()["j1"] <= 2
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_job_that_became_impossible_while_it_ran_says_so_when_it_has_stopped(fails: bool) -> None:
     chaos = desk(8)

@@ -6,11 +6,12 @@ import msgspec
 import numpy as np
 
 from levada.core.decision import Decision
-from levada.core.plane import DEVICE
+from levada.core.plane import DEVICE, INDEX
 from levada.core.reasons import Code
 from levada.core.snapshot import Snapshot
 from levada.core.types import Bools, Ints
 from levada.policies.shares import Bounds
+from levada.policies.sizes import on_grid
 
 
 def cut_view(snap: Snapshot, bounds: Bounds) -> Snapshot:
@@ -27,10 +28,12 @@ def cut_view(snap: Snapshot, bounds: Bounds) -> Snapshot:
 def capped(snap: Snapshot, bounds: Bounds, wish: Decision) -> Decision:
     """*wish* without what goes beyond a limit.
 
-    Jobs that would start do not, the newest first; then jobs that would grow stay as they are; then jobs stop. A queue
-    that is over its limit only by what is out of view loses all it has in view.
+    Jobs that would start larger than they could ever be start smaller. Then jobs that would start do not, the newest
+    first; then jobs that would grow stay as they are; then jobs stop. A queue that is over its limit only by what is
+    out of view loses all it has in view.
     """
     jobs, tree = snap.jobs, snap.queues
+    wish = _no_start_too_large(snap, bounds, wish)
     kind, count = wish.type.copy(), wish.count.copy()
     left_out = np.zeros(len(snap), bool)
     reason = wish.reason.copy()
@@ -59,6 +62,23 @@ def capped(snap: Snapshot, bounds: Bounds, wish: Decision) -> Decision:
             reason[row] = int(Code.USER_LIMIT if queue_is_fine else of_queue)
             kind[row], count[row] = -1, 0
     return _without(wish, left_out, kind, count, reason) if left_out.any() else wish
+
+
+def _no_start_too_large(snap: Snapshot, bounds: Bounds, wish: Decision) -> Decision:
+    """*wish* in which no job starts with more than it may have when nobody else has anything.
+
+    Without this such a job would be left out for ever, though a smaller one fits.
+    """
+    jobs = snap.jobs
+    may = bounds.at_most()[np.arange(len(snap)), wish.type] // np.maximum(jobs.unit, 1)
+    large = (jobs.count == 0) & (wish.count > may) & (may >= jobs.min)
+    if not large.any():
+        return wish
+    count = np.where(large, on_grid(jobs, may), wish.count)
+    places = wish.places
+    if places is not None:
+        places = places[:, ~large[places[0]] | (places[INDEX] < count[places[0]])]
+    return msgspec.structs.replace(wish, count=count, places=places)
 
 
 def _victims(snap: Snapshot, wish: Decision) -> Ints:
