@@ -23,7 +23,7 @@ from levada.kernels.arrays import Bools, Floats, Ints
 _CALLS = 400
 _COLUMNS = 2 * _CALLS + 40
 #: A column whose reduced cost is below this does not help.
-_HELPS = 1e-13
+_HELPS = 1e-12
 #: Pivots without progress after which the first column that helps is taken, lest the program go round in circles.
 _PATIENCE = 60
 #: Numbers this near to each other, relative to their size, are taken for equal.
@@ -231,8 +231,8 @@ def _mix(level: Floats, use: Floats, columns: int, basis: Ints, inverse: Floats,
                     enters, best = z, gain
                     if stalled > _PATIENCE:
                         break
-        if enters == rows + columns:
-            return True
+        if enters == rows + columns or stalled > 3 * _PATIENCE:
+            return True  # nothing helps, or only by rounding
         for at in range(rows):
             if enters < 0:
                 direction[at] = inverse[at, -1 - enters]
@@ -253,7 +253,7 @@ def _mix(level: Floats, use: Floats, columns: int, basis: Ints, inverse: Floats,
                 leaves = at
         if leaves < 0:
             return False
-        stalled = stalled + 1 if amount[leaves] <= 1e-12 else 0
+        stalled = stalled + 1 if amount[leaves] / direction[leaves] * best <= 1e-14 else 0
         basis[leaves] = enters
     return False
 
@@ -339,9 +339,7 @@ def max_level(
                 demand[:] = 0.0
                 _demand(q, base, pace, t, speed, kind, count, demand, nothing, 1.0)
                 level[columns] = t
-                gain = t
-                if seed >= len(seeds):
-                    gain -= dual[types]
+                gain = t - (float(dual[types]) if seed >= len(seeds) else 0.0)
                 for k in range(types):
                     use[columns, k] = demand[k] / n[k]
                     price[columns, k] = p[k]

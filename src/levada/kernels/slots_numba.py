@@ -16,6 +16,12 @@ def cheapest_slots(time: Floats, gpu_type: Ints, position: Ints, room: Ints, ord
     """See `slots`."""
     jobs, slots = len(time), len(room)
     left = room.copy()
+    better_by = 0.0
+    for job in range(jobs):
+        for slot in range(slots):
+            cost = time[job, gpu_type[slot]] * position[slot]
+            if np.isfinite(cost):
+                better_by = max(better_by, _BETTER * cost)
     slot_of = np.full(jobs, -1, np.int64)
     push = np.full((slots, slots), np.inf)
     pushed = np.full((slots, slots), -1, np.int64)
@@ -38,7 +44,7 @@ def cheapest_slots(time: Floats, gpu_type: Ints, position: Ints, room: Ints, ord
                         following[slot] = chain
                         source_of[slot] = source
             for slot in range(slots):
-                if following[slot] < reach[slot] - _BETTER * abs(reach[slot]):
+                if following[slot] < reach[slot] - better_by:
                     reach[slot] = following[slot]
                     before[slot] = source_of[slot]
                     changed = True
@@ -47,20 +53,20 @@ def cheapest_slots(time: Floats, gpu_type: Ints, position: Ints, room: Ints, ord
             if left[slot] > 0 and (at < 0 or reach[slot] < reach[at]):
                 at = slot
         left[at] -= 1
-        _renew = np.zeros(slots, np.bool_)
-        _renew[at] = True
+        renew = np.zeros(slots, np.bool_)
+        renew[at] = True
         while before[at] >= 0:
             source = before[at]
             slot_of[pushed[source, at]] = at
             at = source
-            _renew[at] = True
+            renew[at] = True
         slot_of[job] = at
         for slot in range(slots):
-            if _renew[slot]:
+            if renew[slot]:
                 push[slot] = np.inf
         for member in range(jobs):
             slot = slot_of[member]
-            if slot >= 0 and _renew[slot]:
+            if slot >= 0 and renew[slot]:
                 here = time[member, gpu_type[slot]] * position[slot]
                 for other in range(slots):
                     if other != slot:

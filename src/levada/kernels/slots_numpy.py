@@ -6,7 +6,7 @@ import numpy as np
 
 from levada.kernels.arrays import Floats, Ints
 
-#: A chain must be better by this part, or rounding could go round in circles.
+#: A chain must be better by this part of the largest cost, or rounding could go round in circles.
 _BETTER = 1e-12
 
 
@@ -14,6 +14,7 @@ def cheapest_slots(time: Floats, gpu_type: Ints, position: Ints, room: Ints, ord
     """See `slots`."""
     slots = len(room)
     cost = time[:, gpu_type] * position
+    better_by = _BETTER * cost[np.isfinite(cost)].max(initial=0.0)
     left = room.copy()
     slot_of = np.full(len(time), -1, np.int64)
     push = np.full((slots, slots), np.inf)  # the cheapest move of a job from a slot to another
@@ -24,7 +25,7 @@ def cheapest_slots(time: Floats, gpu_type: Ints, position: Ints, room: Ints, ord
         while True:
             chains = reach[:, None] + push
             cheapest = chains.min(axis=0)
-            better = cheapest < reach - _BETTER * np.abs(reach)
+            better = cheapest < reach - better_by
             if not better.any():
                 break
             before[better] = chains.argmin(axis=0)[better]

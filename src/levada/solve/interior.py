@@ -84,7 +84,8 @@ def _within(problem: Problem, duties: Duties, ratio: float) -> Solution:
     part = runs & (duties.steps > 0) & (duties.ideal > 0)
     need = np.zeros(problem.jobs)
     # A hair less than needed: without any inside there is no middle.
-    need[part] = duties.need(ratio)[part] * (1 - 1e-7)
+    mine = Duties(duties.steps[part], duties.elapsed[part], duties.ideal[part])
+    need[part] = mine.need(ratio) * (1 - 1e-7)
     rows, base = _apart(problem, need)
     rate, count = usable(rows), rows.count
     best = np.maximum(rate.max(axis=1, initial=0.0), 1e-300)
@@ -92,7 +93,7 @@ def _within(problem: Problem, duties: Duties, ratio: float) -> Solution:
     found = centre(rate / best[:, None], count, gpus, rows.capacity, base=base / best, floors=base > 0, mu=1.0)
     share = fit(found.share, gpus, rows.capacity)
     reached = rows.each((rate * share).sum(axis=1))[part]
-    late = (duties.elapsed[part] + duties.steps[part] / np.maximum(reached, 1e-300)) / duties.ideal[part]
+    late = (mine.elapsed + mine.steps / np.maximum(reached, 1e-300)) / mine.ideal
     return _solution(rows, share, float(late.max(initial=0.0)), rate, found.prices)
 
 

@@ -70,7 +70,7 @@ def makespan_packed(problem: Problem, pairs: Ints, pair_rate: Floats, steps: Flo
     if not busy.any():
         return msgspec.structs.replace(solution, level=0.0)
     least = 1.0 / ((answer.value + missing) * program.unit)
-    return msgspec.structs.replace(solution, level=float((steps / solution.levels)[busy].max()), bound=least)
+    return msgspec.structs.replace(solution, level=float((steps[busy] / solution.levels[busy]).max()), bound=least)
 
 
 @safe
@@ -227,10 +227,9 @@ def _solution(
     """Shares by job, scaled down where rounding exceeds time or GPUs. The lowest level of a row that has part in it."""
     rows, types = program.c.shape
     count, capacity = problem.count, problem.capacity
-    share = np.maximum(answer.x[1 : 1 + rows * types].reshape(rows, types) * program.time[:, None], 0.0)
-    share = np.where(share > TRACE, share, 0.0)
-    mass = columns.masses(answer.x, len(pairs))
-    mass = np.where(mass > TRACE, mass, 0.0)
+    x = np.where(answer.x > TRACE, answer.x, 0.0)  # in units of what a row needs
+    share = x[1 : 1 + rows * types].reshape(rows, types) * program.time[:, None]
+    mass = columns.masses(x, len(pairs))
     time = share.sum(axis=1) * count
     for side in (0, 1):
         np.add.at(time, pairs[:, side], mass.sum(axis=1))

@@ -100,7 +100,7 @@ class Columns:
         mass = np.zeros((pairs, len(self.program.capacity)))
         if self.present:
             chosen = np.concatenate(self.present)
-            amount = np.maximum(x[len(x) - len(chosen) :], 0.0) * self.unit[chosen]
+            amount = x[len(x) - len(chosen) :] * self.unit[chosen]
             np.add.at(mass, (self.kept[chosen], self.kind[chosen]), amount)
         return mass
 

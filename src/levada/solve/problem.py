@@ -13,7 +13,7 @@ from levada.solve.highs import Basis
 
 Number = TypeVar("Number", bound=np.generic)
 
-#: Shares below this are nothing: a trace of time on a GPU type would only move the job there and back.
+#: A share below this part of all that a job gets is nothing: it would only move the job there and back.
 TRACE = 1e-9
 
 
@@ -118,7 +118,7 @@ def fit(share: Floats, gpus: Floats, capacity: Floats) -> Floats:
 
     *gpus* is what a full share of each row takes.
     """
-    share = np.where(share > TRACE, share, 0.0)
+    share = np.where(share > TRACE * share.sum(axis=1)[:, None], share, 0.0)
     share /= np.maximum(share.sum(axis=1), 1.0)[:, None]
     use = gpus @ share
     share *= np.divide(capacity, use, out=np.ones_like(use), where=use > capacity)

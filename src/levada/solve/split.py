@@ -46,7 +46,8 @@ def _shadow_of_class(rate: Floats, mass: Floats, need: Floats) -> Floats:
     """`shadow` for one class, *need* descending. Runs of jobs that mix the same two types are taken at once."""
     jobs, types = len(need), len(rate)
     idle = jobs - float(mass.sum())
-    places = [k for k in np.argsort(rate, kind="stable").tolist() if mass[k] > TRACE]
+    trace = TRACE * float(mass.sum())
+    places = [k for k in np.argsort(rate, kind="stable").tolist() if mass[k] > trace]
     speed = [0.0, *(float(rate[k]) for k in places)]
     left = [max(idle, 0.0), *(float(mass[k]) for k in places)]
     taken = np.zeros((jobs, len(left)))

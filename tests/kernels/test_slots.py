@@ -1,0 +1,34 @@
+"""Both implementations of `kernels.slots` give the same, bit for bit; that it is right, `solve.allox` shows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from levada.kernels import slots_numpy
+
+slots_numba = pytest.importorskip("levada.kernels.slots_numba")
+
+times = st.sampled_from([1.0, 1.0, 2.0, 3.0, 7.0]) | st.floats(0.1, 50.0)
+
+
+@given(
+    st.lists(st.tuples(times, times), min_size=1, max_size=12),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.randoms(use_true_random=False),
+)
+def test_cheapest_slots(rows: list[tuple[float, float]], first: int, second: int, random: object) -> None:
+    time = np.array(rows)
+    depth = [-(-len(rows) // first), -(-len(rows) // second)]
+    kinds = np.repeat([0, 1], depth)
+    places = np.concatenate([np.arange(depth[0]), np.arange(depth[1])]) + 1
+    room = np.array([first, second])[kinds]
+    order = np.arange(len(rows))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    asked = time, kinds, places, room, order
+    found = slots_numpy.cheapest_slots(*asked)
+    assert found.tolist() == slots_numba.cheapest_slots(*asked).tolist()
+    assert (np.bincount(found, minlength=len(room)) <= room).all()
