@@ -382,3 +382,9 @@ class Chaos:
 
     def _broken(self, text: str) -> Broken:
         return Broken(text + "\n  " + "\n  ".join(self.story[-60:]))
+
+
+def desk(*gpus: int, policy: str = "elastic-fifo", **options: Any) -> Chaos:
+    """A world of nodes n0, n1, … with so many v100 each."""
+    nodes = tuple(Node.of(f"n{i}", {"v100": count}) for i, count in enumerate(gpus))
+    return Chaos(policy=policy, nodes=nodes, **options)
