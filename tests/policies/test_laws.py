@@ -21,11 +21,13 @@ from levada.policies.protocol import AnyPolicy
 from levada.policies.queued import queued
 from levada.policies.shares import Bounds
 from levada.policies.sizes import asked, largest
+from levada.policies.table import POLICIES
 from tests.strategies import Scene, scenes
 
 #: Policies that decide by node have laws of their own besides.
 BY_NODE = ("dragon", "dragon-compat")
 LAWFUL = [name for name in registry.names() if name not in BY_NODE]
+SHARING = [record.name for record in POLICIES if record.shares]
 ELASTIC = ["elastic-fifo", "elastic-srjf", "elastic-tiresias", "ffdl", "afs-l"]
 #: AFS-L gives the first grant to the later of two equal jobs, by its rule.
 IN_SUBMISSION_ORDER = [name for name in LAWFUL if name != "afs-l"]
@@ -131,7 +133,8 @@ def test_a_decision_changes_nothing_it_was_given(scene: Scene) -> None:
 def test_reasons_are_true(scene: Scene) -> None:
     for name in each(LAWFUL):
         snap, found = scene.snap, decide(registry.make(name), scene)
-        size = asked(snap.jobs) if name == "tiresias" else snap.jobs.min
+        by_request = name == "tiresias" or name in SHARING
+        size = asked(snap.jobs) if by_request else snap.jobs.min
         need = size * snap.jobs.unit
         free = snap.capacity - used(snap, found)
         for row in (found.count == 0).nonzero()[0]:
@@ -150,6 +153,11 @@ def test_reasons_are_true(scene: Scene) -> None:
                     assert (speedups(scene.perf, snap.jobs.number[row], kind, snap.jobs.min[row]) <= 0).any()
                 case Code.UNKNOWN_SPEED:
                     assert np.isnan(snap.jobs.steps[row])
+                case Code.IN_LINE:
+                    assert name.startswith("gavel-fifo")
+                case Code.CANNOT_RUN:
+                    kind = np.array(real)
+                    assert (scene.perf.rates(snap.jobs.number[row], kind, size[row]) <= 0).all()
                 case other:
                     pytest.fail(f"{other} is no reason of this policy")
 
@@ -199,6 +207,11 @@ class Same:
 
     def rates(self, jobs: Any, gpu_types: Any, sizes: Any) -> Any:
         return self.model.rates(np.where(jobs == self.job, self.twin, jobs), gpu_types, sizes)
+
+    def pair_rates(self, a: Any, b: Any, gpu_types: Any, sizes: Any) -> Any:
+        return self.model.pair_rates(
+            np.where(a == self.job, self.twin, a), np.where(b == self.job, self.twin, b), gpu_types, sizes
+        )
 
     def speedups(self, jobs: Any, gpu_types: Any, sizes: Any) -> Any:
         return self.model.speedups(np.where(jobs == self.job, self.twin, jobs), gpu_types, sizes)

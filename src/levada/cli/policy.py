@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from levada.cli.output import Format, TextOrJson, columns, data, data_json
-from levada.policies.table import POLICIES, Option, Record, lookup
+from levada.policies.record import Option, Record
+from levada.policies.table import POLICIES, lookup
 
 #: What a case gives for each of a policy's `Needs`.
 _FIELD_OF_NEED = {"RATE": "speedup", "REMAINING": "remaining_s", "DEADLINE": "deadline_s"}

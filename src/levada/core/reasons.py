@@ -41,6 +41,8 @@ class Code(IntEnum):
     INVALID = 27
     TIME_LIMIT = 28
     USER_LIMIT = 29
+    IN_LINE = 30
+    CANNOT_RUN = 31
 
 
 #: One sentence per code. `{evidence}` is the number in the evidence column.
@@ -72,6 +74,8 @@ SENTENCES: dict[Code, str] = {
     Code.CANCELLED: "It was cancelled.",
     Code.FAILED: "It failed.",
     Code.WAITS_FOR_DEVICES: "It starts as soon as {evidence} devices have been given up by others.",
+    Code.IN_LINE: "A job before it does not fit yet, and under this policy nobody overtakes.",
+    Code.CANNOT_RUN: "As far as is known, it makes no progress on any GPU type that is there.",
     Code.INVALID: "Its description cannot be carried out.",
     Code.TIME_LIMIT: "It has run as long as its time limit allows.",
     Code.USER_LIMIT: "What one user may have in its queue leaves no room for its minimum.",

@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Literal
 
-AREAS = ("choose", "place", "state")
+AREAS = ("choose", "place", "state", "turns")
 
 _active: dict[str, ModuleType] = {}
 _name: list[str] = ["numpy"]

@@ -8,6 +8,7 @@ from typing import Any
 
 from levada.errors import BadInput, Fault, did_you_mean
 from levada.policies.protocol import AnyPolicy
+from levada.policies.rounds import in_rounds
 from levada.policies.table import POLICIES, lookup, unknown
 
 
@@ -24,7 +25,8 @@ def make(name: str, options: Mapping[str, Any] | None = None) -> AnyPolicy:
     given = dict(options or {})
     check_names(record.name, [option.name for option in record.options], given)
     module, _, cls = record.target.partition(":")
-    policy: AnyPolicy = getattr(import_module(module), cls)(**given)
+    make_one = getattr(import_module(module), cls)
+    policy: AnyPolicy = in_rounds(make_one, given) if record.shares else make_one(**given)
     return policy
 
 

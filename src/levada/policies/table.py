@@ -5,31 +5,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from levada import errors
-
-
-class Option(NamedTuple):
-    """One setting of a policy."""
-
-    name: str
-    default: float | int | bool | str
-    unit: str  #: empty for plain numbers
-    meaning: str
-
-
-class Record(NamedTuple):
-    """One policy, as shown to people and found by name."""
-
-    name: str
-    aliases: tuple[str, ...]
-    target: str  #: `module:Class`
-    summary: str
-    needs: tuple[str, ...]  #: fields of a job, or of the case, beside id, submitted, min and max
-    source: str
-    options: tuple[Option, ...] = ()
-
+from levada.policies.gavel.table import GAVEL_POLICIES
+from levada.policies.record import Option, Record
 
 _QUEUE_LIMIT = Option("queue_limit", 3600.0, "GPU-seconds", "attained service at which a job leaves the first queue")
 _PROMOTE = Option(
@@ -142,6 +120,7 @@ POLICIES: tuple[Record, ...] = (
         source=_DRAGON,
         options=(_STARVATION, _IDLE),
     ),
+    *GAVEL_POLICIES,
 )
 
 _BY_NAME = {name: record for record in POLICIES for name in (record.name, *record.aliases)}

@@ -8,6 +8,10 @@ from levada.core.snapshot import Snapshot
 from levada.core.types import CPU_TYPE, WHOLE, Bools, Floats, Ints
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import existing
+from levada.policies.sizes import asked
+
+#: A job of unknown length is taken to need so long on its fastest type, from now on.
+UNKNOWN_LENGTH_S = 3600.0
 
 
 class Instance:
@@ -19,14 +23,13 @@ class Instance:
         self.perf = perf
         self.number: Ints = jobs.number
         #: Workers of each job: these policies take sizes as given.
-        self.size: Ints = jobs.desired
+        self.size: Ints = asked(jobs)
         #: GPUs of each job (cores for a job without any).
-        self.scale: Floats = self.size * jobs.unit / WHOLE
+        self.scale: Floats = self.size * np.maximum(jobs.unit, 1) / WHOLE
         self.weight: Floats = jobs.weight
         self.entity: Ints = jobs.entity
         self.submitted: Floats = jobs.submitted
         self.elapsed: Floats = snap.now - jobs.submitted
-        self.steps_left: Floats = jobs.steps - jobs.steps_done
         self.steps_done: Floats = jobs.steps_done
         self.deadline: Floats = jobs.deadline
         self.capacity: Floats = snap.capacity / WHOLE
@@ -39,6 +42,10 @@ class Instance:
         rates = perf.rates(self.number[:, None], types[None, :], self.size[:, None])
         #: Steps/s of the whole job; 0 = cannot run there.
         self.rate: Floats = np.where(self.allowed, rates, 0.0)
+        left = jobs.steps - jobs.steps_done
+        guess = self.rate.max(axis=1, initial=0.0) * UNKNOWN_LENGTH_S
+        #: Steps that are left; a guess where nobody knows.
+        self.steps_left: Floats = np.where(np.isnan(left), guess, np.maximum(left, 0.0))
 
     def __len__(self) -> int:
         return len(self.number)
