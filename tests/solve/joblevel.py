@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.types import Floats, Ints
-from levada.solve.highs import Lp, solve
+from levada.solve.highs import Lp, Model
 from levada.solve.problem import Problem
 
 NO_ROW = -np.inf
@@ -16,7 +16,7 @@ def _solve(cost: Floats, matrix: Floats, lower: Floats, upper: Floats) -> tuple[
     columns = matrix.shape[1]
     if not columns:
         return 0.0, np.zeros(0)
-    answer = solve(
+    answer = Model(
         Lp(
             cost=cost,
             lower=np.zeros(columns),
@@ -27,7 +27,7 @@ def _solve(cost: Floats, matrix: Floats, lower: Floats, upper: Floats) -> tuple[
             index=np.tile(np.arange(matrix.shape[0]), columns),
             value=np.ascontiguousarray(matrix.T).ravel(),
         )
-    )
+    ).solve()
     return None if answer is None else (answer.value, answer.x)
 
 

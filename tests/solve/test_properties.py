@@ -63,7 +63,7 @@ def test_a_warm_start_changes_no_level(asked: Problem, data: st.DataObject) -> N
 
 @given(problems())
 def test_a_basis_of_something_else_does_no_harm(asked: Problem) -> None:
-    nonsense = Warm(basis=Basis(np.ones(3, np.int8), np.zeros(2, np.int8)), prices=np.ones((2, 9)))
+    nonsense = Warm(basis=Basis(np.ones(3, bool), np.zeros(2, bool)), prices=np.ones((2, 9)))
     assert check(asked, max_min(asked, nonsense)).level == pytest.approx(max_min(asked).level, rel=1e-7)
 
 

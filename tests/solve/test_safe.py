@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from levada.solve.finish_time import finish_time, makespan
-from levada.solve.highs import Lp, Model, NoAnswer, solve
+from levada.solve.highs import Lp, Model, NoAnswer
 from levada.solve.interior import finish_time_interior, makespan_interior, max_min_interior, total_interior
 from levada.solve.leximin import hierarchical, leximin
 from levada.solve.max_min import max_min
@@ -132,13 +132,14 @@ def program(**changes: np.ndarray) -> Lp:
 
 
 def test_highs_tells_an_optimum_from_none_and_from_no_end() -> None:
-    answer = solve(program())
-    assert answer is not None
-    assert (answer.value, answer.x.tolist(), answer.dual.tolist()) == (1.0, [1.0], [1.0])
-    assert solve(program(), answer.basis) == answer or solve(program(), answer.basis) is not None
-    assert solve(program(row_lower=np.full(1, 2.0), row_upper=np.full(1, 3.0), upper=np.ones(1))) is None
+    model = Model(program())
+    for again in (model, Model(program(), model.basis())):
+        answer = again.solve()
+        assert answer is not None
+        assert (answer.value, answer.x.tolist(), answer.dual.tolist()) == (1.0, [1.0], [1.0])
+    assert Model(program(row_lower=np.full(1, 2.0), row_upper=np.full(1, 3.0), upper=np.ones(1))).solve() is None
     with pytest.raises(NoAnswer, match="HiGHS ended with"):
-        solve(program(row_upper=np.full(1, np.inf)))
+        Model(program(row_upper=np.full(1, np.inf))).solve()
     with pytest.raises(NoAnswer, match="does not take"):
         Model(program(index=np.array([7])))
 

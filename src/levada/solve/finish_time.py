@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from levada.core.types import Floats
+from levada.core.types import Floats, Ints
 from levada.solve import price
 from levada.solve.classes import classify
 from levada.solve.highs import NoAnswer
@@ -55,7 +55,6 @@ def finish_time(problem: Problem, steps: Floats, elapsed: Floats, ideal: Floats,
     rate, of, jobs = usable(rows), rows.of, rows.jobs
     best = rate.max(axis=1, initial=0.0)[of]
     part = np.flatnonzero((best > 0) & (steps > 0) & (ideal > 0))
-    need = np.zeros(jobs)
     if not len(part):
         return _solution(rows, np.zeros((jobs, rate.shape[1])), 0.0, 0.0, np.zeros(rate.shape[1]), "none", None)
     duties = Duties(steps[part], elapsed[part], ideal[part])
@@ -67,8 +66,9 @@ def finish_time(problem: Problem, steps: Floats, elapsed: Floats, ideal: Floats,
         found = _newton(given, duties, start, warm)
     mass, ratio, prices, how, kept = found
     share = np.zeros((jobs, rate.shape[1]))
-    need = duties.need(ratio)
-    share[part] = shadow(rate, mass, of[part], np.minimum(need, best[part]))
+    share[part] = shadow(
+        rate, mass, of[part], _spread(rate, mass, of[part], np.minimum(duties.need(ratio), best[part]))
+    )
     share = fit(share, rows.scale[of], rows.capacity)
     reached = (rate[of[part]] * share[part]).sum(axis=1)
     level = float(((duties.elapsed + duties.steps / np.maximum(reached, 1e-300)) / duties.ideal).max())
@@ -87,6 +87,12 @@ def makespan(problem: Problem, steps: Floats, warm: Warm | None = None) -> Solut
     """The least time in seconds, as `level`, after which all jobs can have done their *steps*."""
     jobs = problem.jobs
     return finish_time(problem, steps, np.zeros(jobs), np.ones(jobs), warm)
+
+
+def _spread(rate: Floats, mass: Floats, of: Ints, need: Floats) -> Floats:
+    """These needs, where a class falls short by rounding a little less of each: or its smallest would bear it all."""
+    there, asked = (rate * mass).sum(axis=1), np.bincount(of, need, len(rate))
+    return need * np.divide(there, asked, out=np.ones(len(rate)), where=there < asked)[of]
 
 
 def _by_speed(problem: Problem) -> Problem:

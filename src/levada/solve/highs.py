@@ -7,10 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from levada.core.types import Floats, Ints
-
-#: HiGHS's own numbers of the states of a column or row that bases are extended with.
-AT_LOWER, BASIC = 0, 1
+from levada.core.types import Bools, Floats, Ints
 
 
 class NoAnswer(Exception):
@@ -18,10 +15,13 @@ class NoAnswer(Exception):
 
 
 class Basis(msgspec.Struct, frozen=True):
-    """Which columns and rows were basic; kept from one solve to the next."""
+    """Which columns and rows were basic; kept from one solve to the next.
 
-    columns: Ints
-    rows: Ints
+    Programs here have columns and rows with one bound, or with two that are equal: the others stand at theirs.
+    """
+
+    columns: Bools
+    rows: Bools
 
     def grown(self, columns: int, rows: int) -> Basis | None:
         """This basis for a program that got more columns and rows at its end; None if it lost some."""
@@ -29,8 +29,8 @@ class Basis(msgspec.Struct, frozen=True):
         if more_columns < 0 or more_rows < 0:
             return None
         return Basis(
-            np.concatenate([self.columns, np.full(more_columns, AT_LOWER, np.int8)]),
-            np.concatenate([self.rows, np.full(more_rows, BASIC, np.int8)]),
+            np.concatenate([self.columns, np.zeros(more_columns, np.bool_)]),
+            np.concatenate([self.rows, np.ones(more_rows, np.bool_)]),
         )
 
 
@@ -53,7 +53,6 @@ class Answer(msgspec.Struct, frozen=True):
     x: Floats
     value: float
     dual: Floats  #: (rows,): at least 0 where an upper bound binds, at most 0 where a lower one does
-    basis: Basis
 
 
 class Model:
@@ -66,7 +65,7 @@ class Model:
         self._highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
         for option, value in _OPTIONS:
             self._highs.setOptionValue(option, value)
-        self._statuses = [highspy.HighsBasisStatus(number) for number in range(5)]
+        self._status = highspy.HighsBasisStatus.kNonbasic, highspy.HighsBasisStatus.kBasic
         columns, rows = len(lp.cost), len(lp.row_lower)
         status = self._highs.passModel(
             columns,
@@ -93,8 +92,8 @@ class Model:
 
     def _set(self, basis: Basis) -> None:
         given = self._names.HighsBasis()
-        given.col_status = [self._statuses[number] for number in basis.columns.tolist()]
-        given.row_status = [self._statuses[number] for number in basis.rows.tolist()]
+        given.col_status = [self._status[basic] for basic in basis.columns.tolist()]
+        given.row_status = [self._status[basic] for basic in basis.rows.tolist()]
         given.valid = True
         # A basis that HiGHS refuses costs time, not the answer.
         self._highs.setBasis(given)
@@ -135,20 +134,17 @@ class Model:
             np.array(found.col_value),
             float(highs.getInfo().objective_function_value),
             np.array(found.row_dual),
-            self._basis(),
         )
 
-    def _basis(self) -> Basis:
-        basis = self._highs.getBasis()
+    def basis(self) -> Basis:
+        """The basis of the last answer."""
+        # HiGHS has a quicker way to ask, which crashes where it found the answer without factorising.
+        basis, basic = self._highs.getBasis(), int(self._status[1])
+        columns, rows = basis.col_status, basis.row_status
         return Basis(
-            np.array([int(status) for status in basis.col_status], np.int8),
-            np.array([int(status) for status in basis.row_status], np.int8),
+            np.array([int(status) for status in columns], np.int8) == basic,
+            np.array([int(status) for status in rows], np.int8) == basic,
         )
-
-
-def solve(lp: Lp, basis: Basis | None = None) -> Answer | None:
-    """The optimum of *lp*, or None where it has no solution."""
-    return Model(lp, basis).solve()
 
 
 #: Measured: primal simplex without presolve from the last basis is the fastest way between rounds.

@@ -23,7 +23,6 @@ class Levels(msgspec.Struct, frozen=True):
     force: Floats  #: (rows,): how hard a row holds t down, all together 1; above 0 = it can rise in no optimum
     prices: Floats  #: (types,): how much t rises with one more GPU
     bound: float  #: no shares reach a larger t
-    basis: Basis
 
 
 class LevelLp:
@@ -123,7 +122,7 @@ class LevelLp:
         weight = np.maximum(-answer.dual[types::2], 0.0) * self.row * self.unit
         prices = np.maximum(answer.dual[:types], 0.0) * self.unit / self.cap
         bound = upper_bound(self.c, self.gpus, self.capacity, self.pace, self.base, weight, prices)
-        return Levels(float(answer.x[0]) * self.unit, share, force, prices, bound, answer.basis)
+        return Levels(float(answer.x[0]) * self.unit, share, force, prices, bound)
 
 
 def upper_bound(

@@ -48,6 +48,7 @@ def _fill(c: Floats, gpus: Floats, capacity: Floats, warm: Warm | None) -> price
     program = LevelLp(c, gpus, capacity, np.ones(len(c)), basis=warm.basis if warm else None)
     active = program.part.copy()
     first = found = program.solve()
+    kept = Warm(basis=program.model.basis())
     while active.any():
         for row in _final(found, active).tolist():
             program.set(row, 0.0, found.t)
@@ -55,7 +56,7 @@ def _fill(c: Floats, gpus: Floats, capacity: Floats, warm: Warm | None) -> price
         if active.any():
             found = program.solve()
     bound = first.bound if program.part.any() else 0.0
-    return found.share, bound, first.prices, "highs", Warm(basis=first.basis)
+    return found.share, bound, first.prices, "highs", kept
 
 
 def _final(found: Levels, active: Bools) -> Ints:
@@ -88,6 +89,7 @@ def hierarchical(
     pace = _pace(rows, entity_weight, turns, active, count)
     program = LevelLp(c, gpus, rows.capacity, pace, basis=warm.basis if warm else None)
     first = found = program.solve()
+    kept = Warm(basis=program.model.basis())
     while active.any():
         levels += found.t * pace
         for row in _final(found, active & (pace > 0)).tolist():
@@ -108,7 +110,7 @@ def hierarchical(
         bound=float("inf"),
         prices=first.prices,
         how="highs",
-        warm=Warm(basis=first.basis),
+        warm=kept,
         levels=rows.each(levels),
     )
 

@@ -25,8 +25,9 @@ def max_min(problem: Problem, warm: Warm | None = None) -> Solution:
     pace = np.ones(len(c))
     answer = price.max_level(c, gpus, rows.capacity, pace, warm)
     if answer is None:
-        found = LevelLp(c, gpus, rows.capacity, pace, basis=warm.basis if warm else None).solve()
-        answer = found.share, found.bound, found.prices, "highs", Warm(basis=found.basis)
+        program = LevelLp(c, gpus, rows.capacity, pace, basis=warm.basis if warm else None)
+        found = program.solve()
+        answer = found.share, found.bound, found.prices, "highs", Warm(basis=program.model.basis())
     share, bound, prices, how, kept = answer
     share = fit(share, gpus, rows.capacity)
     levels = (c * share).sum(axis=1)

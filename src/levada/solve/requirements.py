@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from levada.core.types import Floats, Ints
-from levada.solve.highs import Basis, Lp, solve
+from levada.solve.highs import Basis, Lp, Model
 
 #: Rows are divided by what they ask for, but by no less than this part of the class's first row.
 _LEAST = 1e-4
@@ -109,7 +109,7 @@ def _solve(given: Speeds, excess: Floats, worth: Floats | None, basis: Basis | N
         cost[1:] = gains.ravel() / money
         upper[0] = 0.0
         upper_rows[:types] = given.capacity / cap
-    answer = solve(
+    model = Model(
         Lp(
             cost=cost,
             lower=np.zeros(columns),
@@ -122,8 +122,9 @@ def _solve(given: Speeds, excess: Floats, worth: Floats | None, basis: Basis | N
         ),
         basis,
     )
+    answer = model.solve()
     if answer is None:
         return None
     mass = np.maximum(answer.x[1:].reshape(rows, types), 0.0) * unit[:, None]
     prices = np.maximum(answer.dual[:types], 0.0) * money / cap
-    return Plan(mass, abs(answer.value) * money, prices, answer.basis)
+    return Plan(mass, abs(answer.value) * money, prices, model.basis())
