@@ -6,7 +6,7 @@ import numpy as np
 
 from levada.core.types import Floats, Ints
 from levada.solve.classes import classify
-from levada.solve.problem import TRACE, Problem, Solution
+from levada.solve.problem import Problem, Solution
 
 
 def sparse(problem: Problem, solution: Solution, last: Ints | None = None) -> Floats:
@@ -46,8 +46,7 @@ def _shadow_of_class(rate: Floats, mass: Floats, need: Floats) -> Floats:
     """`shadow` for one class, *need* descending. Runs of jobs that mix the same two types are taken at once."""
     jobs, types = len(need), len(rate)
     idle = jobs - float(mass.sum())
-    trace = TRACE * float(mass.sum())
-    places = [k for k in np.argsort(rate, kind="stable").tolist() if mass[k] > trace]
+    places = [k for k in np.argsort(rate, kind="stable").tolist() if mass[k] > 0]
     speed = [0.0, *(float(rate[k]) for k in places)]
     left = [max(idle, 0.0), *(float(mass[k]) for k in places)]
     taken = np.zeros((jobs, len(left)))
