@@ -20,6 +20,20 @@ NAMES = [
     "afs-l",
     "dragon",
     "dragon-compat",
+    "isolated",
+    "gavel-fifo",
+    "gavel-fifo_perf",
+    "gavel-fifo_packed",
+    "allox",
+    "gandiva",
+    *(f"max_min_fairness{form}" for form in ("", "_perf", "_packed")),
+    *(f"max_min_fairness_water_filling{form}" for form in ("", "_perf", "_packed")),
+    *(f"finish_time_fairness{form}" for form in ("", "_perf", "_packed")),
+    *(f"min_total_duration{form}" for form in ("", "_perf", "_packed")),
+    "max_sum_throughput_perf",
+    "max_sum_throughput_normalized_by_cost_perf",
+    "max_sum_throughput_normalized_by_cost_perf_SLOs",
+    "max_sum_throughput_normalized_by_cost_packed_SLOs",
 ]
 ALIASES = {
     "FIFO": "fifo",
@@ -64,7 +78,9 @@ def test_nearest_of_nonsense_is_nothing() -> None:
 
 def test_entry_points_are_those_of_the_table() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["entry-points"]["levada.policies"] == {record.name: record.target for record in POLICIES}
+    assert project["entry-points"]["levada.policies"] == {
+        record.name: record.target for record in POLICIES if not record.shares
+    }
 
 
 def test_ls_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +88,7 @@ def test_ls_json(capsys: pytest.CaptureFixture[str]) -> None:
     listed = json.loads(capsys.readouterr().out)
     assert [record["name"] for record in listed] == NAMES
     for record in listed:
-        assert list(record) == ["name", "aliases", "target", "summary", "needs", "source", "options"]
+        assert list(record) == ["name", "aliases", "target", "summary", "needs", "source", "options", "shares"]
         for option in record["options"]:
             assert list(option) == ["name", "default", "unit", "meaning"]
 
@@ -144,6 +160,7 @@ def test_describe_a_policy_of_the_user(capsys: pytest.CaptureFixture[str], tmp_p
             {"name": "patience_s", "default": 3.5, "unit": "", "meaning": "-"},
             {"name": "team", "default": "required", "unit": "", "meaning": "-"},
         ],
+        "shares": False,
     }  # fmt: skip
     assert main(["policy", "describe", f"{path}:Mine"]) == 0
     assert "Needs:    speedup, remaining_s" in capsys.readouterr().out

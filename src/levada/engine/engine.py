@@ -55,6 +55,8 @@ class Engine:
         made = make_policy(policy, policy_options or {})
         world = World(cluster, queues)
         beliefs = perf if perf is not None else Estimator()
+        if hasattr(beliefs, "attach"):
+            beliefs.attach(world.workloads, world.inventory.types)
         self.state = State(world, queued(made), make_policy, beliefs, options, seed)
 
     # --- the one entrance -------------------------------------------------------------------------------------------
@@ -77,8 +79,10 @@ class Engine:
         if state.may_issue:
             state.may_issue = False
             issue(state)
-        self._decide_if_due()
+        question = self._question_if_due()
         self._tell_wake()
+        # Last of all: a shell may answer it on the spot, and what follows from that must not come before the rest.
+        state.commands += question
         commands, state.commands = state.commands, []
         return commands
 
@@ -97,10 +101,11 @@ class Engine:
         grid = cadence.grid_s
         return math.ceil(earliest / grid) * grid if grid > 0 else earliest
 
-    def _decide_if_due(self) -> None:
+    def _question_if_due(self) -> list[Command]:
+        """What to ask the policy, if it is time."""
         state = self.state
         if state.deciding is not None or self._due_at() > state.now:
-            return
+            return []
         slots = state.living()
         state.account(slots)
         state.learn()
@@ -119,7 +124,7 @@ class Engine:
         state.in_view = table.number[view].copy()
         trusted = state.rejections < state.options.max_rejections
         policy = state.policy if trusted else queued(Fifo())
-        state.commands.append(
+        return [
             Decide(
                 revision=state.revision,
                 snapshot=state.world.snapshot(state.now, view, revision=state.revision),
@@ -127,7 +132,7 @@ class Engine:
                 perf=state.perf,
                 state=state.policy_state if trusted else policy.initial(state.seed),
             )
-        )
+        ]
 
     def _decided(self, event: ev.Decided) -> None:
         state = self.state

@@ -237,6 +237,8 @@ class State:
         twin.world = self.world.copy()
         twin.policy_state = copy.deepcopy(self.policy_state)
         twin.perf = self.perf.copy() if hasattr(self.perf, "copy") else self.perf
+        if hasattr(twin.perf, "attach"):
+            twin.perf.attach(twin.world.workloads, twin.world.inventory.types)
         twin.reservations, twin.claimed_rows = dict(self.reservations), dict(self.claimed_rows)
         twin.dependents = {number: list(after) for number, after in self.dependents.items()}
         twin.commands, twin.most_workers = list(self.commands), dict(self.most_workers)

@@ -98,7 +98,8 @@ class Rounds(Generic[S]):
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: RoundState[S]) -> tuple[Decision, RoundState[S]]:
         """Who runs where until something happens or the next round comes."""
         book = _Book(self, Instance(snap, perf), state)
-        due = snap.now >= state.next_round
+        # Where only jobs with a share may run, new shares cannot wait while GPUs are idle.
+        due = snap.now >= state.next_round or (self.policy.strict and book.stale)
         if due:
             book.share_out()
         types = book.rotate() if due else book.fill()
