@@ -62,6 +62,24 @@ def test_max_min(given: Case, policies: dict[str, Any]) -> None:
 
 
 @plain
+def test_interior_shares_are_nearly_gavels(given: Case, policies: dict[str, Any]) -> None:
+    """The path of an interior-point solver ends near where Gavel's ended; on types where a job cannot run it gets 0."""
+    usable = given.rate > 0
+    for name, solution in (
+        ("max_min_fairness_perf", max_min_interior(given.problem())),
+        ("max_min_fairness", max_min_interior(given.problem(np.ones_like(given.rate)))),
+        ("max_sum_throughput_perf", total_interior(given.problem())),
+        (
+            "min_total_duration_perf",
+            makespan_interior(given.problem(), given.steps, policies["min_total_duration_perf"]["T_found"]),
+        ),
+    ):
+        distance = np.abs(solution.share - np.array(policies[name]["x"]))[usable]
+        assert (name, distance.mean()) < (name, 0.006)
+        assert (name, distance.max()) < (name, 0.06)
+
+
+@plain
 def test_leximin(given: Case, policies: dict[str, Any]) -> None:
     for name, rate in (("_perf", given.rate), ("", np.ones_like(given.rate))):
         policy = policies[f"max_min_fairness_water_filling{name}"]

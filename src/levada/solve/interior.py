@@ -1,21 +1,24 @@
-"""The middle of an optimal face. Interior-point solvers end there, simplex ends in a corner; both are optimal.
+"""Points inside an optimal face. Interior-point solvers end there, simplex ends in a corner; all are optimal.
 
 Published results of policies that ask an interior-point solver depend on its choice: every job gets a little of every
-type. To repeat them, take these shares; to run jobs well, take `leximin`.
+type. To repeat them, take these shares; to run jobs well, take `leximin`. Linear programs follow the path of such a
+solver (`selfdual`), which ends near where it ended, not in the middle. Finish-time fairness is no linear program for
+it: there the middle of the face (`central`) is taken, and so it is wherever the path ends nowhere.
 """
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 
-from levada.core.types import Floats
+from levada.core.types import Bools, Floats
 from levada.solve.central import centre
 from levada.solve.classes import classify, distinct_rows
 from levada.solve.finish_time import Duties, finish_time, makespan
+from levada.solve.highs import NoAnswer
 from levada.solve.problem import Problem, Solution, fit, normalised, usable
 from levada.solve.safe import safe
-from levada.solve.total import total
+from levada.solve.selfdual import follow
+from levada.solve.total import UNMET, total
 
 
 @safe
@@ -23,49 +26,48 @@ def max_min_interior(problem: Problem) -> Solution:
     """See `max_min`."""
     rows = classify(problem)
     c, count = normalised(rows), rows.count
-    gpus = count * rows.scale
-    part = (gpus > 0) & (c.max(axis=1, initial=0.0) > 0)
+    part = (count > 0) & (c.max(axis=1, initial=0.0) > 0)
     if not part.any():
-        return _solution(rows, np.zeros_like(c), 0.0, c, np.zeros(len(rows.capacity)))
+        return _solution(rows, np.zeros_like(c), 0.0, c)
     unit = float(c.max(axis=1)[part].min())
-    found = centre(c / unit, count, gpus, rows.capacity, pace=part.astype(float))
-    share = fit(found.share, gpus, rows.capacity)
-    return _solution(rows, share, float((c * share).sum(axis=1)[part].min()), c, found.prices * unit)
+    try:
+        share = _path(rows, c, part, pace=np.ones(len(c)))
+    except NoAnswer:
+        share = centre(c / unit, count, count * rows.scale, rows.capacity, pace=part.astype(float)).share
+    share = fit(share, count * rows.scale, rows.capacity)
+    return _solution(rows, share, float((c * share).sum(axis=1)[part].min()), c)
 
 
 @safe
 def total_interior(problem: Problem, cost: Floats | None = None, need: Floats | None = None) -> Solution:
     """See `total`."""
-    corner = total(problem, cost, need)
-    needs = np.zeros(problem.jobs) if need is None or corner.alarm else np.maximum(need, 0.0)
+    alarm = total(problem, cost, need).alarm if need is not None else ""
+    needs = np.zeros(problem.jobs) if need is None or alarm == UNMET else np.maximum(need, 0.0)
     rows, base = _apart(problem, needs)
     rate, count = usable(rows), rows.count
-    best = np.maximum(rate.max(axis=1, initial=0.0), 1e-300)
-    gain = count[:, None] * (rate if cost is None else rate / cost)
-    unit = max(float(gain.max(initial=0.0)), 1e-300)
-    found = centre(
-        rate / best[:, None],
-        count,
-        count * rows.scale,
-        rows.capacity,
-        gain=gain / unit,
-        base=base / best,
-        floors=base > 0,
-    )
-    share = fit(found.share, count * rows.scale, rows.capacity)
     worth = rate if cost is None else rate / cost
-    solution = _solution(rows, share, float((count[:, None] * worth * share).sum()), rate, found.prices * unit)
-    return msgspec.structs.replace(solution, alarm=corner.alarm)
+    part = (count > 0) & (rate.max(axis=1, initial=0.0) > 0)
+    if not part.any():
+        return _solution(rows, np.zeros_like(rate), 0.0, rate, alarm)
+    try:
+        share = _path(rows, rate, part, gain=worth, base=base, levels=base > 0)
+    except NoAnswer:
+        best = np.maximum(rate.max(axis=1, initial=0.0), 1e-300)
+        gain = count[:, None] * worth / float((count[:, None] * worth).max())
+        c, gpus = rate / best[:, None], count * rows.scale
+        share = centre(c, count, gpus, rows.capacity, gain=gain, base=base / best, floors=base > 0).share
+    share = fit(share, count * rows.scale, rows.capacity)
+    return _solution(rows, share, float((count[:, None] * worth * share).sum()), rate, alarm)
 
 
 @safe
 def makespan_interior(problem: Problem, steps: Floats, time: float | None = None) -> Solution:
     """See `makespan`; any shares that end within *time* seconds will do, which is the least there is by default."""
-    least = makespan(problem, steps) if time is None else None
     zeros = np.zeros(problem.jobs)
-    ratio = time if least is None else least.level
-    assert ratio is not None
-    return _within(problem, Duties(steps, zeros, zeros + 1.0), ratio)
+    duties = Duties(steps, zeros, zeros + 1.0)
+    if time is None:
+        return _within(problem, duties, makespan(problem, steps).level)
+    return _within(problem, duties, time, roomy=True)
 
 
 @safe
@@ -78,23 +80,58 @@ def finish_time_interior(
     return _within(problem, Duties(steps, elapsed, ideal), ratio)
 
 
-def _within(problem: Problem, duties: Duties, ratio: float) -> Solution:
-    """The centre of all shares with which no ratio is larger."""
+def _within(problem: Problem, duties: Duties, ratio: float, roomy: bool = False) -> Solution:
+    """Shares with which no ratio is larger; *roomy* if there should be more than one way to have them."""
     runs = problem.each(usable(problem).max(axis=1, initial=0.0)) > 0
     part = runs & (duties.steps > 0) & (duties.ideal > 0)
     need = np.zeros(problem.jobs)
-    # A hair less than needed: without any inside there is no middle.
     mine = Duties(duties.steps[part], duties.elapsed[part], duties.ideal[part])
-    need[part] = mine.need(ratio) * (1 - 1e-7)
+    # A hair less than needed: without any inside there is no middle.
+    need[part] = mine.need(ratio) * (1.0 if roomy else 1 - 1e-7)
     rows, base = _apart(problem, need)
     rate, count = usable(rows), rows.count
-    best = np.maximum(rate.max(axis=1, initial=0.0), 1e-300)
     gpus = count * rows.scale
-    found = centre(rate / best[:, None], count, gpus, rows.capacity, base=base / best, floors=base > 0, mu=1.0)
-    share = fit(found.share, gpus, rows.capacity)
+    runs = (count > 0) & (rate.max(axis=1, initial=0.0) > 0)
+    share = np.zeros_like(rate)
+    if runs.any():
+        try:
+            if not roomy:
+                raise NoAnswer("a path needs room")
+            share = _path(rows, rate, runs, base=base, levels=base > 0)
+        except NoAnswer:
+            best = np.maximum(rate.max(axis=1, initial=0.0), 1e-300)
+            c = rate / best[:, None]
+            share = centre(c, count, gpus, rows.capacity, base=base / best, floors=base > 0, mu=1.0).share
+    share = fit(share, gpus, rows.capacity)
     reached = rows.each((rate * share).sum(axis=1))[part]
     late = (mine.elapsed + mine.steps / np.maximum(reached, 1e-300)) / mine.ideal
-    return _solution(rows, share, float(late.max(initial=0.0)), rate, found.prices)
+    return _solution(rows, share, float(late.max(initial=0.0)), rate)
+
+
+def _path(
+    rows: Problem,
+    c: Floats,
+    part: Bools,
+    gain: Floats | None = None,
+    pace: Floats | None = None,
+    base: Floats | None = None,
+    levels: Bools | None = None,
+) -> Floats:
+    """The end of the path for rows that have part in it; nothing on types where a row cannot run."""
+    kinds = rows.capacity > 0
+    cell = np.ix_(part, kinds)
+    share = np.zeros_like(c)
+    share[cell], _ = follow(
+        c[cell],
+        rows.count[part],
+        rows.scale[part],
+        rows.capacity[kinds],
+        gain=None if gain is None else gain[cell],
+        pace=None if pace is None else pace[part],
+        base=None if base is None else base[part],
+        levels=np.ones(int(part.sum()), np.bool_) if levels is None else levels[part],
+    )
+    return np.where(c > 0, np.maximum(share, 0.0), 0.0)
 
 
 def _apart(problem: Problem, need: Floats) -> tuple[Problem, Floats]:
@@ -114,6 +151,13 @@ def _apart(problem: Problem, need: Floats) -> tuple[Problem, Floats]:
     return apart, need[first]
 
 
-def _solution(rows: Problem, share: Floats, level: float, c: Floats, prices: Floats) -> Solution:
-    levels = rows.each((c * share).sum(axis=1))
-    return Solution(share=rows.each(share), level=level, bound=level, prices=prices, how="central", levels=levels)
+def _solution(rows: Problem, share: Floats, level: float, c: Floats, alarm: str = "") -> Solution:
+    return Solution(
+        share=rows.each(share),
+        level=level,
+        bound=level,
+        prices=np.zeros(len(rows.capacity)),
+        how="interior",
+        alarm=alarm,
+        levels=rows.each((c * share).sum(axis=1)),
+    )
