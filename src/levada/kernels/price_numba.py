@@ -17,7 +17,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from levada.kernels.arrays import Bools, Floats, Ints
+from levada.kernels.arrays import Floats, Ints
+from levada.kernels.price_hull_numba import affordable, balance, demand, hulls, piece
 
 #: Calls after which the search gives up, and columns that it may collect.
 _CALLS = 400
@@ -26,128 +27,6 @@ _COLUMNS = 2 * _CALLS + 40
 _HELPS = 1e-12
 #: Pivots without progress after which the first column that helps is taken, lest the program go round in circles.
 _PATIENCE = 60
-#: Numbers this near to each other, relative to their size, are taken for equal.
-_SAME = 1e-9
-
-
-@njit(cache=True)
-def hulls(c: Floats, p: Floats, speed: Floats, cost: Floats, kind: Ints, count: Ints) -> None:
-    """Writes the corners of every row's hull, from idle time (kind -1) to its fastest type, and how many there are."""
-    rows, types = c.shape
-    for i in range(rows):
-        speed[i, 0], cost[i, 0], kind[i, 0] = 0.0, 0.0, -1
-        at = 0
-        while True:
-            x, y = speed[i, at], cost[i, at]
-            best, slope = -1, np.inf
-            for k in range(types):
-                if c[i, k] > x:
-                    rise = (p[k] - y) / (c[i, k] - x)
-                    if rise < slope or (rise == slope and c[i, k] > c[i, best]):
-                        best, slope = k, rise
-            if best < 0:
-                break
-            at += 1
-            speed[i, at], cost[i, at], kind[i, at] = c[i, best], p[best], best
-        count[i] = at + 1
-
-
-@njit(cache=True)
-def _piece(speed: Floats, i: int, corners: int, r: float) -> int:
-    """The edge of row *i*'s hull on which *r* is, from its left."""
-    at = 0
-    while at < corners - 2 and speed[i, at + 1] < r:
-        at += 1
-    return at
-
-
-@njit(cache=True)
-def _cost(
-    q: Floats, base: Floats, pace: Floats, t: float, speed: Floats, cost: Floats, count: Ints
-) -> tuple[float, float]:
-    """What all rows cost at level t, and how much that rises with t."""
-    total, rise = 0.0, 0.0
-    for i in range(len(q)):
-        if count[i] > 1:
-            r = base[i] + pace[i] * t
-            at = _piece(speed, i, count[i], r)
-            slope = (cost[i, at + 1] - cost[i, at]) / (speed[i, at + 1] - speed[i, at])
-            total += q[i] * (cost[i, at] + slope * (r - speed[i, at]))
-            rise += q[i] * slope * pace[i]
-    return total, rise
-
-
-@njit(cache=True)
-def _affordable(q: Floats, base: Floats, pace: Floats, money: float, speed: Floats, cost: Floats, count: Ints) -> float:
-    """The largest t up to 1 that *money* pays for: Newton from the right on a convex function."""
-    t = 1.0
-    for _ in range(200):
-        total, rise = _cost(q, base, pace, t, speed, cost, count)
-        over = total - money
-        if over <= 1e-15 * abs(money) or rise <= 0.0:
-            break
-        following = t - over / rise
-        if following >= t:
-            break
-        t = following
-    return max(t, 0.0)
-
-
-@njit(cache=True)
-def _balance(q: Floats, pace: Floats, speed: Floats, cost: Floats, count: Ints, at: Floats, step: Floats) -> float:
-    """The t up to 1 at which one more unit of t costs 1; *at* and *step* are room to work in."""
-    events = 0
-    rise = 0.0
-    for i in range(len(q)):
-        if pace[i] > 0.0 and count[i] > 1:
-            before = (cost[i, 1] - cost[i, 0]) / speed[i, 1]
-            rise += q[i] * pace[i] * before
-            for v in range(1, count[i] - 1):
-                slope = (cost[i, v + 1] - cost[i, v]) / (speed[i, v + 1] - speed[i, v])
-                if speed[i, v] < pace[i]:
-                    at[events] = speed[i, v] / pace[i]
-                    step[events] = q[i] * pace[i] * (slope - before)
-                    events += 1
-                before = slope
-    if rise >= 1.0:
-        return 0.0
-    order = np.argsort(at[:events])
-    for event in order:
-        rise += step[event]
-        if rise >= 1.0:
-            return at[event]
-    return 1.0
-
-
-@njit(cache=True)
-def _demand(
-    q: Floats,
-    base: Floats,
-    pace: Floats,
-    t: float,
-    speed: Floats,
-    kind: Ints,
-    count: Ints,
-    use: Floats,
-    share: Floats,
-    weight: float,
-) -> None:
-    """Adds to *use* the GPUs of each type that rows choose at level t and, unless it is empty, their x to *share*."""
-    for i in range(len(q)):
-        if count[i] < 2:
-            continue
-        r = base[i] + pace[i] * t
-        at = _piece(speed, i, count[i], r)
-        part = (r - speed[i, at]) / (speed[i, at + 1] - speed[i, at])
-        part = min(max(part, 0.0), 1.0)
-        left, right = kind[i, at], kind[i, at + 1]
-        if left >= 0:
-            use[left] += weight * q[i] * (1.0 - part)
-            if len(share):
-                share[i, left] += weight * (1.0 - part)
-        use[right] += weight * q[i] * part
-        if len(share):
-            share[i, right] += weight * part
 
 
 @njit(cache=True)
@@ -281,7 +160,7 @@ def max_level(
     level, use = np.empty(_COLUMNS), np.zeros((_COLUMNS, types))
     price = np.zeros((_COLUMNS, types))
     nothing = np.empty((0, types))
-    demand = np.zeros(types)
+    taken = np.zeros(types)
 
     # The first plan: all at 0, and those that stand still as they are.
     level[0] = 0.0
@@ -324,7 +203,7 @@ def max_level(
             money = 0.0
             for k in range(types):
                 money += p[k] * n[k]
-            t = _affordable(q, base, pace, money, speed, cost, count)
+            t = affordable(q, base, pace, money, speed, cost, count)
             if t < bound:
                 bound = t
                 proof[:] = p
@@ -332,16 +211,16 @@ def max_level(
                 if columns == _COLUMNS:
                     break
                 if turn == 1:
-                    following = _balance(q, pace, speed, cost, count, at, step)
+                    following = balance(q, pace, speed, cost, count, at, step)
                     if following == t:
                         break
                     t = following
-                demand[:] = 0.0
-                _demand(q, base, pace, t, speed, kind, count, demand, nothing, 1.0)
+                taken[:] = 0.0
+                demand(q, base, pace, t, speed, kind, count, taken, nothing, 1.0)
                 level[columns] = t
                 gain = t - (float(dual[types]) if seed >= len(seeds) else 0.0)
                 for k in range(types):
-                    use[columns, k] = demand[k] / n[k]
+                    use[columns, k] = taken[k] / n[k]
                     price[columns, k] = p[k]
                     if seed >= len(seeds):
                         gain -= dual[k] * use[columns, k]
@@ -373,222 +252,8 @@ def max_level(
                         share[i, k] += part * still[i, k]
             elif part > 0.0:
                 hulls(c, price[z], speed, cost, kind, count)
-                _demand(q, base, pace, level[z], speed, kind, count, demand, share, part)
+                demand(q, base, pace, level[z], speed, kind, count, taken, share, part)
     return found, reached * unit, bound * unit, share, proof * unit, plans
-
-
-@njit(cache=True)
-def _root(parent: Ints, k: int) -> int:
-    while parent[k] != k:
-        k = parent[k]
-    return k
-
-
-@njit(cache=True)
-def _join(parent: Ints, ends: Ints, mixed: Bools, ring: Bools, one: int, other: int, end: int, along: bool) -> None:
-    """Notes that a row, whose other time goes to *end*, can move between two types."""
-    a, b = _root(parent, one), _root(parent, other)
-    if along and a == b:
-        ring[a] = True
-    for k in (a, b):
-        mixed[k] = mixed[k] or (ends[k] != -2 and ends[k] != end)
-        ends[k] = end
-    if a != b:
-        mixed[b] = mixed[b] or mixed[a]
-        ring[b] = ring[b] or ring[a]
-        parent[a] = b
-
-
-@njit(cache=True)
-def leximin(c: Floats, q: Floats, n: Floats, seeds: Floats, near: float) -> tuple[bool, Floats, float, Floats, Floats]:
-    """Whether it was found; the shares of lexicographically largest levels; bound, prices and plans of the lowest one.
-
-    After each level the rows that can rise no more are those that would have to pay for more. The types that cost
-    something belong, from then on, to the rows that pay for them, and leave the problem with what these rows use.
-    Where several ways to share them differ in what they leave to others, this gives up.
-    """
-    rows, types = c.shape
-    share = np.zeros((rows, types))
-    left = n.copy()
-    open_type = n > 0.0
-    mass = np.ones(rows)
-    state = np.zeros(rows, np.int64)  # 0 rises, 1 stands still on equally fast types, 2 is done
-    shared = np.zeros((rows, types))  # what those that stand still use now, of their mass
-    first_bound, first_prices = 0.0, np.zeros(types)
-    first_plans = np.zeros((0, types))
-    failed = False, share, 0.0, first_prices, first_plans
-    first = True
-    plans = seeds
-    # Types joined by rows that use several of them: which belong together, where else these rows run (-1 = nowhere),
-    # whether at different places, and whether there is more than one way to share them.
-    parent, ends = np.empty(types, np.int64), np.empty(types, np.int64)
-    mixed, ring = np.empty(types, np.bool_), np.empty(types, np.bool_)
-    while True:
-        rising = 0
-        items = 0
-        for i in range(rows):
-            rising += 1 if state[i] == 0 else 0
-            items += 1 if state[i] < 2 else 0
-        if rising == 0:
-            break
-        for k in range(types):
-            if left[k] <= 1e-13 * n[k]:
-                open_type[k] = False
-        kinds = np.flatnonzero(open_type)
-        row_of = np.empty(items, np.int64)
-        cc, qq = np.zeros((items, len(kinds))), np.empty(items)
-        base, pace, still = np.zeros(items), np.zeros(items), np.zeros((items, len(kinds)))
-        at = 0
-        for i in range(rows):
-            if state[i] == 2:
-                continue
-            row_of[at] = i
-            qq[at] = q[i] * mass[i]
-            fastest = 0.0
-            for j in range(len(kinds)):
-                fastest = max(fastest, c[i, kinds[j]])
-            if fastest <= 0.0:
-                return failed
-            for j in range(len(kinds)):
-                speed_here = c[i, kinds[j]]
-                if state[i] == 0 or speed_here >= fastest * (1 - 1e-12):
-                    cc[at, j] = speed_here
-            if state[i] == 0:
-                pace[at] = 1.0
-            else:
-                base[at] = fastest
-                for j in range(len(kinds)):
-                    if cc[at, j] > 0.0:
-                        cc[at, j] = fastest
-                        still[at, j] = shared[i, kinds[j]]
-                whole = still[at].sum()
-                if whole <= 0.0:
-                    return failed
-                still[at] /= whole
-            at += 1
-        n_here = left[kinds]
-        ok, t, bound, x, p, next_plans = max_level(
-            cc,
-            qq,
-            n_here,
-            base,
-            pace,
-            still,
-            np.ascontiguousarray(plans[:, kinds]) if len(plans) else plans[:, kinds],
-            near,
-        )
-        if not ok:
-            return failed
-        plans = np.zeros((len(next_plans), types))
-        for z in range(len(next_plans)):
-            for j in range(len(kinds)):
-                plans[z, kinds[j]] = next_plans[z, j]
-        if first:
-            first = False
-            first_bound, first_plans = bound, plans.copy()
-            for j in range(len(kinds)):
-                first_prices[kinds[j]] = p[j]
-        # Prices next to nothing are nothing, if that proves as much.
-        spent = (p * n_here).sum()
-        speed, cost = np.empty((items, len(kinds) + 1)), np.empty((items, len(kinds) + 1))
-        kind, count = np.empty((items, len(kinds) + 1), np.int64), np.zeros(items, np.int64)
-        if spent > 0.0:
-            cut = p.copy()
-            for j in range(len(kinds)):
-                if cut[j] * n_here[j] < 1e-8 * spent:
-                    cut[j] = 0.0
-            hulls(cc, cut, speed, cost, kind, count)
-            unit = np.inf
-            for at in range(items):
-                if pace[at] > 0.0:
-                    unit = min(unit, cc[at].max())
-            proved = unit * _affordable(qq, base, pace * unit, (cut * n_here).sum(), speed, cost, count)
-            if proved <= t * (1 + 1e-10):
-                p = cut
-        hulls(cc, p, speed, cost, kind, count)
-        for j in range(types):
-            parent[j], ends[j], mixed[j], ring[j] = j, -2, False, False
-        finals = 0
-        for at in range(items):
-            i = row_of[at]
-            r = t if state[i] == 0 else base[at]
-            corners = count[at]
-            free = 1 if corners > 1 and cost[at, 1] == 0.0 else 0  # the corner up to which all is free
-            if r > speed[at, free] * (1 + _SAME):
-                # It pays: what it uses of priced types is its own from now on.
-                edge = free
-                while edge < corners - 2 and speed[at, edge + 1] * (1 + _SAME) < r:
-                    edge += 1
-                # Time spent off its edge is as cheap for it, up to rounding: then shares tell what it uses.
-                low, high = kind[at, edge], kind[at, edge + 1]
-                off = 1.0 - x[at, high] - x[at, low] if low >= 0 else x[at].sum() - x[at, high]
-                rest = 0.0
-                if off <= _SAME:
-                    part = (r - speed[at, edge]) / (speed[at, edge + 1] - speed[at, edge])
-                    part = min(max(part, 0.0), 1.0)
-                    share[i, kinds[high]] += mass[i] * part
-                    if edge > free:
-                        share[i, kinds[low]] += mass[i] * (1.0 - part)
-                    else:
-                        rest = 1.0 - part
-                else:
-                    before = -1
-                    used = 0.0
-                    end = kind[at, free]
-                    for j in range(len(kinds)):
-                        if p[j] > 0.0 and (x[at, j] > _SAME or j == high or (j == low and edge > free)):
-                            _join(parent, ends, mixed, ring, before if before >= 0 else j, j, end, before >= 0)
-                            before = j
-                            share[i, kinds[j]] += mass[i] * x[at, j]
-                            used += x[at, j]
-                    rest = max(1.0 - used, 0.0)
-                finals += 1 if state[i] == 0 else 0
-                mass[i] *= rest
-                if free == 0 or rest <= 1e-12:
-                    state[i] = 2
-                else:
-                    state[i] = 3  # the rest runs on the fastest free type
-            elif state[i] == 0 and r >= speed[at, free] * (1 - _SAME):
-                finals += 1
-                state[i] = 3
-            elif state[i] == 1:
-                state[i] = 3
-        for j in range(len(kinds)):
-            if ring[_root(parent, j)] and mixed[_root(parent, j)]:
-                return failed
-        if finals == 0:
-            return failed
-        for j in range(len(kinds)):
-            if p[j] > 0.0:
-                open_type[kinds[j]] = False
-        for at in range(items):
-            i = row_of[at]
-            if state[i] != 3:
-                continue
-            fastest, place, equal = 0.0, -1, 0
-            for j in range(len(kinds)):
-                if open_type[kinds[j]] and cc[at, j] > fastest:
-                    fastest, place = cc[at, j], j
-            for j in range(len(kinds)):
-                if open_type[kinds[j]] and cc[at, j] >= fastest * (1 - 1e-12):
-                    equal += 1
-            if place < 0:
-                return failed
-            if equal == 1:
-                share[i, kinds[place]] += mass[i]
-                left[kinds[place]] = max(left[kinds[place]] - q[i] * mass[i], 0.0)
-                state[i] = 2
-            else:
-                state[i] = 1
-                for j in range(types):
-                    shared[i, j] = 0.0
-                for j in range(len(kinds)):
-                    if open_type[kinds[j]] and cc[at, j] >= fastest * (1 - 1e-12):
-                        shared[i, kinds[j]] = x[at, j]
-    for i in range(rows):
-        if state[i] == 1:
-            share[i] += mass[i] * shared[i] / shared[i].sum()
-    return True, share, first_bound, first_prices, first_plans
 
 
 @njit(cache=True)
@@ -615,7 +280,7 @@ def affordable_ratio(
             i = of[j]
             spare = ratio * ideal[j] - elapsed[j]
             need = steps[j] / spare
-            at = _piece(speed, i, count[i], need)
+            at = piece(speed, i, count[i], need)
             slope = (cost[i, at + 1] - cost[i, at]) / (speed[i, at + 1] - speed[i, at])
             total += scale[i] * (cost[i, at] + slope * (need - speed[i, at]))
             fall += scale[i] * slope * need * ideal[j] / spare

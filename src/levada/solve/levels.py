@@ -11,8 +11,9 @@ import numpy as np
 from levada.core.types import Floats
 from levada.solve.highs import Basis, Lp, Model, NoAnswer
 
-#: Levels that were reached once must be reached again up to this part, which grows when HiGHS finds that impossible.
-_HAIRS = (1e-11, 1e-10, 1e-9, 1e-8)
+#: Levels that were reached once must be reached again but for this part, which grows when HiGHS finds that impossible:
+#: where levels are a million units high, rounding alone exceeds its tolerance.
+_HAIRS = (0.0, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8)
 
 
 class Levels(msgspec.Struct, frozen=True):
@@ -103,7 +104,6 @@ class LevelLp:
         self.pace[row], self.base[row] = pace, base
         place = len(self.capacity) + 2 * row
         self.model.change(place, 0, -pace * self.unit * self.row[row])
-        # A hair less: where levels are a million units high, rounding alone exceeds the tolerance.
         self.model.bound(place, base * self.row[row] * (1 - _HAIRS[0]), np.inf)
 
     def solve(self) -> Levels:

@@ -56,13 +56,13 @@ def leximin(c: Floats, gpus: Floats, capacity: Floats, warm: Warm | None) -> Fou
     """Shares of lexicographically largest levels."""
     if switch.active() != "numba":
         return None
-    from levada.kernels import price_numba
+    from levada.kernels import price_leximin_numba
 
     rows, kinds = _part(c, gpus, capacity)
     if not len(rows):
         return None
     mine = np.ascontiguousarray(c[np.ix_(rows, kinds)])
-    found, x, bound, prices, plans = price_numba.leximin(
+    found, x, bound, prices, plans = price_leximin_numba.leximin(
         mine, gpus[rows], capacity[kinds], _seeds(warm, kinds, len(capacity)), _STOP
     )
     if not found or not _fits(x, gpus[rows], capacity[kinds]):
