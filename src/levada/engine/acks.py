@@ -31,7 +31,7 @@ def released(state: State, event: Released) -> None:
         table.observed[shrinks] = np.minimum(table.observed[shrinks], table.count[shrinks])
     if stops.any():
         stopped(state, slots[stops])
-    state.dirty |= bool(len(slots))
+    state.acked |= bool(len(slots))
 
 
 def running(state: State, event: Running) -> None:
@@ -135,7 +135,7 @@ def _done(state: State, slots: Ints) -> None:
     table.op[slots] = OpKind.NONE
     table.issued[slots] = 0
     table.op_deadline[slots] = np.inf
-    state.touch(slots)
+    state.settle(slots)
 
 
 def _undo_resize(state: State, one: Ints) -> None:

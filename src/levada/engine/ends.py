@@ -25,7 +25,7 @@ def stopped(state: State, slots: Ints) -> None:
     table.issued[slots] = 0
     table.op_deadline[slots] = np.inf
     table.run_waiting_s[slots] = 0.0
-    state.touch(slots)
+    state.settle(slots)
     intent = table.intent[slots]
     table.intent[slots] = Intent.WAIT
     table.phase[slots] = Phase.PENDING

@@ -94,7 +94,8 @@ class Engine:
         cadence = state.policy.cadence
         # Without a time of its own (at first, or after a rejection) every policy waits for events.
         heeds = cadence.on_events or state.policy_wake == math.inf
-        asks = state.now if state.dirty and heeds else min(state.policy_wake, state.guard_wake)
+        news = state.dirty or (state.acked and cadence.on_acks)
+        asks = state.now if news and heeds else min(state.policy_wake, state.guard_wake)
         if asks == math.inf:
             return math.inf
         earliest = max(asks, state.last_decided + state.options.rate_limit_s, state.next_try)
@@ -117,7 +118,7 @@ class Engine:
         if len(barred):
             revert_targets(state, barred)
         view = slots[may & ~guarded(state, slots)]
-        state.dirty = False
+        state.dirty = state.acked = False
         state.policy_wake = math.inf
         state.deciding = state.revision
         state.last_decided = state.now

@@ -139,7 +139,7 @@ def _send(state: State, slots: Ints) -> None:
     state.say(slots[starts], Code.STARTING)
     state.say(slots[stops & ~tells(table.reason[slots])], Code.STOPPING)
     take(state, slots[~stops], plan.add_device)
-    state.touch(slots)
+    table.changed[slots] = state.revision
     state.commands.append(Apply(plan=plan))
 
 

@@ -85,6 +85,8 @@ class State:
         self.revision = 0
         #: Something happened that a decision should hear of.
         self.dirty = False
+        #: Operations were done, or given up, since the last decision.
+        self.acked = False
         #: The revision that the policy is thinking about, if it is.
         self.deciding: int | None = None
         #: Numbers of the jobs that it was shown; replaced, never written to.
@@ -126,6 +128,11 @@ class State:
         self.commands: list[Command] = []
 
     # --- small verbs that all events use --------------------------------------------------------------------------
+
+    def settle(self, slots: Ints) -> None:
+        """These jobs changed as they were meant to, which is no news for policies that do not ask for it."""
+        self.world.table.changed[slots] = self.revision
+        self.acked = True
 
     def touch(self, slots: Ints) -> None:
         """These jobs changed: decisions made before do not count for them, and a new one is due."""

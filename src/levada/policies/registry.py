@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from levada.errors import BadInput, Fault, did_you_mean
+from levada.policies.gavel.placement import Placed
+from levada.policies.gavel.share import AnySharePolicy
 from levada.policies.protocol import AnyPolicy
 from levada.policies.rounds import in_rounds
-from levada.policies.table import POLICIES, lookup, unknown
+from levada.policies.table import POLICIES, alpha_of, lookup, unknown
 
 
 def names() -> tuple[str, ...]:
@@ -19,15 +22,25 @@ def names() -> tuple[str, ...]:
 
 def make(name: str, options: Mapping[str, Any] | None = None) -> AnyPolicy:
     """The policy of this name or alias; raises BadInput for an unknown name or option, or a value it cannot have."""
+    given = dict(options or {})
     record = lookup(name)
     if record is None:
         raise BadInput.one(unknown(name), "policy")
-    given = dict(options or {})
+    if (alpha := alpha_of(name)) is not None:
+        given.setdefault("alpha", alpha)
     check_names(record.name, [option.name for option in record.options], given)
     module, _, cls = record.target.partition(":")
     make_one = getattr(import_module(module), cls)
-    policy: AnyPolicy = in_rounds(make_one, given) if record.shares else make_one(**given)
+    policy: AnyPolicy = in_rounds(partial(_make_share_policy, make_one), given) if record.shares else make_one(**given)
     return policy
+
+
+def _make_share_policy(make_one: Any, *, placement: Any = False, **options: Any) -> AnySharePolicy:
+    """The share policy, which sees where jobs would stand if it shall; raises BadInput."""
+    if not isinstance(placement, bool):
+        raise BadInput.one("must be true or false", "options.placement")
+    policy: AnySharePolicy = make_one(**options)
+    return cast(AnySharePolicy, Placed(policy)) if placement else policy
 
 
 def check_names(policy: str, known: Sequence[str], options: Iterable[str]) -> None:

@@ -79,7 +79,7 @@ class Rounds(Generic[S]):
     """See the module."""
 
     guards: ClassVar[Guards] = NO_GUARDS
-    cadence: ClassVar[Cadence] = Cadence()
+    cadence: ClassVar[Cadence] = Cadence(on_acks=False)
 
     def __init__(self, policy: SharePolicy[S], *, round_s: float = 360.0) -> None:
         self.policy, self.round_s = policy, round_s
@@ -254,9 +254,29 @@ class _Book(Generic[S]):
         nowhere = types < 0
         home = np.where(nowhere, self._homes(), types)
         rank = np.lexsort((instance.number, -self.credit[: len(instance)].max(axis=1, initial=0.0)))
-        settled = len(instance) == 0
-        wake_at = math.inf if settled else next_round
+        # Rounds in which nothing could change are not worth waking up for; new shares are.
+        quiet_s = 0.0 if self.stale and not due else self._quiet_s(types)
+        wake_at = max(next_round, self.snap.now + quiet_s) if len(instance) else math.inf
         return verdict(self.snap, rank, home, count, self._reasons(types), wake_at=wake_at), after
+
+    def _quiet_s(self, types: Ints) -> float:
+        """For how long no credit can overtake another, at the least: credits grow by shares, and shrink by running."""
+        jobs = len(self.instance)
+        share, credit = self.share[:jobs], self.credit[:jobs]
+        wants = (share > 0) & self._able()
+        runs = np.zeros_like(wants)
+        rows = (types >= 0).nonzero()[0]
+        runs[rows, types[rows]] = True
+        waits = wants & ~runs
+        kinds = waits.any(axis=0)
+        if not kinds.any():
+            return math.inf
+        stays = credit + np.where(wants, STICKINESS * self.mechanism.round_s, 0.0)
+        highest = np.where(waits, credit, -np.inf).max(axis=0)
+        lowest = np.where(runs, stays, np.inf).min(axis=0, initial=np.inf)
+        speed = np.where(waits, share, 0.0).max(axis=0) - np.where(runs, share - 1.0, 0.0).min(axis=0, initial=0.0)
+        gap = np.where(kinds, (lowest - highest) / np.maximum(speed, 1e-12), np.inf)
+        return float(np.maximum(gap, 0.0).min())
 
     def _homes(self) -> Ints:
         """Per job the type it waits for: the fastest, else the first it may use, else -1."""

@@ -127,8 +127,19 @@ _BY_NAME = {name: record for record in POLICIES for name in (record.name, *recor
 
 
 def lookup(name: str) -> Record | None:
-    """The policy of this exact name or alias, if there is one."""
-    return _BY_NAME.get(name)
+    """The policy of this exact name or alias, if there is one. `allox_alpha=0.5` is `allox` with that option."""
+    return _BY_NAME.get("allox" if alpha_of(name) is not None else name)
+
+
+def alpha_of(name: str) -> float | None:
+    """The option that stands in the name `allox_alpha=0.5`, as Gavel spells it; None in any other name."""
+    before, equals, value = name.partition("=")
+    if not equals or before != "allox_alpha":
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
 
 
 def nearest(name: str) -> list[str]:

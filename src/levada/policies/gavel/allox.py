@@ -62,7 +62,9 @@ class Allox:
             rate = instance.rate[rows][:, lines]
             time = instance.steps_left[rows, None] / np.where(rate > 0, rate, _STANDSTILL)
             cost, first = first_in_line(time, instance.elapsed[rows])
-            type_of |= {int(instance.number[rows[job]]): int(lines[line]) for line, job in first.items()}
+            type_of |= {
+                int(instance.number[rows[job]]): int(lines[line]) for line, job in first.items() if rate[job, line] > 0
+            }
         share = np.zeros_like(instance.rate)
         for number, kind in type_of.items():
             share[row_of[number], kind] = 1.0

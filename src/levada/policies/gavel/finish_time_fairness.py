@@ -106,6 +106,10 @@ class FinishTimeFairnessPacked(FinishTimeFairnessPerf):
     packs: ClassVar[bool] = True
 
     def _solve(self, instance: Instance, rate: Floats, ideal: Floats) -> Shares:
-        problem = problem_of(instance, rate)
+        problem = problem_of(instance, rate / instance.weight[:, None], weighted=False)
         pairs, together = pairs_of(instance, problem)
+        assert problem.of is not None
+        weight = np.ones(len(problem.rate))
+        weight[problem.of] = instance.weight
+        together = together / weight[pairs][:, None, :]
         return shares_of(finish_time_packed(problem, pairs, together, instance.steps_left, instance.elapsed, ideal))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from levada.core.types import Floats, Ints
+from levada.core.types import Bools, Floats, Ints
 from levada.errors import BadInput
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import Shares
@@ -32,9 +32,17 @@ def which_shares(value: Any) -> str:
 
 
 def problem_of(instance: Instance, rate: Floats | None = None, *, weighted: bool = True) -> Problem:
-    """The instance as a problem over classes of equal jobs; *rate* in place of the real ones."""
-    rates = instance.rate if rate is None else rate
+    """The instance as a problem over classes of equal jobs; *rate* is what a policy believes, instead of the truth.
+
+    A job gets no time on a type where it may not run or that is too small for it. What it is compared with stays what
+    the policy believes about the whole cluster, so its weight makes up for what the problem leaves out.
+    """
+    believed = instance.rate if rate is None else rate
+    rates = np.where(able(instance), believed, 0.0)
     weight = instance.weight if weighted else np.ones(len(instance))
+    if weighted:
+        whole, part = believed @ instance.capacity, rates @ instance.capacity
+        weight = weight * np.divide(whole, part, out=np.ones(len(instance)), where=part > 0)
     # Equal rates are not enough: what two jobs reach together depends on what they are.
     workload = instance.snap.jobs.workload.astype(np.float64)
     keys = np.column_stack([rates, instance.scale, weight, instance.entity, workload])
@@ -49,17 +57,26 @@ def problem_of(instance: Instance, rate: Floats | None = None, *, weighted: bool
     )
 
 
+def able(instance: Instance) -> Bools:
+    """Per job and type whether it can ever run there."""
+    return np.asarray((instance.rate > 0) & (instance.scale[:, None] <= instance.capacity))
+
+
 def all_alike(instance: Instance) -> Floats:
-    """Rates for a policy that does not know how types differ: 1 wherever a job may run."""
-    return np.where(instance.allowed, 1.0, 0.0)
+    """Rates for a policy that does not know how types differ: 1 everywhere."""
+    return np.ones_like(instance.rate)
 
 
 def by_reference(instance: Instance) -> Floats:
-    """Rates for a policy that takes all types for the reference type (the last one by name, where that is missing)."""
-    names = instance.names
-    known = REFERENCE_TYPE in names
-    column = names.index(REFERENCE_TYPE) if known else max(instance.by_name(), default=0)
-    return np.where(instance.allowed, instance.rate[:, [column]], 0.0)
+    """Rates for a policy that takes all types for the reference type (the last one by name, where that is missing).
+
+    A job that does not run on that type is taken at its best.
+    """
+    names, types = instance.names, instance.by_name()
+    column = names.index(REFERENCE_TYPE) if REFERENCE_TYPE in names else types[-1] if types else 0
+    rate = instance.perf.rates(instance.number, np.array(column), instance.size)
+    rate = np.where(rate > 0, rate, instance.rate.max(axis=1, initial=0.0))
+    return np.repeat(rate[:, None], len(names), axis=1)
 
 
 def pairs_of(instance: Instance, problem: Problem) -> tuple[Ints, Floats]:

@@ -7,13 +7,14 @@ Source: Gavel (OSDI 2020), its three `fifo` policies; the names here begin with 
     gavel-fifo_packed  as _perf; then the head of the queue joins the running job it goes best with, if both together
                        make more than 1.5 jobs' worth of progress
 
-Nobody overtakes: the first job that does not fit ends it. As published, `gavel-fifo` draws a type at random but uses
-the last free one by name, and strikes the drawn one off its list when the used one is full: types can be promised
-beyond what there is. The rounds that follow never run more than fits.
+Nobody overtakes: the first job that does not fit ends it. `gavel-fifo` draws one of the types with room at random. As
+published, and under the published mechanism, it draws a type but uses the last free one by name, and strikes the drawn
+one off its list when the used one is full: types are promised beyond what there is, and less than that runs.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from typing import ClassVar
 
 import msgspec
@@ -22,6 +23,7 @@ import numpy as np
 from levada.core.mersenne import Mersenne
 from levada.core.types import Floats, Ints
 from levada.perf.model import ThroughputModel
+from levada.policies.gavel.forms import able
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import Shares
 from levada.policies.protocol import Needs
@@ -58,6 +60,54 @@ class GavelFifo:
         free = instance.capacity.copy()
         type_of = dict(state.type_of)
         queue = [number for number in sorted(row_of) if number not in type_of]
+        self._keep(instance, row_of, type_of, queue, free)
+        self._draw(instance, row_of, type_of, queue, free, rng)
+        share = np.zeros_like(instance.rate)
+        for number, kind in type_of.items():
+            share[row_of[number], kind] = 1.0
+        return Shares(share=share), FifoState(type_of=type_of, generator=rng.getstate())
+
+    def _keep(
+        self, instance: Instance, row_of: dict[int, int], type_of: dict[int, int], queue: list[int], free: Floats
+    ) -> None:
+        """Jobs keep their types while these hold them; what is over is free for the queue."""
+        for number in sorted(type_of):
+            if number in row_of and _fits(instance, row_of[number], type_of[number], free):
+                free[type_of[number]] -= instance.scale[row_of[number]]
+                continue
+            del type_of[number]
+            if number in row_of:
+                insort(queue, number)
+
+    def _draw(
+        self,
+        instance: Instance,
+        row_of: dict[int, int],
+        type_of: dict[int, int],
+        queue: list[int],
+        free: Floats,
+        rng: Mersenne,
+    ) -> None:
+        """Each job in turn takes any type with room for it, until one finds none."""
+        types, runs_somewhere = instance.by_name(), able(instance).any(axis=1)
+        for number in queue:
+            row = row_of[number]
+            if not runs_somewhere[row]:
+                continue
+            fitting = [kind for kind in types if _fits(instance, row, kind, free)]
+            if not fitting:
+                break
+            kind = fitting[rng.randrange(len(fitting))]
+            type_of[number] = kind
+            free[kind] -= instance.scale[row]
+
+
+class GavelFifoPublished(GavelFifo):
+    """With the defects of the published one."""
+
+    def _keep(
+        self, instance: Instance, row_of: dict[int, int], type_of: dict[int, int], queue: list[int], free: Floats
+    ) -> None:
         for number in sorted(type_of):
             kind = type_of[number]
             if number in row_of:
@@ -69,6 +119,16 @@ class GavelFifo:
                 head = queue.pop(0)
                 type_of[head] = kind
                 free[kind] -= instance.scale[row_of[head]]
+
+    def _draw(
+        self,
+        instance: Instance,
+        row_of: dict[int, int],
+        type_of: dict[int, int],
+        queue: list[int],
+        free: Floats,
+        rng: Mersenne,
+    ) -> None:
         open_types = [kind for kind in instance.by_name() if free[kind] > 0]
         while queue and open_types:
             row = row_of[queue.pop(0)]
@@ -82,10 +142,6 @@ class GavelFifo:
                 free[used] -= instance.scale[row]
                 if free[used] == 0:
                     open_types.remove(drawn)
-        share = np.zeros_like(instance.rate)
-        for number, kind in type_of.items():
-            share[row_of[number], kind] = 1.0
-        return Shares(share=share), FifoState(type_of=type_of, generator=rng.getstate())
 
 
 def _fits(instance: Instance, row: int, kind: int, free: Floats) -> bool:
