@@ -56,8 +56,8 @@ def test_a_belief_learns_from_a_world_that_is_not_as_the_table_says():
     class Half:
         """Everything runs at half the speed that the catalogue says."""
 
-        def rate(self, number, gpu_type, workers, spread=1, milli=1000):
-            return alone(LM, "v100", workers) / 2
+        def rates(self, numbers, gpu_types, workers):
+            return np.array([alone(LM, "v100", size) / 2 for size in workers])
 
     world = Simulation(engine, Half())
     world.submit(JobBatch.of([job]))

@@ -4,28 +4,48 @@ Time goes in rounds. Each job makes whole steps only, or what is left; a round e
 those that are done earlier leave their GPUs idle until then. Jobs that arrive meanwhile wait for the end of the
 round. Starts, stops and moves take no time. A job that makes no step on one of its GPUs has failed, and is dropped when
 that happens five times in a row. Where nothing runs and nobody comes, the mechanism is asked again at once.
+
+Its accounts are Gavel's, too: a job is charged from the end of the round before to its own end, so that a pause between
+rounds counts as use, and of two jobs that share GPUs each pays for all of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from levada.core.batch import JobBatch
 from levada.core.commands import Apply, Command, Decide, JobsEnded
-from levada.core.events import Event, JobsFailed, JobsFinished, JobsSubmitted, Progress, Released, Running, Tick
+from levada.core.events import (
+    Event,
+    JobsFailed,
+    JobsFinished,
+    JobsSubmitted,
+    PricesChanged,
+    Progress,
+    Released,
+    Running,
+    Tick,
+)
+from levada.core.invariants import check_state
 from levada.core.plan import OpKind
-from levada.core.plane import DEVICE
-from levada.core.types import Ints
+from levada.core.plane import DEVICE, SLOT
+from levada.core.types import Floats
 from levada.engine import Engine, answer
+from levada.errors import LevadaError
 from levada.perf import ThroughputModel
 from levada.policies.gavel.published import round_steps, steps_everywhere
+from levada.sim.arrivals import Arrivals
+from levada.sim.use import HOUR_S
 
 #: A job is dropped after so many rounds in a row without progress.
 MAX_FAILURES = 5
+#: After so many rounds in a row in which nobody runs though jobs wait, nobody ever will.
+_STUCK = 1_000
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,10 +54,12 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     numbers: tuple[int, ...]
     type: int
     devices: tuple[int, ...]
+    #: Steps per second of each.
+    rates: tuple[float, ...] = ()
 
 
 class PublishedWorld:
-    """Runs an engine with the published mechanism until all jobs are over, or a given set of them."""
+    """Runs an engine with the published mechanism until all jobs are over, or until somebody says that it is enough."""
 
     def __init__(
         self,
@@ -47,44 +69,85 @@ class PublishedWorld:
         *,
         round_s: float = 360.0,
         after_each: Callable[[float, list[Turn]], None] = lambda now, turns: None,
+        prices: list[PricesChanged] | None = None,
+        check_every: int = 1,
     ) -> None:
+        """*after_each* is told when a round begins and who runs in it; *prices* by time."""
         self.engine, self.truth, self.arrivals, self.round_s = engine, truth, arrivals, round_s
+        self.after_each = after_each
         self.now = 0.0
         self.ended: list[JobsEnded] = []
-        self.rounds = self.decisions = 0
+        self.rounds = self.decisions = self.preemptions = 0
+        #: Jobs in all rounds, each once in each.
+        self.job_rounds = 0
         #: Jobs that ran in the round before, and those of them that keep their devices now.
         self.lease_chances = self.lease_extensions = 0
-        self._after_each = after_each
+        #: GPU-seconds by number of type, and $.
+        self.used: dict[int, float] = {}
+        self.cost = 0.0
+        self._turns: list[Turn] = []
+        self._charged_to = 0.0
         self._left: dict[int, float] = {}
         self._failures: dict[int, int] = {}
+        self._prices = list(prices or ())
+        self._check_every, self._empty = check_every, 0
 
-    def run(self, done: Callable[[], bool]) -> None:
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "after_each": None}
+
+    def run(self, done: Callable[[], bool] = lambda: False) -> None:
         """Goes on until *done* says so, or nothing is left to happen."""
-        turns: list[Turn] = []
-        while not done():
-            happened = self._finish(turns)
-            if not turns and not self._left and self.arrivals.next_at() == math.inf:
-                return
-            if not turns:
-                self.now = min(self.arrivals.next_at(), math.inf)
-                if self.now == math.inf:
-                    self.now = math.nextafter(self.engine.state.now, math.inf)
-            happened += self._arrive()
-            self._obey(self.engine.handle(*happened, Tick(at=self.now)))
-            if self.engine.state.refused:
-                raise AssertionError(self.engine.state.last_rejection)
-            before, turns = turns, self._turns()
-            self.rounds += 1
-            self._count_leases(before, turns)
-            self._after_each(self.now, turns)
+        while not done() and self._next_round():
+            pass
+        self.check()
+
+    def _next_round(self) -> bool:
+        """Ends one round and begins the next; False when there is nothing to do any more."""
+        turns = self._turns
+        happened = self._finish(turns)
+        if not turns and not self._left and self.arrivals.next_at() == math.inf:
+            return False
+        if not turns:
+            self.now = self.arrivals.next_at()
+            if self.now == math.inf:
+                self.now = math.nextafter(self.engine.state.now, math.inf)
+        happened += self._arrive()
+        self._obey(self.engine.handle(*self._new_prices(), *happened, Tick(at=self.now)))
+        self._turns = self._seen()
+        self.rounds += 1
+        self.job_rounds += sum(len(turn.numbers) for turn in self._turns)
+        if self.rounds % self._check_every == 0:
+            self.check()
+        self._empty = 0 if self._turns or self.arrivals.next_at() < math.inf else self._empty + 1
+        if self._empty >= _STUCK:
+            raise LevadaError(f"at {self.now:.0f} s {len(self._left)} jobs wait and none will ever run")
+        self._count_leases(turns, self._turns)
+        self.after_each(self.now, self._turns)
+        return True
+
+    def check(self) -> None:
+        """Raises where a rule of the engine's state is broken, conservation of jobs among them."""
+        state = self.engine.state
+        broken = check_state(state.world, submitted=state.submitted, ended=state.ended)
+        if broken or state.refused:
+            raise AssertionError(f"at {self.now}: {broken[:3] or state.last_rejection}")
 
     def _arrive(self) -> list[Event]:
-        batch = self.arrivals.until(self.now)
-        if batch is None:
-            return []
+        events: list[Event] = []
         first = self.engine.state.world.next_number
-        self._left |= {first + row: float(steps) for row, steps in enumerate(batch.columns["steps"])}
-        return [JobsSubmitted(at=self.now, jobs=batch)]
+        for batch in self.arrivals.until(self.now):
+            self._left |= {first + row: steps for row, steps in enumerate(batch.columns["steps"].tolist())}
+            first += len(batch)
+            events.append(JobsSubmitted(at=self.now, jobs=batch))
+        return events
+
+    def _new_prices(self) -> list[Event]:
+        events: list[Event] = []
+        while self._prices and self._prices[0].at <= self.now:
+            events.append(self._prices.pop(0))
+        return events
+
+    # --- the end of a round ---------------------------------------------------------------------------------------
 
     def _finish(self, turns: list[Turn]) -> list[Event]:
         """What the end of the round brings; the clock goes there."""
@@ -92,13 +155,13 @@ class PublishedWorld:
         failed: list[int] = []
         end = self.now
         for turn in turns:
-            rates = self._rates(turn)
             steps = [
                 round_steps(rate, self.round_s, self._left[number])
-                for rate, number in zip(rates, turn.numbers, strict=True)
+                for rate, number in zip(turn.rates, turn.numbers, strict=True)
             ]
-            finish = max(self.now + made / rate for made, rate in zip(steps, rates, strict=True))
+            finish = max(self.now + made / rate for made, rate in zip(steps, turn.rates, strict=True))
             end = max(end, finish)
+            self._charge(turn, finish)
             if not all(steps_everywhere(made, len(turn.devices)) for made in steps):
                 failed += turn.numbers if len(turn.numbers) == 1 else ()
                 continue
@@ -107,13 +170,29 @@ class PublishedWorld:
                 self._left[number] -= made
                 if self._left[number] <= 0:
                     finished.append((finish, number))
+        if turns:
+            self._charged_to = end
         self.now = end
         return [*self._done(finished), *self._dropped(failed), *self._progress(turns)]
 
+    def _charge(self, turn: Turn, finish: float) -> None:
+        seconds = (finish - self._charged_to) * len(turn.devices)
+        self.used[turn.type] = self.used.get(turn.type, 0.0) + seconds
+        world = self.engine.state.world
+        price = world.prices.get(world.inventory.types[turn.type], 1.0)
+        self.cost += price * seconds / HOUR_S * len(turn.numbers)
+
     def _done(self, finished: list[tuple[float, int]]) -> list[Event]:
+        """Jobs that are done, those of one moment in one event."""
         for _, number in finished:
             del self._left[number]
-        return [JobsFinished(at=at, number=np.array([number])) for at, number in sorted(finished)]
+        finished.sort()
+        cuts = [0, *(i for i, (a, b) in enumerate(pairwise(finished), 1) if a[0] != b[0]), len(finished)]
+        return [
+            JobsFinished(at=finished[start][0], number=np.array([number for _, number in finished[start:stop]]))
+            for start, stop in pairwise(cuts)
+            if stop > start
+        ]
 
     def _dropped(self, failed: list[int]) -> list[Event]:
         table = self.engine.state.world.table
@@ -132,30 +211,51 @@ class PublishedWorld:
         numbers = np.array([n for turn in turns for n in turn.numbers if n in self._left], np.int64)
         if not len(numbers):
             return []
-        left = np.array([self._left[int(number)] for number in numbers])
+        left = np.array([self._left[number] for number in numbers.tolist()])
         return [Progress(at=self.now, number=numbers, steps=table.steps[table.find(numbers)] - left)]
 
-    def _rates(self, turn: Turn) -> list[float]:
-        table = self.engine.state.world.table
-        numbers, kind = np.array(turn.numbers), np.array([turn.type])
-        size = table.desired[table.find(numbers[:1])]
-        if len(numbers) == 1:
-            return [float(self.truth.rates(numbers, kind, size)[0])]
-        return [float(rate) for rate in self.truth.pair_rates(numbers[:1], numbers[1:], kind, size)[0]]
+    # --- the beginning of a round -----------------------------------------------------------------------------------
 
-    def _turns(self) -> list[Turn]:
-        """Who runs where now; jobs on the same devices run together."""
+    def _seen(self) -> list[Turn]:
+        """Who runs where now, and how fast; jobs on the same devices run together."""
         world = self.engine.state.world
-        table = world.table
-        on: dict[tuple[int, ...], list[int]] = {}
-        for slot in table.order[table.observed[table.order] > 0]:
-            devices = tuple(sorted(int(d) for d in world.places(world.held, int(slot))[DEVICE]))
-            on.setdefault(devices, []).append(int(slot))
-        turns = []
-        for devices, slots in on.items():
-            numbers = tuple(sorted(int(table.number[slot]) for slot in slots))
-            turns.append(Turn(numbers=numbers, type=int(table.held_type[slots[0]]), devices=devices))
-        return turns
+        table, rows = world.table, world.held.rows
+        devices: dict[int, list[int]] = {}
+        for device, slot in enumerate(world.held.owner.tolist()):
+            if slot >= 0:
+                devices.setdefault(slot, []).append(device)
+        for slot, device in zip(rows[SLOT].tolist(), rows[DEVICE].tolist(), strict=True):
+            if device >= 0:
+                devices.setdefault(slot, []).append(device)
+        together: dict[tuple[int, ...], list[int]] = {}
+        for slot, own in devices.items():
+            if table.observed[slot] > 0:
+                together.setdefault(tuple(sorted(own)), []).append(int(table.number[slot]))
+        turns = [
+            Turn(numbers=tuple(sorted(numbers)), type=int(world.inventory.type_of[own[0]]), devices=own)
+            for own, numbers in together.items()
+        ]
+        return self._with_rates(sorted(turns, key=lambda turn: turn.numbers))
+
+    def _with_rates(self, turns: list[Turn]) -> list[Turn]:
+        found: dict[tuple[int, ...], Floats] = {}
+        for members in (1, 2):
+            some = [turn for turn in turns if len(turn.numbers) == members]
+            if not some:
+                continue
+            numbers = np.array([turn.numbers for turn in some]).T
+            kinds = np.array([turn.type for turn in some])
+            table = self.engine.state.world.table
+            sizes = table.desired[table.find(numbers[0])]
+            if members == 1:
+                rates = self.truth.rates(numbers[0], kinds, sizes)[:, None]
+            else:
+                rates = self.truth.pair_rates(numbers[0], numbers[1], kinds, sizes)
+                perf: Any = self.engine.state.perf
+                if perf is not self.truth and hasattr(perf, "observe_pairs"):
+                    perf.observe_pairs(numbers[0], numbers[1], kinds, sizes, rates)
+            found |= {turn.numbers: row for turn, row in zip(some, rates, strict=True)}
+        return [msgspec.structs.replace(turn, rates=tuple(found[turn.numbers].tolist())) for turn in turns]
 
     def _count_leases(self, before: list[Turn], turns: list[Turn]) -> None:
         now = {turn.numbers: turn.devices for turn in turns}
@@ -167,46 +267,24 @@ class PublishedWorld:
 
     def _obey(self, commands: list[Command]) -> None:
         """Decisions are made and operations done while no time passes."""
-        for command in commands:
-            match command:
-                case Decide():
-                    self.decisions += 1
-                    self._obey(self.engine.handle(answer(command, self.now)))
-                case Apply():
-                    plan = command.plan
-                    stops = plan.rows(OpKind.STOP)
-                    others = (plan.kind != OpKind.STOP).nonzero()[0]
-                    self._tell(Released, plan.number[stops], plan.generation[stops])
-                    self._tell(Released, plan.number[others], plan.generation[others])
-                    self._tell(Running, plan.number[others], plan.generation[others])
-                case JobsEnded():
-                    self.ended.append(command)
-                case _:
-                    pass
-
-    def _tell(self, kind: type[Released] | type[Running], number: Ints, generation: Ints) -> None:
-        if len(number):
-            self._obey(self.engine.handle(kind(at=self.now, number=number, generation=generation)))
-
-
-class Arrivals:
-    """Jobs in the order of their arrival, from a list."""
-
-    def __init__(self, jobs: JobBatch) -> None:
-        self.jobs = jobs
-        self._at = 0
-
-    def next_at(self) -> float:
-        """When the next job comes; infinite when none does."""
-        times = self.jobs.columns["submitted"]
-        return float(times[self._at]) if self._at < len(times) else math.inf
-
-    def until(self, now: float) -> JobBatch | None:
-        """All that have come by *now* and were not told before."""
-        times = self.jobs.columns["submitted"]
-        stop = int(np.searchsorted(times, now, side="right"))
-        if stop <= self._at:
-            return None
-        rows = list(range(self._at, stop))
-        self._at = stop
-        return self.jobs.rows(rows)
+        while commands:
+            reports: list[Event] = []
+            for command in commands:
+                match command:
+                    case Decide():
+                        self.decisions += 1
+                        reports.append(answer(command, self.now))
+                    case Apply():
+                        plan = command.plan
+                        stops = plan.rows(OpKind.STOP)
+                        others = (plan.kind != OpKind.STOP).nonzero()[0]
+                        self.preemptions += len(stops)
+                        for kind, rows in ((Released, stops), (Running, others)):
+                            if len(rows):
+                                names = {"number": plan.number[rows], "generation": plan.generation[rows]}
+                                reports.append(kind(at=self.now, **names))
+                    case JobsEnded():
+                        self.ended.append(command)
+                    case _:
+                        pass
+            commands = self.engine.handle(*reports) if reports else []

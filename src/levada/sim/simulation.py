@@ -1,4 +1,8 @@
-"""One run: jobs arrive, the engine decides, operations take their time, jobs finish."""
+"""One run: jobs arrive, the engine decides, operations take their time, jobs finish.
+
+The clock goes to whatever happens next. The simulation owns the truth (how fast jobs really run where they are, how
+long operations take, when machines break); policies see only what the engine believes.
+"""
 
 from __future__ import annotations
 
@@ -6,55 +10,44 @@ import heapq
 import math
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 import msgspec
 import numpy as np
 
+from levada.core import events as ev
 from levada.core.batch import JobBatch
 from levada.core.cluster import Foreign
 from levada.core.commands import Apply, BindPods, Command, Decide, JobsEnded, Wake
 from levada.core.decision import Bind
-from levada.core.events import Event, JobsFinished, JobsSubmitted, Progress, Released, Running, Tick
 from levada.core.invariants import check_state
-from levada.core.plan import OpKind
-from levada.core.plane import NODE
-from levada.core.types import WHOLE
+from levada.core.job import Phase
+from levada.core.plan import OpKind, Plan
+from levada.core.types import Floats, Ints
 from levada.engine import Engine, answer
+from levada.errors import LevadaError
 from levada.perf import ThroughputModel
+from levada.policies.protocol import Needs
+from levada.sim.arrivals import Arrivals
+from levada.sim.failures import Breakdowns
+from levada.sim.pace import Pace
+from levada.sim.segments import Segment, Segments
 from levada.sim.serving import ServingPods
+from levada.sim.speeds import couples, is_packed, node_pairs, pair_rates, rates
+from levada.sim.use import Use
+
+__all__ = ["Costs", "Segment", "Simulation"]
+
+#: Where so many moments pass in which no job makes progress and none comes or goes, none ever will.
+_STUCK = 10_000
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds that operations take."""
+    """Seconds that operations take; None: what the truth says of a job's restart."""
 
-    start_s: float = 20.0
-    resize_s: float = 5.0
+    start_s: float | None = 20.0
+    resize_s: float | None = 5.0
     stop_s: float = 10.0
-
-
-class Segment(msgspec.Struct, kw_only=True):
-    """A stretch of time in which a job ran on one grant."""
-
-    job: str
-    begin: float
-    end: float
-    gpu_type: str
-    workers: int
-    nodes: tuple[str, ...]
-
-
-class _Run(msgspec.Struct, kw_only=True):
-    """What the simulated backend knows of a job."""
-
-    total: float
-    done: float = 0.0
-    rate: float = 0.0
-    #: From when on it makes progress at that rate.
-    since: float = 0.0
-
-    def steps(self, now: float) -> float:
-        """How far it is."""
-        return self.done + self.rate * max(now - self.since, 0.0)
 
 
 class Simulation:
@@ -66,22 +59,44 @@ class Simulation:
         truth: ThroughputModel,
         costs: Costs = Costs(),  # noqa: B008 frozen default
         after_each: Callable[[], None] = lambda: None,
+        *,
+        arrivals: Arrivals | None = None,
+        breakdowns: Breakdowns | None = None,
+        segments: bool = True,
+        check_every: int = 1,
     ) -> None:
-        self.engine, self.truth, self.costs = engine, truth, costs
+        """*after_each* is called whenever all that happened at one time has been dealt with.
+
+        *segments*: keep the list of stretches that jobs ran. *check_every*: so many answers of the engine are taken
+        between two checks of its whole state.
+        """
+        self.engine, self.truth, self.costs, self.after_each = engine, truth, costs, after_each
         self.now = 0.0
         self.ended: list[JobsEnded] = []
-        self.segments: list[Segment] = []
-        self.decisions = 0
-        self.pods = ServingPods(engine)
-        #: Called whenever all that happened at one time has been dealt with.
-        self._after_each = after_each
+        self.decisions = self.preemptions = self.turns = 0
+        self.pace, self.use, self.pods = Pace(), Use(engine.state.world), ServingPods(engine)
+        self.arrivals = arrivals
+        self._record = Segments(engine.state.world) if segments else None
+        self._breakdowns = breakdowns
+        self._check_every, self._unchecked = check_every, 0
         self._wake = math.inf
-        self._open: dict[int, Segment] = {}
-        self._runs: dict[int, _Run] = {}
-        self._queue: list[tuple[float, int, Event]] = []
+        self._queue: list[tuple[float, int, ev.Event]] = []
         self._order = count()
+        self._quiet = 0
+        self._packed = False
+        self._restarts = False
+        for event in breakdowns.first() if breakdowns is not None else ():
+            self.add(event)
 
-    def add(self, event: Event) -> None:
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "after_each": None}
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The stretches that jobs ran and that are over."""
+        return self._record.over if self._record is not None else []
+
+    def add(self, event: ev.Event) -> None:
         """Lets *event* happen at its time."""
         heapq.heappush(self._queue, (event.at, next(self._order), event))
 
@@ -90,110 +105,225 @@ class Simulation:
         times = jobs.columns["submitted"]
         for at in np.unique(times):
             rows = (times == at).nonzero()[0]
-            self.add(JobsSubmitted(at=float(at), jobs=jobs.rows(rows.tolist())))
+            self.add(ev.JobsSubmitted(at=float(at), jobs=jobs.rows(rows.tolist())))
 
     def serve(self, pod: Foreign, at: float, lasts_s: float) -> None:
         """Lets a serving pod want room from *at* on."""
         self.add(self.pods.arrival(pod, at, lasts_s))
 
-    def run(self, until: float = math.inf) -> None:
-        """Goes on until nothing happens any more, or *until*."""
-        while (at := min(self._wake, self._queue[0][0] if self._queue else math.inf)) <= until and at < math.inf:
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def run(self, until: float = math.inf, done: Callable[[], bool] = lambda: False) -> None:
+        """Goes on until nothing happens any more, *until* then, or until *done* says so."""
+        while not done() and (at := self._next()) <= until and at < math.inf:
             self.now = at
-            happened: list[Event] = []
-            while self._queue and self._queue[0][0] == at:
-                event = heapq.heappop(self._queue)[2]
-                if self._still_true(event):
-                    happened.append(event)
-            if self._wake <= at:
-                self._wake = math.inf
-                happened.append(Tick(at=at))
+            self.use.advance(at)
+            happened = self._happening()
             if happened:
                 self._obey(self._handle(*self._progress(), *happened))
                 self._start_pods(())
-                self._after_each()
+                self.turns += 1
+                self._give_up_if_stuck(happened)
+                self.after_each()
+        self.check()
 
-    def _progress(self) -> list[Event]:
-        """How far running jobs are, so that the engine knows what is left."""
-        if not self._runs:
-            return []
-        numbers = np.fromiter(self._runs, np.int64, len(self._runs))
-        steps = np.array([run.steps(self.now) for run in self._runs.values()])
-        return [Progress(at=self.now, number=numbers, steps=steps)]
+    def _next(self) -> float:
+        coming = self.arrivals.next_at() if self.arrivals is not None else math.inf
+        queued = self._queue[0][0] if self._queue else math.inf
+        return min(self._wake, queued, coming, self.pace.next_end())
 
-    def _still_true(self, event: Event) -> bool:
-        """A job finishes only if it kept the speed that it was foretold with."""
-        if isinstance(event, JobsFinished):
-            run = self._runs.get(int(event.number[0]))
-            return run is not None and run.total - run.steps(self.now) <= 1e-6 * max(run.total, 1.0)
-        return True
+    def _happening(self) -> list[ev.Event]:
+        """All that happens now: what was under way, jobs that finish, jobs that come, and time."""
+        happened: list[ev.Event] = []
+        while self._queue and self._queue[0][0] == self.now:
+            event = heapq.heappop(self._queue)[2]
+            if self._breakdowns is not None and isinstance(event, ev.NodesLost | ev.NodesAdded):
+                for later in self._breakdowns.after(event):
+                    self.add(later)
+            happened.append(event)
+        over = self.pace.ended(self.now)
+        if over:
+            happened.append(ev.JobsFinished(at=self.now, number=np.array(sorted(over), np.int64)))
+        if self.arrivals is not None:
+            happened += [ev.JobsSubmitted(at=self.now, jobs=batch) for batch in self.arrivals.until(self.now)]
+        if self._wake <= self.now:
+            self._wake = math.inf
+            happened.append(ev.Tick(at=self.now))
+        return happened
 
-    def _handle(self, *events: Event) -> list[Command]:
+    def _give_up_if_stuck(self, happened: list[ev.Event]) -> None:
+        """Raises where jobs wait and only the policy's own clock goes on."""
+        alone = all(isinstance(event, ev.Tick) for event in happened)
+        self._quiet = self._quiet + 1 if alone and self.pace.next_end() == math.inf and not self._queue else 0
+        if self._quiet >= _STUCK and (self.arrivals is None or self.arrivals.next_at() == math.inf):
+            raise LevadaError(f"at {self.now:.0f} s {len(self.engine.state.living())} jobs wait and none will ever run")
+
+    # --- the engine -----------------------------------------------------------------------------------------------
+
+    def _handle(self, *events: ev.Event) -> list[Command]:
         """The engine's answer; raises where a rule of its state is broken, for a simulation stands on them."""
+        state = self.engine.state
+        first = state.world.next_number
+        lost = [event for event in events if isinstance(event, ev.NodesLost)]
+        hit = self._pause_on({name for event in lost for name in event.names}) if lost else None
         commands = self.engine.handle(*events)
+        if state.world.next_number > first:
+            self._enter(np.arange(first, state.world.next_number))
+        if hit is not None:
+            self._go_on(hit)
+        self.use.changed()
+        self._unchecked += 1
+        if self._unchecked >= self._check_every or state.refused:
+            self.check()
+        return commands
+
+    def check(self) -> None:
+        """Raises where a rule of the engine's state is broken, conservation of jobs among them."""
+        self._unchecked = 0
         state = self.engine.state
         broken = check_state(state.world, submitted=state.submitted, ended=state.ended)
         if broken or state.refused:
             raise AssertionError(f"at {self.now}: {broken[:3] or state.last_rejection}")
-        return commands
 
     def _obey(self, commands: list[Command]) -> None:
-        for command in commands:
-            match command:
-                case Decide():
-                    self.decisions += 1
-                    self._obey(self._handle(answer(command, self.now)))
-                case Apply():
-                    self._apply(command)
-                case JobsEnded():
-                    self.ended.append(command)
-                    for number in command.number:
-                        self._runs.pop(int(number), None)
-                        self._close(int(number))
-                case BindPods():
-                    self._start_pods(command.binds)
-                case Wake():
-                    self._wake = max(command.at, self.now)
-                case _:
-                    pass  # nothing strays here
+        """Does what the engine asks. What takes no time is reported at once, and may be followed by more."""
+        while commands:
+            reports: list[ev.Event] = []
+            for command in commands:
+                match command:
+                    case Decide():
+                        self.decisions += 1
+                        reports.append(answer(command, self.now))
+                    case Apply():
+                        reports += self._apply(command.plan)
+                    case JobsEnded():
+                        self.ended.append(command)
+                        self._stop(command.number)
+                    case BindPods():
+                        self._start_pods(command.binds)
+                    case Wake():
+                        self._wake = max(command.at, self.now)
+                    case _:
+                        pass  # nothing strays here
+            commands = self._handle(*reports) if reports else []
+        if self._packed:
+            self._rate_couples()
 
     def _start_pods(self, binds: tuple[Bind, ...]) -> None:
         for event in self.pods.start(self.now, binds):
             self.add(event)
 
-    def _apply(self, command: Apply) -> None:
-        """Does every operation of a plan; each takes its time, and the job makes no progress meanwhile."""
-        plan, world = command.plan, self.engine.state.world
-        for row, slot in enumerate(world.table.find(plan.number)):
-            number, kind = int(plan.number[row]), int(plan.kind[row])
-            steps = float(world.table.steps[slot])
-            run = self._runs.setdefault(number, _Run(total=math.inf if math.isnan(steps) else steps))
-            run.done, run.rate = run.steps(self.now), 0.0
-            self._close(number)
-            names = {"number": plan.number[[row]], "generation": plan.generation[[row]]}
-            if kind == OpKind.STOP:
-                self.add(Released(at=self.now + self.costs.stop_s, **names))
-                continue
-            run.since = self.now + (self.costs.start_s if kind == OpKind.START else self.costs.resize_s)
-            self.add(Running(at=run.since, **names))
-            gpu_type, workers = int(plan.type[row]), int(plan.count[row])
-            nodes = np.unique(world.places(world.target, int(slot))[NODE])
-            # A worker without a GPU has its own speed, not none.
-            milli = int(world.table.milli[slot]) or WHOLE
-            run.rate = self.truth.rate(number, gpu_type, workers, len(nodes), milli)
-            if run.rate > 0 and run.total < math.inf:
-                self.add(JobsFinished(at=run.since + (run.total - run.done) / run.rate, number=names["number"]))
-            self._open[number] = Segment(
-                job=world.ids[number],
-                begin=run.since,
-                end=run.since,
-                gpu_type=world.inventory.types[gpu_type],
-                workers=workers,
-                nodes=tuple(world.inventory.nodes[int(node)] for node in nodes),
-            )
+    def _progress(self) -> list[ev.Event]:
+        """How far running jobs are, where somebody asks how much is left or learns from it."""
+        state = self.engine.state
+        asks = Needs.REMAINING in state.policy.needs or hasattr(state.perf, "observe")
+        if not asks and not (self._restarts and state.policy.guards.payback):
+            return []
+        table = state.world.table
+        numbers = table.number[table.order[table.held[table.order] > 0]]
+        return [ev.Progress(at=self.now, number=numbers, steps=self.pace.steps(numbers, self.now))]
 
-    def _close(self, number: int) -> None:
-        segment = self._open.pop(number, None)
-        if segment is not None and self.now > segment.begin:
-            segment.end = self.now
-            self.segments.append(segment)
+    # --- jobs -----------------------------------------------------------------------------------------------------
+
+    def _enter(self, numbers: Ints) -> None:
+        table = self.engine.state.world.table
+        slots = table.find(numbers)
+        self.pace.add(numbers, table.steps[slots])
+        self._restarts |= bool((table.resizes_in_place[slots] == 0).any())
+        truth: Any = self.truth
+        if truth is not self.engine.state.perf and hasattr(truth, "bind"):
+            truth.bind(numbers, table.workload[slots])
+
+    def _stop(self, numbers: Ints) -> None:
+        self.pace.pause(numbers, self.now)
+        if self._record is not None:
+            self._record.close(numbers, self.now)
+
+    def _apply(self, plan: Plan) -> list[ev.Event]:
+        """Begins the operations of a plan; jobs make no progress while theirs lasts. Reports those that are done."""
+        self._stop(plan.number)
+        stops = (plan.kind == OpKind.STOP).nonzero()[0]
+        self.preemptions += len(stops)
+        done = self._report(ev.Released, plan, stops, np.full(len(stops), self.costs.stop_s))
+        rows = (plan.kind != OpKind.STOP).nonzero()[0]
+        if not len(rows):
+            return done
+        world = self.engine.state.world
+        numbers, slots = plan.number[rows], world.table.find(plan.number[rows])
+        lasts = self._lasts(plan, rows)
+        begin = self.now + lasts
+        self.pace.go(numbers, rates(self.truth, world, world.target, slots, plan.type[rows], plan.count[rows]), begin)
+        self._packed |= bool(is_packed(world, world.target)[slots].any())
+        if self._record is not None:
+            self._record.open(slots, plan.type[rows], plan.count[rows], begin)
+        return done + self._report(ev.Running, plan, rows, lasts)
+
+    def _lasts(self, plan: Plan, rows: Ints) -> Floats:
+        """Seconds that these starts and resizes take."""
+        given = (self.costs.start_s, self.costs.resize_s)
+        told = np.zeros(len(rows))
+        if None in given:
+            told = self.truth.restart_costs_s(plan.number[rows], np.zeros(len(rows), np.int64), plan.count[rows])
+        start, resize = (told if seconds is None else seconds for seconds in given)
+        return np.where(plan.kind[rows] == OpKind.START, start, resize)
+
+    def _report(
+        self, kind: type[ev.Released] | type[ev.Running], plan: Plan, rows: Ints, lasts: Floats
+    ) -> list[ev.Event]:
+        """Reports of operations: those that take no time, and the others in the queue, equal times in one."""
+        done: list[ev.Event] = []
+        for seconds in np.unique(lasts).tolist():
+            some = rows[lasts == seconds]
+            event = kind(at=self.now + seconds, number=plan.number[some], generation=plan.generation[some])
+            if seconds > 0:
+                self.add(event)
+            else:
+                done.append(event)
+        return done
+
+    # --- jobs that share devices, and machines that break -----------------------------------------------------------
+
+    def _rate_couples(self) -> None:
+        """Packed jobs run at the speed that they have together while both run, and at their own otherwise."""
+        world, perf = self.engine.state.world, self.engine.state.perf
+        table = world.table
+        packed = is_packed(world, world.held)
+        runs = packed & (table.phase == Phase.RUNNING) & (table.observed > 0)
+        slots = runs.nonzero()[0]
+        self._packed = bool(packed.any())
+        want = rates(self.truth, world, world.held, slots, table.held_type[slots], table.held[slots])
+        pairs = couples(world, runs)
+        if pairs:
+            a, b = np.array(pairs, np.int64).T
+            together = pair_rates(self.truth, world, pairs)
+            for side, member in enumerate((a, b)):
+                want[np.searchsorted(slots, member)] = together[:, side]
+            if hasattr(perf, "observe_pairs"):
+                perf.observe_pairs(table.number[a], table.number[b], table.held_type[a], table.held[a], together)
+        changed = want != self.pace.rate[table.number[slots]]
+        numbers = table.number[slots[changed]]
+        self.pace.pause(numbers, self.now)
+        self.pace.go(numbers, want[changed], np.full(len(numbers), self.now))
+
+    def _pause_on(self, nodes: set[str]) -> Ints:
+        """Jobs with something on these nodes, which are lost, stand still."""
+        world = self.engine.state.world
+        gone = np.array([world.inventory.nodes.find(name) for name in nodes])
+        slots = world.table.order[world.table.held[world.table.order] > 0]
+        row, node = node_pairs(world, world.held, slots)
+        numbers = world.table.number[slots[np.unique(row[np.isin(node, gone)])]]
+        self._stop(numbers)
+        return numbers
+
+    def _go_on(self, numbers: Ints) -> None:
+        """Those of them that go on with what they have left do so at the speed of that."""
+        world, table = self.engine.state.world, self.engine.state.world.table
+        slots = table.find(numbers)
+        slots = slots[slots >= 0]
+        slots = slots[(table.phase[slots] == Phase.RUNNING) & (table.op[slots] == OpKind.NONE)]
+        if len(slots):
+            found = rates(self.truth, world, world.held, slots, table.held_type[slots], table.held[slots])
+            begin = np.full(len(slots), self.now)
+            self.pace.go(table.number[slots], found, begin)
+            if self._record is not None:
+                self._record.open(slots, table.held_type[slots], table.held[slots], begin, held=True)

@@ -1,0 +1,76 @@
+"""How fast jobs really are where they are: on one node or several, on parts of a GPU, beside another job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from levada.core.plane import DEVICE, MILLI, NODE, SLOT, Plane
+from levada.core.types import WHOLE, Bools, Floats, Ints
+from levada.core.world import World
+from levada.perf import ThroughputModel
+
+
+def rates(truth: ThroughputModel, world: World, plane: Plane, slots: Ints, types: Ints, workers: Ints) -> Floats:
+    """Steps per second of the jobs in *slots*, each by itself at its places on *plane*."""
+    table = world.table
+    numbers, milli = table.number[slots], table.milli[slots]
+    found = truth.rates(numbers, types, workers)
+    nodes = node_counts(world, plane, slots)
+    odd = (nodes > 1) | (milli < WHOLE)
+    for row in odd.nonzero()[0].tolist():
+        # A worker without a GPU has its own speed, not none.
+        part = int(milli[row]) or WHOLE
+        found[row] = truth.rate(int(numbers[row]), int(types[row]), int(workers[row]), int(nodes[row]), part)
+    return found
+
+
+def node_counts(world: World, plane: Plane, slots: Ints) -> Ints:
+    """On how many nodes each of these jobs is."""
+    return np.bincount(node_pairs(world, plane, slots)[0], minlength=len(slots))
+
+
+def node_pairs(world: World, plane: Plane, slots: Ints) -> tuple[Ints, Ints]:
+    """(row of *slots*, node) for every node that a job is on, in this order."""
+    # FREE and SHARED are below zero: they look up the last two places, which belong to nobody.
+    row_of = np.full(world.table.capacity + 2, -1, np.int64)
+    row_of[slots] = np.arange(len(slots))
+    whole = row_of[plane.owner]
+    devices = (whole >= 0).nonzero()[0]
+    keys = whole[devices] * len(world.inventory.nodes) + world.inventory.node_of[devices]
+    if plane.rows.shape[1]:
+        row = row_of[plane.rows[SLOT]]
+        ours = row >= 0
+        keys = np.append(keys, row[ours] * len(world.inventory.nodes) + plane.rows[NODE][ours])
+    keys = np.unique(keys)
+    row, node = np.divmod(keys, max(len(world.inventory.nodes), 1))
+    return row, node
+
+
+def is_packed(world: World, plane: Plane) -> Bools:
+    """By slot: the job has parts of GPUs though it asked for whole ones, for another one shares them."""
+    marks = np.zeros(world.table.capacity, bool)
+    rows = plane.rows
+    if rows.shape[1]:
+        parts = rows[:, (rows[DEVICE] >= 0) & (rows[MILLI] < WHOLE)]
+        marks[parts[SLOT]] = world.table.milli[parts[SLOT]] >= WHOLE
+    return marks
+
+
+def couples(world: World, runs: Bools) -> list[tuple[int, int]]:
+    """Slots of the packed jobs that run (by slot) on one device, two by two, the lower number first."""
+    rows, packed = world.held.rows, is_packed(world, world.held)
+    on: dict[int, list[int]] = {}
+    for slot, device in zip(rows[SLOT].tolist(), rows[DEVICE].tolist(), strict=True):
+        if device >= 0 and packed[slot] and runs[slot]:
+            on.setdefault(device, []).append(slot)
+    number = world.table.number
+    found = {tuple(sorted(set(slots), key=lambda slot: int(number[slot]))) for slots in on.values()}
+    return sorted(pair for pair in found if len(pair) == 2)
+
+
+def pair_rates(truth: ThroughputModel | Any, world: World, pairs: list[tuple[int, int]]) -> Floats:
+    """Steps per second of both, one row for each pair of slots."""
+    table, (a, b) = world.table, np.array(pairs, np.int64).T
+    return np.asarray(truth.pair_rates(table.number[a], table.number[b], table.held_type[a], table.held[a]))
