@@ -31,6 +31,7 @@ def test_the_table_tells_the_options_as_they_are(record: Record) -> None:
     told = {option.name: option.default for option in record.options}
     if record.shares:
         assert (told.pop("round_s"), told.pop("mechanism"), told.pop("global_queue")) == (360.0, "default", False)
+        assert told.pop("placement", False) is False
         own = {name: default if default is not None else "" for name, default in own.items()}
     assert told == own
 

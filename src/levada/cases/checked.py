@@ -38,12 +38,12 @@ class Checked:
 
     def initial(self, seed: int) -> Any:
         """The policy's own."""
-        with self._blame():
+        with blame(self._policy, goes_on=self._goes_on):
             return self._policy.initial(seed)
 
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: Any) -> tuple[Decision, Any]:
         """The policy's decision and state; raises LevadaError where they break a rule."""
-        with self._blame():
+        with blame(self._policy, goes_on=self._goes_on):
             answer: Any = self._policy.decide(snap, perf, state)
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[0], Decision):
             raise self._wrong(f"must return a decision and a state, not {_kind(answer)}")
@@ -107,21 +107,25 @@ class Checked:
     def _job(self, numbers: Ints, row: int) -> str:
         return self._world.ids[int(numbers[row])]
 
-    @contextmanager
-    def _blame(self) -> Iterator[None]:
-        """Turns whatever the policy raises, an end of the process too, into one line with its place."""
-        try:
-            yield
-        except (KeyboardInterrupt, LevadaError):
-            raise
-        except BaseException as error:
-            what = f"({place_in(error, type(self._policy))}): {in_words(error)}"
-            if self._goes_on:
-                raise BadInput.one(f"{self.name} cannot go on from it {what}", "state") from error
-            raise LevadaError(f"{self.name} failed {what}") from error
-
     def _wrong(self, what: str) -> LevadaError:
         return LevadaError(f"the policy {self.name} {what}")
+
+
+@contextmanager
+def blame(policy: Any, *, goes_on: bool) -> Iterator[None]:
+    """Turns whatever *policy* raises, an end of the process too, into one line with its place.
+
+    One that *goes_on* from a state of the case fails because of that state.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, LevadaError):
+        raise
+    except BaseException as error:
+        what = f"({place_in(error, type(policy))}): {in_words(error)}"
+        if goes_on:
+            raise BadInput.one(f"{policy.name} cannot go on from it {what}", "state") from error
+        raise LevadaError(f"{policy.name} failed {what}") from error
 
 
 def _kind(value: Any) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from levada.errors import Fault
+from levada.policies.gavel.share import AnySharePolicy
 from levada.policies.protocol import AnyPolicy, Needs, decides_by_node
 
 if TYPE_CHECKING:
@@ -25,6 +26,12 @@ MOST_LEVELS = 100
 MOST_WORKERS = 250_000
 #: Jobs times workers, where each worker goes to the job that gains most by it.
 MOST_CONTESTS = 300_000_000
+#: Jobs of a share policy; where two jobs may share GPUs; where each job is taken out once.
+MOST_SHARING = 20_000
+MOST_PACKED = 1000
+MOST_PROOF = 200
+#: Jobs times places in all lines.
+MOST_LINES = 30_000_000
 #: GPUs of one node, for policies that look at each node.
 MOST_ON_A_NODE = 8192
 
@@ -58,6 +65,21 @@ def policy_faults(case: Case, policy: AnyPolicy) -> list[Fault]:
         text = f"{policy.name} decides by node; give nodes of at most {MOST_ON_A_NODE} GPUs"
         faults += [Fault(path, text) for path, count in nodes if count > MOST_ON_A_NODE]
     return faults
+
+
+def share_faults(case: Case, policy: AnySharePolicy) -> list[Fault]:
+    """What of *case* is too large for this share policy."""
+    jobs = len(case.jobs)
+    most = MOST_SHARING
+    if policy.packs:
+        most = MOST_PACKED
+    elif policy.name.startswith("max_min_fairness_strategy_proof"):
+        most = MOST_PROOF
+    if jobs > most:
+        return [Fault("jobs", f"has more than {most} jobs, and {policy.name} takes no more here")]
+    if policy.name == "allox" and jobs * jobs * _gpus(case) > MOST_LINES:
+        return [Fault("jobs", "allox compares each job with each place in line of each GPU, and these are too many")]
+    return []
 
 
 def _gpus(case: Case) -> int:

@@ -52,13 +52,15 @@ def faults_of(case: Case) -> list[Fault]:
     ]
 
 
-def build(case: Case, numbers: Mapping[str, int] | None = None, following: int = 0) -> Scene:
+def build(case: Case, numbers: Mapping[str, int] | None = None, following: int = 0, *, by_age: bool = True) -> Scene:
     """The scene of a case without faults; raises BadInput where jobs that run do not fit into the cluster.
 
-    Jobs in *numbers* keep the number that an earlier case gave them; the others get the *following* ones.
+    Jobs in *numbers* keep the number that an earlier case gave them; the others get the *following* ones. *by_age*:
+    where a job has `elapsed_s` and no `submitted`, the one stands for the other.
     """
-    jobs, queues = _jobs(case), _queues(case)
+    jobs, queues = _jobs(case, by_age), _queues(case)
     world = World(_cluster(case.cluster), queues)
+    world.set_prices(case.cluster.prices)
     slots = _enter(world, jobs, numbers or {}, following)
     for slot, job in zip(slots, case.jobs, strict=True):
         if job.first_started is not None:
@@ -93,13 +95,13 @@ def _queues(case: Case) -> list[Queue]:
     return [Queue(name=name, **queue.model_dump()) for name, queue in case.queues.items()]
 
 
-def _jobs(case: Case) -> list[Job]:
-    return [_job(job, case.now) for job in case.jobs]
+def _jobs(case: Case, by_age: bool = True) -> list[Job]:
+    return [_job(job, case, by_age) for job in case.jobs]
 
 
-def _job(job: CaseJob, now: float) -> Job:
-    submitted = job.submitted
-    if job.elapsed_s is not None and "submitted" not in job.model_fields_set:
+def _job(job: CaseJob, case: Case, by_age: bool) -> Job:
+    submitted, now = job.submitted, case.now
+    if by_age and job.elapsed_s is not None and "submitted" not in job.model_fields_set:
         submitted = now - job.elapsed_s
     return Job(
         id=job.id,
@@ -113,6 +115,8 @@ def _job(job: CaseJob, now: float) -> Job:
         cpu=job.cpu,
         memory=job.memory,
         gpu_types=tuple(job.gpu_types),
+        # What a job reaches beside another may be different for each.
+        workload=job.id if case.pairs else "",
         queue=job.queue,
         entity=job.entity or "",
         priority=job.priority,
@@ -130,7 +134,7 @@ def _enter(world: World, jobs: list[Job], numbers: Mapping[str, int], following:
         world.next_number = numbers[batch[0].id]
         world.add_jobs(JobBatch.of(batch))
     world.next_number = following
-    new = [job for job in jobs if job.id not in numbers]
+    new = sorted((job for job in jobs if job.id not in numbers), key=lambda job: job.submitted)
     if new:
         world.add_jobs(JobBatch.of(new))
     return world.table.find(np.array([world.numbers[job.id] for job in jobs], np.int64))

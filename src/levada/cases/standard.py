@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from levada.cases import state as policy_state
 from levada.cases.checked import Checked
+from levada.cases.feasible import infeasible
 from levada.cases.limits import policy_faults
-from levada.cases.scene import Scene, build, faults_of, gpu_types
+from levada.cases.scene import Scene, build, faults_of
+from levada.cases.speeds import speeds
 from levada.core.decision import Decision
-from levada.core.jobtable import NOT_ALLOWED
-from levada.core.reasons import Code, Reason, reason
+from levada.core.reasons import Reason, reason
 from levada.core.snapshot import Snapshot
-from levada.core.types import CPU_TYPE
-from levada.errors import BadInput, Fault, did_you_mean
-from levada.perf.table import JobSpeed, PairSpeed, TableModel
+from levada.errors import BadInput, Fault
 from levada.policies.protocol import AnyPolicy, Needs
 from levada.policies.queued import queued
 from levada.policies.table import lookup
@@ -31,14 +28,17 @@ if TYPE_CHECKING:
 
 def answer(case: Case, policy: AnyPolicy, seed: int = 0) -> dict[str, Any]:
     """What *policy* gives to every job of *case*, in the order of the case; raises BadInput with all faults."""
+    record = lookup(policy.name)
+    if record is not None and record.shares:
+        from levada.cases import shares
+
+        return shares.answer(case, cast(Any, policy).policy, seed)
     if faults := [*faults_of(case), *policy_faults(case, policy), *_missing(case, policy)]:
         raise BadInput(faults)
     saved = policy_state.read(case.state)
     scene = build(case, saved.jobs, saved.next)
-    perf = _speeds(case, scene, policy.needs)
-    # A job that this cluster could never hold is not in the policy's view, so it stands in nobody's way.
-    refused = _infeasible(scene)
-    _suggest_types(case, scene, refused)
+    perf = speeds(case, scene, serial=Needs.REMAINING in policy.needs)
+    refused = infeasible(case, scene)
     order = scene.world.table.order
     snap = scene.world.snapshot(case.now, order[[int(slot) not in refused for slot in order]])
     checked = Checked(policy, scene.world, goes_on=saved.policy is not None)
@@ -70,64 +70,6 @@ def _missing(case: Case, policy: AnyPolicy) -> list[Fault]:
         if needs_curve and not job.speedup and not (record is None and job.throughput):
             faults.append(Fault(f"jobs[{i}].speedup", f"{policy.name} needs it"))
     return faults
-
-
-def _speeds(case: Case, scene: Scene, needs: Needs) -> TableModel:
-    """What the case says about speeds; the work that is left goes into the table."""
-    world, speeds = scene.world, []
-    # The case may name types that the cluster has not; only the model hears of them.
-    kinds = world.inventory.types.copy()
-    for slot, job in zip(scene.slots, case.jobs, strict=True):
-        throughput = {kinds.add(name): rate for name, rate in (job.throughput or {}).items()}
-        work = job.steps_left
-        if job.remaining_s is not None and (Needs.REMAINING in needs or work is None):
-            # Seconds on one GPU are what the policy wants to know: let them be steps, at one step per second.
-            work, throughput = job.remaining_s, {}
-        world.table.steps[slot] = np.nan if work is None else work
-        speeds.append(
-            JobSpeed(
-                job=world.numbers[job.id],
-                speedup={int(size): value for size, value in (job.speedup or {}).items()},
-                throughput=throughput,
-                scale_factor=job.scale_factor,
-            )
-        )
-    pairs = [
-        PairSpeed(
-            a=world.numbers[pair.jobs[0]],
-            b=world.numbers[pair.jobs[1]],
-            throughput={kinds.add(name): (both[0], both[1]) for name, both in pair.throughput.items()},
-        )
-        for pair in case.pairs
-    ]
-    return TableModel(speeds, pairs)
-
-
-def _infeasible(scene: Scene) -> dict[int, Reason]:
-    """By slot, why no state of the cluster could hold the job."""
-    table, inventory, slots = scene.world.table, scene.world.inventory, scene.slots
-    exists = np.bincount(inventory.type_of, minlength=len(inventory.types)) > 0
-    exists[CPU_TYPE] = len(inventory.nodes) > 0
-    allowed = (table.preference[:, slots] != NOT_ALLOWED) & exists[:, None]
-    unit = table.units()[slots]
-    most = np.where(allowed, inventory.capacity()[:, None], 0).max(axis=0) // np.maximum(unit, 1)
-    nowhere = ~allowed.any(axis=0)
-    too_large = ~nowhere & (unit > 0) & (most < table.min[slots])
-    refused = {int(slot): reason(Code.UNKNOWN_TYPE) for slot in slots[nowhere]}
-    refused |= {
-        int(slot): reason(Code.TOO_LARGE, int(n)) for slot, n in zip(slots[too_large], most[too_large], strict=True)
-    }
-    return refused
-
-
-def _suggest_types(case: Case, scene: Scene, refused: dict[int, Reason]) -> None:
-    """Adds to the reason of jobs whose types do not exist those that may have been meant."""
-    types = gpu_types(case.cluster)
-    for slot, job in zip(scene.slots.tolist(), case.jobs, strict=True):
-        if slot in refused and job.gpu_types and not set(types) & set(job.gpu_types):
-            why = refused[slot]
-            text = why.text.rstrip(".") + did_you_mean(job.gpu_types[0], types, f"it has {', '.join(types) or 'none'}.")
-            refused[slot] = Reason(code=why.code, text=text)
 
 
 def _as_json(

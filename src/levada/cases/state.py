@@ -30,6 +30,8 @@ class Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     next: int = 0
     #: The policy's own; None = none yet.
     policy: Any = None
+    #: The GPU types by number, where the policy's state speaks of them.
+    types: tuple[str, ...] = ()
 
 
 def read(raw: Any) -> Saved:
@@ -66,13 +68,16 @@ def start_in_queues(policy: str, initial: Any, saved: Saved, snap: Snapshot, see
     return QueueState(seed=whole.seed, inner=inner)
 
 
-def as_json(policy: str, state: Any, numbers: Mapping[str, int], following: int) -> dict[str, Any]:
+def as_json(
+    policy: str, state: Any, numbers: Mapping[str, int], following: int, types: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """The policy's state as plain values, for `state` of an answer; raises LevadaError where it cannot be that."""
     try:
         own = _finite(msgspec.to_builtins(state, str_keys=True, enc_hook=_plain))
     except (NotImplementedError, RecursionError, TypeError, ValueError) as error:
         raise LevadaError(f"the policy {policy} has a state that cannot be written down: {error}") from None
-    return {"jobs": dict(numbers), "next": following, "policy": own}
+    kept = {"jobs": dict(numbers), "next": following, "policy": own}
+    return {**kept, "types": list(types)} if types else kept
 
 
 def _restored(policy: str, initial: Any, saved: Saved, kind: Any) -> Any:

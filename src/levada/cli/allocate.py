@@ -88,12 +88,16 @@ def decide(raw: dict[str, Any], policy: str | None = None) -> dict[str, Any]:
     from levada.cases import standard
     from levada.cli.casefile import check
     from levada.plugins import find_policy
+    from levada.policies.table import lookup
 
     case = check(raw)
     options = dict(case.options)
     seed = options.pop("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise BadInput.one("must be a whole number, 0 or more", "options.seed")
+    record = lookup(case.policy or "")
+    if case.entities and record is not None and any(option.name == "entities" for option in record.options):
+        options.setdefault("entities", {name: entity.model_dump() for name, entity in case.entities.items()})
     return standard.answer(case, find_policy(raw["policy"], options), seed)
 
 
@@ -104,8 +108,30 @@ def as_table(answer: dict[str, Any]) -> str:
     if "outcome" in answer:
         outcome = [(key, json.dumps(value, ensure_ascii=False)) for key, value in answer["outcome"].items()]
         return columns(("OUTCOME", "VALUE"), outcome)
+    if "shares" in answer:
+        return shares_as_table(answer)
     rows = []
     for job, allocation in answer["allocations"].items():
         gpu_type, workers = next(iter(allocation.items()), ("-", 0))
         rows.append((one_line(job), str(workers), one_line(gpu_type), answer["reasons"][job]["text"]))
     return columns(("JOB", "WORKERS", "TYPE", "REASON"), rows)
+
+
+def shares_as_table(answer: dict[str, Any]) -> str:
+    """Shares in per cent of the time, one column per GPU type, and the objective below them."""
+    from levada.cli.main import one_line
+
+    shares, reasons = answer["shares"], answer["reasons"]
+    types = list(dict.fromkeys(name for share in shares.values() for name in share))
+    rows = [
+        (
+            one_line(job),
+            *(f"{100 * share[name]:.4g}" if name in share else "-" for name in types),
+            reasons[job]["text"] if job in reasons else "They run together.",
+        )
+        for job, share in shares.items()
+    ]
+    value = answer["objective"]["value"]
+    lines = [columns(("JOB", *(f"{one_line(name)} %" for name in types), "REASON"), rows)]
+    lines.append(f"{answer['objective']['name']}: {'-' if value is None else f'{value:.6g}'}")
+    return "\n".join([*lines, answer["alarm"]] if "alarm" in answer else lines)

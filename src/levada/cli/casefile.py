@@ -44,10 +44,11 @@ class CaseJob(_Model):
     submitted: Finite = Field(
         default=0.0, description="When it came, in seconds on the clock of now; earlier is first in line."
     )
-    min: Positive = Field(default=1, description="The fewest workers it can run with.")
+    min: Positive = Field(default=1, description="The fewest workers it can run with; scale_factor unless given.")
     max: Positive = Field(default=1, description="The most it can use; the larger of min and desired unless given.")
     desired: Positive | None = Field(
-        default=None, description="How many it asked for; used by policies that do not choose sizes. Defaults to min."
+        default=None,
+        description="How many it asked for, for policies that do not choose sizes; scale_factor or min unless given.",
     )
     step: Positive = Field(default=1, description="Sizes are min plus multiples of this.")
     gpus_per_worker: GpusPerWorker = Field(
@@ -119,12 +120,23 @@ class CaseJob(_Model):
         return value
 
 
-def _with_max(value: Any) -> Any:
-    """The job with the maximum it means where it names none."""
-    if not isinstance(value, dict) or "max" in value:
+def _with_sizes(value: Any) -> Any:
+    """The job with the sizes it means where it does not name all of them."""
+    if not isinstance(value, dict):
         return value
-    known = [v for v in (value.get("min"), value.get("desired")) if isinstance(v, int) and v >= 1]
-    return {**value, "max": max(known, default=1)}
+    sizes = {name: value.get(name) for name in ("min", "max", "desired", "scale_factor")}
+    known = {name: size for name, size in sizes.items() if isinstance(size, int) and size >= 1}
+    scale = known.get("scale_factor")
+    most = known.get("max")
+    meant: dict[str, int] = {}
+    if scale is not None and "desired" not in value:
+        meant["desired"] = max(min(scale, most or scale), known.get("min", 1))
+    if scale is not None and "min" not in value:
+        meant["min"] = min(known.get("desired", scale), most or scale, scale)
+    if "max" not in value:
+        given = known | meant
+        meant["max"] = max((given[name] for name in ("min", "desired") if name in given), default=1)
+    return {**value, **meant}
 
 
 class CaseNode(_Model):
@@ -197,7 +209,7 @@ class Case(_Model):
     )
     now: Finite = Field(default=0.0, description="The time of the decision, in seconds on a clock of your own.")
     cluster: CaseCluster = Field(description="What there is to give.")
-    jobs: list[Annotated[CaseJob, BeforeValidator(_with_max, json_schema_input_type=CaseJob)]] = Field(
+    jobs: list[Annotated[CaseJob, BeforeValidator(_with_sizes, json_schema_input_type=CaseJob)]] = Field(
         description="Who wants it."
     )
     pairs: list[CasePair] = Field(
@@ -262,9 +274,12 @@ def _job_faults(case: Case) -> list[Fault]:
             faults.append(Fault(f"jobs[{i}].entity", _not_among(job.entity, "entities", case.entities)))
         if case.queues and job.queue not in case.queues and job.queue != CaseJob.model_fields["queue"].default:
             faults.append(Fault(f"jobs[{i}].queue", _not_among(job.queue, "queues", case.queues)))
+    first: dict[frozenset[str], int] = {}
     for i, pair in enumerate(case.pairs):
         if pair.jobs[0] == pair.jobs[1]:
             faults.append(Fault(f"pairs[{i}].jobs", "must be two different jobs"))
+        elif (earlier := first.setdefault(frozenset(pair.jobs), i)) != i:
+            faults.append(Fault(f"pairs[{i}].jobs", f"are the same two as in pairs[{earlier}]"))
         faults += [
             Fault(f"pairs[{i}].jobs[{k}]", _not_among(job, "jobs", ids))
             for k, job in enumerate(pair.jobs)

@@ -89,10 +89,10 @@ class GavelFifo:
         rng: Mersenne,
     ) -> None:
         """Each job in turn takes any type with room for it, until one finds none."""
-        types, runs_somewhere = instance.by_name(), able(instance).any(axis=1)
+        types, runs = instance.by_name(), able(instance)
         for number in queue:
             row = row_of[number]
-            if not runs_somewhere[row]:
+            if not runs[row].any():
                 continue
             fitting = [kind for kind in types if _fits(instance, row, kind, free)]
             if not fitting:

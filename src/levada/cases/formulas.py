@@ -1,0 +1,88 @@
+"""What shares are worth: the objective of a policy, computed from the shares themselves and not by who found them.
+
+Names are those of Gavel's objectives. x is a share, T a rate, c GPUs of a type, s GPUs of a job, w its weight; y is
+what a job reaches, alone and in pairs. Jobs that can run nowhere count for nothing.
+
+    max_min_normalized, leximin_normalized   min s y / (w p),  p = sum of T c / sum of c
+    geo_mean_normalized                      the geometric mean of the same, before the discount
+    finish_time_rho                          max (elapsed + left / y) / (isolated so far + left / isolated rate)
+    makespan                                 max left / y
+    sum_throughput                           sum y
+    sum_throughput_per_cost                  sum T x / price
+    allox_assignment_cost                    of the whole assignment, of which shares tell only who is first
+    none_sum_throughput                      sum y, for policies without an objective
+
+`_agnostic`: all types alike (T = 1; where times are compared, the rate on the reference type). `_packed`: with pairs;
+y / w instead of y in finish times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from levada.core.types import Floats
+from levada.policies.gavel.forms import all_alike, by_reference
+from levada.policies.gavel.instance import Instance
+from levada.policies.gavel.isolated import equal_shares
+from levada.policies.gavel.share import Shares
+
+#: The name of what policies without an objective are measured by.
+NO_OBJECTIVE = "none_sum_throughput"
+
+
+def value(name: str, instance: Instance, shares: Shares, isolated_s: Mapping[int, float]) -> float | None:
+    """The objective *name* at these shares; None where there is nobody to speak of or no finite number.
+
+    *isolated_s* is the isolated time so far by job number.
+    """
+    kind, agnostic = name.removesuffix("_packed").removesuffix("_agnostic"), name.endswith("_agnostic")
+    if kind in ("allox_assignment_cost", "geo_mean_normalized"):
+        return _finite(shares.objective)
+    by_time = kind in ("finish_time_rho", "makespan")
+    rate = (by_reference if by_time else all_alike)(instance) if agnostic else instance.rate
+    reached, per_cost = _reached(instance, shares, rate)
+    runs = instance.rate.any(axis=1)
+    busy = runs & (instance.steps_left > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        match kind:
+            case "max_min_normalized" | "leximin_normalized":
+                proportional = rate @ instance.capacity / instance.capacity.sum()
+                return _finite(_least((instance.scale * reached / (instance.weight * proportional))[runs]))
+            case "finish_time_rho":
+                if name.endswith("_packed"):
+                    reached = reached / instance.weight
+                alone = (rate * equal_shares(instance.capacity, instance.scale)).sum(axis=1)
+                so_far = np.array([isolated_s.get(number, 0.0) for number in instance.number.tolist()])
+                ratio = (instance.elapsed + instance.steps_left / reached) / (so_far + instance.steps_left / alone)
+                return _finite(-_least(-ratio[busy]))
+            case "makespan":
+                return _finite(-_least(-(instance.steps_left / reached)[busy]))
+            case "sum_throughput_per_cost":
+                return _finite(per_cost)
+            case _:
+                return _finite(float(reached.sum()))
+
+
+def _reached(instance: Instance, shares: Shares, rate: Floats) -> tuple[Floats, float]:
+    """What each job reaches with *rate* alone and the real rates in pairs, and the sum of all over prices."""
+    parts = rate * shares.share
+    reached, per_cost = parts.sum(axis=1), float((parts / instance.prices).sum())
+    if shares.pair_share is not None and len(shares.pairs):
+        numbers, types = instance.number[shares.pairs], np.arange(len(instance.capacity))
+        sizes = instance.size[shares.pairs[:, 0]]
+        together = instance.perf.pair_rates(numbers[:, :1], numbers[:, 1:], types[None, :], sizes[:, None])
+        parts = together * shares.pair_share[:, :, None]
+        for side in (0, 1):
+            np.add.at(reached, shares.pairs[:, side], parts[:, :, side].sum(axis=1))
+        per_cost += float((parts.sum(axis=2) / instance.prices).sum())
+    return reached, per_cost
+
+
+def _least(values: Floats) -> float:
+    return float(values.min(initial=np.inf))
+
+
+def _finite(number: float) -> float | None:
+    return float(number) if np.isfinite(number) else None

@@ -1,0 +1,57 @@
+"""The shortest jobs run, all the time, each on one GPU type; longer ones get what they leave.
+
+Source: Narayanan et al., OSDI 2020, which names this policy; its code has none. In the order of the time that is left,
+each job takes a type with room for it: the first it prefers, or, where types are known to differ, the fastest. A job
+that fits nowhere is passed over.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from levada.perf.model import ThroughputModel
+from levada.policies.gavel.forms import able, by_reference
+from levada.policies.gavel.instance import Instance
+from levada.policies.gavel.share import Shares
+from levada.policies.protocol import Needs
+
+
+class ShortestJobFirst:
+    """Time left as on the reference type; the type is the first that a job prefers."""
+
+    name: ClassVar[str] = "shortest_job_first"
+    needs: ClassVar[Needs] = Needs.RATE | Needs.REMAINING
+    objective: ClassVar[str] = ""
+    aware: ClassVar[bool] = False
+    packs: ClassVar[bool] = False
+    strict: ClassVar[bool] = False
+
+    def initial(self, seed: int) -> None:
+        """It remembers nothing."""
+
+    def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
+        """1 on the job's type, 0 elsewhere."""
+        rate = instance.rate if self.aware else by_reference(instance)
+        runs = able(instance)
+        best = np.where(runs, rate, 0.0).max(axis=1, initial=0.0)
+        left = np.divide(instance.steps_left, best, out=np.full(len(instance), np.inf), where=best > 0)
+        # What a job likes most comes first.
+        liking = -rate if self.aware else instance.snap.preference
+        free = instance.capacity.copy()
+        share = np.zeros_like(instance.rate)
+        for row in np.lexsort((instance.number, left)).tolist():
+            fits = np.flatnonzero(runs[row] & (free >= instance.scale[row]))
+            if len(fits):
+                kind = fits[np.argmin(liking[row, fits])]
+                share[row, kind] = 1.0
+                free[kind] -= instance.scale[row]
+        return Shares(share=share), None
+
+
+class ShortestJobFirstPerf(ShortestJobFirst):
+    """Time left on the fastest type, which is also the one that a job takes where it can."""
+
+    name: ClassVar[str] = "shortest_job_first_perf"
+    aware: ClassVar[bool] = True
