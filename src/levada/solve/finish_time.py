@@ -106,8 +106,10 @@ def _by_speed(problem: Problem) -> Problem:
 def _newton(given: Speeds, duties: Duties, ratio: float, warm: Warm | None) -> price.Found:
     """The least ratio from *ratio* upwards by HiGHS: totals by class, the ratio, prices."""
     basis = warm.basis if warm else None
+    # Of a job that has little left after a long time, rounding could ask for more than there is.
+    best = given.rate.max(axis=1, initial=0.0)[given.of]
     for _ in range(_MOST):
-        plan = least_load(given, duties.need(ratio), basis)
+        plan = least_load(given, np.minimum(duties.need(ratio), best), basis)
         if plan is None:
             raise NoAnswer("a job needs more than its fastest type gives")
         basis = plan.basis

@@ -47,7 +47,8 @@ class Gandiva:
         if not len(instance):
             return Shares(share=none), state
         if instance.scale.sum() <= instance.capacity.sum():
-            alone = Shares(share=equal_shares(instance.capacity, instance.scale))
+            share = equal_shares(instance.capacity, instance.scale)
+            alone = Shares(share=np.where(instance.rate > 0, share, 0.0))
             return alone, GandivaState(generator=state.generator)
         rng = Mersenne.fromstate(state.generator)
         row_of = {int(number): row for row, number in enumerate(instance.number)}
@@ -66,8 +67,10 @@ class Gandiva:
         lonely = np.array([row_of[number] for number in single], np.int64)
         scale = np.concatenate([instance.scale[lonely], instance.scale[rows[:, 0]]])
         equal = equal_shares(instance.capacity, scale)
-        none[lonely] = equal[: len(lonely)]
-        shares = Shares(share=none, pairs=rows, pair_share=equal[len(lonely) :])
+        runs = instance.rate > 0
+        none[lonely] = np.where(runs[lonely], equal[: len(lonely)], 0.0)
+        both = np.where(runs[rows].all(axis=1), equal[len(lonely) :], 0.0)
+        shares = Shares(share=none, pairs=rows, pair_share=both)
         return shares, GandivaState(pairs=tuple(pairs), generator=rng.getstate())
 
     def _stays(self, instance: Instance, perf: ThroughputModel, row_of: dict[int, int], pair: tuple[int, int]) -> bool:
@@ -78,7 +81,7 @@ class Gandiva:
         together = perf.pair_rates(
             instance.number[[a]][:, None], instance.number[[b]][:, None], kinds[None, :], instance.size[[a]][:, None]
         )[0]
-        if (together <= 0).any():
-            return False
         alone = instance.rate[[a, b]][:, kinds].T
+        if (together <= 0).any() or (alone <= 0).any():
+            return False
         return bool((together / alone).sum() >= 1.0)

@@ -228,6 +228,6 @@ def _progress(instance: Instance, perf: ThroughputModel, a: int, b: int, kind: i
     rates = perf.pair_rates(numbers[[first]], numbers[[second]], kinds, instance.size[[first]])[0]
     total = 0.0
     for rate, row in zip(rates.tolist(), (first, second), strict=True):
-        if rate > 0:
+        if rate > 0 and instance.rate[row, kind] > 0:
             total += rate / instance.rate[row, kind]
     return float(total)

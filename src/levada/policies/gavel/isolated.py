@@ -40,4 +40,6 @@ class Isolated:
         """One n-th of everything for everybody."""
         if not len(instance):
             return Shares(share=np.zeros_like(instance.rate)), None
-        return Shares(share=equal_shares(instance.capacity, instance.scale)), None
+        share = equal_shares(instance.capacity, instance.scale)
+        # What it cannot use of its piece, nobody else gets either: that is the point of a piece.
+        return Shares(share=np.where(instance.rate > 0, share, 0.0)), None
