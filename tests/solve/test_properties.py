@@ -13,7 +13,7 @@ from levada.solve.interior import max_min_interior
 from levada.solve.leximin import hierarchical, leximin
 from levada.solve.max_min import max_min
 from levada.solve.nash import nash
-from levada.solve.problem import Problem, Warm
+from levada.solve.problem import Problem, Warm, problem
 from levada.solve.split import sparse
 from levada.solve.total import UNMET, total
 from tests.solve.cases import check
@@ -180,3 +180,10 @@ def test_no_entity_is_worse_off_than_with_its_part_of_every_type(asked: Problem,
     found = check(whole, hierarchical(whole, np.array([0.0, 1.0, 3.0])))
     assert found.levels is not None
     assert (found.levels[reachable(asked)] > 0).all()
+
+
+def test_a_long_wait_costs_no_digits() -> None:
+    """The time that is left is a small difference of large numbers, which may round to less than is needed."""
+    asked = problem([[0.0, 0.0, 2.0, 2.0]], [0, 0, 1, 1])
+    found = check(asked, finish_time(asked, np.array([1.0]), np.array([820.0]), np.array([327.5])))
+    assert found.level == pytest.approx(820.5 / 327.5, rel=1e-12)
