@@ -16,6 +16,8 @@ class WorkerPlace(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     #: "worker" or "server".
     group: str = "worker"
+    #: 1/1000ths that it has of each of its devices; less than all where somebody else is on them too.
+    milli: int = 1000
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):

@@ -214,6 +214,7 @@ class World:
                     node=self.inventory.nodes[int(mine[NODE][0])],
                     devices=devices,
                     group="worker" if index >= 0 else "server",
+                    milli=int(mine[MILLI][0]) if devices else 0,
                 )
             )
         return Grant(

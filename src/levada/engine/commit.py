@@ -93,6 +93,8 @@ def _propose(state: State, placer: Placer, decision: Decision, rows: Ints, slots
         slot_of[rows[said]] = slots[said]
         places = decision.places.astype(np.int64)
         places[SLOT] = slot_of[places[SLOT]]
+        # Whoever goes elsewhere leaves before others come.
+        world.clear_workers(plane, slots[~said & (table.count[slots] > 0) & (want_type != table.type[slots])])
         world.replace_workers(plane, slots[said], places[:, places[SLOT] >= 0])
         differs &= ~said
     at = differs.nonzero()[0]

@@ -30,6 +30,7 @@ from levada.errors import BadInput
 from levada.kernels.turns import take_turns
 from levada.perf.model import ThroughputModel
 from levada.policies.gavel.instance import Instance
+from levada.policies.gavel.seats import partners, seats
 from levada.policies.gavel.share import AnySharePolicy, S, SharePolicy, Shares
 from levada.policies.options import number_above
 from levada.policies.protocol import NO_GUARDS, Cadence, Guards
@@ -41,6 +42,8 @@ STICKINESS = 2.0
 MOST_OWED = 20.0
 
 _NOBODY = -1
+#: A job that is no longer in view.
+_GONE = -2
 
 
 def in_rounds(make_policy: Callable[..., AnySharePolicy], options: Mapping[str, Any]) -> Any:
@@ -84,6 +87,8 @@ class Rounds(Generic[S]):
     def __init__(self, policy: SharePolicy[S], *, round_s: float = 360.0) -> None:
         self.policy, self.round_s = policy, round_s
         self.name, self.needs = policy.name, policy.needs
+        #: Two jobs on the same devices can only be said by saying which.
+        self.by_node = policy.packs
 
     def initial(self, seed: int) -> RoundState[S]:
         """Nobody has a share."""
@@ -102,52 +107,56 @@ class Rounds(Generic[S]):
         due = snap.now >= state.next_round or (self.policy.strict and book.stale)
         if due:
             book.share_out()
-        types = book.rotate() if due else book.fill()
-        return book.answer(types, due)
+        return book.answer(book.rotate() if due else book.fill(), due)
 
 
 class _Book(Generic[S]):
-    """One decision in the making. Rows are jobs of the snapshot; combinations refer to them."""
+    """One decision in the making. The first combinations are the jobs of the snapshot, row by row; pairs follow."""
 
     def __init__(self, mechanism: Rounds[S], instance: Instance, state: RoundState[S]) -> None:
         self.mechanism, self.instance, self.state, self.inner = mechanism, instance, state, state.inner
         self.snap, self.alarms = instance.snap, state.alarms
-        jobs = self.snap.jobs
-        self.need: Ints = instance.size * jobs.unit
-        self.runs = np.where(jobs.count > 0, jobs.type, _NOBODY)
+        self.jobs = len(instance)
         self._recall()
+        self._account()
 
     def _recall(self) -> None:
         """Brings what is remembered to the rows of now: jobs that are over go, new ones come with nothing."""
-        instance, state = self.instance, self.state
-        types = len(instance.capacity)
-        order = np.argsort(instance.number, kind="stable")
-        by_number = instance.number[order]
-
-        def rows(numbers: Ints) -> Ints:
-            at = np.minimum(np.searchsorted(by_number, numbers), max(len(order) - 1, 0))
-            if not len(order):
-                return np.full(len(numbers), -2)
-            return np.where(numbers == _NOBODY, _NOBODY, np.where(by_number[at] == numbers, order[at], -2))
-
-        a, b = rows(state.members[:, 0]), rows(state.members[:, 1])
-        alive = (a >= 0) & (b >= _NOBODY)
-        pairs = alive & (b >= 0)
-        single = alive & (b == _NOBODY)
-        self.members = np.concatenate(
-            [
-                np.stack([np.arange(len(instance)), np.full(len(instance), _NOBODY)], axis=1),
-                np.stack([a, b], axis=1)[pairs],
-            ]
-        )
-        self.share, self.credit = (np.zeros((len(self.members), types)) for _ in range(2))
+        state, number = self.state, self.instance.number
+        order = np.argsort(number, kind="stable")
+        self.asked = number[order]
+        self.stale = not np.array_equal(state.asked, self.asked)
+        a, b = (_rows(self.asked, order, state.members[:, member]) for member in (0, 1))
+        kept = np.stack([a, b], axis=1)
+        single, pair = (a >= 0) & (b == _NOBODY), (a >= 0) & (b >= 0)
+        self._set_members(kept[pair])
         for mine, theirs in ((self.share, state.share), (self.credit, state.credit)):
-            width = min(types, theirs.shape[1])
+            width = min(mine.shape[1], theirs.shape[1])
             mine[a[single], :width] = theirs[single, :width]
-            mine[len(instance) :, :width] = theirs[pairs, :width]
-        self.stale = len(state.asked) != len(by_number) or not np.array_equal(state.asked, by_number)
-        self.asked = by_number
-        self._account()
+            mine[self.jobs :, :width] = theirs[pair, :width]
+
+    def _set_members(self, pairs: Ints) -> None:
+        """All jobs alone, then these pairs; nobody has anything."""
+        alone = np.stack([np.arange(self.jobs), np.full(self.jobs, _NOBODY)], axis=1)
+        self.members = np.concatenate([alone, pairs])
+        self.need: Ints = (self.instance.size * self.snap.jobs.unit)[self.members[:, 0]]
+        shape = (len(self.members), len(self.instance.capacity))
+        self.share, self.credit = np.zeros(shape), np.zeros(shape)
+        self.runs = self._running()
+
+    def _running(self) -> Ints:
+        """Per combination the type it runs on, -1 = none."""
+        jobs = self.snap.jobs
+        runs = np.full(len(self.members), _NOBODY, np.int64)
+        runs[: self.jobs] = np.where(jobs.count > 0, jobs.type, _NOBODY)
+        if self.mechanism.by_node:
+            together = partners(self.snap)
+            runs[list(together)] = _NOBODY
+            for at in range(self.jobs, len(self.members)):
+                a, b = self.members[at].tolist()
+                if together.get(a) == b:
+                    runs[at] = jobs.type[a]
+        return runs
 
     def _account(self) -> None:
         """Credit for the time since the last decision."""
@@ -155,14 +164,10 @@ class _Book(Generic[S]):
         if not 0 < passed < math.inf:
             return
         self.credit += self.share * passed
-        self.credit[self._running()] -= passed
+        on = (self.runs >= 0).nonzero()[0]
+        self.credit[on, self.runs[on]] -= passed
         most = MOST_OWED * self.mechanism.round_s
         np.clip(self.credit, -most, most, out=self.credit)
-
-    def _running(self) -> tuple[Ints, Ints]:
-        """(combination, type) of those that run now."""
-        rows = (self.runs >= 0).nonzero()[0]
-        return rows, self.runs[rows]
 
     def share_out(self) -> None:
         """New shares, where jobs came or went since the last ones."""
@@ -174,42 +179,49 @@ class _Book(Generic[S]):
         self._take(shares)
 
     def _take(self, shares: Shares) -> None:
-        jobs = len(self.instance)
-        self.share[:jobs] = shares.share
+        """Credit stays with those that have a share again."""
+        before = {(int(a), int(b)): row for row, (a, b) in enumerate(self.members) if b != _NOBODY}
+        owed = self.credit
+        together = shares.pair_share if shares.pair_share is not None else np.zeros((0, owed.shape[1]))
+        used = together.any(axis=1)
+        pairs = shares.pairs[used]
+        self._set_members(pairs)
+        self.share[: self.jobs], self.share[self.jobs :] = shares.share, together[used]
+        self.credit[: self.jobs] = owed[: self.jobs]
+        for at, (a, b) in enumerate(pairs.tolist(), self.jobs):
+            if (a, b) in before:
+                self.credit[at] = owed[before[a, b]]
+
+    # --- who runs ---------------------------------------------------------------------------------------------------
 
     def _able(self) -> Bools:
         """Which combination can run on which type at all."""
-        return np.asarray(self.instance.rate > 0)
+        able = np.ones((len(self.members), len(self.instance.capacity)), bool)
+        able[: self.jobs] = self.instance.rate > 0
+        return able
 
     def rotate(self) -> Ints:
         """The next round: by credit first, then whoever is fastest."""
-        instance, mechanism = self.instance, self.mechanism
-        jobs = len(instance)
-        left = self.snap.capacity.copy()
-        taken = np.zeros(jobs, bool)
+        left, taken = self.snap.capacity.copy(), np.zeros(self.jobs, bool)
         able = self._able()
-        priority = np.where(able & (self.share[:jobs] > 0), self.credit[:jobs], -np.inf)
-        rows, kinds = self._running()
-        shared = self.share[rows, kinds] > 0
-        priority[rows[shared], kinds[shared]] += STICKINESS * mechanism.round_s
-        chosen = take_turns(priority, self.need, self.members[:jobs], left, taken)
-        if not mechanism.policy.strict:
-            chosen = self._fill(chosen, left, taken, able)
-        return chosen
+        priority = np.where(able & (self.share > 0), self.credit, -np.inf)
+        on = (self.runs >= 0).nonzero()[0]
+        on = on[self.share[on, self.runs[on]] > 0]
+        priority[on, self.runs[on]] += STICKINESS * self.mechanism.round_s
+        chosen = take_turns(priority, self.need, self.members, left, taken)
+        return chosen if self.mechanism.policy.strict else self._fill(chosen, left, taken, able)
 
     def fill(self) -> Ints:
         """Between rounds: those who run go on, the others take what is free."""
-        jobs = len(self.instance)
-        left = self.snap.capacity.copy()
-        rows, kinds = self._running()
-        np.subtract.at(left, kinds, self.need[rows])
-        taken = np.zeros(jobs, bool)
-        taken[rows] = True
-        chosen = self.runs.copy()
+        left, taken = self.snap.capacity.copy(), np.zeros(self.jobs, bool)
+        on = (self.runs >= 0).nonzero()[0]
+        np.subtract.at(left, self.runs[on], self.need[on])
+        members = self.members[on]
+        taken[members[members >= 0]] = True
         able = self._able()
         if self.mechanism.policy.strict:
-            able &= self.share[:jobs] > 0
-        return self._fill(chosen, left, taken, able)
+            able &= self.share > 0
+        return self._fill(self.runs.copy(), left, taken, able)
 
     def _fill(self, chosen: Ints, left: Ints, taken: Bools, able: Bools) -> Ints:
         """What is left goes to those who wait, each where it is fastest compared with its best."""
@@ -219,51 +231,16 @@ class _Book(Generic[S]):
         rate = self.instance.rate[waits]
         best = rate.max(axis=1, initial=0.0)
         relative = rate / np.where(best > 0, best, 1.0)[:, None]
-        relative[self._running_on(waits)] += 1e-9
+        here = (self.runs[waits] >= 0).nonzero()[0]
+        relative[here, self.runs[waits[here]]] += 1e-9  # of two equal types, the one it is on
         priority = np.where(able[waits], relative, -np.inf)
-        members = self.members[: len(self.instance)][waits]
-        found = take_turns(priority, self.need[waits], members, left, taken)
-        chosen = chosen.copy()
+        found = take_turns(priority, self.need[waits], self.members[waits], left, taken)
         chosen[waits] = np.where(found >= 0, found, chosen[waits])
         return chosen
 
-    def _running_on(self, rows: Ints) -> tuple[Ints, Ints]:
-        here = (self.runs[rows] >= 0).nonzero()[0]
-        return here, self.runs[rows[here]]
-
-    def answer(self, types: Ints, due: bool) -> tuple[Decision, RoundState[S]]:
-        """The decision, and what to remember."""
-        instance, mechanism, state = self.instance, self.mechanism, self.state
-        count = np.where(types >= 0, instance.size, 0)
-        next_round = self.snap.now + mechanism.round_s if due else state.next_round
-        ran = self.runs >= 0
-        after = RoundState(
-            inner=self.inner,
-            members=np.where(self.members >= 0, instance.number[np.maximum(self.members, 0)], _NOBODY)
-            if len(instance)
-            else self.members,
-            share=self.share,
-            credit=self.credit,
-            since=self.snap.now,
-            next_round=next_round,
-            asked=self.asked if due else state.asked,
-            alarms=self.alarms,
-            extensions=state.extensions + (int((ran & (types == self.runs)).sum()) if due else 0),
-            turns=state.turns + (int(ran.sum()) if due else 0),
-        )
-        nowhere = types < 0
-        home = np.where(nowhere, self._homes(), types)
-        rank = np.lexsort((instance.number, -self.credit[: len(instance)].max(axis=1, initial=0.0)))
-        # Rounds in which nothing could change are not worth waking up for; new shares are.
-        quiet_s = 0.0 if self.stale and not due else self._quiet_s(types)
-        wake_at = max(next_round, self.snap.now + quiet_s) if len(instance) else math.inf
-        return verdict(self.snap, rank, home, count, self._reasons(types), wake_at=wake_at), after
-
     def _quiet_s(self, types: Ints) -> float:
         """For how long no credit can overtake another, at the least: credits grow by shares, and shrink by running."""
-        jobs = len(self.instance)
-        share, credit = self.share[:jobs], self.credit[:jobs]
-        wants = (share > 0) & self._able()
+        wants = (self.share > 0) & self._able()
         runs = np.zeros_like(wants)
         rows = (types >= 0).nonzero()[0]
         runs[rows, types[rows]] = True
@@ -271,12 +248,52 @@ class _Book(Generic[S]):
         kinds = waits.any(axis=0)
         if not kinds.any():
             return math.inf
-        stays = credit + np.where(wants, STICKINESS * self.mechanism.round_s, 0.0)
-        highest = np.where(waits, credit, -np.inf).max(axis=0)
+        stays = self.credit + np.where(wants, STICKINESS * self.mechanism.round_s, 0.0)
+        highest = np.where(waits, self.credit, -np.inf).max(axis=0)
         lowest = np.where(runs, stays, np.inf).min(axis=0, initial=np.inf)
-        speed = np.where(waits, share, 0.0).max(axis=0) - np.where(runs, share - 1.0, 0.0).min(axis=0, initial=0.0)
+        fastest = np.where(waits, self.share, 0.0).max(axis=0)
+        speed = fastest - np.where(runs, self.share - 1.0, 0.0).min(axis=0, initial=0.0)
         gap = np.where(kinds, (lowest - highest) / np.maximum(speed, 1e-12), np.inf)
         return float(np.maximum(gap, 0.0).min())
+
+    # --- the answer -------------------------------------------------------------------------------------------------
+
+    def answer(self, chosen: Ints, due: bool) -> tuple[Decision, RoundState[S]]:
+        """The decision, and what to remember."""
+        instance, state, now = self.instance, self.state, self.snap.now
+        types = np.full(self.jobs, _NOBODY, np.int64)
+        for member in (0, 1):
+            on = ((chosen >= 0) & (self.members[:, member] >= 0)).nonzero()[0]
+            types[self.members[on, member]] = chosen[on]
+        more: dict[str, Any] = {}
+        if self.mechanism.by_node:
+            more["places"], more["placed"] = seats(instance, self.members, chosen, types)
+        count = np.where(types >= 0, instance.size, 0)
+        next_round = now + self.mechanism.round_s if due else state.next_round
+        # Rounds in which nothing could change are not worth waking up for; new shares are.
+        quiet_s = 0.0 if self.stale and not due else self._quiet_s(chosen)
+        rank = np.lexsort((instance.number, -self.credit[: self.jobs].max(axis=1, initial=0.0)))
+        more["wake_at"] = max(next_round, now + quiet_s) if self.jobs else math.inf
+        home = np.where(types < 0, self._homes(), types)
+        found = verdict(self.snap, rank, home, count, self._reasons(types), **more)
+        return found, self._state(chosen, next_round, due)
+
+    def _state(self, chosen: Ints, next_round: float, due: bool) -> RoundState[S]:
+        state, number = self.state, self.instance.number
+        names = number[np.maximum(self.members, 0)] if self.jobs else self.members
+        ran = self.runs >= 0
+        return RoundState(
+            inner=self.inner,
+            members=np.where(self.members >= 0, names, _NOBODY),
+            share=self.share,
+            credit=self.credit,
+            since=self.snap.now,
+            next_round=next_round,
+            asked=self.asked if due else state.asked,
+            alarms=self.alarms,
+            extensions=state.extensions + (int((ran & (chosen == self.runs)).sum()) if due else 0),
+            turns=state.turns + (int(ran.sum()) if due else 0),
+        )
 
     def _homes(self) -> Ints:
         """Per job the type it waits for: the fastest, else the first it may use, else -1."""
@@ -287,10 +304,19 @@ class _Book(Generic[S]):
     def _reasons(self, types: Ints) -> Ints:
         """Why each job that waits does."""
         instance = self.instance
+        need = self.need[: self.jobs]
         left = self.snap.capacity.copy()
         rows = (types >= 0).nonzero()[0]
-        np.subtract.at(left, types[rows], self.need[rows])
+        np.subtract.at(left, types[rows], need[rows])
         able = (instance.rate > 0) & (instance.capacity > 0)
-        fits = (able & (left >= self.need[:, None])).any(axis=1)
+        fits = (able & (left >= need[:, None])).any(axis=1)
         reason = np.where(fits, int(Code.IN_LINE), int(Code.CAPACITY))
         return np.where(able.any(axis=1), reason, int(Code.CANNOT_RUN))
+
+
+def _rows(by_number: Ints, order: Ints, numbers: Ints) -> Ints:
+    """The row of each job by number; -1 stays -1, and a job that is not there any more is -2."""
+    if not len(order):
+        return np.full(len(numbers), _GONE)
+    at = np.minimum(np.searchsorted(by_number, numbers), len(order) - 1)
+    return np.where(numbers == _NOBODY, _NOBODY, np.where(by_number[at] == numbers, order[at], _GONE))

@@ -28,7 +28,7 @@ def verdict(
         unit = np.maximum(snap.jobs.unit[waits], 1)
         # All types its user allows, also where this view binds it to one.
         allowed = snap.table.preference[:, snap.jobs.slots[waits]].T != NOT_ALLOWED
-        at_most = np.where(allowed, _totals(snap) // unit[:, None], 0).max(axis=1)
+        at_most = np.where(allowed, totals(snap) // unit[:, None], 0).max(axis=1)
         too_large = at_most < snap.jobs.min[waits]
         reason[waits[too_large]] = int(Code.TOO_LARGE)
         evidence[waits[too_large]] = at_most[too_large]
@@ -52,7 +52,7 @@ def because_unknown(snap: Snapshot, types: Ints, count: Ints, remaining: Floats)
     return np.where(blamed, int(Code.UNKNOWN_SPEED), int(Code.CAPACITY))
 
 
-def _totals(snap: Snapshot) -> Ints:
+def totals(snap: Snapshot) -> Ints:
     """Per type what all machines have together, whoever uses it now."""
     inventory = snap.inventory
     present = inventory.type_of[inventory.present]

@@ -44,8 +44,8 @@ def problem_of(instance: Instance, rate: Floats | None = None, *, weighted: bool
         whole, part = believed @ instance.capacity, rates @ instance.capacity
         weight = weight * np.divide(whole, part, out=np.ones(len(instance)), where=part > 0)
     # Equal rates are not enough: what two jobs reach together depends on what they are.
-    workload = instance.snap.jobs.workload.astype(np.float64)
-    keys = np.column_stack([rates, instance.scale, weight, instance.entity, workload])
+    jobs = instance.snap.jobs
+    keys = np.column_stack([rates, instance.scale, weight, instance.entity, jobs.workload, instance.plain])
     first, of = distinct_rows(keys)
     return Problem(
         rate=rates[first],
@@ -86,7 +86,9 @@ def pairs_of(instance: Instance, problem: Problem) -> tuple[Ints, Floats]:
     start = np.searchsorted(problem.of[jobs], np.arange(len(problem.rate)))
     count = np.bincount(problem.of, minlength=len(problem.rate))
     a, b = np.triu_indices(len(problem.rate))
-    keep = (problem.scale[a] == problem.scale[b]) & ((a != b) | (count[a] > 1))
+    plain = np.zeros(len(problem.rate), bool)
+    plain[problem.of] = instance.plain
+    keep = (problem.scale[a] == problem.scale[b]) & ((a != b) | (count[a] > 1)) & plain[a] & plain[b]
     a, b = a[keep], b[keep]
     # Of two jobs of one class, the first and the second.
     first, second = jobs[start[a]], jobs[start[b] + (a == b)]

@@ -8,7 +8,8 @@ from levada.core.snapshot import Snapshot
 from levada.core.types import CPU_TYPE, WHOLE, Bools, Floats, Ints
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import existing
-from levada.policies.sizes import asked
+from levada.policies.sizes import on_grid
+from levada.policies.verdict import totals
 
 #: A job of unknown length is taken to need so long on its fastest type, from now on.
 UNKNOWN_LENGTH_S = 3600.0
@@ -22,10 +23,15 @@ class Instance:
         self.snap = snap
         self.perf = perf
         self.number: Ints = jobs.number
-        #: Workers of each job: these policies take sizes as given.
-        self.size: Ints = asked(jobs)
+        self.allowed: Bools = snap.allowed & existing(snap)
+        # These policies take sizes as given, but for what no type could ever hold.
+        at_most = np.where(self.allowed, totals(snap) // np.maximum(jobs.unit, 1)[:, None], 0).max(axis=1, initial=0)
+        #: Workers of each job.
+        self.size: Ints = on_grid(jobs, np.minimum(jobs.desired, at_most))
         #: GPUs of each job (cores for a job without any).
         self.scale: Floats = self.size * np.maximum(jobs.unit, 1) / WHOLE
+        #: Its workers are one whole GPU each, and nothing else: only such jobs share devices.
+        self.plain: Bools = (jobs.milli == WHOLE) & (jobs.servers == 0)
         self.weight: Floats = jobs.weight
         self.entity: Ints = jobs.entity
         self.submitted: Floats = jobs.submitted
@@ -37,11 +43,13 @@ class Instance:
         self.capacity[CPU_TYPE] = min(self.capacity[CPU_TYPE], self.scale[jobs.milli == 0].sum())
         #: $ per GPU and hour, 1 where nobody said.
         self.prices: Floats = np.where(np.isnan(snap.prices), 1.0, snap.prices)
-        self.allowed: Bools = snap.allowed & existing(snap)
         types = np.arange(len(snap.capacity))
         rates = perf.rates(self.number[:, None], types[None, :], self.size[:, None])
         #: Steps/s of the whole job; 0 = cannot run there.
         self.rate: Floats = np.where(self.allowed, rates, 0.0)
+        # Tables are of GPUs; that a job without one has no speed there means nothing.
+        on_cores = (jobs.milli == 0) & self.allowed[:, CPU_TYPE] & (self.rate[:, CPU_TYPE] == 0)
+        self.rate[on_cores, CPU_TYPE] = 1.0
         left = jobs.steps - jobs.steps_done
         guess = self.rate.max(axis=1, initial=0.0) * UNKNOWN_LENGTH_S
         #: Steps that are left; a guess where nobody knows.
