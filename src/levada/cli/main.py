@@ -19,7 +19,7 @@ from levada.cli.usage import sentence
 from levada.errors import BadInput, LevadaError
 
 #: The modules of `levada.cli` with a `register(app)`, in the order of `--help`.
-VERBS = ("allocate", "demo", "policy", "schema", "completion", "version")
+VERBS = ("allocate", "sim", "bench", "demo", "policy", "schema", "completion", "version")
 
 #: What typer answers when the user presses Ctrl-C.
 _TYPER_INTERRUPTED = 130

@@ -33,29 +33,19 @@ from levada.core.events import (
 )
 from levada.core.invariants import check_state
 from levada.core.plan import OpKind
-from levada.core.plane import DEVICE, SLOT
 from levada.core.types import Floats
 from levada.engine import Engine, answer
 from levada.errors import LevadaError
 from levada.perf import ThroughputModel
 from levada.policies.gavel.published import round_steps, steps_everywhere
 from levada.sim.arrivals import Arrivals
+from levada.sim.turns import Turn, turns_on
 from levada.sim.use import HOUR_S
 
 #: A job is dropped after so many rounds in a row without progress.
 MAX_FAILURES = 5
 #: After so many rounds in a row in which nobody runs though jobs wait, nobody ever will.
 _STUCK = 1_000
-
-
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One job, or two that share devices, in one round."""
-
-    numbers: tuple[int, ...]
-    type: int
-    devices: tuple[int, ...]
-    #: Steps per second of each.
-    rates: tuple[float, ...] = ()
 
 
 class PublishedWorld:
@@ -219,23 +209,7 @@ class PublishedWorld:
     def _seen(self) -> list[Turn]:
         """Who runs where now, and how fast; jobs on the same devices run together."""
         world = self.engine.state.world
-        table, rows = world.table, world.held.rows
-        devices: dict[int, list[int]] = {}
-        for device, slot in enumerate(world.held.owner.tolist()):
-            if slot >= 0:
-                devices.setdefault(slot, []).append(device)
-        for slot, device in zip(rows[SLOT].tolist(), rows[DEVICE].tolist(), strict=True):
-            if device >= 0:
-                devices.setdefault(slot, []).append(device)
-        together: dict[tuple[int, ...], list[int]] = {}
-        for slot, own in devices.items():
-            if table.observed[slot] > 0:
-                together.setdefault(tuple(sorted(own)), []).append(int(table.number[slot]))
-        turns = [
-            Turn(numbers=tuple(sorted(numbers)), type=int(world.inventory.type_of[own[0]]), devices=own)
-            for own, numbers in together.items()
-        ]
-        return self._with_rates(sorted(turns, key=lambda turn: turn.numbers))
+        return self._with_rates(turns_on(world, world.held, world.table.observed > 0))
 
     def _with_rates(self, turns: list[Turn]) -> list[Turn]:
         found: dict[tuple[int, ...], Floats] = {}

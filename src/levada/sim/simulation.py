@@ -75,7 +75,7 @@ class Simulation:
         self.ended: list[JobsEnded] = []
         self.decisions = self.preemptions = self.turns = 0
         self.pace, self.use, self.pods = Pace(), Use(engine.state.world), ServingPods(engine)
-        self.arrivals = arrivals
+        self.arrivals = arrivals if arrivals is not None else Arrivals(iter(()))
         self._record = Segments(engine.state.world) if segments else None
         self._breakdowns = breakdowns
         self._check_every, self._unchecked = check_every, 0
@@ -128,9 +128,8 @@ class Simulation:
         self.check()
 
     def _next(self) -> float:
-        coming = self.arrivals.next_at() if self.arrivals is not None else math.inf
         queued = self._queue[0][0] if self._queue else math.inf
-        return min(self._wake, queued, coming, self.pace.next_end())
+        return min(self._wake, queued, self.arrivals.next_at(), self.pace.next_end())
 
     def _happening(self) -> list[ev.Event]:
         """All that happens now: what was under way, jobs that finish, jobs that come, and time."""
@@ -144,8 +143,7 @@ class Simulation:
         over = self.pace.ended(self.now)
         if over:
             happened.append(ev.JobsFinished(at=self.now, number=np.array(sorted(over), np.int64)))
-        if self.arrivals is not None:
-            happened += [ev.JobsSubmitted(at=self.now, jobs=batch) for batch in self.arrivals.until(self.now)]
+        happened += [ev.JobsSubmitted(at=self.now, jobs=batch) for batch in self.arrivals.until(self.now)]
         if self._wake <= self.now:
             self._wake = math.inf
             happened.append(ev.Tick(at=self.now))
@@ -155,7 +153,7 @@ class Simulation:
         """Raises where jobs wait and only the policy's own clock goes on."""
         alone = all(isinstance(event, ev.Tick) for event in happened)
         self._quiet = self._quiet + 1 if alone and self.pace.next_end() == math.inf and not self._queue else 0
-        if self._quiet >= _STUCK and (self.arrivals is None or self.arrivals.next_at() == math.inf):
+        if self._quiet >= _STUCK and self.arrivals.next_at() == math.inf:
             raise LevadaError(f"at {self.now:.0f} s {len(self.engine.state.living())} jobs wait and none will ever run")
 
     # --- the engine -----------------------------------------------------------------------------------------------

@@ -1,0 +1,14 @@
+"""`levada bench`: what Levada costs in CPU time."""
+
+from __future__ import annotations
+
+import typer
+
+from levada.cli import sim_bench
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the group `bench`."""
+    group = typer.Typer(help="Measure what Levada costs in CPU time.", rich_markup_mode=None)
+    sim_bench.add(group)
+    app.add_typer(group, name="bench")

@@ -1,0 +1,81 @@
+"""`levada sim`: what policies would do with many jobs, in simulated time."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from levada.cli.output import columns, data, data_json
+from levada.cli.sim_flags import Output, command
+
+if TYPE_CHECKING:
+    from levada.sim.run import Result
+    from levada.sim.settings import Settings
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the group `sim`."""
+    group = typer.Typer(help="Simulate policies on traces and drawn jobs.", rich_markup_mode=None)
+    group.command("run")(command(run))
+    app.add_typer(group, name="sim")
+
+
+def run(settings: Settings, output: Output) -> None:
+    """Run one simulation and print what came of it."""
+    from levada.cli.sim_watch import prepare, watched
+
+    # A user's policy may print what it likes, but stdout is for the result alone.
+    with redirect_stdout(sys.stderr):
+        prepare(settings)
+        result = watched(settings)
+    if output is Output.JSON:
+        import msgspec
+
+        data_json(msgspec.to_builtins(result.report))
+    else:
+        data(as_text(result))
+
+
+def as_text(result: Result) -> str:
+    """The result for people."""
+    report, more = result.report, result.detail
+    rows = [
+        ("policy", report.policy),
+        ("jobs", f"{report.jobs:,}, {report.finished:,} finished, {more.dropped:,} dropped"),
+        ("makespan", _time(report.makespan_s)),
+        ("completion time", _spread(report.avg_jct_s, report.p50_jct_s, report.p90_jct_s, report.p99_jct_s)),
+        ("queueing", _spread(*(getattr(more.queueing_s, name) for name in ("mean", "p50", "p90", "p99")))),
+        ("utilization", f"{report.utilization:.1%}  ({_by_type(more.utilization)})"),
+        ("finish-time fairness", _fairness(report.ftf)),
+        ("cost", f"${report.cost:,.2f}"),
+        ("missed deadlines", f"{report.slo_violations:,} of {more.deadlines:,}"),
+        ("rounds, decisions", f"{report.rounds:,}, {report.decisions:,}"),
+        ("preemptions, moves, resizes", f"{report.preemptions:,}, {more.moves:,}, {more.resizes:,}"),
+        ("kept their GPUs", "-" if more.lease_extensions is None else f"{more.lease_extensions:.1%} of rounds"),
+        ("took", f"{report.cpu_s:.2f} s CPU, {report.wall_s:.2f} s, {report.peak_rss_mb:.0f} MiB"),
+    ]
+    return columns(("METRIC", "VALUE"), rows)
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds / 3600:.2f} h"
+
+
+def _spread(*seconds: float | None) -> str:
+    if seconds[0] is None:
+        return "-"
+    mean, p50, p90, p99 = map(_time, seconds)
+    return f"mean {mean}, p50 {p50}, p90 {p90}, p99 {p99}"
+
+
+def _by_type(parts: dict[str, float]) -> str:
+    return ", ".join(f"{name} {part:.1%}" for name, part in parts.items())
+
+
+def _fairness(ftf: Any) -> str:
+    if ftf.mean is None:
+        return "-"
+    return f"mean {ftf.mean:.2f}, worst {ftf.worst:.2f}, {ftf.unfair:.1%} of jobs above 1.05"

@@ -1,0 +1,84 @@
+"""The state of a run in a file, so that it can go on after an interrupt, to the same result.
+
+It is a Python pickle: like a program, it should be read only by whom it belongs to. A run whose settings are not the
+same does not go on with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from levada import __version__
+from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS, JobTable
+from levada.errors import BadInput, LevadaError
+from levada.sim.settings import Settings
+
+_MARK = b"levada simulation\n"
+_COLUMNS = frozenset((*INT_COLUMNS, *FLOAT_COLUMNS))
+
+
+def save(path: str, settings: Settings, state: Any) -> None:
+    """Writes *state*; the file is never half written."""
+    buffer = io.BytesIO()
+    try:
+        _Pickler(buffer, protocol=5).dump(state)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise LevadaError(f"{path}: the state of this policy cannot be written down: {error}") from error
+    half = Path(f"{path}.half")
+    try:
+        half.write_bytes(_MARK + _digest(settings) + buffer.getvalue())
+        os.replace(half, path)
+    except OSError as error:
+        raise LevadaError(f"{path}: {error.strerror}") from None
+
+
+def load(path: str, settings: Settings) -> Any:
+    """What was saved there; None where nothing is. Raises BadInput for what is of another simulation, or no state."""
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadInput.one(f"--checkpoint {path}: {error.strerror}") from None
+    mark, digest = data[: len(_MARK)], data[len(_MARK) : len(_MARK) + 32]
+    if mark != _MARK:
+        raise BadInput.one(f"--checkpoint {path}: is not the state of a simulation; name another file")
+    if digest != _digest(settings):
+        raise BadInput.one(f"--checkpoint {path}: is of another simulation; delete it, or name another file")
+    try:
+        return pickle.loads(data[len(_MARK) + 32 :])
+    except Exception as error:
+        raise BadInput.one(f"--checkpoint {path}: cannot be read: {error}; delete it to begin anew") from error
+
+
+def drop(path: str) -> None:
+    """The run is over: there is nothing to go on with."""
+    Path(path).unlink(missing_ok=True)
+
+
+def _digest(settings: Settings) -> bytes:
+    """What makes two simulations the same: what they are told, but for the names of their own files."""
+    plain = msgspec.structs.replace(settings, checkpoint=None, rounds=None)
+    return hashlib.sha256(__version__.encode() + msgspec.json.encode(plain, order="deterministic")).digest()
+
+
+class _Pickler(pickle.Pickler):
+    """Knows that the columns of a job table are views into its two blocks."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, JobTable):
+            return _table, ({name: each for name, each in vars(value).items() if name not in _COLUMNS},)
+        return NotImplemented
+
+
+def _table(state: dict[str, Any]) -> JobTable:
+    table = JobTable.__new__(JobTable)
+    vars(table).update(state)
+    return table.copy()

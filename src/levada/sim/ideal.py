@@ -1,0 +1,166 @@
+"""Shares followed exactly: what a share policy would reach if time could be cut as finely as one likes.
+
+Between one arrival or end and the next every job makes sum_j X_j T_j steps per second, alone and in pairs. There are no
+rounds, no places and no restarts: this is what mechanisms are measured against.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from levada.core.batch import JobBatch
+from levada.core.cluster import Cluster
+from levada.core.commands import JobsEnded
+from levada.core.events import PricesChanged
+from levada.core.job import Phase
+from levada.core.reasons import Code
+from levada.core.types import Floats, Ints
+from levada.core.world import World
+from levada.errors import LevadaError
+from levada.policies.gavel.instance import Instance
+from levada.policies.gavel.share import AnySharePolicy, Shares
+from levada.sim.arrivals import Arrivals
+from levada.sim.use import HOUR_S
+
+#: Ends that are nearer to each other than this part of the time until then come together.
+_NOTHING = 1e-9
+
+
+class IdealWorld:
+    """Jobs, the policy's shares, and time."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        policy: AnySharePolicy,
+        truth: Any,
+        arrivals: Arrivals,
+        *,
+        belief: Any = None,
+        seed: int = 0,
+        prices: list[PricesChanged] | None = None,
+        after_each: Callable[[], None] = lambda: None,
+    ) -> None:
+        """*truth* and *belief* are models of throughput; without *belief* the policy knows the truth."""
+        self.world = World(cluster)
+        self.policy, self.state = policy, policy.initial(seed)
+        self.truth, self.belief = truth, truth if belief is None else belief
+        for model in {id(each): each for each in (self.truth, self.belief)}.values():
+            model.attach(self.world.workloads, self.world.inventory.types)
+        self.arrivals, self.after_each = arrivals, after_each
+        self.now = 0.0
+        self.ended: list[JobsEnded] = []
+        self.decisions = 0
+        #: GPU-seconds by number of type, and $.
+        self.used: Floats = np.zeros(len(self.world.inventory.types))
+        self.cost = 0.0
+        self._started: dict[int, float] = {}
+        self._prices = list(prices or ())
+        self._rate: Floats = np.zeros(0)
+        self._busy: Floats = np.zeros(len(self.world.inventory.types))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "after_each": None}
+
+    def run(self, done: Callable[[], bool] = lambda: False) -> None:
+        """Goes on until *done* says so, or nothing is left to happen."""
+        table = self.world.table
+        while not done():
+            slots = table.order
+            left = table.steps[slots] - table.steps_done[slots]
+            with np.errstate(divide="ignore"):
+                ends = np.where(self._rate > 0, left / self._rate, math.inf)
+            at = min(self.arrivals.next_at(), self._next_price(), self.now + float(ends.min(initial=math.inf)))
+            if at == math.inf:
+                if len(slots):
+                    raise LevadaError(f"at {self.now:.0f} s {len(slots)} jobs wait and none will ever run")
+                return
+            passed = at - self.now
+            self._pass(passed, slots)
+            self.now = at
+            # Rounding alone shall keep nobody from its end.
+            self._end(slots[ends <= passed * (1.0 + _NOTHING)])
+            self._arrive()
+            self._share_out()
+            self.after_each()
+
+    def _next_price(self) -> float:
+        return self._prices[0].at if self._prices else math.inf
+
+    def _pass(self, seconds: float, slots: Ints) -> None:
+        self.world.table.steps_done[slots] += self._rate * seconds
+        used = self._busy * seconds
+        self.used += used
+        prices = np.array([self.world.prices.get(name, 1.0) for name in self.world.inventory.types])
+        self.cost += float(used @ prices) / HOUR_S
+
+    def _end(self, slots: Ints) -> None:
+        """Jobs that have made all their steps are over."""
+        if not len(slots):
+            return
+        table, numbers = self.world.table, self.world.table.number[slots]
+        started = np.array([self._started.get(number, math.inf) for number in numbers.tolist()])
+        nothing = np.zeros(len(slots), np.int64)
+        self.ended.append(
+            JobsEnded(
+                number=numbers,
+                id=tuple(self.world.ids[number] for number in numbers.tolist()),
+                phase=np.full(len(slots), int(Phase.SUCCEEDED)),
+                reason=np.full(len(slots), int(Code.FINISHED)),
+                submitted=table.submitted[slots],
+                first_started=started,
+                finished=self.now,
+                waiting_s=started - table.submitted[slots],
+                running_s=self.now - started,
+                gpu_seconds=np.full(len(slots), math.nan),
+                restarts=nothing,
+                resizes=nothing,
+                moves=nothing,
+            )
+        )
+        self.world.remove_jobs(slots)
+
+    def _arrive(self) -> None:
+        while self._prices and self._prices[0].at <= self.now:
+            self.world.set_prices(self._prices.pop(0).prices)
+        for batch in self.arrivals.until(self.now):
+            self._enter(batch)
+
+    def _enter(self, batch: JobBatch) -> None:
+        slots = self.world.add_jobs(batch)
+        table = self.world.table
+        for model in {id(each): each for each in (self.truth, self.belief)}.values():
+            model.bind(table.number[slots], table.workload[slots])
+
+    def _share_out(self) -> None:
+        """New shares, and how fast everybody is with them."""
+        snap = self.world.snapshot(self.now)
+        self._rate, self._busy = np.zeros(len(snap)), np.zeros(len(self.world.inventory.types))
+        if not len(snap):
+            return
+        instance = Instance(snap, self.belief)
+        shares, self.state = self.policy.shares(instance, self.belief, self.state)
+        self.decisions += 1
+        self._rate = self._speeds(instance, shares)
+        for number in instance.number[self._rate > 0].tolist():
+            self._started.setdefault(number, self.now)
+        self._busy = (shares.share * instance.scale[:, None]).sum(axis=0)
+        if shares.pair_share is not None and len(shares.pairs):
+            self._busy += (shares.pair_share * instance.scale[shares.pairs[:, 0]][:, None]).sum(axis=0)
+
+    def _speeds(self, instance: Instance, shares: Shares) -> Floats:
+        types = np.arange(shares.share.shape[1])
+        true = self.truth.rates(instance.number[:, None], types[None, :], instance.size[:, None])
+        speed: Floats = (shares.share * np.where(instance.allowed, true, 0.0)).sum(axis=1)
+        if shares.pair_share is not None and len(shares.pairs):
+            a, b = shares.pairs.T
+            together = self.truth.pair_rates(
+                instance.number[a][:, None], instance.number[b][:, None], types[None, :], instance.size[a][:, None]
+            )
+            for rows, side in ((a, 0), (b, 1)):
+                np.add.at(speed, rows, (shares.pair_share * together[:, :, side]).sum(axis=1))
+        return speed

@@ -1,0 +1,381 @@
+"""`simulate`: from settings to a report. Everything that `levada sim run` can be told ends here."""
+
+from __future__ import annotations
+
+import math
+import resource
+import sys
+import time
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+
+from levada.core.cluster import Cluster, Node
+from levada.core.commands import JobsEnded
+from levada.core.events import PricesChanged
+from levada.core.job import Phase
+from levada.core.queue import DEFAULT_QUEUE
+from levada.core.types import Ints
+from levada.engine import Engine, Options
+from levada.errors import BadInput, LevadaError
+from levada.perf import Completed, ProfileModel, measured
+from levada.plugins import find_policy
+from levada.policies.table import lookup
+from levada.sim import checkpoint
+from levada.sim.arrivals import Arrivals
+from levada.sim.failures import Breakdowns, Failures
+from levada.sim.ideal import IdealWorld
+from levada.sim.metrics import Outcomes, Report, Run, report
+from levada.sim.metrics_detail import Detail, detail
+from levada.sim.metrics_fairness import isolated_s
+from levada.sim.prices import read_prices
+from levada.sim.published_world import PublishedWorld
+from levada.sim.settings import GPUS_PER_NODE, Settings, check
+from levada.sim.simulation import Simulation
+from levada.sim.source import Source
+from levada.sim.turns import Turn, as_line, turns_on
+
+#: The whole state is checked after so many answers of the engine, and at the end.
+CHECK_EVERY = 256
+#: A run that keeps a checkpoint writes it so often, in seconds of real time.
+SAVE_EVERY_S = 60.0
+#: Nothing is late in a simulation: a policy may think, and an operation may take, as long as it likes.
+_PATIENT = Options(decide_limit_s=math.inf, op_timeout_s=math.inf)
+_PUBLISHED = msgspec.structs.replace(_PATIENT, rate_limit_s=0.0)
+
+World = Simulation | PublishedWorld | IdealWorld
+
+
+class Interrupted(LevadaError):
+    """Somebody asked for the run to stop before its end."""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a run is."""
+
+    #: Measured jobs that are over, and all of them; None while nobody can tell.
+    over: int
+    of: int | None
+    now_s: float
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What came out."""
+
+    report: Report
+    detail: Detail
+    gpus: int
+    #: Jobs in all rounds, each once in each, arrivals and ends.
+    events: int
+
+
+def simulate(settings: Settings, stop: Callable[[Progress], bool] = lambda progress: False) -> Result:
+    """Runs a simulation; raises BadInput for settings that make none, and Interrupted when *stop* says so.
+
+    A run that is stopped leaves its state where `settings.checkpoint` says, and the next one goes on there.
+    """
+    check(settings)
+    session = _Session(settings)
+    session.run(stop)
+    return session.result()
+
+
+class _Session:
+    """One run, from its settings to its result."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.source = Source(settings)
+        chunks = self.source.chunks()
+        first = next(chunks)
+        self.total = self.source.total(first)
+        chunks = chain([first], chunks)
+        if self.total is not None and settings.window.start >= self.total:
+            raise BadInput.one(f"--window {settings.window.start}: holds none of the {self.total} jobs")
+        policy, options = _policy(settings)
+        saved = checkpoint.load(settings.checkpoint, settings) if settings.checkpoint is not None else None
+        self.cpu_s = self.wall_s = 0.0
+        if saved is None:
+            self.world = _world(settings, self.source, Arrivals(chunks), policy, options)
+            self.counts = _Counts()
+        else:
+            self.world, self.counts, self.cpu_s, self.wall_s = saved
+            self.world.arrivals.go_on_with(chunks)
+        self.log = _open(settings.rounds, append=saved is not None) if settings.rounds is not None else None
+        self._read = self._over = 0
+        self._window = settings.window.rows(self.total if self.total is not None else sys.maxsize)
+
+    def run(self, stop: Callable[[Progress], bool]) -> None:
+        """To the end, or until somebody wants to stop."""
+        cpu, wall = time.process_time() - self.cpu_s, time.monotonic() - self.wall_s
+        saved = time.monotonic()
+        path = self.settings.checkpoint
+
+        def done() -> bool:
+            nonlocal saved
+            self.cpu_s, self.wall_s = time.process_time() - cpu, time.monotonic() - wall
+            interrupted = stop(Progress(self._count_over(), self._of(), self.world.now))
+            if path is not None and (interrupted or time.monotonic() - saved > SAVE_EVERY_S):
+                checkpoint.save(path, self.settings, (self.world, self.counts, self.cpu_s, self.wall_s))
+                saved = time.monotonic()
+            if interrupted:
+                raise Interrupted(f"interrupted at {self.world.now:.0f} s of simulated time")
+            return self._over == self._of()
+
+        self.world.after_each = self._after_round if isinstance(self.world, PublishedWorld) else self._after_moment
+        try:
+            self.world.run(done=done)
+            self.cpu_s, self.wall_s = time.process_time() - cpu, time.monotonic() - wall
+        finally:
+            if self.log is not None:
+                self.log.close()
+        if path is not None:
+            checkpoint.drop(path)
+
+    def _of(self) -> int | None:
+        """How many jobs are measured."""
+        stop = self._window.stop
+        return None if stop == sys.maxsize else stop - self._window.start
+
+    def _count_over(self) -> int:
+        for ended in self.world.ended[self._read :]:
+            inside = (ended.number >= self._window.start) & (ended.number < self._window.stop)
+            self._over += int(np.count_nonzero(inside))
+        self._read = len(self.world.ended)
+        return self._over
+
+    # --- rounds ----------------------------------------------------------------------------------------------------
+
+    def _after_round(self, now: float, turns: list[Turn]) -> None:
+        assert isinstance(self.world, PublishedWorld)
+        if self.log is not None:
+            self.log.write(as_line(self.world.rounds - 1, now, turns, self.world.engine.state.world))
+
+    def _after_moment(self) -> None:
+        """Counts a round where one has begun; a policy without rounds has one with each decision."""
+        if not isinstance(self.world, Simulation) or self.world.decisions == self.counts.decisions:
+            return
+        engine = self.world.engine
+        self.counts.decisions = self.world.decisions
+        memory = engine.state.policy_state.inner.get(DEFAULT_QUEUE)
+        begun = getattr(memory, "next_round", self.world.decisions)
+        if begun == self.counts.begun:
+            return
+        self.counts.begun = begun
+        world = engine.state.world
+        runs = world.table.count > 0
+        self.counts.job_rounds += int(np.count_nonzero(runs[world.table.order]))
+        if self.log is not None:
+            self.log.write(as_line(self.counts.rounds, self.world.now, turns_on(world, world.target, runs), world))
+        self.counts.rounds += 1
+
+    # --- the result ------------------------------------------------------------------------------------------------
+
+    def result(self) -> Result:
+        """The report and what stands behind it."""
+        settings, world = self.settings, self.world
+        seen = world.arrivals.seen()
+        rates = self.source.rates(seen.workload, seen.scale)
+        gpus = np.array([settings.cluster[name] for name in self.source.types])
+        ends = _ends(world.ended, len(seen))
+        jobs = Outcomes.of(
+            seen,
+            **ends,
+            isolated_s=isolated_s(
+                arrival_s=seen.arrival_s,
+                finished_s=ends["finished_s"],
+                scale=seen.scale,
+                steps=seen.steps,
+                rates=rates,
+                gpus=gpus,
+                end_s=world.now,
+            ),
+        )
+        facts = self._facts()
+        completed = int(np.count_nonzero(~np.isnan(ends["finished_s"])))
+        dropped = int(np.count_nonzero(ends["dropped"]))
+        job_rounds = world.job_rounds if isinstance(world, PublishedWorld) else self.counts.job_rounds
+        return Result(
+            report=report(jobs, facts, settings.window),
+            detail=detail(jobs, facts, settings.window),
+            gpus=settings.gpus,
+            events=job_rounds + len(seen) + completed + dropped,
+        )
+
+    def _facts(self) -> Run:
+        settings, world = self.settings, self.world
+        known: dict[str, Any] = {
+            "policy": settings.policy,
+            "gpus": dict(sorted(settings.cluster.items())),
+            "end_s": world.now,
+            "prices": settings.prices,
+            "decisions": world.decisions,
+            "resizes": sum(int(ended.resizes.sum()) for ended in world.ended),
+            "moves": sum(int(ended.moves.sum()) for ended in world.ended),
+            "cpu_s": self.cpu_s,
+            "wall_s": self.wall_s,
+            "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        }
+        match world:
+            case IdealWorld():
+                types = world.world.inventory.types
+                used = {types[number]: seconds for number, seconds in enumerate(world.used.tolist()) if number}
+                return Run(**known, used_gpu_s=used, cost=world.cost)
+            case PublishedWorld():
+                types = world.engine.state.world.inventory.types
+                return Run(
+                    **known,
+                    used_gpu_s={types[number]: seconds for number, seconds in sorted(world.used.items())},
+                    cost=world.cost,
+                    rounds=world.rounds,
+                    preemptions=world.preemptions,
+                    lease_extensions=world.lease_extensions,
+                    lease_opportunities=world.lease_chances,
+                )
+            case Simulation():
+                memory = world.engine.state.policy_state.inner.get(DEFAULT_QUEUE)
+                return Run(
+                    **known,
+                    used_gpu_s=world.use.by_name(),
+                    cost=world.use.cost,
+                    rounds=self.counts.rounds,
+                    preemptions=world.preemptions,
+                    lease_extensions=getattr(memory, "extensions", 0),
+                    lease_opportunities=getattr(memory, "turns", 0),
+                )
+
+
+class _Counts:
+    """Rounds of the default mechanism."""
+
+    def __init__(self) -> None:
+        self.rounds = self.job_rounds = self.decisions = 0
+        self.begun: float = -1.0
+
+
+# ----------------------------------------------------------------------------------------------------------- building
+
+
+def cluster_of(settings: Settings) -> Cluster:
+    """Nodes of one type each, by the names of the types; the last one of a type has what is left."""
+    nodes = []
+    for name in sorted(settings.cluster):
+        size = settings.gpus_per_node.get(name, settings.gpus_per_node.get("", GPUS_PER_NODE))
+        whole, rest = divmod(settings.cluster[name], size)
+        nodes += [Node.of(f"{name}-{place}", {name: size}) for place in range(whole)]
+        if rest:
+            nodes.append(Node.of(f"{name}-{whole}", {name: rest}))
+    return Cluster(nodes=tuple(nodes))
+
+
+def _policy(settings: Settings) -> tuple[Any, dict[str, Any]]:
+    """The policy, and the options it was made with; raises BadInput."""
+    record = lookup(settings.policy)
+    options = dict(settings.policy_options)
+    with_shares = record is not None and record.shares
+    asked = {
+        "--mechanism gavel": settings.mechanism == "gavel",
+        "--ideal": settings.ideal,
+        "--round": settings.round_s is not None,
+    }
+    for flag, there in asked.items():
+        if there and not with_shares:
+            near = f"gavel-{settings.policy}"
+            hint = f"; did you mean {near}?" if lookup(near) is not None else ""
+            raise BadInput.one(f"{flag} is for policies that give shares of time, not for {settings.policy}{hint}")
+    if settings.round_s is not None:
+        options["round_s"] = settings.round_s
+    if settings.mechanism == "gavel":
+        options["mechanism"] = "gavel"
+        if settings.global_queue:
+            options["global_queue"] = True
+        if record is not None and any(option.name == "shares" for option in record.options):
+            options.setdefault("shares", "interior")
+    return find_policy(settings.policy, options), options
+
+
+def _world(settings: Settings, source: Source, arrivals: Arrivals, policy: Any, options: dict[str, Any]) -> World:
+    cluster = cluster_of(settings)
+    truth = ProfileModel(source.profiles)
+    belief = _belief(settings, truth)
+    prices = _prices(settings)
+    if settings.ideal:
+        return IdealWorld(cluster, policy.policy, truth, arrivals, belief=belief, seed=settings.seed, prices=prices)
+    published = settings.mechanism == "gavel"
+    engine = Engine(
+        cluster=cluster,
+        policy=settings.policy,
+        policy_options=options,
+        options=_PUBLISHED if published else _PATIENT,
+        perf=belief,
+        seed=settings.seed,
+        make_policy=find_policy,
+    )
+    for model in (truth, belief):
+        model.attach(engine.state.world.workloads, engine.state.world.inventory.types)
+    if published:
+        round_s = policy.round_s
+        return PublishedWorld(engine, truth, arrivals, round_s=round_s, prices=prices, check_every=CHECK_EVERY)
+    broken = None
+    if settings.failures_every_s is not None:
+        failures = Failures(every_s=settings.failures_every_s, repair_s=settings.repair_s, seed=settings.seed)
+        broken = Breakdowns(cluster, failures)
+    simulation = Simulation(
+        engine,
+        truth,
+        settings.restart_cost,
+        arrivals=arrivals,
+        breakdowns=broken,
+        segments=False,
+        check_every=CHECK_EVERY,
+    )
+    for change in prices:
+        simulation.add(change)
+    return simulation
+
+
+def _belief(settings: Settings, truth: ProfileModel) -> ProfileModel:
+    """What the policy knows: the truth, or what a profiler saw of it, completed."""
+    profiles = truth.profiles
+    count = len(profiles.workloads)
+    asked = count if settings.reference_models is None else settings.reference_models
+    if not 1 <= asked <= count:
+        raise BadInput.one(f"--reference-models must be from 1 to {count}, the workloads of the throughput table")
+    if settings.profiling == 1 and asked == count:
+        return truth
+    if profiles.together is None:
+        raise BadInput.one("--profiling and --reference-models are about pairs, and the throughput table has none")
+    rng = np.random.default_rng([settings.seed, 4])
+    references: Ints = np.sort(rng.choice(count, asked, replace=False))
+    return Completed(measured(profiles, references, settings.profiling, rng), rng, references=references)
+
+
+def _prices(settings: Settings) -> list[PricesChanged]:
+    strange = [name for name in settings.prices if name not in settings.cluster]
+    if strange:
+        raise BadInput.one(f"--prices: the cluster has no {', '.join(strange)}")
+    if settings.prices_dir is not None:
+        return read_prices(settings.prices_dir, sorted(settings.cluster))
+    return [PricesChanged(at=0.0, prices=settings.prices)] if settings.prices else []
+
+
+def _open(path: str, *, append: bool) -> BinaryIO:
+    try:
+        return Path(path).open("ab" if append else "wb")
+    except OSError as error:
+        raise BadInput.one(f"--rounds {path}: {error.strerror}") from None
+
+
+def _ends(batches: list[JobsEnded], count: int) -> dict[str, Any]:
+    """When jobs began and ended, by their place."""
+    started, finished, dropped = np.full(count, math.nan), np.full(count, math.nan), np.zeros(count, bool)
+    for ended in batches:
+        good = ended.phase == Phase.SUCCEEDED
+        finished[ended.number[good]] = ended.finished
+        dropped[ended.number[~good]] = True
+        started[ended.number] = np.where(np.isinf(ended.first_started), math.nan, ended.first_started)
+    return {"started_s": started, "finished_s": finished, "dropped": dropped}

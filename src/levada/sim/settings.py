@@ -1,0 +1,212 @@
+"""Everything that a simulation can be told, as one value; and the short texts that some of it is written in."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from levada.core.job import LARGEST_SIZE
+from levada.errors import BadInput, Fault
+from levada.sim.metrics import ALL, Window
+from levada.sim.simulation import Costs
+
+Mechanism = Literal["default", "gavel"]
+T = TypeVar("T")
+
+#: GPUs of a node unless somebody says.
+GPUS_PER_NODE = 4
+#: More GPUs of one type than this are a slip of the pen.
+MOST_GPUS = 1_000_000
+#: A job that is restarted stands still for as long as its throughput table says; a stop is part of that.
+BY_TABLE = Costs(start_s=None, resize_s=None, stop_s=0.0)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """A simulation. Same settings, same result."""
+
+    policy: str
+    #: GPUs by type.
+    cluster: Mapping[str, int]
+    #: GPUs of a node, by type; "" stands for the types that are not named, which have 4 otherwise.
+    gpus_per_node: Mapping[str, int] = {}
+    #: Jobs from a file, or drawn by a generator.
+    trace: str | None = None
+    workload: str | None = None
+    #: Only so many; None: all of the trace, or as many as it takes until those of the window are done.
+    jobs: int | None = None
+    #: Jobs per hour; None or 0: all at time 0.
+    rate: float | None = None
+    seed: int = 0
+    multi_gpu: bool = False
+    priorities: bool = False
+    slos: bool = False
+    fixed_duration_s: float | None = None
+    #: Before the first arrival each type has jobs enough to be full.
+    steady_state: bool = False
+    #: A file or folder; None: the catalogue.
+    throughputs: str | None = None
+    #: The policy is told only a part of how fast pairs are: so many workloads are measured with each other, and all
+    #: others beside them with this chance.
+    profiling: float = 1.0
+    reference_models: int | None = None
+    mechanism: Mechanism = "default"
+    round_s: float | None = None
+    global_queue: bool = False
+    #: Shares are followed exactly, without rounds.
+    ideal: bool = False
+    policy_options: Mapping[str, Any] = {}
+    window: Window = ALL
+    #: $ per GPU and hour.
+    prices: Mapping[str, float] = {}
+    prices_dir: str | None = None
+    restart_cost: Costs = BY_TABLE
+    #: Mean seconds between two failures of a node, and how long each lasts.
+    failures_every_s: float | None = None
+    repair_s: float = 3600.0
+    #: Where to write one line per round, and where to keep the state of a run that is interrupted.
+    rounds: str | None = None
+    checkpoint: str | None = None
+
+    @property
+    def gpus(self) -> int:
+        """All GPUs of the cluster."""
+        return sum(self.cluster.values())
+
+
+def check(settings: Settings) -> None:
+    """Raises BadInput with all that does not fit together."""
+    faults = [text for wrong, text in _rules(settings) if wrong]
+    if faults:
+        raise BadInput(Fault("", text) for text in faults)
+
+
+def _rules(s: Settings) -> list[tuple[bool, str]]:
+    endless = s.trace is None and s.jobs is None
+    drawn = {
+        "--rate": s.rate is not None,
+        "--multi-gpu": s.multi_gpu,
+        "--priorities": s.priorities,
+        "--slos": s.slos,
+        "--fixed-duration": s.fixed_duration_s is not None,
+        "--steady-state": s.steady_state,
+    }
+    given = [flag for flag, there in drawn.items() if there]
+    every, repair = s.failures_every_s, s.repair_s
+    return [
+        (s.trace is None and s.workload is None, "say what jobs there are: --trace FILE or --workload NAME"),
+        (s.trace is not None and s.workload is not None, "--trace and --workload exclude each other"),
+        (s.trace is not None and bool(given), f"{', '.join(given)}: only for jobs of a --workload"),
+        (s.jobs is not None and s.jobs < 1, "--jobs must be at least 1"),
+        (s.rate is not None and not 0 <= s.rate < math.inf, "--rate must be a number of jobs per hour, 0 or more"),
+        (
+            endless and s.workload is not None and s.window.stop is None,
+            "say how many jobs: --jobs N, or --window A:B to go on until those are done",
+        ),
+        (endless and s.window.stop is not None and s.rate == 0, "--rate 0 lets all jobs come at once: say --jobs N"),
+        (
+            s.jobs is not None and s.window.start >= s.jobs,
+            f"--window {s.window.start}: holds none of the {s.jobs} jobs",
+        ),
+        (not 0 < s.profiling <= 1, "--profiling must be above 0 and at most 1"),
+        (s.round_s is not None and not 0 < s.round_s < math.inf, "--round must be a number of seconds above 0"),
+        (
+            s.fixed_duration_s is not None and not 0 < s.fixed_duration_s < math.inf,
+            "--fixed-duration must be a number of seconds above 0",
+        ),
+        (s.global_queue and s.mechanism != "gavel", "--global-queue belongs to --mechanism gavel"),
+        (s.ideal and s.mechanism == "gavel", "--ideal has no mechanism: leave --mechanism out"),
+        (s.ideal and s.rounds is not None, "--ideal has no rounds that --rounds could tell of"),
+        (bool(s.prices) and s.prices_dir is not None, "--prices and --prices-dir exclude each other"),
+        (every is not None and not 0 < every < math.inf, "--failures must be a number of hours above 0"),
+        (not 0 < repair < math.inf, "--repair must be a number of hours above 0"),
+        (
+            every is not None and (s.ideal or s.mechanism == "gavel"),
+            "--failures needs the default mechanism: in Gavel's world no machine breaks",
+        ),
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------- texts
+
+
+def parse_cluster(text: str) -> dict[str, int]:
+    """GPUs by type of `v100=36,p100=36`; raises BadInput."""
+    cluster = _pairs("--cluster", text, _whole, f"TYPE=GPUS, a whole number up to {MOST_GPUS}, as in v100=36,p100=36")
+    cluster = {name: count for name, count in cluster.items() if count > 0}
+    if not cluster:
+        raise BadInput.one(f"--cluster {text!r} has no GPU")
+    return cluster
+
+
+def parse_gpus_per_node(text: str) -> dict[str, int]:
+    """GPUs of a node: `4` for all types, or `v100=8,k80=4`; raises BadInput."""
+    how = f"a whole number from 1 to {LARGEST_SIZE}, or one for each type, as in v100=8,k80=4"
+    if "=" not in text:
+        text = f"={text}"
+    found = _pairs("--gpus-per-node", text, _whole, how)
+    if not all(1 <= count <= LARGEST_SIZE for count in found.values()):
+        raise BadInput.one(f"--gpus-per-node must be {how}")
+    return found
+
+
+def parse_prices(text: str) -> dict[str, float]:
+    """$ per GPU and hour by type, of `v100=0.74,k80=0.135`; raises BadInput."""
+    return _pairs("--prices", text, _amount, "TYPE=DOLLARS, a number from 0 on, as in v100=0.74,k80=0.135")
+
+
+def parse_restart_cost(text: str) -> Costs:
+    """Seconds of `30` (a start, or a change of size), or of `START:RESIZE:STOP`; raises BadInput."""
+    parts = text.split(":")
+    try:
+        seconds = [_amount(part) for part in parts]
+    except ValueError:
+        seconds = []
+    if len(seconds) == 1:
+        return Costs(start_s=seconds[0], resize_s=seconds[0], stop_s=0.0)
+    if len(seconds) == 3:
+        return Costs(start_s=seconds[0], resize_s=seconds[1], stop_s=seconds[2])
+    raise BadInput.one(f"--restart-cost {text!r} must be seconds, or START:RESIZE:STOP in seconds")
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """Name and value of `name=value`; the value is JSON where it can be, else text. Raises BadInput."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise BadInput.one(f"--policy-option {text!r} must be NAME=VALUE")
+    try:
+        return name, msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return name, value
+
+
+def _pairs(flag: str, text: str, read: Any, how: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        try:
+            number = read(value)
+        except ValueError:
+            number = None
+        if not equals or number is None or (not name.strip() and flag != "--gpus-per-node"):
+            raise BadInput.one(f"{flag} {text!r}: {part!r} must be {how}")
+        if name.strip() in found:
+            raise BadInput.one(f"{flag} {text!r} names {name.strip()!r} twice")
+        found[name.strip()] = number
+    return found
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"\s*[0-9]{1,12}\s*", text) or int(text) > MOST_GPUS:
+        raise ValueError(text)
+    return int(text)
+
+
+def _amount(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise ValueError(text)
+    return value
