@@ -27,8 +27,8 @@ MOST_WORKERS = 250_000
 #: Jobs times workers, where each worker goes to the job that gains most by it.
 MOST_CONTESTS = 300_000_000
 #: Jobs of a share policy; where two jobs may share GPUs; where each job is taken out once.
-MOST_SHARING = 20_000
-MOST_PACKED = 1000
+MOST_SHARING = 10_000
+MOST_PACKED = 500
 MOST_PROOF = 200
 #: Jobs times places in all lines.
 MOST_LINES = 30_000_000

@@ -10,6 +10,7 @@ Weights do not count, but for the packed form, where rates are divided by them, 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import msgspec
@@ -17,7 +18,16 @@ import numpy as np
 
 from levada.core.types import Floats
 from levada.perf.model import ThroughputModel
-from levada.policies.gavel.forms import INTERIOR, LEXIMIN, by_reference, pairs_of, problem_of, shares_of, which_shares
+from levada.policies.gavel.forms import (
+    INTERIOR,
+    LEXIMIN,
+    by_reference,
+    pairs_of,
+    problem_of,
+    shares_of,
+    sound,
+    which_shares,
+)
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.isolated import equal_shares
 from levada.policies.gavel.share import Shares
@@ -86,8 +96,9 @@ class FinishTimeFairness:
 
     def _solve(self, instance: Instance, rate: Floats, ideal: Floats) -> Shares:
         problem = problem_of(instance, rate, weighted=False)
-        solver = finish_time_interior if self.which == INTERIOR else finish_time
-        return shares_of(solver(problem, instance.steps_left, instance.elapsed, ideal))
+        given = (problem, instance.steps_left, instance.elapsed, ideal)
+        best, middle = partial(finish_time, *given), partial(finish_time_interior, *given)
+        return shares_of(sound(middle, best) if self.which == INTERIOR else best())
 
 
 class FinishTimeFairnessPerf(FinishTimeFairness):

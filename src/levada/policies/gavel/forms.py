@@ -6,8 +6,10 @@ one that also lets two jobs share GPUs (`_packed`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from levada.core.types import Bools, Floats, Ints
@@ -20,6 +22,8 @@ from levada.solve.problem import Problem, Solution
 #: Which of many optimal shares: the best for the worst-off, then for the next, and so on; or the middle of them all,
 #: which is what the interior-point solver of the published policies found.
 LEXIMIN, INTERIOR = "leximin", "interior"
+#: What solutions say that stand in for others.
+_SECOND_CHOICE = "the shares that were wanted could not be found; others with the same objective stand in for them"
 #: The type whose speed stands for all others where a policy does not know how types differ.
 REFERENCE_TYPE = "v100"
 
@@ -101,6 +105,15 @@ def pairs_of(instance: Instance, problem: Problem) -> tuple[Ints, Floats]:
     )
     together = np.where((problem.rate[a] > 0)[:, :, None] & (problem.rate[b] > 0)[:, :, None], together, 0.0)
     return np.stack([a, b], axis=1), together
+
+
+def sound(*attempts: Callable[[], Solution]) -> Solution:
+    """The first of these solutions that was found; where none was, the equal shares that the last one ended in."""
+    for number, attempt in enumerate(attempts):
+        solution = attempt()
+        if solution.how != "equal":
+            return solution if not number else msgspec.structs.replace(solution, alarm=_SECOND_CHOICE)
+    return solution
 
 
 def shares_of(solution: Solution) -> Shares:

@@ -11,10 +11,20 @@ that somebody could use; `shares: interior` gives the middle of all optimal shar
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 from levada.perf.model import ThroughputModel
-from levada.policies.gavel.forms import INTERIOR, LEXIMIN, all_alike, pairs_of, problem_of, shares_of, which_shares
+from levada.policies.gavel.forms import (
+    INTERIOR,
+    LEXIMIN,
+    all_alike,
+    pairs_of,
+    problem_of,
+    shares_of,
+    sound,
+    which_shares,
+)
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import Shares
 from levada.policies.protocol import Needs
@@ -42,7 +52,8 @@ class MaxMinFairness:
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
         """Shares with the highest lowest level."""
         problem = problem_of(instance, instance.rate if self.aware else all_alike(instance))
-        return shares_of(max_min_interior(problem) if self.which == INTERIOR else leximin(problem)), None
+        best, middle = partial(leximin, problem), partial(max_min_interior, problem)
+        return shares_of(sound(middle, best) if self.which == INTERIOR else sound(best, middle)), None
 
 
 class MaxMinFairnessPerf(MaxMinFairness):
@@ -65,5 +76,6 @@ class MaxMinFairnessPacked(MaxMinFairnessPerf):
         """Shares with the highest lowest level."""
         problem = problem_of(instance)
         pairs, rates = pairs_of(instance, problem)
-        solver = max_min_packed if self.which == INTERIOR else leximin_packed
-        return shares_of(solver(problem, pairs, rates)), None
+        lowest = partial(max_min_packed, problem, pairs, rates)
+        all_levels = partial(leximin_packed, problem, pairs, rates)
+        return shares_of(lowest() if self.which == INTERIOR else sound(all_levels, lowest)), None

@@ -5,10 +5,20 @@ Source: Narayanan et al., OSDI 2020. The published policy tries times until it i
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 from levada.perf.model import ThroughputModel
-from levada.policies.gavel.forms import INTERIOR, LEXIMIN, by_reference, pairs_of, problem_of, shares_of, which_shares
+from levada.policies.gavel.forms import (
+    INTERIOR,
+    LEXIMIN,
+    by_reference,
+    pairs_of,
+    problem_of,
+    shares_of,
+    sound,
+    which_shares,
+)
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import Shares
 from levada.policies.protocol import Needs
@@ -37,8 +47,9 @@ class MinTotalDuration:
         """Shares with which the last job is done earliest."""
         rate = instance.rate if self.aware else by_reference(instance)
         problem = problem_of(instance, rate, weighted=False)
-        solver = makespan_interior if self.which == INTERIOR else makespan
-        return shares_of(solver(problem, instance.steps_left)), None
+        best = partial(makespan, problem, instance.steps_left)
+        middle = partial(makespan_interior, problem, instance.steps_left)
+        return shares_of(sound(middle, best) if self.which == INTERIOR else best()), None
 
 
 class MinTotalDurationPerf(MinTotalDuration):

@@ -6,13 +6,14 @@ the rate that reaches it; where not all of them can be reached, none counts, and
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
 from levada.core.types import Floats
 from levada.perf.model import ThroughputModel
-from levada.policies.gavel.forms import INTERIOR, LEXIMIN, pairs_of, problem_of, shares_of, which_shares
+from levada.policies.gavel.forms import INTERIOR, LEXIMIN, pairs_of, problem_of, shares_of, sound, which_shares
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import Shares
 from levada.policies.protocol import Needs
@@ -45,8 +46,9 @@ class MaxSumThroughputPerf:
         """Shares with the largest sum."""
         problem = problem_of(instance, weighted=False)
         cost = instance.prices if self.by_cost else None
-        solver = total_interior if self.which == INTERIOR else total
-        return shares_of(solver(problem, cost, self._need(instance))), None
+        given = (problem, cost, self._need(instance))
+        best, middle = partial(total, *given), partial(total_interior, *given)
+        return shares_of(sound(middle, best) if self.which == INTERIOR else best()), None
 
     def _need(self, instance: Instance) -> Floats | None:
         """The rate that reaches each deadline; none for jobs without one, or whose deadline has passed."""

@@ -8,6 +8,7 @@ fairly by their weights, or in the order of submission (`fifo`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import msgspec
@@ -15,12 +16,12 @@ import numpy as np
 
 from levada.errors import BadInput
 from levada.perf.model import ThroughputModel
-from levada.policies.gavel.forms import LEXIMIN, all_alike, pairs_of, problem_of, shares_of, which_shares
+from levada.policies.gavel.forms import LEXIMIN, all_alike, pairs_of, problem_of, shares_of, sound, which_shares
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import Shares
 from levada.policies.protocol import Needs
 from levada.solve.leximin import hierarchical, leximin
-from levada.solve.packed import leximin_packed
+from levada.solve.packed import leximin_packed, max_min_packed
 
 
 class Entity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,4 +103,5 @@ class WaterFillingPacked(WaterFillingPerf):
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
         """Shares with the highest levels, lowest first."""
         problem = problem_of(instance)
-        return shares_of(leximin_packed(problem, *pairs_of(instance, problem))), None
+        given = (problem, *pairs_of(instance, problem))
+        return shares_of(sound(partial(leximin_packed, *given), partial(max_min_packed, *given))), None
