@@ -16,12 +16,23 @@ import numpy as np
 
 from levada.errors import BadInput
 from levada.perf.model import ThroughputModel
-from levada.policies.gavel.forms import LEXIMIN, all_alike, pairs_of, problem_of, shares_of, sound, which_shares
+from levada.policies.gavel.forms import (
+    INTERIOR,
+    LEXIMIN,
+    all_alike,
+    pairs_of,
+    problem_of,
+    shares_of,
+    sound,
+    which_shares,
+)
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import Shares
 from levada.policies.protocol import Needs
+from levada.solve.interior import finish_time_interior
 from levada.solve.leximin import hierarchical, leximin
 from levada.solve.packed import leximin_packed, max_min_packed
+from levada.solve.problem import Problem, Solution
 
 
 class Entity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,15 +81,24 @@ class WaterFilling:
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
         """Shares with the highest levels, lowest first."""
         problem = problem_of(instance, instance.rate if self.aware else all_alike(instance))
-        if not self.entities:
-            return shares_of(leximin(problem)), None
+        best = self._by_entity(instance, problem) if self.entities else leximin(problem)
+        if self.which != INTERIOR:
+            return shares_of(best), None
+        reached = (problem.each(problem.rate) * best.share).sum(axis=1)
+        zeros = np.zeros(len(instance))
+        # All shares with which everybody reaches as much: nobody ends later than after a second with that many steps.
+        middle = finish_time_interior(problem, reached, zeros, zeros + 1.0, 1.0)
+        middle = msgspec.structs.replace(middle, level=best.level)
+        return shares_of(sound(lambda: middle, lambda: best)), None
+
+    def _by_entity(self, instance: Instance, problem: Problem) -> Solution:
         names = instance.snap.entities
         weight, in_turn = np.ones(len(names)), np.zeros(len(names), bool)
         for number, name in enumerate(names):
             if name in self.entities:
                 weight[number] = self.entities[name].weight
                 in_turn[number] = self.entities[name].policy == "fifo"
-        return shares_of(hierarchical(problem, weight, in_turn)), None
+        return hierarchical(problem, weight, in_turn)
 
 
 class WaterFillingPerf(WaterFilling):
