@@ -122,7 +122,7 @@ def shares_as_table(answer: dict[str, Any]) -> str:
     from levada.cli.main import one_line
 
     shares, reasons = answer["shares"], answer["reasons"]
-    types = list(dict.fromkeys(name for share in shares.values() for name in share))
+    types = [name for name in answer["state"]["types"] if any(name in share for share in shares.values())]
     rows = [
         (
             one_line(job),
