@@ -28,7 +28,7 @@ MOST_WORKERS = 250_000
 MOST_CONTESTS = 300_000_000
 #: Jobs of a share policy; where two jobs may share GPUs; where each job is taken out once.
 MOST_SHARING = 10_000
-MOST_PACKED = 500
+MOST_PACKED = 300
 MOST_PROOF = 200
 #: Jobs times places in all lines.
 MOST_LINES = 30_000_000

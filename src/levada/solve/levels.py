@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from levada.core.types import Floats
-from levada.solve.highs import Basis, Lp, Model, NoAnswer
+from levada.solve.highs import Answer, Basis, Lp, Model, NoAnswer
 
 #: Levels that were reached once must be reached again but for this part, which grows when HiGHS finds that impossible:
 #: where levels are a million units high, rounding alone exceeds its tolerance.
@@ -106,17 +106,23 @@ class LevelLp:
         self.model.change(place, 0, -pace * self.unit * self.row[row])
         self.model.bound(place, base * self.row[row] * (1 - _HAIRS[0]), np.inf)
 
-    def solve(self) -> Levels:
-        """The largest t; raises NoAnswer where the bases cannot be reached."""
-        rows, types = self.c.shape
+    def optimum(self) -> Answer:
+        """HiGHS's answer; raises NoAnswer where the bases cannot be reached."""
         answer = self.model.solve()
         for hair in _HAIRS[1:]:
             if answer is None:
                 for row in np.flatnonzero(self.part & (self.base > 0)).tolist():
-                    self.model.bound(types + 2 * row, self.base[row] * self.row[row] * (1 - hair), np.inf)
+                    place = len(self.capacity) + 2 * row
+                    self.model.bound(place, self.base[row] * self.row[row] * (1 - hair), np.inf)
                 answer = self.model.solve()
         if answer is None:
-            raise NoAnswer("levels that were reached cannot be kept")
+            raise NoAnswer("what must be reached cannot be reached")
+        return answer
+
+    def solve(self) -> Levels:
+        """The largest t; raises NoAnswer where the bases cannot be reached."""
+        rows, types = self.c.shape
+        answer = self.optimum()
         share = answer.x[1:].reshape(rows, types) * self.time[:, None]
         force = np.maximum(-answer.dual[types::2], 0.0) * self.pace * self.unit * self.row
         weight = np.maximum(-answer.dual[types::2], 0.0) * self.row * self.unit

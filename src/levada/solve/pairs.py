@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.types import Bools, Floats, Ints
-from levada.solve.highs import Answer, NoAnswer
+from levada.solve.highs import Answer
 from levada.solve.levels import LevelLp
 
 #: Columns added at a time.
@@ -60,9 +60,7 @@ class Columns:
     def solve(self) -> tuple[Answer, float]:
         """The optimum over all columns, and how much too small it can be at most; raises NoAnswer without one."""
         while True:
-            answer = self.program.model.solve()
-            if answer is None:
-                raise NoAnswer("what must be reached cannot be reached")
+            answer = self.program.optimum()
             gain = self.gain(answer.dual)
             better = np.flatnonzero((gain > _GAIN) & ~self.inside)
             if not len(better):
