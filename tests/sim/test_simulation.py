@@ -1,16 +1,23 @@
 """The simulated world: what it takes from the truth, and what it tells the engine."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Foreign, Node
+from levada.core.decision import PLACE_COLUMNS, Decision, decision
 from levada.core.job import Job
-from levada.engine import Engine
-from levada.perf import JobSpeed, TableModel
+from levada.core.plane import MILLI, SLOT
+from levada.core.snapshot import Snapshot
+from levada.core.types import PACKED, WHOLE
+from levada.engine import Engine, Options
+from levada.perf import JobSpeed, PairSpeed, TableModel
+from levada.policies.protocol import NO_GUARDS, Cadence, Guards, Needs
 from levada.sim import Costs, Simulation
+from levada.sim.failures import Breakdowns, Failures
 
 V100 = 1  #: the number of the first GPU type
 LINEAR = TableModel(())  #: one step per second and worker
@@ -86,6 +93,73 @@ def test_training_gives_way_to_serving_and_grows_back() -> None:
     assert [segment.workers for segment in world.segments] == [4, 2, 4]
     during = [s for s in world.segments if s.begin < served.end and s.end > served.begin]
     assert all(segment.workers <= 2 for segment in during)
+
+
+class Together:
+    """Puts all jobs on the first GPU, half of it each where there are two."""
+
+    name: ClassVar[str] = "together"
+    needs: ClassVar[Needs] = Needs.NOTHING
+    cadence: ClassVar[Cadence] = Cadence()
+    guards: ClassVar[Guards] = NO_GUARDS
+    by_node: ClassVar[bool] = True
+
+    def initial(self, seed: int) -> None:
+        return None
+
+    def decide(self, snap: Snapshot, perf: Any, state: None) -> tuple[Decision, None]:
+        jobs = len(snap)
+        places = np.zeros((PLACE_COLUMNS, jobs), np.int64)
+        places[SLOT], places[MILLI] = np.arange(jobs), PACKED if jobs > 1 else WHOLE
+        ones = np.ones(jobs, np.int64)
+        return decision(snap, ones * V100, ones, places=places, placed=np.arange(jobs)), None
+
+
+def test_two_jobs_on_one_gpu_have_the_speed_that_they_have_together_and_their_own_when_alone() -> None:
+    truth = TableModel(
+        [JobSpeed(job=0, throughput={V100: 10.0}), JobSpeed(job=1, throughput={V100: 4.0})],
+        [PairSpeed(a=0, b=1, throughput={V100: (6.0, 3.0)})],
+    )
+    cluster = Cluster(nodes=(Node.of("n", {"v100": 1}),))
+    engine = Engine(
+        cluster=cluster, policy="x", make_policy=lambda name, options: Together(), options=Options(rate_limit_s=0.0)
+    )
+    world = Simulation(engine, truth, Costs(start_s=0.0, resize_s=0.0, stop_s=0.0))
+    jobs = [Job(id="a", submitted=0.0, steps=1600.0), Job(id="b", submitted=100.0, steps=1000.0)]
+    world.submit(JobBatch.of(jobs))
+    world.run()
+    # Until 100 the first is alone and makes 1000 steps, then 600 beside the other; that one makes 300, and 700 alone.
+    assert ends(world) == {"a": pytest.approx(200.0), "b": pytest.approx(200.0 + 700.0 / 4.0)}
+    assert world.use.by_name() == {"v100": pytest.approx(375.0)}, "one GPU, however many share it"
+
+
+def test_a_node_that_breaks_takes_what_ran_on_it_along() -> None:
+    cluster = Cluster(nodes=tuple(Node.of(f"n{i}", {"v100": 1}) for i in range(2)))
+    failures = Failures(every_s=400.0, repair_s=100.0, seed=3)
+    world = Simulation(
+        Engine(cluster=cluster, policy="fifo"),
+        LINEAR,
+        Costs(start_s=0.0, resize_s=0.0, stop_s=0.0),
+        breakdowns=Breakdowns(cluster, failures),
+    )
+    world.submit(JobBatch.of([Job(id=f"j{i}", submitted=0.0, steps=2000.0) for i in range(4)]))
+    world.run(done=lambda: len(ends(world)) == 4)
+    ran = {name: sum(s.end - s.begin for s in world.segments if s.job == name) for name in ends(world)}
+    assert ran == {name: pytest.approx(2000.0) for name in ran}, "no step is lost or made twice"
+    assert max(ends(world).values()) > 4000.0
+    assert len(world.segments) > 4
+
+
+def test_what_nobody_asks_for_is_not_told() -> None:
+    told: list[bool] = []
+
+    class Deaf(TableModel):
+        """Learns nothing."""
+
+    for policy in ("fifo", "srjf"):
+        world = simulation([Job(id="a", submitted=0.0, steps=100.0)], policy=policy, perf=Deaf(()))
+        told.append(bool(world._progress()))
+    assert told == [False, True]
 
 
 def test_two_runs_are_the_same() -> None:

@@ -151,10 +151,10 @@ class PublishedWorld:
             ]
             finish = max(self.now + made / rate for made, rate in zip(steps, turn.rates, strict=True))
             end = max(end, finish)
-            self._charge(turn, finish)
             if not all(steps_everywhere(made, len(turn.devices)) for made in steps):
                 failed += turn.numbers if len(turn.numbers) == 1 else ()
                 continue
+            self._charge(turn, finish)
             for number, made in zip(turn.numbers, steps, strict=True):
                 self._failures.pop(number, None)
                 self._left[number] -= made

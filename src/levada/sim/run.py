@@ -168,10 +168,10 @@ class _Session:
         self.counts.begun = begun
         world = engine.state.world
         runs = world.table.count > 0
-        self.counts.job_rounds += int(np.count_nonzero(runs[world.table.order]))
         if self.log is not None:
             self.log.write(as_line(self.counts.rounds, self.world.now, turns_on(world, world.target, runs), world))
-        self.counts.rounds += 1
+        round_s = getattr(engine.state.policy.policy, "round_s", math.inf)
+        self.counts.add(self.world.now, int(np.count_nonzero(runs[world.table.order])), round_s)
 
     # --- the result ------------------------------------------------------------------------------------------------
 
@@ -253,8 +253,17 @@ class _Counts:
     """Rounds of the default mechanism."""
 
     def __init__(self) -> None:
+        #: Rounds in which somebody decided, and jobs in all rounds, each once in each.
         self.rounds = self.job_rounds = self.decisions = 0
         self.begun: float = -1.0
+        self._at, self._jobs = 0.0, 0
+
+    def add(self, now: float, jobs: int, round_s: float) -> None:
+        """Another round; those that were passed over because nothing would change in them count for their jobs."""
+        quiet = max(round((now - self._at) / round_s) - 1, 0)
+        self.job_rounds += quiet * self._jobs + jobs
+        self.rounds += 1
+        self._at, self._jobs = now, jobs
 
 
 # ----------------------------------------------------------------------------------------------------------- building

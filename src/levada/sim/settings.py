@@ -108,7 +108,7 @@ def _rules(s: Settings) -> list[tuple[bool, str]]:
         ),
         (endless and s.window.stop is not None and s.rate == 0, "--rate 0 lets all jobs come at once: say --jobs N"),
         (
-            s.jobs is not None and s.window.start >= s.jobs,
+            s.jobs is not None and 1 <= s.jobs <= s.window.start,
             f"--window {s.window.start}: holds none of the {s.jobs} jobs",
         ),
         (not 0 < s.profiling <= 1, "--profiling must be above 0 and at most 1"),

@@ -1,0 +1,118 @@
+"""`--mechanism gavel` against Gavel itself: every job of every policy that solves no LP, and averages of the others.
+
+An LP has many optimal shares, and which one Gavel's interior-point solver takes among them is partly a matter of its
+rounding; so policies with an LP are compared by averages. Some rows are left for LEVADA_ALL_GOLDEN=1, for they
+take minutes.
+"""
+
+import os
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import pytest
+
+from levada.sim.run import Result, simulate
+from tests.peer_data import peer_data
+from tests.sim.gavel_rows import EXACT, rows, schedules, settings_of
+
+#: Groups and rows that are quick enough to run always.
+ALWAYS = (
+    "tiny_",
+    "cont_multi_prio_120__fifo",
+    "cont_single_120__allox",
+    "cont_single_120__gandiva",
+    "cont_single_120__max_min_fairness_perf",
+    "cont_multi_prio_120__max_min_fairness_perf",
+)
+EVERY = os.environ.get("LEVADA_ALL_GOLDEN") == "1"
+
+#: Rows that are known to differ by more, with the reason.
+_LEVELS = "an interior point of all levels is still missing: water-filling takes a vertex where Gavel takes the middle"
+_PAIRS = "where Gavel's solver spreads shares over pairs that are equally good is a matter of its rounding"
+KNOWN: dict[str, str] = {
+    "tiny_cont_single__max_min_fairness_water_filling": _LEVELS,
+    "tiny_static_multi__max_min_fairness_water_filling": _LEVELS,
+    "tiny_static_single__max_min_fairness_water_filling": _LEVELS,
+    "phys_maxmin96__max_min_fairness_water_filling": _LEVELS,
+    "phys_maxmin96__max_min_fairness_packed__PATCHED": _PAIRS,
+}
+
+
+def chosen(*, exact: bool) -> list[Any]:
+    """The rows of one kind; those that are known to differ are marked, never left out."""
+    found = []
+    for label, case in rows().items():
+        if (case["policy"] in EXACT) != exact:
+            continue
+        marks = []
+        if not EVERY and not label.startswith(ALWAYS):
+            marks.append(pytest.mark.skip(reason="takes long: LEVADA_ALL_GOLDEN=1"))
+        elif label in KNOWN:
+            marks.append(pytest.mark.xfail(reason=KNOWN[label]))
+        found.append(pytest.param(case, id=label, marks=marks))
+    return found
+
+
+@cache
+def run(label: str) -> tuple[Result, list[dict[str, Any]]]:
+    """The result of a row, and its rounds."""
+    peer_data("gavel")
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "rounds.jsonl")
+        result = simulate(settings_of(rows()[label], rounds=str(file)))
+        return result, [msgspec.json.decode(line) for line in file.read_bytes().splitlines()]
+
+
+@pytest.mark.parametrize("case", chosen(exact=True))
+def test_every_job_ends_when_it_did_in_gavel(case: dict[str, Any]) -> None:
+    result, _ = run(case["label"])
+    report = result.report
+    assert report.jct_s.keys() == case["jct_s_by_job_id"].keys()
+    assert {job: jct is None for job, jct in report.jct_s.items()} == {
+        job: jct is None for job, jct in case["jct_s_by_job_id"].items()
+    }
+    known = {job: jct for job, jct in case["jct_s_by_job_id"].items() if jct is not None}
+    assert {job: report.jct_s[job] for job in known} == pytest.approx(known, abs=1e-6, rel=1e-9)
+    assert report.avg_jct_s == pytest.approx(case["avg_jct_s"], rel=1e-9)
+    assert report.rounds == case["rounds"]
+    assert report.utilization == pytest.approx(case["utilization"], rel=1e-9)
+    kept, could = case["lease_extensions"]
+    assert result.detail.lease_extensions == pytest.approx(kept / could, rel=1e-12)
+    if case["window_start_s"] is None:
+        assert report.makespan_s == pytest.approx(case["makespan_s"], rel=1e-9)
+
+
+def limits(policy: str) -> tuple[float, float | None]:
+    """How far the average completion time, and the makespan, may be from Gavel's."""
+    if policy.startswith("min_total_duration"):
+        return 0.20, 0.05
+    return (0.10, None) if policy.startswith("finish_time_fairness") else (0.03, None)
+
+
+@pytest.mark.parametrize("case", chosen(exact=False))
+def test_averages_of_policies_with_an_lp_are_near_to_gavels(case: dict[str, Any]) -> None:
+    report = run(case["label"])[0].report
+    average, makespan = limits(case["policy"])
+    assert report.avg_jct_s == pytest.approx(case["avg_jct_s"], rel=average)
+    if makespan is not None:
+        assert report.makespan_s == pytest.approx(case["makespan_s"], rel=makespan)
+    # A job that is dropped (null) because of few steps left on many GPUs owes that to a single round.
+    assert report.jct_s.keys() == case["jct_s_by_job_id"].keys()
+
+
+@pytest.mark.parametrize("label", [label for label in schedules() if rows()[label]["policy"] in EXACT])
+def test_every_round_is_gavels(label: str) -> None:
+    _, ours = run(label)
+    theirs = schedules()[label]["rounds"]
+    assert len(ours) == len(theirs)
+    for mine, gavels in zip(ours, theirs, strict=True):
+        assert mine.keys() == gavels.keys()
+        assert mine["round"] == gavels["round"]
+        assert mine["time"] == pytest.approx(gavels["time"], rel=1e-9)
+        # Gavel lists what it placed in the order in which it did.
+        assert sorted(mine["assignments"]) == sorted(
+            [job, kind, sorted(ids)] for job, kind, ids in gavels["assignments"]
+        )

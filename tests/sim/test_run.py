@@ -1,0 +1,330 @@
+"""`simulate`: every mode, what must agree between modes, and what is refused."""
+
+import json
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from levada.errors import BadInput
+from levada.sim.catalogue import catalogue
+from levada.sim.metrics import Window
+from levada.sim.run import Interrupted, Result, cluster_of, simulate
+from levada.sim.settings import (
+    Settings,
+    parse_cluster,
+    parse_gpus_per_node,
+    parse_option,
+    parse_prices,
+    parse_restart_cost,
+)
+from levada.sim.simulation import Costs
+
+SMALL = {"v100": 4, "p100": 4, "k80": 4}
+#: What a run took is not part of its result.
+TOOK = ("cpu_s", "wall_s", "peak_rss_mb")
+
+
+def settings(**fields: Any) -> Settings:
+    given = {"policy": "max_min_fairness_perf", "cluster": SMALL, "workload": "gavel", "jobs": 12, "rate": 2.0}
+    return Settings(**(given | fields))
+
+
+def result(**fields: Any) -> Result:
+    return simulate(settings(**fields))
+
+
+def facts(found: Result) -> dict[str, Any]:
+    """The report without what the run took."""
+    report = msgspec.to_builtins(found.report)
+    return {name: value for name, value in report.items() if name not in TOOK} | {"detail": found.detail}
+
+
+def jct(found: Result) -> list[float]:
+    return [value for value in found.report.jct_s.values() if value is not None]
+
+
+MODES: dict[str, dict[str, Any]] = {
+    "rounds": {},
+    "events": {"policy": "elastic-fifo"},
+    "learning": {"policy": "srjf"},
+    "published": {"policy": "gandiva", "mechanism": "gavel", "fixed_duration_s": 20_000.0},
+    "ideal": {"ideal": True},
+    "pairs": {"policy": "gandiva"},
+    "several": {"policy": "elastic-fifo", "multi_gpu": True, "cluster": {"v100": 16}, "gpus_per_node": {"": 4}},
+    "failures": {"policy": "elastic-fifo", "failures_every_s": 20_000.0, "repair_s": 3_000.0},
+    "restarts": {"restart_cost": Costs(start_s=30.0, resize_s=10.0, stop_s=5.0)},
+    "estimated": {"policy": "max_min_fairness_packed", "profiling": 0.3, "reference_models": 10},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_ends_all_jobs_and_goes_on_after_an_interrupt_to_the_same_result(mode: str, tmp_path: Any) -> None:
+    whole = result(**MODES[mode])
+    assert whole.report.finished == whole.report.jobs == 12
+    assert all(value > 0 for value in jct(whole))
+    assert 0 < whole.report.utilization <= 1
+    file = tmp_path / "state"
+    asked = 0
+
+    def stop(_progress: object) -> bool:
+        nonlocal asked
+        asked += 1
+        return asked in (9, 23)
+
+    again = settings(**MODES[mode], checkpoint=str(file))
+    for _ in range(2):
+        with pytest.raises(Interrupted):
+            simulate(again, stop)
+        assert file.exists()
+    assert facts(simulate(again, stop)) == facts(whole)
+    assert not file.exists()
+
+
+def test_a_state_of_another_simulation_is_refused(tmp_path: Any) -> None:
+    file = str(tmp_path / "state")
+    with pytest.raises(Interrupted):
+        simulate(settings(checkpoint=file), lambda progress: progress.over > 2)
+    with pytest.raises(BadInput, match="another simulation"):
+        simulate(settings(checkpoint=file, seed=1))
+    (tmp_path / "other").write_text("no state at all")
+    with pytest.raises(BadInput, match="not the state"):
+        simulate(settings(checkpoint=str(tmp_path / "other")))
+
+
+# --------------------------------------------------------------------------------------------------------------- truth
+
+
+def trace(tmp_path: Any, *lines: str, header: str = "arrival_s,workload,scale,steps") -> str:
+    file = tmp_path / "jobs.csv"
+    file.write_text("\n".join([header, *lines]) + "\n")
+    return str(file)
+
+
+def rate(workload: str, gpu_type: str, size: int, *, spread: bool = False) -> float:
+    table = catalogue()
+    cells = table.spread if spread else table.alone
+    assert cells is not None
+    return float(cells[table.position(workload), table.types.index(gpu_type), table.sizes.index(size)])
+
+
+LM = "LM (batch size 80)"
+
+
+@pytest.mark.parametrize(("per_node", "spread"), [(4, False), (2, True)])
+def test_a_job_on_several_nodes_has_the_speed_of_that(tmp_path: Any, per_node: int, spread: bool) -> None:
+    file = trace(tmp_path, f"0,{LM},4,100000")
+    found = result(policy="fifo", trace=file, workload=None, jobs=None, rate=None, cluster={"v100": 4}, gpus_per_node={"": per_node})  # fmt: skip
+    assert jct(found) == pytest.approx([100000 / rate(LM, "v100", 4, spread=spread)])
+
+
+def test_restarts_take_their_time(tmp_path: Any) -> None:
+    file = trace(tmp_path, f"0,{LM},1,100000")
+    asked = {"policy": "fifo", "trace": file, "workload": None, "jobs": None, "rate": None, "cluster": {"v100": 4}}
+    plain, dear = result(**asked), result(**asked, restart_cost=Costs(start_s=50.0, resize_s=7.0, stop_s=3.0))
+    assert jct(dear)[0] == pytest.approx(jct(plain)[0] + 50.0)
+
+
+def test_machines_that_break_cost_time_and_no_job() -> None:
+    asked = {"policy": "elastic-fifo", "jobs": 30, "rate": 6.0}
+    plain, broken = result(**asked), result(**asked, failures_every_s=10_000.0, repair_s=5_000.0)
+    assert broken.report.finished == 30
+    assert broken.report.avg_jct_s > plain.report.avg_jct_s
+
+
+def test_shares_that_are_followed_exactly_are_reached_by_short_rounds() -> None:
+    asked = {"jobs": 30, "rate": 0.0, "fixed_duration_s": 20_000.0}
+    exact = result(**asked, ideal=True).report
+    rounds = result(**asked, round_s=60.0).report
+    assert rounds.makespan_s == pytest.approx(exact.makespan_s, rel=0.05)
+    assert rounds.avg_jct_s == pytest.approx(exact.avg_jct_s, rel=0.05)
+
+
+def test_ideal_shares_by_hand(tmp_path: Any) -> None:
+    """Two equal jobs on one GPU have half of it each, and all of it when the other is over."""
+    file = trace(tmp_path, f"0,{LM},1,10000", f"0,{LM},1,30000")
+    found = result(trace=file, workload=None, jobs=None, rate=None, cluster={"v100": 1}, ideal=True)
+    speed = rate(LM, "v100", 1)
+    assert jct(found) == pytest.approx([20000 / speed, 40000 / speed])
+    assert found.report.utilization == pytest.approx(1.0)
+    assert found.report.cost == pytest.approx(40000 / speed / 3600)
+
+
+# --------------------------------------------------------------------------------------------------------------- modes
+
+
+def test_a_window_ends_when_its_jobs_are_done() -> None:
+    asked = {"window": Window(5, 15), "rate": 4.0, "fixed_duration_s": 3600.0}
+    found = result(jobs=None, **asked)
+    report = found.report
+    assert report.jobs >= 15, "others come meanwhile"
+    assert {str(job) for job in range(5, 15)} <= report.jct_s.keys()
+    assert report.avg_jct_s == pytest.approx(np.mean([report.jct_s[str(job)] for job in range(5, 15)]))
+    assert result(jobs=15, **asked).report.jobs == 15
+
+
+def test_steady_state_begins_with_a_full_cluster(tmp_path: Any) -> None:
+    file = tmp_path / "rounds.jsonl"
+    asked = {"jobs": 20, "rate": 0.5, "fixed_duration_s": 3600.0, "rounds": str(file)}
+    result(**asked, steady_state=True)
+    first = json.loads(file.read_text().splitlines()[0])
+    assert sum(len(devices) for _, _, devices in first["assignments"]) == 12
+    result(**asked)
+    assert len(json.loads(file.read_text().splitlines()[0])["assignments"]) == 1
+
+
+def test_all_at_once_and_one_after_the_other() -> None:
+    at_once, spread_out = result(rate=0.0).report, result(rate=1.0).report
+    assert at_once.avg_jct_s > spread_out.avg_jct_s
+    assert at_once.makespan_s <= spread_out.makespan_s
+
+
+def test_priorities_slos_and_fixed_durations() -> None:
+    found = result(priorities=True, slos=True, fixed_duration_s=7200.0, jobs=40, rate=20.0)
+    assert set(found.detail.by_weight) == {"1", "5"}
+    assert found.detail.deadlines == 40
+    assert 0 < found.report.slo_violations <= 40
+    assert min(jct(found)) > 3000
+
+
+def test_prices_make_the_cost() -> None:
+    free, dear = result(prices={"v100": 0.0, "p100": 0.0, "k80": 0.0}), result(prices=dict.fromkeys(SMALL, 2.0))
+    assert free.report.cost == 0
+    used = sum(part * SMALL[name] for name, part in dear.detail.utilization.items()) * dear.report.makespan_s
+    assert dear.report.cost == pytest.approx(2.0 * used / 3600)
+
+
+@pytest.mark.parametrize("mechanism", ["default", "gavel"])
+def test_prices_over_time(mechanism: Any, tmp_path: Any) -> None:
+    folder = tmp_path / "aws" / "logs" / "us-east-1"
+    folder.mkdir(parents=True)
+    history = [
+        {"Timestamp": f"2020-01-0{day}T00:00:00.000Z", "InstanceType": machine, "AvailabilityZone": "a", "SpotPrice": price}
+        for day, machine, price in [(1, "p3.2xlarge", "0.5"), (1, "p2.xlarge", "0.1"), (2, "p3.2xlarge", "0.25")]
+    ]  # fmt: skip
+    (folder / "v100.json").write_text(json.dumps({"SpotPriceHistory": history}))
+    policy = "max_sum_throughput_normalized_by_cost_perf"
+    found = result(policy=policy, prices_dir=str(tmp_path), mechanism=mechanism, rate=0.2).report
+    hours = found.utilization * 12 * found.makespan_s / 3600
+    assert 0.1 * hours < found.cost < 0.5 * hours
+    assert found.makespan_s > 2 * 86400
+
+
+@pytest.mark.parametrize("mechanism", ["default", "gavel"])
+def test_rounds_are_written_one_by_one(mechanism: Any, tmp_path: Any) -> None:
+    file = tmp_path / "rounds.jsonl"
+    found = result(
+        mechanism=mechanism, rounds=str(file), multi_gpu=True, cluster={"v100": 8, "k80": 8}, fixed_duration_s=9_000.0
+    )
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["round"] for line in lines] == list(range(found.report.rounds))
+    assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
+    for line in lines:
+        used = [device for _, _, devices in line["assignments"] for device in devices]
+        assert len(set(used)) == len(used), "no two on one GPU"
+        assert all((kind == "k80") == (max(devices) < 8) for _, kind, devices in line["assignments"]), "by name"
+
+
+def test_policies_are_told_less_than_the_truth() -> None:
+    known = result(policy="max_min_fairness_packed", jobs=25, rate=20.0)
+    guessed = result(policy="max_min_fairness_packed", jobs=25, rate=20.0, profiling=0.1, reference_models=4)
+    assert facts(known)["jct_s"] != facts(guessed)["jct_s"]
+    assert guessed.report.finished == 25
+
+
+# -------------------------------------------------------------------------------------------------------------- faults
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"workload": None}, "say what jobs there are"),
+        ({"trace": "x"}, "exclude each other"),
+        ({"jobs": None}, "say how many jobs"),
+        ({"jobs": 0}, "--jobs must be at least 1"),
+        ({"rate": -1.0}, "--rate"),
+        ({"rate": math.inf}, "--rate"),
+        ({"jobs": None, "rate": 0.0, "window": Window(0, 5)}, "say --jobs N"),
+        ({"window": Window(12)}, "holds none of the 12 jobs"),
+        ({"policy": "max_min_fairnes_perf"}, "did you mean max_min_fairness_perf"),
+        ({"policy": "fifo", "mechanism": "gavel"}, "did you mean gavel-fifo"),
+        ({"policy": "elastic-fifo", "ideal": True}, "--ideal is for policies that give shares"),
+        ({"policy": "elastic-fifo", "round_s": 60.0}, "--round is for policies"),
+        ({"policy_options": {"alpha": 1}}, "unknown option"),
+        ({"cluster": {"v100": 4, "h100": 2}}, "h100 is not in the throughput table"),
+        ({"global_queue": True}, "belongs to --mechanism gavel"),
+        ({"round_s": 0.0}, "--round must be"),
+        ({"profiling": 0.0}, "--profiling must be"),
+        ({"reference_models": 99}, "--reference-models must be from 1 to 26"),
+        ({"prices": {"a100": 1.0}}, "--prices: the cluster has no a100"),
+        ({"prices_dir": "/nowhere"}, "is no folder"),
+        ({"throughputs": "/nowhere.json"}, "No such file"),
+        ({"rounds": "/nowhere/at/all"}, "--rounds"),
+        ({"multi_gpu": True, "jobs": 100}, "it needs 8 GPUs of one type; the cluster has 4"),
+        ({"workload": "gavl"}, "did you mean gavel"),
+        ({"failures_every_s": 1e4, "mechanism": "gavel"}, "no machine breaks"),
+        ({"ideal": True, "mechanism": "gavel"}, "has no mechanism"),
+    ],
+)
+def test_what_makes_no_simulation_is_told(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadInput, match=text):
+        result(**fields)
+
+
+@pytest.mark.parametrize(
+    ("header", "line", "text"),
+    [
+        ("arrival_s,workload,steps", "0,Nobody,10", "'Nobody' is not in the throughput table"),
+        ("arrival_s,workload,scale", "0,A3C,1", "neither steps nor a duration"),
+        ("arrival_s,workload,steps,gpu_types", "0,A3C,10,h100", "it can run on no GPU type"),
+    ],
+)
+def test_a_trace_that_cannot_be_simulated(tmp_path: Any, header: str, line: str, text: str) -> None:
+    file = trace(tmp_path, line, header=header)
+    with pytest.raises(BadInput, match=f"job 0: .*{text}"):
+        result(trace=file, workload=None, jobs=None, rate=None)
+
+
+def test_a_job_of_an_unknown_workload_takes_as_long_as_it_says(tmp_path: Any) -> None:
+    file = trace(tmp_path, "0,mine,2,5000", header="arrival_s,workload,scale,duration_s")
+    found = result(policy="fifo", trace=file, workload=None, jobs=None, rate=None)
+    assert jct(found) == pytest.approx([5000.0])
+
+
+# --------------------------------------------------------------------------------------------------------------- texts
+
+
+def test_texts_of_flags() -> None:
+    assert parse_cluster("v100=36, k80=2,p100=0") == {"v100": 36, "k80": 2}
+    assert parse_gpus_per_node("8") == {"": 8}
+    assert parse_gpus_per_node("v100=8,k80=4") == {"v100": 8, "k80": 4}
+    assert parse_prices("v100=0.74,k80=1") == {"v100": 0.74, "k80": 1.0}
+    assert parse_restart_cost("30") == Costs(start_s=30.0, resize_s=30.0, stop_s=0.0)
+    assert parse_restart_cost("30:5:10") == Costs(start_s=30.0, resize_s=5.0, stop_s=10.0)
+    assert [parse_option(text) for text in ("a=1.5", "b=interior", 'c={"x": 1}', "d=true")] == [
+        ("a", 1.5), ("b", "interior"), ("c", {"x": 1}), ("d", True)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (parse_cluster, "v100"), (parse_cluster, "v100=x"), (parse_cluster, "v100=-1"), (parse_cluster, "=3"),
+        (parse_cluster, "v100=1,v100=2"), (parse_cluster, "v100=0"), (parse_cluster, ""), (parse_cluster, "36:36:36"),
+        (parse_cluster, "v100=9999999999"), (parse_gpus_per_node, "0"), (parse_gpus_per_node, "x"),
+        (parse_prices, "v100=nan"), (parse_prices, "v100=-1"), (parse_restart_cost, "1:2"), (parse_restart_cost, "x"),
+        (parse_restart_cost, "inf"), (parse_option, "x"), (parse_option, "=1"),
+    ],
+)  # fmt: skip
+def test_bad_texts_of_flags(parse: Any, text: str) -> None:
+    with pytest.raises(BadInput, match="--"):
+        parse(text)
+
+
+def test_nodes_are_made_by_type_in_the_order_of_names() -> None:
+    made = cluster_of(settings(cluster={"v100": 5, "k80": 2}, gpus_per_node={"": 2, "k80": 1}))
+    assert [(node.name, len(node.devices)) for node in made.nodes] == [
+        ("k80-0", 1), ("k80-1", 1), ("v100-0", 2), ("v100-1", 2), ("v100-2", 1)
+    ]  # fmt: skip
