@@ -18,9 +18,8 @@ from levada.sim.run import Result, simulate
 from tests.peer_data import peer_data
 from tests.sim.gavel_rows import EXACT, rows, schedules, settings_of
 
-#: Groups and rows that are quick enough to run always.
+#: Rows that run always, besides the tiny ones.
 ALWAYS = (
-    "tiny_",
     "cont_multi_prio_120__fifo",
     "cont_single_120__allox",
     "cont_single_120__gandiva",
@@ -30,14 +29,10 @@ ALWAYS = (
 EVERY = os.environ.get("LEVADA_ALL_GOLDEN") == "1"
 
 #: Rows that are known to differ by more, with the reason.
-_LEVELS = "an interior point of all levels is still missing: water-filling takes a vertex where Gavel takes the middle"
-_PAIRS = "where Gavel's solver spreads shares over pairs that are equally good is a matter of its rounding"
-KNOWN: dict[str, str] = {
-    "tiny_cont_single__max_min_fairness_water_filling": _LEVELS,
-    "tiny_static_multi__max_min_fairness_water_filling": _LEVELS,
-    "tiny_static_single__max_min_fairness_water_filling": _LEVELS,
-    "phys_maxmin96__max_min_fairness_water_filling": _LEVELS,
-    "phys_maxmin96__max_min_fairness_packed__PATCHED": _PAIRS,
+KNOWN = {
+    "phys_maxmin96__max_min_fairness_packed__PATCHED": (
+        "where Gavel's solver spreads shares over pairs that are equally good is a matter of its rounding"
+    ),
 }
 
 
@@ -48,7 +43,7 @@ def chosen(*, exact: bool) -> list[Any]:
         if (case["policy"] in EXACT) != exact:
             continue
         marks = []
-        if not EVERY and not label.startswith(ALWAYS):
+        if not EVERY and not label.startswith("tiny_") and label not in ALWAYS:
             marks.append(pytest.mark.skip(reason="takes long: LEVADA_ALL_GOLDEN=1"))
         elif label in KNOWN:
             marks.append(pytest.mark.xfail(reason=KNOWN[label]))

@@ -149,9 +149,12 @@ class PublishedWorld:
                 round_steps(rate, self.round_s, self._left[number])
                 for rate, number in zip(turn.rates, turn.numbers, strict=True)
             ]
-            finish = max(self.now + made / rate for made, rate in zip(steps, turn.rates, strict=True))
+            # Two that were believed to fit on one GPU, and do not, lose the round.
+            fits = min(turn.rates) > 0
+            lasts = [made / rate for made, rate in zip(steps, turn.rates, strict=True)] if fits else [self.round_s]
+            finish = max(self.now + seconds for seconds in lasts)
             end = max(end, finish)
-            if not all(steps_everywhere(made, len(turn.devices)) for made in steps):
+            if not fits or not all(steps_everywhere(made, len(turn.devices)) for made in steps):
                 failed += turn.numbers if len(turn.numbers) == 1 else ()
                 continue
             self._charge(turn, finish)
