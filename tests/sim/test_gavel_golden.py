@@ -76,8 +76,7 @@ def test_every_job_ends_when_it_did_in_gavel(case: dict[str, Any]) -> None:
     assert report.utilization == pytest.approx(case["utilization"], rel=1e-9)
     kept, could = case["lease_extensions"]
     assert result.detail.lease_extensions == pytest.approx(kept / could, rel=1e-12)
-    if case["window_start_s"] is None:
-        assert report.makespan_s == pytest.approx(case["makespan_s"], rel=1e-9)
+    assert report.makespan_s == pytest.approx(case["makespan_s"], rel=1e-9)
 
 
 def limits(policy: str) -> tuple[float, float | None]:
@@ -95,7 +94,8 @@ def test_averages_of_policies_with_an_lp_are_near_to_gavels(case: dict[str, Any]
     if makespan is not None:
         assert report.makespan_s == pytest.approx(case["makespan_s"], rel=makespan)
     # A job that is dropped (null) because of few steps left on many GPUs owes that to a single round.
-    assert report.jct_s.keys() == case["jct_s_by_job_id"].keys()
+    first, last = case["measured_job_id_range"]
+    assert {str(job) for job in range(first, last + 1)} <= report.jct_s.keys()
 
 
 @pytest.mark.parametrize("label", [label for label in schedules() if rows()[label]["policy"] in EXACT])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -115,7 +115,7 @@ def _azure(files: list[Path]) -> list[Quote]:
         lines = list(csv.reader(read_text(file).splitlines()))
         for number, line in enumerate(lines[1:], 2):
             try:
-                moment = datetime.strptime(line[0], "%m/%d/%Y").timestamp()
+                moment = datetime.strptime(line[0], "%m/%d/%Y").replace(tzinfo=UTC).timestamp()
                 for machine, cell in zip(lines[0][1:], line[1:], strict=True):
                     if cell.strip():
                         quotes.append((machine, file.stem, moment, _price(cell.strip().removeprefix("$"))))

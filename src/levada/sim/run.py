@@ -113,23 +113,26 @@ class _Session:
         """To the end, or until somebody wants to stop."""
         cpu, wall = time.process_time() - self.cpu_s, time.monotonic() - self.wall_s
         saved = time.monotonic()
-        path = self.settings.checkpoint
+        path, of = self.settings.checkpoint, self._of()
+
+        def count_time() -> None:
+            self.cpu_s, self.wall_s = time.process_time() - cpu, time.monotonic() - wall
 
         def done() -> bool:
             nonlocal saved
-            self.cpu_s, self.wall_s = time.process_time() - cpu, time.monotonic() - wall
-            interrupted = stop(Progress(self._count_over(), self._of(), self.world.now))
+            interrupted = stop(Progress(self._count_over(), of, self.world.now))
             if path is not None and (interrupted or time.monotonic() - saved > SAVE_EVERY_S):
+                count_time()
                 checkpoint.save(path, self.settings, (self.world, self.counts, self.cpu_s, self.wall_s))
                 saved = time.monotonic()
             if interrupted:
                 raise Interrupted(f"interrupted at {self.world.now:.0f} s of simulated time")
-            return self._over == self._of()
+            return self._over == of
 
         self.world.after_each = self._after_round if isinstance(self.world, PublishedWorld) else self._after_moment
         try:
             self.world.run(done=done)
-            self.cpu_s, self.wall_s = time.process_time() - cpu, time.monotonic() - wall
+            count_time()
         finally:
             if self.log is not None:
                 self.log.close()
