@@ -173,6 +173,15 @@ def test_a_worker_takes_its_cores_once_however_many_devices_it_has() -> None:
     assert scene.world.target.cpu.tolist() == [2000, 1000, 0]
 
 
+def test_a_worker_that_moves_within_its_node_takes_its_cores_once_and_gives_them_back_once() -> None:
+    moving = world(cluster(3), job("a", cpu=3000))
+    rows = np.array([[0, 0], [0, 0], [0, 0], [0, 2], [1000, 1000], [0, 0]])
+    moving.put_workers(moving.held, 0, rows)
+    assert moving.held.cpu.tolist() == [3000]
+    moving.clear_workers(moving.held, 0)
+    assert moving.held.cpu.tolist() == [0]
+
+
 def test_places_move_with_their_devices_and_go_with_them() -> None:
     scene = Scene().runs("whole", (0, 4), (1, 5)).runs("part", (0, 8), (1, 9), kind=A100)
     scene.runs("cores", (0, 0), kind=CPU_TYPE).runs("other", (0, 6))

@@ -226,6 +226,17 @@ def test_plain_fifo_gives_way_when_circumstances_change() -> None:
     assert chaos.sizes() == {"j1": 4}
 
 
+def test_what_plain_fifo_remembers_is_not_given_to_the_policy_that_comes_back_meanwhile() -> None:
+    chaos = desk(4, policy="dragon", max_rejections=3)
+    chaos.submit(min=1, max=4)
+    _break_three_times(chaos)
+    chaos.tell(ev.OptionsChanged(at=chaos.now, options={"backoff_s": 1.0}))
+    chaos.think()
+    chaos.submit(min=1)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 1, "j2": 1}
+
+
 @pytest.mark.parametrize(
     "event",
     [

@@ -60,7 +60,7 @@ def _charge(table: JobTable, plane: Plane, rows: Ints, others: Ints | None, sign
     """
     if others is None or not rows.shape[1]:
         return
-    if others.shape[1] or table.milli[rows[SLOT]].max() > WHOLE:  # else each worker stands in one row
+    if others.shape[1] or rows.shape[1] > 1:
         both = np.concatenate([others, rows], axis=1)
         first = once_per_worker(both[SLOT], both[INDEX], both[NODE])
         rows = both[:, first[first >= others.shape[1]]]

@@ -123,7 +123,7 @@ class Engine:
         state.deciding = state.revision
         state.last_decided = state.now
         state.in_view = table.number[view].copy()
-        trusted = state.rejections < state.options.max_rejections
+        trusted = state.asked_policy = state.rejections < state.options.max_rejections
         policy = state.policy if trusted else queued(Fifo())
         return [
             Decide(
@@ -153,7 +153,7 @@ class Engine:
             self._reject(f"{type(broken).__name__}: {broken}")
             return
         state.deciding = None
-        if state.rejections < state.options.max_rejections:
+        if state.asked_policy:
             state.rejections = 0
             state.policy_state = memory
         # A time that has come already would have it asked again at once, for ever.

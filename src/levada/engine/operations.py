@@ -105,7 +105,8 @@ def _blockers(state: State, stuck: list[int]) -> dict[int, set[int]]:
         if taker in blockers:
             blockers[taker].add(holder)
     cut_up = (target.owner >= 0) & (held.owner == SHARED)
-    parts = held.rows[:, cut_up[held.rows[DEVICE]] & (held.rows[DEVICE] >= 0)]
+    parts = held.rows[:, held.rows[DEVICE] >= 0]
+    parts = parts[:, cut_up[parts[DEVICE]]]
     for taker, holder in zip(target.owner[parts[DEVICE]].tolist(), parts[SLOT].tolist(), strict=True):
         if taker in blockers:
             blockers[taker].add(holder)

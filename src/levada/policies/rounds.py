@@ -4,9 +4,10 @@ Every combination (a job, or two that share devices) has credit on every type: i
 passes and shrinks while it runs there. So time received follows shares, whatever the rounds allow, and nothing is
 forgotten when shares change.
 
-- At each round, (combination, type) pairs run by falling credit over all types at once; a pair that runs already is
-  worth some rounds more, and what a restart would cost (hysteresis).
-- What is left over goes to whoever is fastest there, compared with its best type.
+- At each round, (combination, type) pairs run by falling priority over all types at once. Priority is credit, within
+  bounds; more where a job is faster, compared with its best type; less with every hour it has run already, so that
+  short jobs are soon done; and more where it runs at present (hysteresis). Credit decides in the long run, the rest
+  when nobody is owed much.
 - Between rounds nobody is stopped; whoever waits is placed at once where GPUs are free.
 - New shares are asked for when jobs came or went, at the next round.
 
@@ -37,9 +38,13 @@ from levada.policies.protocol import NO_GUARDS, Cadence, Guards
 from levada.policies.verdict import verdict
 
 #: A combination that runs stays until another is owed so many rounds more.
-STICKINESS = 2.0
+STICKINESS = 5.0
 #: Nobody is owed, or owes, more than so many rounds: a job that could not run for days shall not block all others.
-MOST_OWED = 20.0
+MOST_OWED = 8.0
+#: The type a job is fastest on is worth so many rounds; others in proportion.
+WORTH_OF_SPEED = 20.0
+#: Each second that a job has run costs it this much of a second.
+COST_OF_AGE = 0.1
 
 _NOBODY = -1
 #: A job that is no longer in view.
@@ -71,8 +76,9 @@ class RoundState(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     #: Up to when credit was counted, and when the next round is due.
     since: float = -math.inf
     next_round: float = -math.inf
-    #: The jobs that shares were last asked about.
-    asked: Ints
+    #: What shares were last asked about: jobs with their sizes and weights, and what there is of each type.
+    asked: Floats
+    room: Ints
     alarms: int = 0
     extensions: int = 0
     turns: int = 0
@@ -97,7 +103,8 @@ class Rounds(Generic[S]):
             members=np.zeros((0, 2), np.int64),
             share=np.zeros((0, 0)),
             credit=np.zeros((0, 0)),
-            asked=np.zeros(0, np.int64),
+            asked=np.zeros((0, 3)),
+            room=np.zeros(0, np.int64),
         )
 
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: RoundState[S]) -> tuple[Decision, RoundState[S]]:
@@ -122,11 +129,13 @@ class _Book(Generic[S]):
 
     def _recall(self) -> None:
         """Brings what is remembered to the rows of now: jobs that are over go, new ones come with nothing."""
-        state, number = self.state, self.instance.number
-        order = np.argsort(number, kind="stable")
-        self.asked = number[order]
-        self.stale = not np.array_equal(state.asked, self.asked)
-        a, b = (_rows(self.asked, order, state.members[:, member]) for member in (0, 1))
+        state, instance, inventory = self.state, self.instance, self.snap.inventory
+        order = np.argsort(instance.number, kind="stable")
+        by_number = instance.number[order]
+        self.asked = np.stack([by_number, instance.size[order], instance.weight[order]], axis=1)
+        self.room = np.bincount(inventory.type_of, inventory.free_milli(), len(instance.capacity)).astype(np.int64)
+        self.stale = not (np.array_equal(state.asked, self.asked) and np.array_equal(state.room, self.room))
+        a, b = (_rows(by_number, order, state.members[:, member]) for member in (0, 1))
         kept = np.stack([a, b], axis=1)
         single, pair = (a >= 0) & (b == _NOBODY), (a >= 0) & (b >= 0)
         self._set_members(kept[pair])
@@ -204,12 +213,23 @@ class _Book(Generic[S]):
         """The next round: by credit first, then whoever is fastest."""
         left, taken = self.snap.capacity.copy(), np.zeros(self.jobs, bool)
         able = self._able()
-        priority = np.where(able & (self.share > 0), self.credit, -np.inf)
-        on = (self.runs >= 0).nonzero()[0]
-        on = on[self.share[on, self.runs[on]] > 0]
-        priority[on, self.runs[on]] += STICKINESS * self.mechanism.round_s
-        chosen = take_turns(priority, self.need, self.members, left, taken)
-        return chosen if self.mechanism.policy.strict else self._fill(chosen, left, taken, able)
+        may = able & (self.share > 0) if self.mechanism.policy.strict else able
+        priority = np.where(may, self._priority(self.runs), -np.inf)
+        return take_turns(priority, self.need, self.members, left, taken)
+
+    def _priority(self, runs: Ints) -> Floats:
+        """How much each pair is wanted, in seconds, when combinations run on these types."""
+        round_s, rate = self.mechanism.round_s, self.instance.rate
+        best = rate.max(axis=1, initial=0.0)
+        priority = self.credit + WORTH_OF_SPEED * round_s
+        # Pairs are there because they are fast together: all of them count as their members' best.
+        priority[: self.jobs] -= WORTH_OF_SPEED * round_s * (1.0 - rate / np.where(best > 0, best, 1.0)[:, None])
+        age = self.snap.jobs.running_s
+        older = np.maximum(age[self.members[:, 0]], age[np.maximum(self.members[:, 1], 0)] * (self.members[:, 1] >= 0))
+        priority -= COST_OF_AGE * older[:, None]
+        on = (runs >= 0).nonzero()[0]
+        priority[on, runs[on]] += STICKINESS * round_s
+        return priority
 
     def fill(self) -> Ints:
         """Between rounds: those who run go on, the others take what is free."""
@@ -240,7 +260,9 @@ class _Book(Generic[S]):
 
     def _quiet_s(self, types: Ints) -> float:
         """For how long no credit can overtake another, at the least: credits grow by shares, and shrink by running."""
-        wants = (self.share > 0) & self._able()
+        wants = self._able()
+        if self.mechanism.policy.strict:
+            wants &= self.share > 0
         runs = np.zeros_like(wants)
         rows = (types >= 0).nonzero()[0]
         runs[rows, types[rows]] = True
@@ -248,11 +270,12 @@ class _Book(Generic[S]):
         kinds = waits.any(axis=0)
         if not kinds.any():
             return math.inf
-        stays = self.credit + np.where(wants, STICKINESS * self.mechanism.round_s, 0.0)
-        highest = np.where(waits, self.credit, -np.inf).max(axis=0)
-        lowest = np.where(runs, stays, np.inf).min(axis=0, initial=np.inf)
+        priority = self._priority(types)
+        highest = np.where(waits, priority, -np.inf).max(axis=0)
+        lowest = np.where(runs, priority, np.inf).min(axis=0, initial=np.inf)
         fastest = np.where(waits, self.share, 0.0).max(axis=0)
-        speed = fastest - np.where(runs, self.share - 1.0, 0.0).min(axis=0, initial=0.0)
+        falls = np.where(runs, self.share - 1.0 - COST_OF_AGE, 0.0).min(axis=0, initial=0.0)
+        speed = fastest - falls
         gap = np.where(kinds, (lowest - highest) / np.maximum(speed, 1e-12), np.inf)
         return float(np.maximum(gap, 0.0).min())
 
@@ -290,6 +313,7 @@ class _Book(Generic[S]):
             since=self.snap.now,
             next_round=next_round,
             asked=self.asked if due else state.asked,
+            room=self.room if due else state.room,
             alarms=self.alarms,
             extensions=state.extensions + (int((ran & (chosen == self.runs)).sum()) if due else 0),
             turns=state.turns + (int(ran.sum()) if due else 0),

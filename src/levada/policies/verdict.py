@@ -29,7 +29,7 @@ def verdict(
         # All types its user allows, also where this view binds it to one.
         allowed = snap.table.preference[:, snap.jobs.slots[waits]].T != NOT_ALLOWED
         at_most = np.where(allowed, totals(snap) // unit[:, None], 0).max(axis=1)
-        too_large = at_most < snap.jobs.min[waits]
+        too_large = (at_most < snap.jobs.min[waits]) & (snap.jobs.unit[waits] > 0)
         reason[waits[too_large]] = int(Code.TOO_LARGE)
         evidence[waits[too_large]] = at_most[too_large]
     rank = np.empty(len(order), np.int64)

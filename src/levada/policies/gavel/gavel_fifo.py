@@ -90,7 +90,7 @@ class GavelFifo:
     ) -> None:
         """Each job in turn takes any type with room for it, until one finds none."""
         types, runs = instance.by_name(), able(instance)
-        for number in queue:
+        for number in sorted(queue, key=row_of.__getitem__):
             row = row_of[number]
             if not runs[row].any():
                 continue
@@ -205,18 +205,18 @@ def _fastest(instance: Instance) -> tuple[Ints, list[int]]:
     free = instance.capacity.copy()
     type_of = np.full(len(instance), -1)
     open_types = [kind for kind in instance.by_name() if free[kind] > 0]
-    by_number = np.argsort(instance.number, kind="stable").tolist()
-    for at, row in enumerate(by_number):
-        fitting = [kind for kind in open_types if free[kind] >= instance.scale[row]]
+    in_order = list(range(len(instance)))
+    for at, row in enumerate(in_order):
+        fitting = [kind for kind in open_types if free[kind] >= instance.scale[row] - 1e-9]
         if not open_types:
-            return type_of, by_number[at:]
+            return type_of, in_order[at:]
         if not fitting:
-            return type_of, by_number[at + 1 :]
+            return type_of, in_order[at + 1 :]
         kind = max(fitting, key=lambda kind: instance.rate[row, kind])
         if instance.rate[row, kind] > 0:
             type_of[row] = kind
             free[kind] -= instance.scale[row]
-            if free[kind] == 0:
+            if free[kind] < 1e-9:
                 open_types.remove(kind)
     return type_of, []
 

@@ -9,7 +9,6 @@ from levada.core.types import CPU_TYPE, WHOLE, Bools, Floats, Ints
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import existing
 from levada.policies.sizes import on_grid
-from levada.policies.verdict import totals
 
 #: A job of unknown length is taken to need so long on its fastest type, from now on.
 UNKNOWN_LENGTH_S = 3600.0
@@ -24,8 +23,8 @@ class Instance:
         self.perf = perf
         self.number: Ints = jobs.number
         self.allowed: Bools = snap.allowed & existing(snap)
-        # These policies take sizes as given, but for what no type could ever hold.
-        at_most = np.where(self.allowed, totals(snap) // np.maximum(jobs.unit, 1)[:, None], 0).max(axis=1, initial=0)
+        # These policies take sizes as given, but for what no type could hold, all of it that queues and others leave.
+        at_most = np.where(self.allowed, snap.capacity // np.maximum(jobs.unit, 1)[:, None], 0).max(axis=1, initial=0)
         #: Workers of each job.
         self.size: Ints = on_grid(jobs, np.minimum(jobs.desired, at_most))
         #: GPUs of each job (cores for a job without any).
@@ -41,6 +40,8 @@ class Instance:
         self.capacity: Floats = snap.capacity / WHOLE
         # Cores are for jobs without a GPU, and may be without limit.
         self.capacity[CPU_TYPE] = min(self.capacity[CPU_TYPE], self.scale[jobs.milli == 0].sum())
+        # A job that asks for nothing at all can always run.
+        self.capacity[CPU_TYPE] += self.scale[jobs.unit == 0].sum()
         #: $ per GPU and hour, 1 where nobody said.
         self.prices: Floats = np.where(np.isnan(snap.prices), 1.0, snap.prices)
         types = np.arange(len(snap.capacity))
