@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from levada.errors import BadInput
+from levada.sim.build import cluster_of
 from levada.sim.catalogue import catalogue
 from levada.sim.metrics import Window
-from levada.sim.run import Interrupted, Result, cluster_of, simulate
+from levada.sim.run import Interrupted, Result, simulate
 from levada.sim.settings import (
     Settings,
     parse_cluster,
@@ -81,6 +82,18 @@ def test_every_mode_ends_all_jobs_and_goes_on_after_an_interrupt_to_the_same_res
         assert file.exists()
     assert facts(simulate(again, stop)) == facts(whole)
     assert not file.exists()
+
+
+def test_rounds_of_an_interrupted_run_are_told_once(tmp_path: Any) -> None:
+    whole, parts, state = tmp_path / "whole", tmp_path / "parts", tmp_path / "state"
+    result(rounds=str(whole))
+    with pytest.raises(Interrupted):
+        simulate(settings(rounds=str(parts), checkpoint=str(state)), lambda progress: progress.over > 2)
+    # As if it had been killed a while after its state was saved.
+    with parts.open("a") as file:
+        file.write("what came after that\n")
+    simulate(settings(rounds=str(parts), checkpoint=str(state)))
+    assert parts.read_bytes() == whole.read_bytes()
 
 
 def test_a_state_of_another_simulation_is_refused(tmp_path: Any) -> None:

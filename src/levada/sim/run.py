@@ -14,40 +14,25 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
-from levada.core.cluster import Cluster, Node
 from levada.core.commands import JobsEnded
-from levada.core.events import PricesChanged
 from levada.core.job import Phase
 from levada.core.queue import DEFAULT_QUEUE
-from levada.core.types import Ints
-from levada.engine import Engine, Options
 from levada.errors import BadInput, LevadaError
-from levada.perf import Completed, ProfileModel, measured
-from levada.plugins import find_policy
-from levada.policies.table import lookup
 from levada.sim import checkpoint
 from levada.sim.arrivals import Arrivals
-from levada.sim.failures import Breakdowns, Failures
+from levada.sim.build import policy_of, world_of
 from levada.sim.ideal import IdealWorld
 from levada.sim.metrics import Outcomes, Report, Run, report
 from levada.sim.metrics_detail import Detail, detail
 from levada.sim.metrics_fairness import isolated_s
-from levada.sim.prices import read_prices
 from levada.sim.published_world import PublishedWorld
-from levada.sim.settings import GPUS_PER_NODE, Settings, check
+from levada.sim.settings import Settings, check
 from levada.sim.simulation import Simulation
 from levada.sim.source import Source
 from levada.sim.turns import Turn, as_line, turns_on
 
-#: The whole state is checked after so many answers of the engine, and at the end.
-CHECK_EVERY = 256
 #: A run that keeps a checkpoint writes it so often, in seconds of real time.
 SAVE_EVERY_S = 60.0
-#: Nothing is late in a simulation: a policy may think, and an operation may take, as long as it likes.
-_PATIENT = Options(decide_limit_s=math.inf, op_timeout_s=math.inf)
-_PUBLISHED = msgspec.structs.replace(_PATIENT, rate_limit_s=0.0)
-
-World = Simulation | PublishedWorld | IdealWorld
 
 
 class Interrupted(LevadaError):
@@ -96,16 +81,17 @@ class _Session:
         chunks = chain([first], chunks)
         if self.total is not None and settings.window.start >= self.total:
             raise BadInput.one(f"--window {settings.window.start}: holds none of the {self.total} jobs")
-        policy, options = _policy(settings)
+        policy, options = policy_of(settings)
         saved = checkpoint.load(settings.checkpoint, settings) if settings.checkpoint is not None else None
         self.cpu_s = self.wall_s = 0.0
         if saved is None:
-            self.world = _world(settings, self.source, Arrivals(chunks), policy, options)
+            self.world = world_of(settings, self.source, Arrivals(chunks), policy, options)
             self.counts = _Counts()
         else:
             self.world, self.counts, self.cpu_s, self.wall_s = saved
             self.world.arrivals.go_on_with(chunks)
-        self.log = _open(settings.rounds, append=saved is not None) if settings.rounds is not None else None
+        told = self.world.rounds if isinstance(self.world, PublishedWorld) else self.counts.rounds
+        self.log = _open(settings.rounds, told) if settings.rounds is not None else None
         self._read = self._over = 0
         self._window = settings.window.rows(self.total if self.total is not None else sys.maxsize)
 
@@ -269,117 +255,15 @@ class _Counts:
         self._at, self._jobs = now, jobs
 
 
-# ----------------------------------------------------------------------------------------------------------- building
-
-
-def cluster_of(settings: Settings) -> Cluster:
-    """Nodes of one type each, by the names of the types; the last one of a type has what is left."""
-    nodes = []
-    for name in sorted(settings.cluster):
-        size = settings.gpus_per_node.get(name, settings.gpus_per_node.get("", GPUS_PER_NODE))
-        whole, rest = divmod(settings.cluster[name], size)
-        nodes += [Node.of(f"{name}-{place}", {name: size}) for place in range(whole)]
-        if rest:
-            nodes.append(Node.of(f"{name}-{whole}", {name: rest}))
-    return Cluster(nodes=tuple(nodes))
-
-
-def _policy(settings: Settings) -> tuple[Any, dict[str, Any]]:
-    """The policy, and the options it was made with; raises BadInput."""
-    record = lookup(settings.policy)
-    options = dict(settings.policy_options)
-    with_shares = record is not None and record.shares
-    asked = {
-        "--mechanism gavel": settings.mechanism == "gavel",
-        "--ideal": settings.ideal,
-        "--round": settings.round_s is not None,
-    }
-    for flag, there in asked.items():
-        if there and not with_shares:
-            near = f"gavel-{settings.policy}"
-            hint = f"; did you mean {near}?" if lookup(near) is not None else ""
-            raise BadInput.one(f"{flag} is for policies that give shares of time, not for {settings.policy}{hint}")
-    if settings.round_s is not None:
-        options["round_s"] = settings.round_s
-    if settings.mechanism == "gavel":
-        options["mechanism"] = "gavel"
-        if settings.global_queue:
-            options["global_queue"] = True
-        if record is not None and any(option.name == "shares" for option in record.options):
-            options.setdefault("shares", "interior")
-    return find_policy(settings.policy, options), options
-
-
-def _world(settings: Settings, source: Source, arrivals: Arrivals, policy: Any, options: dict[str, Any]) -> World:
-    cluster = cluster_of(settings)
-    truth = ProfileModel(source.profiles)
-    belief = _belief(settings, truth)
-    prices = _prices(settings)
-    if settings.ideal:
-        return IdealWorld(cluster, policy.policy, truth, arrivals, belief=belief, seed=settings.seed, prices=prices)
-    published = settings.mechanism == "gavel"
-    engine = Engine(
-        cluster=cluster,
-        policy=settings.policy,
-        policy_options=options,
-        options=_PUBLISHED if published else _PATIENT,
-        perf=belief,
-        seed=settings.seed,
-        make_policy=find_policy,
-    )
-    for model in (truth, belief):
-        model.attach(engine.state.world.workloads, engine.state.world.inventory.types)
-    if published:
-        round_s = policy.round_s
-        return PublishedWorld(engine, truth, arrivals, round_s=round_s, prices=prices, check_every=CHECK_EVERY)
-    broken = None
-    if settings.failures_every_s is not None:
-        failures = Failures(every_s=settings.failures_every_s, repair_s=settings.repair_s, seed=settings.seed)
-        broken = Breakdowns(cluster, failures)
-    simulation = Simulation(
-        engine,
-        truth,
-        settings.restart_cost,
-        arrivals=arrivals,
-        breakdowns=broken,
-        segments=False,
-        check_every=CHECK_EVERY,
-    )
-    for change in prices:
-        simulation.add(change)
-    return simulation
-
-
-def _belief(settings: Settings, truth: ProfileModel) -> ProfileModel:
-    """What the policy knows: the truth, or what a profiler saw of it, completed."""
-    profiles = truth.profiles
-    count = len(profiles.workloads)
-    asked = count if settings.reference_models is None else settings.reference_models
-    if not 1 <= asked <= count:
-        raise BadInput.one(f"--reference-models must be from 1 to {count}, the workloads of the throughput table")
-    if settings.profiling == 1 and asked == count:
-        return truth
-    if profiles.together is None:
-        raise BadInput.one("--profiling and --reference-models are about pairs, and the throughput table has none")
-    rng = np.random.default_rng([settings.seed, 4])
-    references: Ints = np.sort(rng.choice(count, asked, replace=False))
-    return Completed(measured(profiles, references, settings.profiling, rng), rng, references=references)
-
-
-def _prices(settings: Settings) -> list[PricesChanged]:
-    strange = [name for name in settings.prices if name not in settings.cluster]
-    if strange:
-        raise BadInput.one(f"--prices: the cluster has no {', '.join(strange)}")
-    if settings.prices_dir is not None:
-        return read_prices(settings.prices_dir, sorted(settings.cluster))
-    return [PricesChanged(at=0.0, prices=settings.prices)] if settings.prices else []
-
-
-def _open(path: str, *, append: bool) -> BinaryIO:
+def _open(path: str, told: int) -> BinaryIO:
+    """The file for rounds, with those that were told before its state was saved, and none after."""
     try:
-        return Path(path).open("ab" if append else "wb")
+        kept = Path(path).read_bytes().splitlines(keepends=True)[:told] if told else []
+        file = Path(path).open("wb")  # noqa: SIM115 - as long as the run
+        file.writelines(kept)
     except OSError as error:
         raise BadInput.one(f"--rounds {path}: {error.strerror}") from None
+    return file
 
 
 def _ends(batches: list[JobsEnded], count: int) -> dict[str, Any]:
