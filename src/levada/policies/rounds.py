@@ -213,9 +213,14 @@ class _Book(Generic[S]):
         """The next round: by credit first, then whoever is fastest."""
         left, taken = self.snap.capacity.copy(), np.zeros(self.jobs, bool)
         able = self._able()
-        may = able & (self.share > 0) if self.mechanism.policy.strict else able
-        priority = np.where(may, self._priority(self.runs), -np.inf)
-        return take_turns(priority, self.need, self.members, left, taken)
+        priority = np.where(self._may(able), self._priority(self.runs), -np.inf)
+        chosen = take_turns(priority, self.need, self.members, left, taken)
+        return chosen if self.mechanism.policy.strict else self._fill(chosen, left, taken, able)
+
+    def _may(self, able: Bools) -> Bools:
+        """Which pairs run by priority; a job that shall share its GPU must not come first alone."""
+        policy = self.mechanism.policy
+        return able & (self.share > 0) if policy.strict or policy.packs else able
 
     def _priority(self, runs: Ints) -> Floats:
         """How much each pair is wanted, in seconds, when combinations run on these types."""
@@ -260,9 +265,7 @@ class _Book(Generic[S]):
 
     def _quiet_s(self, types: Ints) -> float:
         """For how long no credit can overtake another, at the least: credits grow by shares, and shrink by running."""
-        wants = self._able()
-        if self.mechanism.policy.strict:
-            wants &= self.share > 0
+        wants = self._may(self._able())
         runs = np.zeros_like(wants)
         rows = (types >= 0).nonzero()[0]
         runs[rows, types[rows]] = True
