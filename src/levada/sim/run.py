@@ -160,7 +160,9 @@ class _Session:
         if self.log is not None:
             self.log.write(as_line(self.counts.rounds, self.world.now, turns_on(world, world.target, runs), world))
         round_s = getattr(engine.state.policy.policy, "round_s", math.inf)
-        self.counts.add(self.world.now, int(np.count_nonzero(runs[world.table.order])), round_s)
+        # Who decides at every event has no rounds that jobs could be counted in.
+        jobs = int(np.count_nonzero(runs[world.table.order])) if round_s < math.inf else 0
+        self.counts.add(self.world.now, jobs, round_s)
 
     # --- the result ------------------------------------------------------------------------------------------------
 
