@@ -52,11 +52,8 @@ def judge_feasibility(state: State, slots: Ints) -> None:
     room = np.zeros((len(world.inventory.types), len(slots)), np.int64)
     columns = (table.milli, table.cpu, table.memory, table.gpu_memory)
     shapes = np.stack([c[slots] for c in (*columns, table.servers, table.server_cpu, table.server_memory)])
-    by_shape = np.lexsort(shapes)  # several times as fast as `np.unique` of columns
-    ordered = shapes[:, by_shape]
-    begins = np.append(0, (ordered[:, 1:] != ordered[:, :-1]).any(axis=0).nonzero()[0] + 1)
     present = _present_types(world)
-    for mine in np.split(by_shape, begins[1:]):
+    for mine in _alike(shapes):
         shape = shapes[:, mine[0]]
         key = tuple(shape.tolist())
         workers = state.most_workers.get(key)
@@ -85,6 +82,16 @@ def judge_feasibility(state: State, slots: Ints) -> None:
             hit = bad & waits
             state.say(slots[hit], code, evidence[hit])
     state.say(slots[waits & feasible & _INFEASIBLE[table.reason[slots]]], Code.NEW)
+
+
+def _alike(shapes: Ints) -> list[Ints]:
+    """Columns that are equal, together."""
+    if shapes.shape[1] == 1:
+        return [np.zeros(1, np.int64)]  # a live event speaks of one job
+    by_shape = np.lexsort(shapes)  # several times as fast as `np.unique` of columns
+    ordered = shapes[:, by_shape]
+    begins = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0).nonzero()[0] + 1
+    return np.split(by_shape, begins)
 
 
 def _present_types(world: World) -> Bools:

@@ -111,7 +111,7 @@ class Rounds(Generic[S]):
         """Who runs where until something happens or the next round comes."""
         book = _Book(self, Instance(snap, perf), state)
         # Where only jobs with a share may run, new shares cannot wait while GPUs are idle.
-        due = snap.now >= state.next_round or (self.policy.strict and book.stale)
+        due = snap.now >= state.next_round or (self.policy.strict and book.stale) or book.crowded()
         if due:
             book.share_out()
         return book.answer(book.rotate() if due else book.fill(), due)
@@ -235,6 +235,12 @@ class _Book(Generic[S]):
         on = (runs >= 0).nonzero()[0]
         priority[on, runs[on]] += STICKINESS * round_s
         return priority
+
+    def crowded(self) -> bool:
+        """Whether those who run have more than there is for them by now: a machine is gone, or their queue's share."""
+        on = (self.runs >= 0).nonzero()[0]
+        used = np.bincount(self.runs[on], self.need[on], len(self.snap.capacity))
+        return bool((used > self.snap.capacity).any())
 
     def fill(self) -> Ints:
         """Between rounds: those who run go on, the others take what is free."""
