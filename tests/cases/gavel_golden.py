@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 
 from levada.cli.allocate import decide
+from tests.peer_data import gavel_table
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "gavel_allocations.json").read_text())
 #: How far from the optimum a value may be.
@@ -58,12 +57,7 @@ def pairs(data: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, An
 
 def pairs_from_table(data: dict[str, Any]) -> list[dict[str, Any]]:
     """All pairs of equal scale, with rates from the table that the data was made with."""
-    folder = os.environ.get("LEVADA_PEER_DATA")
-    if folder is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("LEVADA_PEER_DATA is not set")
-        pytest.skip("LEVADA_PEER_DATA is not set: the rates of pairs are in its gavel/simulation_throughputs.json")
-    table = _table(folder)
+    table = gavel_table()
     keys = [str((job["job_type"], job["scale_factor"])) for job in data["jobs"]]
     rows = [
         {"pair": (a, b), "throughput_by_worker_type": [table[t][keys[a]][keys[b]] for t in data["worker_types"]]}
@@ -72,12 +66,6 @@ def pairs_from_table(data: dict[str, Any]) -> list[dict[str, Any]]:
         if data["jobs"][a]["scale_factor"] == data["jobs"][b]["scale_factor"]
     ]
     return pairs(data, rows)
-
-
-@cache
-def _table(folder: str) -> dict[str, Any]:
-    table: dict[str, Any] = json.loads((Path(folder) / "gavel" / "simulation_throughputs.json").read_text())
-    return table
 
 
 def answered(given: dict[str, Any]) -> dict[str, Any]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 
 from levada.core.types import Floats, Ints
 from levada.solve.problem import Problem, Solution, problem
 from levada.solve.safe import broken
+from tests.peer_data import gavel_table
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "gavel_allocations.json").read_text())
 
@@ -74,22 +72,11 @@ def pairs_of(rows: list[dict[str, Any]]) -> tuple[Ints, Floats]:
 
 def pairs_from_table(given: Case) -> tuple[Ints, Floats]:
     """All pairs of equal scale, with rates from the table that the data was made with."""
-    folder = os.environ.get("LEVADA_PEER_DATA")
-    if folder is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("LEVADA_PEER_DATA is not set")
-        pytest.skip("LEVADA_PEER_DATA is not set: the rates of pairs are in its gavel/simulation_throughputs.json")
-    table = _table(folder)
+    table = gavel_table()
     keys = [str((kind, int(scale))) for kind, scale in zip(given.kinds, given.scale, strict=True)]
     twos = [(a, b) for b in range(len(keys)) for a in range(b) if given.scale[a] == given.scale[b]]
     rates = [[table[name][keys[a]][keys[b]] for name in given.types] for a, b in twos]
     return np.array(twos), np.array(rates, float)
-
-
-@cache
-def _table(folder: str) -> dict[str, Any]:
-    table: dict[str, Any] = json.loads((Path(folder) / "gavel" / "simulation_throughputs.json").read_text())
-    return table
 
 
 def check(problem: Problem, solution: Solution) -> Solution:

@@ -39,6 +39,7 @@ def command(verb: Callable[[Settings, Output], None]) -> Callable[..., None]:
     printed = inspect.Parameter("output", inspect.Parameter.KEYWORD_ONLY, default=Output.TABLE, annotation=_OUTPUT)
     own = inspect.signature(settings_of, eval_str=True)
     run.__doc__ = verb.__doc__
+    # The command line is read off the signature; mypy does not know that functions may have one.
     run.__signature__ = own.replace(  # type: ignore[attr-defined]
         parameters=[*own.parameters.values(), printed], return_annotation=None
     )

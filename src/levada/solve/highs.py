@@ -62,7 +62,7 @@ class Model:
         import highspy
 
         self._names = highspy
-        self._highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+        self._highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # it comes without types
         for option, value in _OPTIONS:
             self._highs.setOptionValue(option, value)
         self._status = highspy.HighsBasisStatus.kNonbasic, highspy.HighsBasisStatus.kBasic

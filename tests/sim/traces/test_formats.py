@@ -10,7 +10,7 @@ import pytest
 
 from levada.errors import BadInput
 from levada.sim.traces import WRITERS, Trace, parse, read, write
-from tests.sim.peer_data import peer_data
+from tests.peer_data import peer_data
 from tests.sim.traces import made_up
 
 

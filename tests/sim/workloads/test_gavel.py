@@ -10,7 +10,7 @@ import pytest
 from levada.sim.traces import Rate, Trace, read
 from levada.sim.workloads import jobs
 from levada.sim.workloads.gavel import GavelJobs, durations_s, gavel_trace
-from tests.sim.peer_data import peer_data
+from tests.peer_data import peer_data
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from levada.sim.workloads import NAMES, jobs
 from levada.sim.workloads.drawn import drawn
 from levada.sim.workloads.philly import HOURS, QUANTILES, SCALES, philly
 from levada.sim.workloads.spec import parse
-from tests.sim.peer_data import peer_data
+from tests.peer_data import peer_data
 
 OWN = """
 arrivals: {process: poisson, rate: 6}

@@ -121,6 +121,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             return NotImplemented
         return all(_same(getattr(self, name), getattr(other, name)) for name in self.__struct_fields__)
 
+    # Columns can change, so a trace is no key; mypy wants a method here.
     __hash__ = None  # type: ignore[assignment]
 
     @property
