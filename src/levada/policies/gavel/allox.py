@@ -14,7 +14,7 @@ import numpy as np
 
 from levada.perf.model import ThroughputModel
 from levada.policies.gavel.instance import Instance
-from levada.policies.gavel.share import Shares
+from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.options import number_above
 from levada.policies.protocol import Needs
 from levada.solve.lines import first_in_line
@@ -29,15 +29,13 @@ class AlloxState(msgspec.Struct, frozen=True, kw_only=True):
     type_of: dict[int, int] = {}
 
 
-class Allox:
+class Allox(Sharing):
     """Who is next in line on which GPU."""
 
     name: ClassVar[str] = "allox"
     needs: ClassVar[Needs] = Needs.RATE | Needs.REMAINING
     objective: ClassVar[str] = "allox_assignment_cost"
     aware: ClassVar[bool] = True
-    packs: ClassVar[bool] = False
-    strict: ClassVar[bool] = False
 
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = number_above("alpha", alpha, 0.0)

@@ -30,7 +30,7 @@ from levada.policies.gavel.forms import (
 )
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.isolated import equal_shares
-from levada.policies.gavel.share import Shares
+from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.protocol import Needs
 from levada.solve.finish_time import finish_time
 from levada.solve.interior import finish_time_interior
@@ -51,15 +51,12 @@ class FinishTimeState(msgspec.Struct, frozen=True, kw_only=True):
     accounts: dict[int, Account] = {}
 
 
-class FinishTimeFairness:
+class FinishTimeFairness(Sharing):
     """All types taken for the reference type."""
 
     name: ClassVar[str] = "finish_time_fairness"
     needs: ClassVar[Needs] = Needs.REMAINING | Needs.RATE
     objective: ClassVar[str] = "finish_time_rho_agnostic"
-    aware: ClassVar[bool] = False
-    packs: ClassVar[bool] = False
-    strict: ClassVar[bool] = False
 
     def __init__(self, shares: str = LEXIMIN) -> None:
         self.which = which_shares(shares)

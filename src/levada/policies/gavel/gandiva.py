@@ -16,7 +16,7 @@ from levada.core.mersenne import Mersenne
 from levada.perf.model import ThroughputModel
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.isolated import equal_shares
-from levada.policies.gavel.share import Shares
+from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.protocol import Needs
 
 
@@ -27,15 +27,12 @@ class GandivaState(msgspec.Struct, frozen=True, kw_only=True):
     generator: tuple[int, ...] = ()
 
 
-class Gandiva:
+class Gandiva(Sharing):
     """Random pairs that stay while they do well."""
 
     name: ClassVar[str] = "gandiva"
     needs: ClassVar[Needs] = Needs.RATE
-    objective: ClassVar[str] = ""
-    aware: ClassVar[bool] = False
     packs: ClassVar[bool] = True
-    strict: ClassVar[bool] = False
 
     def initial(self, seed: int) -> GandivaState:
         """No pairs."""

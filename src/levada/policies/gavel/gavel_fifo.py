@@ -25,7 +25,7 @@ from levada.core.types import Floats, Ints
 from levada.perf.model import ThroughputModel
 from levada.policies.gavel.forms import able
 from levada.policies.gavel.instance import Instance
-from levada.policies.gavel.share import Shares
+from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.protocol import Needs
 
 #: Two jobs share devices only if together they make more progress than this, each alone counting 1.
@@ -39,14 +39,10 @@ class FifoState(msgspec.Struct, frozen=True, kw_only=True):
     generator: tuple[int, ...] = ()
 
 
-class GavelFifo:
+class GavelFifo(Sharing):
     """One type per job, kept for good."""
 
     name: ClassVar[str] = "gavel-fifo"
-    needs: ClassVar[Needs] = Needs.NOTHING
-    objective: ClassVar[str] = ""
-    aware: ClassVar[bool] = False
-    packs: ClassVar[bool] = False
     strict: ClassVar[bool] = True
 
     def initial(self, seed: int) -> FifoState:
@@ -148,14 +144,12 @@ def _fits(instance: Instance, row: int, kind: int, free: Floats) -> bool:
     return bool(instance.scale[row] <= free[kind] and instance.rate[row, kind] > 0)
 
 
-class GavelFifoPerf:
+class GavelFifoPerf(Sharing):
     """The fastest free type for each, all over again each time."""
 
     name: ClassVar[str] = "gavel-fifo_perf"
     needs: ClassVar[Needs] = Needs.RATE
-    objective: ClassVar[str] = ""
     aware: ClassVar[bool] = True
-    packs: ClassVar[bool] = False
     strict: ClassVar[bool] = True
 
     def initial(self, seed: int) -> None:

@@ -13,8 +13,7 @@ import numpy as np
 from levada.core.types import Floats
 from levada.perf.model import ThroughputModel
 from levada.policies.gavel.instance import Instance
-from levada.policies.gavel.share import Shares
-from levada.policies.protocol import Needs
+from levada.policies.gavel.share import Shares, Sharing
 
 
 def equal_shares(capacity: Floats, scale: Floats) -> Floats:
@@ -23,15 +22,10 @@ def equal_shares(capacity: Floats, scale: Floats) -> Floats:
     return share / np.maximum(share.sum(axis=1), 1.0)[:, None]
 
 
-class Isolated:
+class Isolated(Sharing):
     """Equal pieces of every type."""
 
     name: ClassVar[str] = "isolated"
-    needs: ClassVar[Needs] = Needs.NOTHING
-    objective: ClassVar[str] = ""
-    aware: ClassVar[bool] = False
-    packs: ClassVar[bool] = False
-    strict: ClassVar[bool] = False
 
     def initial(self, seed: int) -> None:
         """It remembers nothing."""

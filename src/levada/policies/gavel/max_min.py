@@ -26,22 +26,18 @@ from levada.policies.gavel.forms import (
     which_shares,
 )
 from levada.policies.gavel.instance import Instance
-from levada.policies.gavel.share import Shares
+from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.protocol import Needs
 from levada.solve.interior import max_min_interior
 from levada.solve.leximin import leximin
 from levada.solve.packed import leximin_packed, max_min_packed
 
 
-class MaxMinFairness:
+class MaxMinFairness(Sharing):
     """All types alike."""
 
     name: ClassVar[str] = "max_min_fairness"
-    needs: ClassVar[Needs] = Needs.NOTHING
     objective: ClassVar[str] = "max_min_normalized_agnostic"
-    aware: ClassVar[bool] = False
-    packs: ClassVar[bool] = False
-    strict: ClassVar[bool] = False
 
     def __init__(self, shares: str = LEXIMIN) -> None:
         self.which = which_shares(shares)

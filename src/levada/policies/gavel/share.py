@@ -55,3 +55,13 @@ class SharePolicy(Protocol[S]):
 
 
 AnySharePolicy = SharePolicy[Any]
+
+
+class Sharing:
+    """What a share policy is unless it says otherwise: it needs nothing, knows nothing, and fills what is left."""
+
+    needs: ClassVar[Needs] = Needs.NOTHING
+    objective: ClassVar[str] = ""
+    aware: ClassVar[bool] = False
+    packs: ClassVar[bool] = False
+    strict: ClassVar[bool] = False

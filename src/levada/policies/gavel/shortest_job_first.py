@@ -14,19 +14,15 @@ import numpy as np
 from levada.perf.model import ThroughputModel
 from levada.policies.gavel.forms import able, by_reference
 from levada.policies.gavel.instance import Instance
-from levada.policies.gavel.share import Shares
+from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.protocol import Needs
 
 
-class ShortestJobFirst:
+class ShortestJobFirst(Sharing):
     """Time left as on the reference type; the type is the first that a job prefers."""
 
     name: ClassVar[str] = "shortest_job_first"
     needs: ClassVar[Needs] = Needs.RATE | Needs.REMAINING
-    objective: ClassVar[str] = ""
-    aware: ClassVar[bool] = False
-    packs: ClassVar[bool] = False
-    strict: ClassVar[bool] = False
 
     def initial(self, seed: int) -> None:
         """It remembers nothing."""

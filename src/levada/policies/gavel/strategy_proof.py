@@ -14,20 +14,16 @@ from typing import ClassVar
 from levada.perf.model import ThroughputModel
 from levada.policies.gavel.forms import all_alike, problem_of, shares_of
 from levada.policies.gavel.instance import Instance
-from levada.policies.gavel.share import Shares
+from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.protocol import Needs
 from levada.solve.nash import strategy_proof
 
 
-class StrategyProof:
+class StrategyProof(Sharing):
     """All types alike."""
 
     name: ClassVar[str] = "max_min_fairness_strategy_proof"
-    needs: ClassVar[Needs] = Needs.NOTHING
     objective: ClassVar[str] = "geo_mean_normalized_agnostic"
-    aware: ClassVar[bool] = False
-    packs: ClassVar[bool] = False
-    strict: ClassVar[bool] = False
 
     def initial(self, seed: int) -> None:
         """It remembers nothing."""

@@ -20,22 +20,19 @@ from levada.policies.gavel.forms import (
     which_shares,
 )
 from levada.policies.gavel.instance import Instance
-from levada.policies.gavel.share import Shares
+from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.protocol import Needs
 from levada.solve.finish_time import makespan
 from levada.solve.interior import makespan_interior
 from levada.solve.packed import makespan_packed
 
 
-class MinTotalDuration:
+class MinTotalDuration(Sharing):
     """All types taken for the reference type."""
 
     name: ClassVar[str] = "min_total_duration"
     needs: ClassVar[Needs] = Needs.REMAINING | Needs.RATE
     objective: ClassVar[str] = "makespan_agnostic"
-    aware: ClassVar[bool] = False
-    packs: ClassVar[bool] = False
-    strict: ClassVar[bool] = False
 
     def __init__(self, shares: str = LEXIMIN) -> None:
         self.which = which_shares(shares)

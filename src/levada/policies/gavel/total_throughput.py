@@ -15,22 +15,20 @@ from levada.core.types import Floats
 from levada.perf.model import ThroughputModel
 from levada.policies.gavel.forms import INTERIOR, LEXIMIN, pairs_of, problem_of, shares_of, sound, which_shares
 from levada.policies.gavel.instance import Instance
-from levada.policies.gavel.share import Shares
+from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.protocol import Needs
 from levada.solve.interior import total_interior
 from levada.solve.packed import total_packed
 from levada.solve.total import total
 
 
-class MaxSumThroughputPerf:
+class MaxSumThroughputPerf(Sharing):
     """Steps, whatever they cost."""
 
     name: ClassVar[str] = "max_sum_throughput_perf"
     needs: ClassVar[Needs] = Needs.RATE
     objective: ClassVar[str] = "sum_throughput"
     aware: ClassVar[bool] = True
-    packs: ClassVar[bool] = False
-    strict: ClassVar[bool] = False
     #: Steps are divided by what a GPU of the type costs.
     by_cost: ClassVar[bool] = False
     #: Deadlines count.

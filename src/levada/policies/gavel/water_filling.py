@@ -27,7 +27,7 @@ from levada.policies.gavel.forms import (
     which_shares,
 )
 from levada.policies.gavel.instance import Instance
-from levada.policies.gavel.share import Shares
+from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.protocol import Needs
 from levada.solve.interior import finish_time_interior
 from levada.solve.leximin import hierarchical, leximin
@@ -61,15 +61,11 @@ def entities_of(value: Any) -> dict[str, Entity]:
     return found
 
 
-class WaterFilling:
+class WaterFilling(Sharing):
     """All types alike."""
 
     name: ClassVar[str] = "max_min_fairness_water_filling"
-    needs: ClassVar[Needs] = Needs.NOTHING
     objective: ClassVar[str] = "leximin_normalized_agnostic"
-    aware: ClassVar[bool] = False
-    packs: ClassVar[bool] = False
-    strict: ClassVar[bool] = False
 
     def __init__(self, shares: str = LEXIMIN, entities: Mapping[str, Any] | None = None) -> None:
         self.which = which_shares(shares)
