@@ -21,7 +21,7 @@ run: $(STAMP) ## Show what Levada does: a day of jobs on a mixed cluster
 	@$(BIN)/levada demo
 
 test: lint ## Lint, types, layers and tests
-	@echo "tests: some 2,000, a few minutes"
+	@echo "tests: some 3,600, five minutes or so"
 	@$(BIN)/python -m pytest -q -n auto
 
 lint: $(STAMP) ## ruff, mypy --strict and the layers of the packages
