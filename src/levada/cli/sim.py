@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from levada.cli import sim_trace
 from levada.cli.output import columns, data, data_json
 from levada.cli.sim_flags import Output, command
 
@@ -20,6 +21,7 @@ def register(app: typer.Typer) -> None:
     """Adds the group `sim`."""
     group = typer.Typer(help="Simulate policies on traces and drawn jobs.", rich_markup_mode=None)
     group.command("run")(command(run))
+    sim_trace.add(group)
     app.add_typer(group, name="sim")
 
 

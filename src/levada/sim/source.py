@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import chain, islice
 
@@ -63,7 +64,7 @@ class Source:
         stream = drawn_jobs(
             settings.workload or "",
             seed=settings.seed,
-            rate=self._reference_rate,
+            rate=self.reference_rate,
             jobs_per_hour=settings.rate,
             multi_gpu=settings.multi_gpu,
             priorities=settings.priorities,
@@ -79,7 +80,7 @@ class Source:
 
     def _ready(self, trace: Trace, first: int) -> Trace:
         """*trace* with steps and durations; raises BadInput where there are none, or a job can run nowhere."""
-        filled = trace.filled(self._reference_rate)
+        filled = trace.filled(self.reference_rate)
         raise_faults([Fault(f"job {first + row}", text) for row, text in self._faults(trace, filled)])
         return filled
 
@@ -113,11 +114,16 @@ class Source:
         types = np.arange(len(self._kinds))
         return self._model.rates(numbers[:, None], types[None, :], np.asarray(scale)[:, None])
 
-    def _reference_rate(self, workload: str, scale: int) -> float:
+    def reference_rate(self, workload: str, scale: int) -> float:
+        """Steps/s of a workload with so many GPUs of the type that durations are meant for."""
         key = (workload, scale)
         if key not in self._by_kind:
             self._by_kind[key] = float(self._rates((workload,), np.array([scale]))[0, -1])
         return self._by_kind[key]
+
+    def rate_if_known(self, workload: str, scale: int) -> float:
+        """The same; nan for a workload that the table does not have."""
+        return self.reference_rate(workload, scale) if workload in self._known else math.nan
 
 
 def _profiles(settings: Settings) -> Profiles:

@@ -4,9 +4,10 @@
 """
 
 from levada.sim.traces.describe import Description, as_text, describe
-from levada.sim.traces.files import WRITERS, find, parse, read, write
+from levada.sim.traces.files import WRITERS, find, parse, read, render, write
 from levada.sim.traces.trace import Rate, Trace, TraceJob
 
 __all__ = [
-    "WRITERS", "Description", "Rate", "Trace", "TraceJob", "as_text", "describe", "find", "parse", "read", "write",
+    "WRITERS", "Description", "Rate", "Trace", "TraceJob", "as_text", "describe", "find", "parse", "read", "render",
+    "write",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from levada.errors import BadInput
+from levada.errors import BadInput, did_you_mean
 from levada.sim.traces import gavel, philly, pollux, slurm, table
 from levada.sim.traces.sheet import rows_of, text_of
 from levada.sim.traces.trace import Trace
@@ -67,16 +67,22 @@ def parse(data: bytes, file: str) -> Trace:
 def write(trace: Trace, name: str | Path, format: str | None = None) -> None:
     """Writes *trace*; without *format* the name's ending tells it. Raises BadInput, and leaves no half a file."""
     path = Path(name)
-    chosen = format or _SUFFIXES.get(path.suffix, "")
-    if chosen not in WRITERS:
-        known = ", ".join(WRITERS)
-        what = f"unknown format {format!r}" if format else f"{name}: the ending {path.suffix!r} tells no format"
-        raise BadInput.one(f"{what}; formats: {known}")
-    content = WRITERS[chosen](trace)
+    chosen = format or _SUFFIXES.get(path.suffix)
+    if chosen is None:
+        raise BadInput.one(f"{name}: the ending {path.suffix!r} tells no format; formats: {', '.join(WRITERS)}")
+    content = render(trace, chosen)
     try:
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        path.write_bytes(content)
     except (OSError, ValueError) as error:
         raise BadInput.one(f"{name}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def render(trace: Trace, format: str) -> bytes:
+    """*trace* as a file of this format; raises BadInput."""
+    if format not in WRITERS:
+        raise BadInput.one(f"unknown format {format!r}{did_you_mean(format, WRITERS)}; formats: {', '.join(WRITERS)}")
+    content = WRITERS[format](trace)
+    return content.encode() if isinstance(content, str) else content
 
 
 def _parse_text(file: str, text: str) -> Trace:

@@ -1,0 +1,111 @@
+"""`levada sim trace`: what is drawn or converted is the same trace, and every fault is one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from levada.cli import main as cli
+from levada.sim.traces import WRITERS, read
+
+Capture = pytest.CaptureFixture[str]
+DRAW = ["--workload", "gavel", "--jobs", "12", "--rate", "6", "--seed", "5"]
+
+
+def trace(*words: str | Path) -> int:
+    return cli.main(["sim", "trace", *map(str, words)])
+
+
+@pytest.fixture
+def drawn(tmp_path: Path, capsys: Capture) -> Path:
+    path = tmp_path / "drawn.csv"
+    assert trace("generate", path, *DRAW, "--multi-gpu", "--priorities", "--slos") == 0
+    assert capsys.readouterr() == ("", f"{path}: 12 jobs\n")
+    return path
+
+
+def test_same_seed_same_bytes_and_another_seed_other_jobs(drawn: Path, tmp_path: Path) -> None:
+    again, other = tmp_path / "again.csv", tmp_path / "other.csv"
+    trace("generate", again, *DRAW, "--multi-gpu", "--priorities", "--slos")
+    trace("generate", other, *DRAW[:-1], "6")
+    assert again.read_bytes() == drawn.read_bytes()
+    assert other.read_bytes() != drawn.read_bytes()
+
+
+def test_a_trace_that_was_drawn_runs_as_its_workload_does(drawn: Path, capsys: Capture) -> None:
+    common = ["--policy", "fifo", "--cluster", "v100=8,k80=8", "--gpus-per-node", "8", "-o", "json"]
+    assert cli.main(["sim", "run", *common, *DRAW, "--multi-gpu", "--priorities", "--slos"]) == 0
+    from_workload = json.loads(capsys.readouterr().out)["jct_s"]
+    assert cli.main(["sim", "run", *common, "--trace", str(drawn)]) == 0
+    assert json.loads(capsys.readouterr().out)["jct_s"] == from_workload
+    assert len(from_workload) == 12
+
+
+@pytest.mark.parametrize("name", ["there.parquet", "there.csv"])
+def test_our_formats_keep_every_bit(drawn: Path, tmp_path: Path, name: str) -> None:
+    there = tmp_path / name
+    assert trace("convert", drawn, there) == 0
+    assert read(there) == read(drawn)
+
+
+@pytest.mark.parametrize("name", ["gavel-jobs", "philly", "slurm"])
+def test_other_formats_keep_arrivals_and_sizes(drawn: Path, tmp_path: Path, name: str) -> None:
+    there = tmp_path / "there"
+    assert trace("convert", drawn, there, "--format", name, "--jobs", 9) == 0
+    was, now = read(drawn).take(slice(0, 9)), read(there)
+    assert now.scale.tolist() == was.scale.tolist()
+    # Philly and Slurm count whole seconds, and begin with the first job.
+    assert now.arrival_s == pytest.approx(was.arrival_s - was.arrival_s[0] * (name != "gavel-jobs"), abs=1.0)
+
+
+def test_standard_output_holds_the_trace_alone(drawn: Path, capsys: Capture) -> None:
+    assert trace("convert", drawn, "-", "--format", "csv") == 0
+    assert capsys.readouterr() == (drawn.read_text(), "")
+
+
+def test_durations_that_a_format_lacks_follow_from_the_table(drawn: Path, tmp_path: Path, capsys: Capture) -> None:
+    # Gavel's own format has steps only.
+    there = tmp_path / "there.trace"
+    assert trace("convert", drawn, there) == 0
+    capsys.readouterr()
+    assert trace("describe", there, "-o", "json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert trace("describe", drawn, "-o", "json") == 0
+    before = json.loads(capsys.readouterr().out)
+    assert told["duration_s"]["known"] == told["jobs"] == 12
+    assert told["gpu_hours"] == pytest.approx(before["gpu_hours"], rel=1e-3), "whole steps are a little less"
+    assert (told["scale"], told["weight"]) == (before["scale"], before["weight"])
+
+
+def test_describe_for_people(drawn: Path, capsys: Capture) -> None:
+    assert trace("describe", drawn) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("jobs       12\n")
+    assert "GPU-hours" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["describe", "absent.csv"], "absent.csv: No such file or directory"),
+        (["convert", "{drawn}", "there.txt"], "there.txt: the ending '.txt' tells no format"),
+        (["convert", "{drawn}", "there", "--format", "gavle"], "unknown format 'gavle'; did you mean gavel?"),
+        (["convert", "{drawn}", "-"], f"say --format for standard output: {', '.join(WRITERS)}"),
+        (["convert", "{drawn}", "absent/there.csv"], "absent/there.csv: No such file or directory"),
+        (["generate", "there.csv", "--workload", "gavle", "--jobs", "3"], "unknown workload 'gavle'; did you mean"),
+        (
+            ["generate", "there.csv", "--workload", "gavel", "--jobs", "3", "--fixed-duration", "0"],
+            "--fixed-duration must be a number of seconds above 0",
+        ),
+    ],
+)
+def test_every_fault_is_one_line(
+    drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, words: list[str], fault: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert trace(*(word.format(drawn=drawn) for word in words)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(fault)
+    assert err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["drawn.csv"]
