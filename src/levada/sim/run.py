@@ -46,6 +46,9 @@ class Progress(msgspec.Struct, frozen=True):
     over: int
     of: int | None
     now_s: float
+    #: All jobs, measured or not, that have come so far, and those that are over.
+    arrived: int
+    ended: int
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +56,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     report: Report
     detail: Detail
+    #: What the report was made from, job by job.
+    jobs: Outcomes
     gpus: int
     #: Jobs in all rounds, each once in each, arrivals and ends.
     events: int
@@ -92,7 +97,7 @@ class _Session:
             self.world.arrivals.go_on_with(chunks)
         told = self.world.rounds if isinstance(self.world, PublishedWorld) else self.counts.rounds
         self.log = _open(settings.rounds, told) if settings.rounds is not None else None
-        self._read = self._over = 0
+        self._read = self._over = self._ended = 0
         self._window = settings.window.rows(self.total if self.total is not None else sys.maxsize)
 
     def run(self, stop: Callable[[Progress], bool]) -> None:
@@ -106,7 +111,9 @@ class _Session:
 
         def done() -> bool:
             nonlocal saved
-            interrupted = stop(Progress(self._count_over(), of, self.world.now))
+            interrupted = stop(
+                Progress(self._count_over(), of, self.world.now, self.world.arrivals.count, self._ended)
+            )
             if path is not None and (interrupted or time.monotonic() - saved > SAVE_EVERY_S):
                 count_time()
                 checkpoint.save(path, self.settings, (self.world, self.counts, self.cpu_s, self.wall_s))
@@ -134,6 +141,7 @@ class _Session:
         for ended in self.world.ended[self._read :]:
             inside = (ended.number >= self._window.start) & (ended.number < self._window.stop)
             self._over += int(np.count_nonzero(inside))
+            self._ended += len(ended.number)
         self._read = len(self.world.ended)
         return self._over
 
@@ -193,6 +201,7 @@ class _Session:
         return Result(
             report=report(jobs, facts, settings.window),
             detail=detail(jobs, facts, settings.window),
+            jobs=jobs,
             gpus=settings.gpus,
             events=job_rounds + len(seen) + completed + dropped,
         )
