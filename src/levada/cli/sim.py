@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from levada.cli import sim_trace
+from levada.cli import sim_compare, sim_sweep, sim_trace
 from levada.cli.output import columns, data, data_json
 from levada.cli.sim_flags import Output, command
 
@@ -21,6 +21,8 @@ def register(app: typer.Typer) -> None:
     """Adds the group `sim`."""
     group = typer.Typer(help="Simulate policies on traces and drawn jobs.", rich_markup_mode=None)
     group.command("run")(command(run))
+    sim_sweep.add(group)
+    sim_compare.add(group)
     sim_trace.add(group)
     app.add_typer(group, name="sim")
 

@@ -80,14 +80,13 @@ def prepare(settings: Settings) -> None:
     """Loads what the simulation will need, and runs a tiny one, so that its figures are without that."""
     import msgspec
 
-    from levada.kernels import switch
+    from levada.sim.fastest import choose_kernels
     from levada.sim.metrics import ALL
     from levada.sim.run import simulate
     from levada.sim.settings import check
 
     check(settings)
-    if _is_large(settings):
-        switch.use_fastest()
+    choose_kernels(settings)
     tiny = msgspec.structs.replace(
         settings,
         cluster={"v100": 2, "k80": 2},
@@ -110,15 +109,3 @@ def prepare(settings: Settings) -> None:
         checkpoint=None,
     )
     simulate(tiny)
-
-
-def _is_large(settings: Settings) -> bool:
-    """Whether it pays to load compiled kernels, which takes half a second."""
-    from levada.sim.traces import find
-
-    if settings.jobs is not None:
-        return settings.jobs >= 500
-    if settings.trace is None:
-        return True
-    path = find(settings.trace)
-    return path.is_file() and path.stat().st_size > 100_000

@@ -111,9 +111,7 @@ class _Session:
 
         def done() -> bool:
             nonlocal saved
-            interrupted = stop(
-                Progress(self._count_over(), of, self.world.now, self.world.arrivals.count, self._ended)
-            )
+            interrupted = stop(Progress(self._count_over(), of, self.world.now, self.world.arrivals.count, self._ended))
             if path is not None and (interrupted or time.monotonic() - saved > SAVE_EVERY_S):
                 count_time()
                 checkpoint.save(path, self.settings, (self.world, self.counts, self.cpu_s, self.wall_s))

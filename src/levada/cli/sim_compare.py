@@ -1,0 +1,141 @@
+"""`levada sim compare`: policies side by side, by load, with how sure the figures are and who is best."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from levada.cli.output import bold, colour, data, data_json
+
+if TYPE_CHECKING:
+    from levada.report.data import Runs
+    from levada.report.table import Row
+
+
+class Output(StrEnum):
+    """How a comparison is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    MD = "md"
+
+
+PRINTED = Annotated[Output, typer.Option("--output", "-o", help="How to print the comparison.")]
+METRIC = Annotated[
+    list[str] | None,
+    typer.Option("--metric", help="A figure of runs.parquet, such as avg_jct_s; may be given several times."),
+]
+
+
+def add(group: typer.Typer) -> None:
+    """Adds `compare` to the group `sim`."""
+    group.command("compare")(compare)
+
+
+def compare(
+    inputs: Annotated[
+        list[str], typer.Argument(metavar="INPUT...", help="Folders of sweeps, or files of `sim run -o json`.")
+    ],
+    metric: METRIC = None,
+    output: PRINTED = Output.TABLE,
+) -> None:
+    """Compare policies: means over seeds by load, with 95 % intervals, and the best of each load."""
+    from levada.report.data import read
+
+    show(read(inputs), metric, output)
+
+
+def show(runs: Runs, metrics: Sequence[str] | None, output: Output) -> None:
+    """Prints the comparison of *runs*; programs get all metrics unless some are named."""
+    from levada.report.table import METRICS, USUAL
+    from levada.report.table import compare as rows_of
+
+    everything = output in (Output.JSON, Output.CSV)
+    names = tuple(metrics) if metrics else tuple(METRICS) if everything else USUAL
+    rows = rows_of(runs, names)
+    match output:
+        case Output.JSON:
+            import msgspec
+
+            data_json(msgspec.to_builtins(rows))
+        case Output.CSV:
+            data(_csv(rows, names))
+        case Output.MD:
+            data(_markdown(rows, names, runs.load_unit))
+        case Output.TABLE:
+            data(_table(rows, names, runs.load_unit))
+
+
+def _cells(rows: list[Row], names: Sequence[str], load_unit: str) -> tuple[list[str], list[list[tuple[str, bool]]]]:
+    """The header, and the cells of each row with whether it is the best; columns that say nothing are left out."""
+    from levada.report.table import METRICS, cell, heading
+
+    header = ["policy", "cluster", load_unit, "runs", *(heading(METRICS[name]) for name in names)]
+    table = [
+        [
+            (row.policy, False),
+            (row.cluster or "-", False),
+            ("-" if row.load is None else f"{row.load:g}", False),
+            (f"{row.runs}, {row.saturated} saturated" if row.saturated else str(row.runs), False),
+            *((cell(METRICS[name], figure), figure.best) for name, figure in row.figures.items()),
+        ]
+        for row in rows
+    ]
+    silent = [i for i in (1, 2) if len({line[i][0] for line in table}) == 1 and table[0][i][0] == "-"]
+    if len({row.cluster for row in rows}) == 1 and 1 not in silent:
+        silent.append(1)
+    keep = [i for i in range(len(header)) if i not in silent]
+    return [header[i] for i in keep], [[line[i] for i in keep] for line in table]
+
+
+def _table(rows: list[Row], names: Sequence[str], load_unit: str) -> str:
+    header, table = _cells(rows, names, load_unit)
+    paints = colour(sys.stdout)
+    # Without bold letters a star says who is best.
+    marked = [[text if paints or not best else f"{text} *" for text, best in line] for line in table]
+    widths = [max(len(header[i]), *(len(line[i]) for line in marked)) for i in range(len(header))]
+    lines = [bold("  ".join(_upper(name).ljust(width) for name, width in zip(header, widths, strict=True)).rstrip())]
+    loads = [row.load for row in rows]
+    for place, (texts, line) in enumerate(zip(marked, table, strict=True)):
+        if place and (loads[place] != loads[place - 1] or rows[place].cluster != rows[place - 1].cluster):
+            lines.append("")
+        padded = [text.ljust(width) for text, width in zip(texts, widths, strict=True)]
+        shown = [bold(text) if best else text for text, (_, best) in zip(padded, line, strict=True)]
+        lines.append("  ".join(shown).rstrip())
+    if any(best for line in table for _, best in line) and not paints:
+        lines += ["", "* the best of its load"]
+    return "\n".join(lines)
+
+
+def _upper(heading: str) -> str:
+    """In capitals, but for the unit."""
+    title, bracket, unit = heading.partition(" (")
+    return title.upper() + bracket + unit
+
+
+def _markdown(rows: list[Row], names: Sequence[str], load_unit: str) -> str:
+    header, table = _cells(rows, names, load_unit)
+    lines = [header, ["---"] * len(header)]
+    lines += [[f"**{text}**" if best else text for text, best in line] for line in table]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def _csv(rows: list[Row], names: Sequence[str]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        ["policy", "cluster", "load", "runs", "saturated", *(f"{n}{end}" for n in names for end in ("", "_plus_minus"))]
+    )
+    for row in rows:
+        cells: list[Any] = [row.policy, row.cluster, row.load, row.runs, row.saturated]
+        for figure in row.figures.values():
+            cells += [figure.mean, figure.plus_minus]
+        writer.writerow(["" if cell is None else cell for cell in cells])
+    return out.getvalue().rstrip("\n")

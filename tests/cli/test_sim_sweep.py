@@ -1,0 +1,253 @@
+"""`levada sim sweep`: same results whatever the processes, nothing done twice, nothing lost by Ctrl-C or kill."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from levada.cli import main as cli
+from levada.cli.sim_sweep import parse_rates, parse_wholes
+from tests.test_plugins import SMALLEST_FIRST
+
+Capture = pytest.CaptureFixture[str]
+SMALL = ["--cluster", "v100=4,k80=4", "--workload", "gavel", "--jobs", "5", "--fixed-duration", "3600"]
+#: Figures that are measured, and differ from one time to the next.
+MEASURED = ["cpu_s", "wall_s"]
+
+
+def sweep(*words: str | Path) -> int:
+    return cli.main(["sim", "sweep", *map(str, words)])
+
+
+def runs(folder: Path) -> pl.DataFrame:
+    return pl.read_parquet(folder / "runs.parquet")
+
+
+def test_results_depend_neither_on_processes_nor_on_order(tmp_path: Path, capsys: Capture) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert (
+        sweep(*SMALL, "--policy", "fifo,max_min_fairness_perf", "--rate", "2,6", "--seed", "0-1", "--out", one, "-j", 1)
+        == 0
+    )
+    out, err = capsys.readouterr()
+    assert err == f"{one}: 8 runs\n"
+    assert out.startswith("POLICY")
+    assert (
+        sweep(
+            *SMALL,
+            "--policy",
+            "max_min_fairness_perf",
+            "--policy",
+            "fifo",
+            "--rate",
+            "6,2",
+            "--seed",
+            "1,0",
+            "--out",
+            two,
+            "-j",
+            3,
+        )
+        == 0
+    )
+    capsys.readouterr()
+    assert runs(one).drop(MEASURED).equals(runs(two).drop(MEASURED))
+    assert (one / "jobs.parquet").read_bytes() == (two / "jobs.parquet").read_bytes()
+    assert runs(one).height == 8
+
+    row = runs(one).row(0, named=True)
+    assert (row["policy"], row["rate"], row["seed"], row["status"]) == ("fifo", 2.0, 0, "finished")
+    words = [*SMALL, "--policy", "fifo", "--rate", "2", "--seed", "0", "-o", "json"]
+    assert cli.main(["sim", "run", *words]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert {key: row[key] for key in row if key in said and key not in MEASURED} == {
+        key: said[key] for key in said if key in row and key not in MEASURED
+    }
+    jobs = pl.read_parquet(one / "jobs.parquet").filter(pl.col("run") == row["run"])
+    assert dict(zip(map(str, jobs["job"]), jobs["jct_s"], strict=True)) == said["jct_s"]
+
+
+def test_what_is_done_is_not_done_again_and_more_may_join(tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "sweep"
+    assert sweep(*SMALL, "--policy", "fifo", "--rate", "4", "--seed", "0-1", "--out", out) == 0
+    before = stamps(out)
+    assert len(before) == 2
+    capsys.readouterr()
+    assert sweep(*SMALL, "--policy", "fifo,srjf", "--rate", "4", "--seed", "0-1", "--out", out) == 0
+    assert capsys.readouterr().err == f"2 of 4 runs were done before\n{out}: 4 runs\n"
+    after = stamps(out)
+    assert {name: after[name] for name in before} == before
+    assert runs(out).height == 4
+
+
+def stamps(folder: Path) -> dict[str, tuple[int, int]]:
+    """When each run that is over was written, and where on the disk."""
+    return {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in (folder / "parts").glob("*.json")}
+
+
+LONG = ["--cluster", "v100=2", "--workload", "gavel", "--fixed-duration", "7200", "--policy", "fifo", "--run-saturated"]
+
+
+def begin(out: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "levada", "sim", "sweep", *LONG, *words, "--out", str(out), "-j", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupt_loses_no_run_that_is_over(number: int, tmp_path: Path) -> None:
+    out = tmp_path / "sweep"
+    process = begin(out, "--jobs", "3,4,5", "--rate", "1,2,3,4,5,6,7,8", "--seed", "0-9")
+    until(lambda: len(stamps(out)) >= 2 if out.exists() else False, process)
+    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    process.send_signal(number)
+    said, told = process.communicate(timeout=60)
+    assert said == ""
+    end = time.monotonic() + 60
+    while any(Path(f"/proc/{child}/status").exists() and "Z" not in state(child) for child in children):
+        assert time.monotonic() < end, "nobody computes on when the sweep is gone"
+        time.sleep(0.02)
+    kept = stamps(out)
+    if number != signal.SIGKILL:
+        assert process.returncode == 3
+        assert told.startswith("levada: interrupted; ")
+        assert told.count("\n") == 1
+        assert runs(out).height == len(kept) < 240
+    # What is left of files that were being written when the power went off does not count.
+    (out / "parts" / "0123.json.half").write_text("{")
+    (out / "parts" / f"{'0' * 20}.jobs.parquet").write_text("PAR1")
+    first = ["--jobs", "3", "--rate", "1,2,3,4,5,6,7,8", "--seed", "0"]
+    again = begin(out, *first)
+    again.communicate(timeout=120)
+    assert again.returncode == 0
+    now = stamps(out)
+    assert {name: now[name] for name in kept} == kept
+    assert runs(out).filter((pl.col("asked_jobs") == 3) & (pl.col("seed") == 0)).height == 8
+
+
+def state(child: int) -> str:
+    try:
+        return Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def until(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Waits for another process to get somewhere."""
+    end = time.monotonic() + 120
+    while not true():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    words = [*SMALL, "--policy", "fifo", "--rate", "4", "--out", str(tmp_path / "sweep"), "-j", "1", "-o", "csv"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "levada", "sim", "sweep", *words], stdout=subprocess.PIPE, stderr=slave
+    )
+    os.close(slave)
+    seen = b""
+    try:
+        while chunk := os.read(master, 4096):
+            seen += chunk
+    except OSError:
+        pass  # the other side is closed
+    out, _ = process.communicate(timeout=60)
+    os.close(master)
+    assert process.returncode == 0
+    assert b"0/1" in seen
+    assert out.startswith(b"policy,cluster,load,runs,saturated,avg_jct_s,")
+
+
+def test_a_run_that_fails_takes_no_other_with_it(tmp_path: Path, capsys: Capture) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        SMALLEST_FIRST.replace("        jobs, allowed", "        __import__('os')._exit(7)\n        jobs, allowed")
+    )
+    out = tmp_path / "sweep"
+    assert sweep(*SMALL, "--policy", f"{mine}:SmallestFirst,fifo", "--rate", "1", "--out", out, "-j", 1) == 1
+    said, told = capsys.readouterr()
+    assert said == ""
+    lines = told.splitlines()
+    assert len(lines) == 2
+    assert lines[0] == f"levada: {mine}:SmallestFirst at 1/h, seed 0: its process ended with 7"
+    assert lines[1] == "levada: 1 of 2 runs failed; the same command tries them again"
+    assert runs(out)["policy"].to_list() == ["fifo"]
+    mine.write_text(SMALLEST_FIRST)
+    assert sweep(*SMALL, "--policy", f"{mine}:SmallestFirst,fifo", "--rate", "1", "--out", out, "-j", 1) == 0
+    assert runs(out).height == 2
+
+
+def test_saturated_runs_are_stopped_and_marked(tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "sweep"
+    words = ["--cluster", "v100=2", "--workload", "gavel", "--fixed-duration", "3600", "--jobs", "490"]
+    assert sweep(*words, "--policy", "fifo", "--rate", "1,60", "--out", out, "-o", "json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [(row["load"], row["saturated"]) for row in said] == [(1.0, 0), (60.0, 1)]
+    assert said[1]["figures"]["avg_jct_s"]["mean"] is None
+    assert runs(out)["status"].to_list() == ["finished", "saturated"]
+
+
+def test_timelines_tell_who_ran_where(tmp_path: Path) -> None:
+    out = tmp_path / "sweep"
+    policies = "fifo,max_min_fairness_perf"
+    assert sweep(*SMALL, "--policy", policies, "--rate", "4", "--timelines", "--out", out) == 0
+    bars = pl.read_parquet(out / "timelines.parquet")
+    jobs = pl.read_parquet(out / "jobs.parquet")
+    both = bars.join(jobs, on=["run", "job"])
+    assert (both["begin_s"] < both["end_s"]).all()
+    assert (both["begin_s"] >= both["arrival_s"]).all()
+    assert (both["end_s"] <= both["finished_s"]).all()
+    for _, of_run in both.group_by("run"):
+        assert set(of_run["job"]) == set(range(5))
+        on_device = of_run.explode("devices").sort("devices", "begin_s")
+        clash = on_device.filter(
+            (pl.col("devices") == pl.col("devices").shift()) & (pl.col("begin_s") < pl.col("end_s").shift())
+        )
+        assert clash.is_empty(), "nobody has a GPU that somebody else has"
+
+
+@pytest.mark.parametrize(
+    ("words", "faults"),
+    [
+        (["--policy", "fivo", "--rate", "1"], ["unknown policy 'fivo'"]),
+        (["--policy", "fifo", "--rate", "x"], ["--rate 'x' must be numbers"]),
+        (["--policy", "fifo", "--rate", "1:2"], ["--rate '1:2' must be FROM:TO:COUNT"]),
+        (["--policy", "fifo", "--rate", "1", "--seed", "3-1"], ["--seed '3-1': '3-1' must go up"]),
+        (["--policy", "fifo", "--rate", "-1", "--jobs", "0"], ["--rate must be a number", "--jobs must be at least 1"]),
+        (["--policy", ",", "--rate", "1", "--seed", "x"], ["--seed 'x'", "--policy names no policy"]),
+        (["--policy", "fifo", "--rate", "1", "--cutoffs", "absent"], ["absent: "]),
+        (["--policy", "fifo", "--rate", "1", "--window", "9:2"], ["window '9:2' holds no job"]),
+    ],
+)
+def test_faults_are_told_before_anything_runs(
+    tmp_path: Path, capsys: Capture, words: list[str], faults: list[str]
+) -> None:
+    out = tmp_path / "sweep"
+    assert sweep(*SMALL, *words, "--out", out) == 2
+    said, told = capsys.readouterr()
+    lines = told.splitlines()
+    assert said == ""
+    assert len(lines) == len(faults)
+    assert all(line.startswith(fault) for line, fault in zip(lines, faults, strict=True)), lines
+    assert not out.exists()
+
+
+def test_rates_and_seeds_in_short() -> None:
+    assert parse_rates("1,2.5") == [1.0, 2.5]
+    assert parse_rates("0:6:4") == [2.0, 4.0, 6.0]
+    assert parse_rates("0.4:0.8:3") == [0.4, 0.6, 0.8]
+    assert parse_wholes("--seed", "0-2,7") == [0, 1, 2, 7]

@@ -1,0 +1,136 @@
+"""What runs a sweep has, and what makes two of them the same."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from levada.errors import BadInput
+from levada.sim.settings import Settings
+from levada.sim.sweep import Folder, Plan
+from levada.sim.sweep.one import FINISHED, SATURATED, run_one
+from levada.sim.sweep.plan import parse_cutoffs
+
+COMMON = Settings(policy="", cluster={"v100": 1}, workload="gavel", jobs=4, fixed_duration_s=3600.0)
+
+
+def plan(**axes: Any) -> Plan:
+    given = {"policy": ("fifo",), "cluster": ({"v100": 4},), "rate": (4.0,), "seed": (0,)}
+    more = {name: axes.pop(name) for name in ("common", "cutoffs", "judged", "timeline") if name in axes}
+    return Plan(**{"common": COMMON, **more}, axes={**given, **axes})
+
+
+def test_every_value_meets_every_other_once() -> None:
+    tasks = plan(policy=("fifo", "srjf", "fifo"), rate=(1.0, 2.0), seed=(0, 1, 2), jobs=(3, 4)).tasks()
+    met = [(task.settings.policy, task.settings.rate, task.settings.jobs, task.settings.seed) for task in tasks]
+    assert len(met) == len(set(met)) == 2 * 2 * 2 * 3
+    assert met[:3] == [("fifo", 1.0, 3, 0), ("fifo", 1.0, 3, 1), ("fifo", 1.0, 3, 2)]
+    assert len({task.key for task in tasks}) == len(tasks)
+
+
+def test_a_run_keeps_its_name_when_others_join() -> None:
+    few = {task.key for task in plan().tasks()}
+    many = {task.key for task in plan(policy=("srjf", "fifo"), seed=(1, 0)).tasks()}
+    assert few < many
+
+
+def test_the_order_of_types_does_not_matter() -> None:
+    one, other = plan(cluster=({"v100": 4, "k80": 2},)), plan(cluster=({"k80": 2, "v100": 4},))
+    assert one.tasks()[0].key == other.tasks()[0].key
+
+
+def test_each_fault_is_told_once_before_anything_runs() -> None:
+    with pytest.raises(BadInput) as caught:
+        plan(policy=("fifo", "fivo"), seed=(0, 1, 2), rate=(1.0, -1.0)).tasks()
+    lines = [str(fault) for fault in caught.value.faults]
+    assert len(lines) == 2
+    assert any("fivo" in line for line in lines)
+    assert any("--rate" in line for line in lines)
+
+
+def test_a_file_that_changes_is_another_sweep(tmp_path: Path) -> None:
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("arrival_s,duration_s\n0,60\n")
+    common = msgspec.structs.replace(COMMON, workload=None, trace=str(trace), fixed_duration_s=None)
+    once = plan(common=common, rate=())
+    before, shared = once.tasks()[0], once.shared()
+    assert once.tasks()[0] == before
+    trace.write_text("arrival_s,duration_s\n0,61\n")
+    assert once.tasks()[0].fingerprint != before.fingerprint
+    assert once.tasks()[0].key == before.key
+    assert once.shared() != shared
+
+
+def test_rates_that_a_policy_cannot_bear_are_left_out() -> None:
+    cutoffs = parse_cutoffs(b'{"v100:4|k80:2": {"fifo": 2.0}, "v100:4": {"srjf": 1.0}}', "cut.json")
+    asked = plan(
+        policy=("fifo", "srjf"), cluster=({"k80": 2, "v100": 4},), rate=(1.0, 2.0, 3.0), cutoffs=cutoffs
+    ).tasks()
+    assert [(task.settings.policy, task.settings.rate) for task in asked] == [
+        ("fifo", 1.0), ("fifo", 2.0), ("srjf", 1.0), ("srjf", 2.0), ("srjf", 3.0)
+    ]  # fmt: skip
+    with pytest.raises(BadInput, match="--cutoffs leaves no run"):
+        plan(cluster=({"k80": 2, "v100": 4},), rate=(3.0,), cutoffs=cutoffs).tasks()
+    with pytest.raises(BadInput, match=r"cut\.json: must be like"):
+        parse_cutoffs(b'{"v100:x": {"fifo": 2}}', "cut.json")
+
+
+# --- the folder ------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_counts_when_all_of_it_is_there(tmp_path: Path) -> None:
+    asked, folder = plan(), Folder(tmp_path / "sweep")
+    task = asked.tasks()[0]
+    folder.open(asked)
+    assert not folder.is_done(task)
+    folder.keep(task, run_one(task))
+    assert folder.is_done(task)
+    own = tmp_path / "sweep" / "parts" / f"{task.key}.json"
+    whole = own.read_bytes()
+    own.write_bytes(whole[: len(whole) // 2])
+    assert not folder.is_done(task), "half a file is none"
+    own.rename(own.with_name(f"{own.name}.half"))
+    folder.open(asked)
+    assert not folder.is_done(task)
+    assert not list((tmp_path / "sweep").rglob("*.half")), "what was left half written is cleared away"
+    assert folder.gather() == 0
+
+
+def test_a_run_of_other_settings_in_its_place_does_not_count(tmp_path: Path) -> None:
+    asked, folder = plan(), Folder(tmp_path / "sweep")
+    folder.open(asked)
+    task = asked.tasks()[0]
+    folder.keep(task, run_one(task))
+    assert not folder.is_done(msgspec.structs.replace(task, fingerprint="another"))
+
+
+def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "sweep")
+    folder.open(plan())
+    folder.open(plan(policy=("srjf",), seed=(7,)))
+    with pytest.raises(BadInput, match=r"holds a sweep with other settings .multi_gpu False there, True here"):
+        folder.open(plan(common=msgspec.structs.replace(COMMON, multi_gpu=True)))
+    (tmp_path / "sweep" / "sweep.json").write_text("{")
+    with pytest.raises(BadInput, match="is no sweep's"):
+        folder.open(plan())
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(BadInput, match="Permission denied"):
+        Folder(tmp_path / "sweep").open(plan())
+
+
+def test_a_run_that_saturates_has_no_averages(tmp_path: Path) -> None:
+    common = msgspec.structs.replace(COMMON, jobs=480)
+    task = plan(common=common, rate=(90.0,)).tasks()[0]
+    outcome = run_one(task)
+    assert outcome.row["status"] == SATURATED
+    assert outcome.row["avg_jct_s"] is None
+    assert outcome.row["jobs"] < 400
+    assert outcome.jobs == {}
+    patient = plan(common=msgspec.structs.replace(COMMON, jobs=300), rate=(90.0,), judged=False).tasks()[0]
+    assert run_one(patient).row["status"] == FINISHED
