@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-HEAVY = ["numpy", "scipy", "highspy", "numba", "pydantic", "polars", "httpx", "rich", "yaml", "msgspec", "asyncio"]
+HEAVY = ["numpy", "scipy", "highspy", "numba", "pydantic", "polars", "httpx", "rich", "yaml", "msgspec", "asyncio",
+         "matplotlib", "multiprocessing"]  # fmt: skip
 
 # Ends with the list of heavy modules that were imported, on stderr, after whatever the verb prints.
 PROBE = f"""
@@ -20,7 +21,7 @@ sys.exit("heavy imports: " + ", ".join(loaded) if loaded else code)
 @pytest.mark.parametrize(
     "arguments",
     ["--help", "--version", "policy --help", "policy ls", "policy ls -o json", "policy describe dragon", "version",
-     "completion bash"],
+     "completion bash", "sim --help", "sim sweep --help", "sim plot --help", "sim trace --help", "bench --help"],
 )  # fmt: skip
 def test_start_up_is_light(arguments: str) -> None:
     done = subprocess.run(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from levada.cli import sim_compare, sim_sweep, sim_trace
+from levada.cli import sim_compare, sim_plot, sim_sweep, sim_trace
 from levada.cli.output import columns, data, data_json
 from levada.cli.sim_flags import Output, command
 
@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     group.command("run")(command(run))
     sim_sweep.add(group)
     sim_compare.add(group)
+    sim_plot.add(group)
     sim_trace.add(group)
     app.add_typer(group, name="sim")
 

@@ -103,6 +103,7 @@ def _input(name: str) -> Input:
     fairness = said.get("ftf") or {}
     row |= {f"ftf_{key}": fairness.get(key) for key in ("mean", "worst", "unfair")}
     row |= {"run": name, "status": FINISHED, "cluster": "", "seed": 0}
+    row["jct_values"] = [value for value in (said.get("jct_s") or {}).values() if value is not None]
     return Input(name=name, folder=None, shared={}, rows=[row])
 
 
