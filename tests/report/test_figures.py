@@ -98,6 +98,9 @@ def test_solve_times_by_number_of_jobs() -> None:
     assert curves(figure)["a"] == ([64, 256], [pytest.approx(0.64), pytest.approx(2.56)])
     assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["64", "256"]
     assert not overlaps(figure)
+    milliseconds = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert {"1", "2"} <= set(milliseconds)
+    assert not any("$" in text for text in milliseconds)
 
 
 def test_spread_of_completion_times_is_of_measured_jobs_at_one_load(runs: Runs) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from levada.core.types import Floats
 from levada.errors import BadInput
 from levada.report.data import JOBS, Runs
-from levada.report.style import COLOURS, legend, line, panels
+from levada.report.style import COLOURS, legend, line, panels, plain_decades
 from levada.report.table import METRICS, Metric, heading, spread
 from levada.sim.metrics import UNFAIR
 from levada.sim.sweep.one import FINISHED
@@ -43,6 +43,7 @@ def solve_times(benches: list[Row]) -> Any:
         points = sorted((row["jobs"], row["solve_s"] * 1e3) for row in benches if row["policy"] == policy)
         handles += axes.plot(*zip(*points, strict=True), **line(place), label=policy)
     axes.set(xlabel="jobs", ylabel="CPU time of a solve (ms)", xscale="log", yscale="log")
+    plain_decades(axes.yaxis)
     _plain_ticks(axes.xaxis, sorted({row["jobs"] for row in benches}))
     legend(figure, handles)
     return figure
@@ -185,7 +186,7 @@ def _spread(runs: Runs, rows: list[Row], column: str, factor: float, title: str)
     axes.yaxis.set_major_formatter(lambda part, _: f"{100 * part:.0f}")
     if most > 20 * least:
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        plain_decades(axes.xaxis)
     load = rows[0]["load"]
     place_text = ", ".join(filter(None, [f"{load:g} {runs.load_unit}" if load is not None else "", rows[0]["cluster"]]))
     axes.set_title(place_text)

@@ -67,5 +67,16 @@ def legend(figure: Any, handles: list[Any]) -> None:
     """Names below the panels, where they hide nothing."""
     longest = max((len(str(handle.get_label())) for handle in handles), default=0)
     columns = max(1, min(len(handles), int(figure.get_figwidth() * 12 // (longest + 6))))
-    # Constrained layout makes room for what stands outside.
+    # Constrained layout makes room for what stands outside; panels shall not shrink for it.
+    figure.set_figheight(figure.get_figheight() + 0.2 * (-(-len(handles) // columns) - 1))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=3)
+
+
+def plain_decades(axis: Any) -> None:
+    """Plain numbers at 1, 2 and 5 of each decade of a logarithmic axis, or at 1 alone where there are many."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1e3 * low else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_minor_locator(NullLocator())
