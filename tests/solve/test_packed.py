@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,12 +11,20 @@ from hypothesis import strategies as st
 from levada.core.types import Floats, Ints
 from levada.solve.classes import classify
 from levada.solve.finish_time import finish_time, makespan
-from levada.solve.leximin import leximin
+from levada.solve.leximin import hierarchical, leximin
 from levada.solve.max_min import max_min
-from levada.solve.packed import finish_time_packed, leximin_packed, makespan_packed, max_min_packed, total_packed
+from levada.solve.packed import (
+    finish_time_packed,
+    hierarchical_packed,
+    leximin_packed,
+    makespan_packed,
+    max_min_packed,
+    total_packed,
+)
 from levada.solve.problem import Problem
 from levada.solve.total import UNMET, total
 from tests.solve.cases import check
+from tests.solve.joblevel_packed import hierarchical_levels, leximin_levels_packed
 from tests.solve.problems import problems
 
 
@@ -75,6 +84,42 @@ def test_classes_of_pairs_are_exact(case: tuple[Problem, int, float]) -> None:
         assert small.bound == pytest.approx(small.level, rel=1e-6, abs=1e-9)
     levels = leximin_packed(rows, pairs, rate).levels, leximin_packed(jobs, twos, rates).levels
     assert levels[0] == pytest.approx(levels[1], rel=1e-6, abs=1e-9)
+
+
+@given(cases)
+def test_levels_of_pairs_are_those_of_a_program_per_job(case: tuple[Problem, int, float]) -> None:
+    rows = classify(case[0])
+    pairs, rate = together(rows, *case[1:])
+    found = check(rows, leximin_packed(rows, pairs, rate))
+    assert found.levels == pytest.approx(leximin_levels_packed(*by_job(rows, pairs, rate)), rel=1e-5, abs=1e-8)
+
+
+@given(
+    cases,
+    st.lists(st.integers(0, 3), min_size=6, max_size=6),
+    st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=4, max_size=4),
+    st.lists(st.booleans(), min_size=4, max_size=4),
+)
+def test_entities_share_as_a_program_per_job_says(
+    case: tuple[Problem, int, float], owner: list[int], weights: list[float], in_turn: list[bool]
+) -> None:
+    entity = np.array(owner[: case[0].jobs], int)
+    rows = classify(msgspec.structs.replace(case[0], entity=entity))
+    weight, fifo = np.array(weights), np.array(in_turn)
+    pairs, rate = together(rows, *case[1:])
+    jobs, twos, rates = by_job(rows, pairs, rate)
+    expected = hierarchical_levels(jobs, twos, rates, weight, fifo)
+    for found in (
+        check(rows, hierarchical_packed(rows, pairs, rate, weight, fifo)),
+        check(jobs, hierarchical_packed(jobs, twos, rates, weight, fifo)),
+    ):
+        assert found.levels == pytest.approx(expected, rel=1e-5, abs=1e-8)
+    expected = hierarchical_levels(jobs, twos[:0], rates[:0], weight, fifo)
+    for plain in (
+        check(rows, hierarchical(rows, weight, fifo)),
+        check(rows, hierarchical_packed(rows, pairs[:0], rate[:0], weight, fifo)),
+    ):
+        assert plain.levels == pytest.approx(expected, rel=1e-5, abs=1e-8)
 
 
 @given(cases)

@@ -11,7 +11,14 @@ from levada.solve.interior import finish_time_interior, makespan_interior, max_m
 from levada.solve.leximin import hierarchical, leximin
 from levada.solve.max_min import max_min
 from levada.solve.nash import nash, strategy_proof
-from levada.solve.packed import finish_time_packed, leximin_packed, makespan_packed, max_min_packed, total_packed
+from levada.solve.packed import (
+    finish_time_packed,
+    hierarchical_packed,
+    leximin_packed,
+    makespan_packed,
+    max_min_packed,
+    total_packed,
+)
 from levada.solve.problem import Problem, Solution, problem
 from levada.solve.safe import broken, safe
 from levada.solve.total import total
@@ -34,6 +41,7 @@ def every_solver(asked: Problem) -> dict[str, Solution]:
         "strategy_proof": strategy_proof(asked),
         "max_min_packed": max_min_packed(asked, NO_PAIRS, rates),
         "leximin_packed": leximin_packed(asked, NO_PAIRS, rates),
+        "hierarchical_packed": hierarchical_packed(asked, NO_PAIRS, rates, np.ones(3)),
         "finish_time_packed": finish_time_packed(asked, NO_PAIRS, rates, ones, ones, ones),
         "makespan_packed": makespan_packed(asked, NO_PAIRS, rates, ones),
         "total_packed": total_packed(asked, NO_PAIRS, rates),

@@ -15,7 +15,8 @@
     instance    made-up problems of any size
 
 Behind these: `highs` (the thin layer around HiGHS), `levels` and `requirements` (the two linear programs), `pairs`
-(columns for two rows), `price` (numba instead of HiGHS), `central` and `selfdual` (interior points).
+(columns for two rows), `filling` (levels one after the other), `entities` (who shares), `price` (numba instead of
+HiGHS), `central` and `selfdual` (interior points).
 
 Levels are unique, shares are not: compare levels and feasibility, never entries of a share. HiGHS solves; where numba
 kernels run (`kernels.switch`), prices do it faster, prove their answer, and hand over to HiGHS when they cannot.

@@ -53,6 +53,7 @@ class Answer(msgspec.Struct, frozen=True):
     x: Floats
     value: float
     dual: Floats  #: (rows,): at least 0 where an upper bound binds, at most 0 where a lower one does
+    reduced: Floats  #: (columns,): what a unit more of a column adds; below 0 = it stands at its lower bound
 
 
 class Model:
@@ -66,6 +67,7 @@ class Model:
         for option, value in _OPTIONS:
             self._highs.setOptionValue(option, value)
         self._status = highspy.HighsBasisStatus.kNonbasic, highspy.HighsBasisStatus.kBasic
+        self._ends = highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kInfeasible
         columns, rows = len(lp.cost), len(lp.row_lower)
         status = self._highs.passModel(
             columns,
@@ -86,14 +88,17 @@ class Model:
         )
         if status == highspy.HighsStatus.kError:
             raise NoAnswer("HiGHS does not take the program")
-        fitting = basis.grown(columns, rows) if basis is not None else None
-        if fitting is not None:
-            self._set(fitting)
+        if basis is not None:
+            self.start(basis)
 
-    def _set(self, basis: Basis) -> None:
+    def start(self, basis: Basis) -> None:
+        """The next solve starts here, if this basis fits."""
+        fitting = basis.grown(self._highs.getNumCol(), self._highs.getNumRow())
+        if fitting is None:
+            return
         given = self._names.HighsBasis()
-        given.col_status = [self._status[basic] for basic in basis.columns.tolist()]
-        given.row_status = [self._status[basic] for basic in basis.rows.tolist()]
+        given.col_status = [self._status[basic] for basic in fitting.columns.tolist()]
+        given.row_status = [self._status[basic] for basic in fitting.rows.tolist()]
         given.valid = True
         # A basis that HiGHS refuses costs time, not the answer.
         self._highs.setBasis(given)
@@ -102,9 +107,14 @@ class Model:
         """Sets one coefficient."""
         self._highs.changeCoeff(row, column, value)
 
-    def bound(self, row: int, lower: float, upper: float) -> None:
-        """Sets the bounds of a row."""
-        self._highs.changeRowBounds(row, lower, upper)
+    def bound(self, rows: Ints, lower: Floats, upper: Floats) -> None:
+        """Sets the bounds of these rows."""
+        self._highs.changeRowsBounds(len(rows), rows.astype(np.int32), lower, upper)
+
+    def close(self, columns: Ints) -> None:
+        """These columns are 0 from now on."""
+        zeros = np.zeros(len(columns))
+        self._highs.changeColsBounds(len(columns), columns.astype(np.int32), zeros, zeros)
 
     def add(self, cost: Floats, start: Ints, index: Ints, value: Floats) -> None:
         """Adds columns from 0 upwards at the end."""
@@ -113,18 +123,17 @@ class Model:
         starts = start[:count].astype(np.int32)
         self._highs.addCols(count, cost, zeros, no_end, len(value), starts, index.astype(np.int32), value)
 
-    def solve(self) -> Answer | None:
-        """The optimum, or None where no x is within the bounds; raises NoAnswer when HiGHS finds neither."""
+    def solve(self, most_steps: int | None = None) -> Answer | None:
+        """The optimum, or None where no x is within the bounds; raises NoAnswer when HiGHS finds neither.
+
+        With *most_steps*, it stops looking after so many steps of the simplex method.
+        """
         highs, names = self._highs, self._names
+        highs.setOptionValue("simplex_iteration_limit", _NO_END if most_steps is None else most_steps)
         highs.run()
         status = highs.getModelStatus()
-        if status not in (names.HighsModelStatus.kOptimal, names.HighsModelStatus.kInfeasible):
-            # Once more from nothing, by another way.
-            highs.clearSolver()
-            highs.setOptionValue("presolve", "choose")
-            highs.setOptionValue("simplex_strategy", 1)
-            highs.run()
-            status = highs.getModelStatus()
+        if status not in self._ends and most_steps is None:
+            status = self._by_other_ways()
         if status == names.HighsModelStatus.kInfeasible:
             return None
         if status != names.HighsModelStatus.kOptimal:
@@ -134,7 +143,21 @@ class Model:
             np.array(found.col_value),
             float(highs.getInfo().objective_function_value),
             np.array(found.row_dual),
+            np.array(found.col_dual),
         )
+
+    def _by_other_ways(self) -> Any:
+        """How it ends when it starts from nothing: the same way first, then others."""
+        for option, value in _OTHER_WAYS:
+            self._highs.clearSolver()
+            self._highs.setOptionValue(option, value)
+            self._highs.run()
+            status = self._highs.getModelStatus()
+            if status in self._ends:
+                break
+        for option, value in _OPTIONS:
+            self._highs.setOptionValue(option, value)
+        return status
 
     def basis(self) -> Basis:
         """The basis of the last answer."""
@@ -158,3 +181,6 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
     ("primal_feasibility_tolerance", 1e-9),
     ("dual_feasibility_tolerance", 1e-9),
 )
+_NO_END = 2**31 - 1
+#: What is changed, one after the other, while there is no answer.
+_OTHER_WAYS: tuple[tuple[str, Any], ...] = (("simplex_strategy", 4), ("simplex_strategy", 1), ("presolve", "choose"))

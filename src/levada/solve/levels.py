@@ -8,20 +8,20 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from levada.core.types import Floats
+from levada.core.types import Floats, Ints
 from levada.solve.highs import Answer, Basis, Lp, Model, NoAnswer
 
 #: Levels that were reached once must be reached again but for this part, which grows when HiGHS finds that impossible:
 #: where levels are a million units high, rounding alone exceeds its tolerance.
-_HAIRS = (0.0, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8)
+_HAIRS = (1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8)
+#: Duals below this are noise: HiGHS is content with a thousandth of it.
+NOISE = 1e-6
 
 
 class Levels(msgspec.Struct, frozen=True):
     """The answer for one program."""
 
-    t: float
     share: Floats  #: (rows, types), as the solver gave it
-    force: Floats  #: (rows,): how hard a row holds t down, all together 1; above 0 = it can rise in no optimum
     prices: Floats  #: (types,): how much t rises with one more GPU
     bound: float  #: no shares reach a larger t
 
@@ -79,6 +79,8 @@ class LevelLp:
         upper_rows[:types] = self.capacity / self.cap
         lower_rows[types::2] = np.where(self.part, self.base * self.row, -np.inf)
         upper_rows[types + 1 :: 2] = 1.0 / self.time
+        #: Of time and GPUs in the program's units; infinite for levels.
+        self.limit = upper_rows
         cost, upper = np.zeros(columns), np.full(columns, np.inf)
         cost[0] = 1.0
         upper[1:] = np.where(usable.ravel(), np.inf, 0.0)
@@ -99,36 +101,67 @@ class LevelLp:
             value=np.concatenate([-self.pace * self.unit * self.row, value.ravel()]),
         )
 
-    def set(self, row: int, pace: float, base: float) -> None:
-        """From now on *row* must reach `base + pace * t`."""
-        self.pace[row], self.base[row] = pace, base
-        place = len(self.capacity) + 2 * row
-        self.model.change(place, 0, -pace * self.unit * self.row[row])
-        self.model.bound(place, base * self.row[row] * (1 - _HAIRS[0]), np.inf)
+    def set(self, rows: Ints, pace: Floats, base: Floats) -> None:
+        """From now on these rows must reach `base + pace * t`."""
+        self._move(rows, pace, base)
+        self.model.bound(self._level_row(rows), base * self.row[rows], np.full(len(rows), np.inf))
 
-    def optimum(self) -> Answer:
-        """HiGHS's answer; raises NoAnswer where the bases cannot be reached."""
-        answer = self.model.solve()
-        for hair in _HAIRS[1:]:
+    def hold(self, rows: Ints, level: Floats) -> None:
+        """From now on these rows have this level, no less and no more."""
+        self._move(rows, np.zeros(len(rows)), level)
+        self.model.bound(self._level_row(rows), level * self.row[rows], level * self.row[rows])
+
+    def _move(self, rows: Ints, pace: Floats, base: Floats) -> None:
+        moved = rows[self.pace[rows] != pace]
+        self.pace[rows], self.base[rows] = pace, base
+        places, values = self._level_row(moved), -self.pace[moved] * self.unit * self.row[moved]
+        for place, value in zip(places.tolist(), values.tolist(), strict=True):
+            self.model.change(place, 0, value)
+
+    def _level_row(self, rows: Ints) -> Ints:
+        return len(self.capacity) + 2 * rows
+
+    def narrow(self, answer: Answer) -> None:
+        """Leaves only what optima have in common: what is 0 in all of them stays 0, and what is full stays full."""
+        closed = 1 + np.flatnonzero(answer.reduced[1:] < -NOISE)
+        if len(closed):
+            self.model.close(closed)
+        full = np.flatnonzero(np.isfinite(self.limit) & (answer.dual > NOISE))
+        if len(full):
+            self.model.bound(full, self.limit[full], self.limit[full])
+
+    def optimum(self, most_steps: int | None = None) -> Answer:
+        """HiGHS's answer; raises NoAnswer where the bases cannot be reached but for a hair.
+
+        With *most_steps* it is an attempt, which also ends in NoAnswer after so many steps, or for a hair.
+        """
+        answer = self.model.solve(most_steps)
+        for hair in _HAIRS if most_steps is None else ():
             if answer is None:
-                for row in np.flatnonzero(self.part & (self.base > 0)).tolist():
-                    place = len(self.capacity) + 2 * row
-                    self.model.bound(place, self.base[row] * self.row[row] * (1 - hair), np.inf)
+                rows = np.flatnonzero(self.part & (self.base > 0))
+                lower = self.base[rows] * self.row[rows] * (1 - hair)
+                self.model.bound(self._level_row(rows), lower, np.full(len(rows), np.inf))
                 answer = self.model.solve()
         if answer is None:
             raise NoAnswer("what must be reached cannot be reached")
         return answer
 
+    def force(self, answer: Answer) -> Floats:
+        """How hard each row holds t down, all together 1; above 0 = it can rise in no optimum."""
+        return np.maximum(-answer.dual[len(self.capacity) :: 2], 0.0) * self.pace * self.unit * self.row
+
     def solve(self) -> Levels:
         """The largest t; raises NoAnswer where the bases cannot be reached."""
+        return self.read(self.optimum())
+
+    def read(self, answer: Answer) -> Levels:
+        """What an answer to the present program means; columns that were added at its end are left out."""
         rows, types = self.c.shape
-        answer = self.optimum()
-        share = answer.x[1:].reshape(rows, types) * self.time[:, None]
-        force = np.maximum(-answer.dual[types::2], 0.0) * self.pace * self.unit * self.row
+        share = answer.x[1 : 1 + rows * types].reshape(rows, types) * self.time[:, None]
         weight = np.maximum(-answer.dual[types::2], 0.0) * self.row * self.unit
         prices = np.maximum(answer.dual[:types], 0.0) * self.unit / self.cap
         bound = upper_bound(self.c, self.gpus, self.capacity, self.pace, self.base, weight, prices)
-        return Levels(float(answer.x[0]) * self.unit, share, force, prices, bound)
+        return Levels(share, prices, bound)
 
 
 def upper_bound(

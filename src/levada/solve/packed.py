@@ -11,20 +11,23 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from levada.core.types import Floats, Ints
+from levada.core.types import Bools, Floats, Ints
 from levada.solve.classes import distinct_rows
+from levada.solve.entities import Entities, turns
+from levada.solve.filling import fill
 from levada.solve.finish_time import Duties
 from levada.solve.highs import Answer, NoAnswer
 from levada.solve.levels import LevelLp
-from levada.solve.leximin import NOISE
 from levada.solve.pairs import Columns, between_jobs
-from levada.solve.problem import TRACE, Problem, Solution, normalised, usable
+from levada.solve.problem import TRACE, Problem, Solution, normalised, relative, usable
 from levada.solve.safe import safe
 from levada.solve.total import UNMET
 
 #: A common level this little below 1 is rounding.
 _REACHED = 1 - 1e-10
 _MOST = 200
+#: Shares give levels as they were found but for this part.
+_KEPT = 1e-6
 
 
 @safe
@@ -42,19 +45,37 @@ def leximin_packed(problem: Problem, pairs: Ints, pair_rate: Floats) -> Solution
     """See `leximin`."""
     c, together = _normalised(problem, pairs, pair_rate)
     program, columns = _program(problem, c, np.ones(len(c)), pairs, together)
-    active = program.part.copy()
     answer, missing = columns.solve()
     bound = (answer.value + missing) * program.unit
-    while active.any():
-        final = np.flatnonzero(active & (_force(program, answer) > NOISE))
-        if not len(final):
-            raise NoAnswer("no row holds the level down")
-        for row in final.tolist():
-            program.set(row, 0.0, answer.x[0] * program.unit)
-            active[row] = False
-        if active.any():
-            answer, _ = columns.solve()
-    return _solution(problem, program, columns, pairs, together, answer, bound)
+    filled = fill(columns, answer)
+    solution = _solution(problem, program, columns, pairs, together, filled.answer, bound)
+    _check(solution, problem.each(filled.levels), problem.each(program.best))
+    return solution
+
+
+@safe
+def hierarchical_packed(
+    problem: Problem, pairs: Ints, pair_rate: Floats, entity_weight: Floats, fifo: Bools | None = None
+) -> Solution:
+    """See `hierarchical`."""
+    in_turn = np.zeros(len(entity_weight), np.bool_) if fifo is None else np.asarray(fifo, np.bool_)
+    rows, pairs, rates, _ = _apart(problem, pairs, pair_rate, turns(problem, in_turn).astype(np.float64))
+    entities = Entities(rows, entity_weight, in_turn)
+    c = relative(rows)
+    together = _like(c, rows, pairs, rates)
+    program, columns = _program(rows, c, entities.pace(c.max(axis=1, initial=0.0) > 0), pairs, together)
+    answer, _ = columns.solve()
+    filled = fill(columns, answer, entities.pace)
+    solution = _solution(rows, program, columns, pairs, together, filled.answer, float("inf"))
+    _check(solution, rows.each(filled.levels), rows.each(program.best))
+    return msgspec.structs.replace(solution, level=entities.lowest(filled.levels, program.part))
+
+
+def _check(solution: Solution, levels: Floats, best: Floats) -> None:
+    """Raises NoAnswer where shares do not give the levels that they were found for; *best* is of each job alone."""
+    assert solution.levels is not None
+    if (np.abs(solution.levels - levels) > _KEPT * levels + TRACE * best).any():
+        raise NoAnswer("shares do not give the levels that they should")
 
 
 @safe
@@ -98,14 +119,13 @@ def finish_time_packed(
         if answer.value * program.unit >= _REACHED:
             break
         # Rows weigh what they hold the level down with: no ratio is possible at which they need more than t together.
-        weight = _force(program, answer)[busy] / need[busy]
+        weight = program.force(answer)[busy] / need[busy]
         following = _root(duties, weight, (answer.value + missing) * program.unit * float(weight @ need[busy]), ratio)
         if following <= ratio * (1 + 1e-14):
             break
         ratio = following
         need[busy] = duties.need(ratio)
-        for row in np.flatnonzero(busy).tolist():
-            program.set(row, float(need[row]), 0.0)
+        program.set(np.flatnonzero(busy), need[busy], np.zeros(int(busy.sum())))
     solution = _solution(rows, program, columns, pairs, rates, answer, ratio)
     assert solution.levels is not None
     mine = (steps > 0) & (ideal > 0) & rows.each(program.part)
@@ -159,28 +179,27 @@ def _feasible(columns: Columns, base: Floats) -> tuple[Answer, float]:
     except NoAnswer:
         if not base.any():
             raise
-        columns.add(np.flatnonzero(~columns.inside))
+        columns.add_all()
         return columns.solve()
 
 
 def _normalised(problem: Problem, pairs: Ints, pair_rate: Floats) -> tuple[Floats, Floats]:
     """Levels per unit of time, alone and together."""
-    c, rate = normalised(problem), usable(problem)
-    best = rate.max(axis=1, initial=0.0)
+    c = normalised(problem)
+    return c, _like(c, problem, pairs, pair_rate)
+
+
+def _like(c: Floats, problem: Problem, pairs: Ints, pair_rate: Floats) -> Floats:
+    """Rates of pairs in the unit in which the rates of rows are *c*."""
+    best = usable(problem).max(axis=1, initial=0.0)
     factor = np.divide(c.max(axis=1, initial=0.0), best, out=np.zeros(len(c)), where=best > 0)
-    return c, pair_rate * factor[pairs][:, None, :]
+    return pair_rate * factor[pairs][:, None, :]
 
 
 def _program(problem: Problem, c: Floats, pace: Floats, pairs: Ints, together: Floats) -> tuple[LevelLp, Columns]:
     count = problem.count
     program = LevelLp(c, count * problem.scale, problem.capacity, pace)
     return program, Columns(program, count, problem.scale, pairs, together)
-
-
-def _force(program: LevelLp, answer: Answer) -> Floats:
-    """How hard each row holds the level down, all together 1."""
-    types = len(program.capacity)
-    return np.maximum(-answer.dual[types::2], 0.0) * program.pace * program.unit * program.row
 
 
 def _apart(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from levada.core.types import Bools, Floats, Ints
 from levada.solve.highs import Answer
-from levada.solve.levels import LevelLp
+from levada.solve.levels import NOISE, LevelLp
 
-#: Columns added at a time.
-_BATCH = 400
 #: A column that gains less than this does not help.
 _GAIN = 1e-9
 
@@ -26,81 +25,150 @@ class Columns:
         """*c* (pairs, types, 2) are levels per unit of time together; *worth* (pairs, types) as in `LevelLp`."""
         self.program = program
         kept, types = np.nonzero(_helpful(program, count, scale, pairs, c))
-        self.kind = types
-        self.a, self.b = a, b = pairs[kept, 0], pairs[kept, 1]
+        a, b = pairs[kept, 0], pairs[kept, 1]
+        first, second = c[kept, types, 0], c[kept, types, 1]
+        #: The level that each row could have with all of its time where it is fastest, alone or together.
+        self.most = program.best.copy()
+        np.maximum.at(self.most, a, first)
+        np.maximum.at(self.most, b, second)
         #: Time of a whole class, in the program's unit for each of its jobs.
         whole = count * program.time
-        self.unit = np.minimum(whole[a], whole[b])
-        self.twice = a == b
-        first, second = c[kept, types, 0], c[kept, types, 1]
-        share_a, share_b = self.unit / count[a], self.unit / count[b]
-        self.level_a, self.level_b = first * share_a * program.row[a], second * share_b * program.row[b]
-        self.time_a, self.time_b = share_a / program.time[a], share_b / program.time[b]
-        self.use = scale[a] * self.unit / program.cap[types]
-        self.cost = np.zeros(len(a)) if worth is None else worth[kept, types] * self.unit / program.money
-        #: No column can be larger than this.
-        self.most = np.minimum(count[a], count[b]) / self.unit / np.where(self.twice, 2.0, 1.0)
-        self.kept = kept
-        self.present: list[Ints] = []
-        self.inside = np.zeros(len(a), np.bool_)
-
-    def gain(self, dual: Floats) -> Floats:
-        """What a unit of each column adds to the objective at these duals."""
-        types = len(self.program.capacity)
-        level, time = dual[types::2], dual[types + 1 :: 2]
-        return (
-            self.cost
-            - level[self.a] * self.level_a
-            - level[self.b] * self.level_b
-            - time[self.a] * self.time_a
-            - time[self.b] * self.time_b
-            - dual[:types][self.kind] * self.use
+        unit = np.minimum(whole[a], whole[b])
+        share_a, share_b = unit / count[a], unit / count[b]
+        self._left = Candidates(
+            pair=kept,
+            kind=types,
+            a=a,
+            b=b,
+            unit=unit,
+            level_a=first * share_a * program.row[a],
+            level_b=second * share_b * program.row[b],
+            time_a=share_a / program.time[a],
+            time_b=share_b / program.time[b],
+            use=scale[a] * unit / program.cap[types],
+            cost=np.zeros(len(a)) if worth is None else worth[kept, types] * unit / program.money,
+            most=np.minimum(count[a], count[b]) / unit / np.where(a == b, 2.0, 1.0),
         )
+        self._waits = np.ones(len(a), np.bool_)  # those that are neither in the program nor useless
+        self._free = worth is None  # no column adds anything but by the rows it helps
+        self._inside: list[Candidates] = []
 
-    def solve(self) -> tuple[Answer, float]:
-        """The optimum over all columns, and how much too small it can be at most; raises NoAnswer without one."""
+    def solve(self, most_steps: int | None = None) -> tuple[Answer, float]:
+        """The optimum over all columns, and how much too small it can be at most; raises NoAnswer without one.
+
+        See `LevelLp.optimum` for *most_steps*.
+        """
         while True:
-            answer = self.program.optimum()
-            gain = self.gain(answer.dual)
-            better = np.flatnonzero((gain > _GAIN) & ~self.inside)
-            if not len(better):
-                return answer, float((np.maximum(gain, 0.0) * self.most).sum())
-            if len(better) > _BATCH:
-                better = better[np.sort(np.argsort(-gain[better], kind="stable")[:_BATCH])]
-            self.add(better)
+            answer = self.program.optimum(most_steps)
+            which, gain = self._gain(answer.dual)
+            if not (gain > _GAIN).any():
+                return answer, float(np.maximum(gain, 0.0) @ self._left.most[which])
+            self._add(which[self._best(which, gain)])
 
-    def add(self, chosen: Ints) -> None:
-        """Puts these columns into the program."""
+    def add_all(self) -> None:
+        """Puts all columns into the program."""
+        self._add(np.flatnonzero(self._waits))
+
+    def narrow(self, answer: Answer) -> None:
+        """As of `LevelLp`; columns that are 0 in all optima are forgotten."""
+        which, gain = self._gain(answer.dual)
+        useless = gain < -NOISE
+        if useless.any():
+            self._forget(which[useless])
+        self.program.narrow(answer)
+
+    def _gain(self, dual: Floats) -> tuple[Ints, Floats]:
+        """What a unit of each column adds to the objective at these duals; columns not named add nothing."""
+        left, types = self._left, len(self.program.capacity)
+        prices, level, time = dual[:types], dual[types::2], dual[types + 1 :: 2]
+        if self._free and not prices.any():
+            touched = (level != 0) | (time != 0)
+            which = np.flatnonzero((touched[left.a] | touched[left.b]) & self._waits)
+        else:
+            which = np.flatnonzero(self._waits)
+        a, b = left.a[which], left.b[which]
+        gain = left.cost[which] - prices[left.kind[which]] * left.use[which]
+        gain -= level[a] * left.level_a[which] + level[b] * left.level_b[which]
+        gain -= time[a] * left.time_a[which] + time[b] * left.time_b[which]
+        return which, gain
+
+    def _best(self, which: Ints, gain: Floats) -> Bools:
+        """The columns that gain most for one of their rows on their type: many that differ beat many of the best."""
+        left, types = self._left, len(self.program.capacity)
+        best = np.full(len(self.program.c) * types, _GAIN)
+        one, other = left.a[which] * types + left.kind[which], left.b[which] * types + left.kind[which]
+        np.maximum.at(best, one, gain)
+        np.maximum.at(best, other, gain)
+        return (gain > _GAIN) & ((gain == best[one]) | (gain == best[other]))
+
+    def _forget(self, which: Ints) -> None:
+        self._waits[which] = False
+        # To copy what is left costs more than to pass over a few that are gone.
+        if 2 * np.count_nonzero(self._waits) < len(self._waits):
+            self._left = self._left.only(self._waits)
+            self._waits = np.ones(len(self._left.a), np.bool_)
+
+    def _add(self, which: Ints) -> None:
+        chosen = self._left.only(which)
+        self._forget(which)
+        self._inside.append(chosen)
         types = len(self.program.capacity)
-        a, b = self.a[chosen], self.b[chosen]
-        twice = self.twice[chosen]
         # Of a row with itself there is one entry, which counts both jobs.
-        entries = np.ones((len(chosen), 5), np.bool_)
+        twice = chosen.a == chosen.b
+        entries = np.ones((len(which), 5), np.bool_)
         entries[twice, 3:] = False
         both = np.where(twice, 1.0, 0.0)
-        index = np.column_stack([self.kind[chosen], *(types + 2 * row + more for row in (a, b) for more in (0, 1))])
+        index = np.column_stack(
+            [chosen.kind, *(types + 2 * row + more for row in (chosen.a, chosen.b) for more in (0, 1))]
+        )
         value = np.column_stack(
             [
-                self.use[chosen],
-                self.level_a[chosen] + both * self.level_b[chosen],
-                self.time_a[chosen] + both * self.time_b[chosen],
-                self.level_b[chosen],
-                self.time_b[chosen],
+                chosen.use,
+                chosen.level_a + both * chosen.level_b,
+                chosen.time_a + both * chosen.time_b,
+                chosen.level_b,
+                chosen.time_b,
             ]
         )
         start = np.concatenate([[0], np.cumsum(entries.sum(axis=1))])
-        self.program.model.add(self.cost[chosen], start, index[entries], value[entries])
-        self.present.append(chosen)
-        self.inside[chosen] = True
+        self.program.model.add(chosen.cost, start, index[entries], value[entries])
 
     def masses(self, x: Floats, pairs: int) -> Floats:
         """(pairs, types): total time together in an answer."""
         mass = np.zeros((pairs, len(self.program.capacity)))
-        if self.present:
-            chosen = np.concatenate(self.present)
-            amount = x[len(x) - len(chosen) :] * self.unit[chosen]
-            np.add.at(mass, (self.kept[chosen], self.kind[chosen]), amount)
+        at = len(x) - sum(len(chosen.a) for chosen in self._inside)
+        for chosen in self._inside:
+            amount = x[at : at + len(chosen.a)] * chosen.unit
+            np.add.at(mass, (chosen.pair, chosen.kind), amount)
+            at += len(chosen.a)
         return mass
+
+
+def alone(program: LevelLp) -> Columns:
+    """No columns: nobody shares."""
+    rows, types = program.c.shape
+    return Columns(program, np.ones(rows), np.ones(rows), np.zeros((0, 2), np.int64), np.zeros((0, types, 2)))
+
+
+class Candidates(msgspec.Struct, frozen=True, kw_only=True):
+    """Columns of pairs as the program would have them, in its units."""
+
+    pair: Ints  #: number of the pair
+    kind: Ints  #: GPU type
+    a: Ints
+    b: Ints
+    unit: Floats
+    level_a: Floats
+    level_b: Floats
+    time_a: Floats
+    time_b: Floats
+    use: Floats
+    cost: Floats
+    most: Floats  #: no column can be larger than this
+
+    def only(self, which: Ints | Bools) -> Candidates:
+        """These of them."""
+        return Candidates(**{name: getattr(self, name)[which] for name in self.__struct_fields__})
 
 
 def _helpful(program: LevelLp, count: Floats, scale: Floats, pairs: Ints, c: Floats) -> Bools:

@@ -113,6 +113,12 @@ def normalised(problem: Problem) -> Floats:
     return usable(problem) * factor[:, None]
 
 
+def relative(problem: Problem) -> Floats:
+    """The rate of each row per unit of time on each type, over its proportional rate."""
+    reference = proportional(problem)[:, None]
+    return np.divide(usable(problem), reference, out=np.zeros_like(problem.rate), where=reference > 0)
+
+
 def fit(share: Floats, gpus: Floats, capacity: Floats) -> Floats:
     """These shares without traces, and scaled down where rounding let them take more time or GPUs than there are.
 
