@@ -19,7 +19,7 @@ from levada.perf.completion import Completed, completed, measured
 from levada.perf.curve import Curves, fit, isotonic
 from levada.perf.estimator import Estimator, EstimatorState
 from levada.perf.growing import NameList
-from levada.perf.model import Bools, Floats, Ints, ThroughputModel, remaining_s, speedups
+from levada.perf.model import Bools, Floats, Ints, ThroughputModel, rates_by_type, remaining_s, speedups
 from levada.perf.online import Online
 from levada.perf.profiles import ProfileModel, Profiles
 from levada.perf.samples import Observations
@@ -49,6 +49,7 @@ __all__ = [
     "fit",
     "isotonic",
     "measured",
+    "rates_by_type",
     "remaining_s",
     "speedups",
 ]

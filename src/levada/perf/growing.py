@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from levada.perf.model import Ints
+from levada.perf.model import Int32s, Ints
 
 
 class NameList(Protocol):
@@ -31,6 +31,11 @@ class Growing:
         self._rows = np.full(16, otherwise, np.int32)
         #: All names below were looked up.
         self.length = 0
+
+    @property
+    def shifted(self) -> Int32s:
+        """The row of number n at n + 1, to be read only; beyond its ends, what stands there."""
+        return self._rows
 
     def find(self, numbers: Ints) -> Ints:
         """The row of each number, shaped like *numbers*."""

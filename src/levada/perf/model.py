@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+Int32s = NDArray[np.int32]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
@@ -54,6 +55,20 @@ class ExactSpeedups(Protocol):
 
     def speedups(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
         """How many times faster than one worker each size is."""
+
+
+def rates_by_type(model: ThroughputModel, jobs: Ints, sizes: Ints, types: int) -> Floats:
+    """(jobs, types): `rates` of each job, with its size, on each of the first *types* types; in a new array.
+
+    A model may have a quicker way to the same: a method of this name.
+    """
+    quick = getattr(model, "rates_by_type", None)
+    found: Floats
+    if quick is not None:
+        found = quick(jobs, sizes, types)
+        return found
+    found = model.rates(jobs[:, None], np.arange(types)[None, :], sizes[:, None])
+    return np.array(np.broadcast_to(found, (len(jobs), types)), np.float64)
 
 
 def speedups(model: ThroughputModel, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:

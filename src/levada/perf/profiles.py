@@ -17,6 +17,7 @@ into an array:
 import msgspec
 import numpy as np
 
+from levada.kernels.rates import look_up
 from levada.perf.growing import Growing, NameList
 from levada.perf.model import Bools, Floats, Ints, gpu_fraction
 
@@ -151,6 +152,11 @@ class ProfileModel:
     def rates(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
         """Steps per second on few nodes; at a measured size exactly what was measured."""
         return self._look(self._alone, jobs, gpu_types, sizes)
+
+    def rates_by_type(self, jobs: Ints, sizes: Ints, types: int) -> Floats:
+        """(jobs, types): `rates` of each job, with its size, on each of the first *types* types."""
+        self._column_of_type.follow(self._types, self.profiles.types)
+        return look_up(self._alone, self._row_of_job.shifted, self._column_of_type.shifted, jobs, sizes, types)
 
     def confidence(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
         """1 where the size was measured, less between, below and beyond, 0 where nothing was; as in `curve`."""

@@ -11,7 +11,7 @@ from levada.errors import BadInput, Fault, did_you_mean
 from levada.policies.gavel.placement import Placed
 from levada.policies.gavel.share import AnySharePolicy
 from levada.policies.protocol import AnyPolicy
-from levada.policies.rounds import in_rounds
+from levada.policies.gavel.mechanism import in_rounds
 from levada.policies.table import POLICIES, alpha_of, lookup, unknown
 
 

@@ -2,62 +2,123 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
+from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.snapshot import Snapshot
 from levada.core.types import CPU_TYPE, WHOLE, Bools, Floats, Ints
-from levada.perf.model import ThroughputModel
-from levada.policies.assign import existing
-from levada.policies.sizes import on_grid
+from levada.kernels import rates, view
+from levada.perf.model import ThroughputModel, rates_by_type
 
 #: A job of unknown length is taken to need so long on its fastest type, from now on.
 UNKNOWN_LENGTH_S = 3600.0
+#: What `view.jobs` reads of the table.
+_COLUMNS = (
+    *map(INT_COLUMNS.index, ("number", "min", "max", "step", "desired", "milli", "cpu", "type", "count")),
+    *map(FLOAT_COLUMNS.index, ("weight", "running_s")),
+)
 
 
 class Instance:
     """One moment, as arrays over the jobs in view (rows) and the GPU types of the inventory (columns)."""
 
     def __init__(self, snap: Snapshot, perf: ThroughputModel) -> None:
-        jobs = snap.jobs
+        inventory, table = snap.inventory, snap.table
         self.snap = snap
         self.perf = perf
-        self.number: Ints = jobs.number
-        self.allowed: Bools = snap.allowed & existing(snap)
+        #: What there is of each type: rows as in `kernels.view`.
+        self.supply: Ints = view.supply(
+            inventory.type_of,
+            inventory.node_of,
+            inventory.healthy,
+            inventory.absent,
+            inventory.foreign,
+            inventory.reserved,
+            inventory.lost,
+            inventory.cordoned,
+            inventory.cpu,
+            snap.capacity,
+        )
         # These policies take sizes as given, but for what no type could hold, all of it that queues and others leave.
-        at_most = np.where(self.allowed, snap.capacity // np.maximum(jobs.unit, 1)[:, None], 0).max(axis=1, initial=0)
+        preference = np.ascontiguousarray(snap.preference.T)
+        #: The jobs in two blocks: rows as in `kernels.view`.
+        self.jobs, self.reals, self.allowed = view.jobs(
+            table.ints, table.floats, snap.jobs.slots, _COLUMNS, preference, self.supply[view.EXISTS], snap.capacity
+        )
+        self.number: Ints = self.jobs[view.NUMBER]
         #: Workers of each job.
-        self.size: Ints = on_grid(jobs, np.minimum(jobs.desired, at_most))
-        #: GPUs of each job (cores for a job without any).
-        self.scale: Floats = self.size * np.maximum(jobs.unit, 1) / WHOLE
-        #: Its workers are one whole GPU each, and nothing else: only such jobs share devices.
-        self.plain: Bools = (jobs.milli == WHOLE) & (jobs.servers == 0)
-        self.weight: Floats = jobs.weight
-        self.entity: Ints = jobs.entity
-        self.submitted: Floats = jobs.submitted
-        self.elapsed: Floats = snap.now - jobs.submitted
-        self.steps_done: Floats = jobs.steps_done
-        self.deadline: Floats = jobs.deadline
-        self.capacity: Floats = snap.capacity / WHOLE
-        # Cores are for jobs without a GPU, and may be without limit.
-        self.capacity[CPU_TYPE] = min(self.capacity[CPU_TYPE], self.scale[jobs.milli == 0].sum())
-        # A job that asks for nothing at all can always run.
-        self.capacity[CPU_TYPE] += self.scale[jobs.unit == 0].sum()
-        #: $ per GPU and hour, 1 where nobody said.
-        self.prices: Floats = np.where(np.isnan(snap.prices), 1.0, snap.prices)
-        types = np.arange(len(snap.capacity))
-        rates = perf.rates(self.number[:, None], types[None, :], self.size[:, None])
+        self.size: Ints = self.jobs[view.SIZE]
         #: Steps/s of the whole job; 0 = cannot run there.
-        self.rate: Floats = np.where(self.allowed, rates, 0.0)
-        # Tables are of GPUs; that a job without one has no speed there means nothing.
-        on_cores = (jobs.milli == 0) & self.allowed[:, CPU_TYPE] & (self.rate[:, CPU_TYPE] == 0)
-        self.rate[on_cores, CPU_TYPE] = 1.0
-        left = jobs.steps - jobs.steps_done
-        guess = self.rate.max(axis=1, initial=0.0) * UNKNOWN_LENGTH_S
-        #: Steps that are left; a guess where nobody knows.
-        self.steps_left: Floats = np.where(np.isnan(left), guess, np.maximum(left, 0.0))
+        self.rate: Floats = rates_by_type(perf, self.number, self.size, len(snap.capacity))
+        #: The highest of these, and each over that.
+        self.best, self.relative = rates.hold(self.rate, self.allowed, self.jobs[view.MILLI])
 
     def __len__(self) -> int:
         return len(self.number)
+
+    # --- what only shares ask for -----------------------------------------------------------------------------------
+
+    @cached_property
+    def scale(self) -> Floats:
+        """GPUs of each job (cores for a job without any)."""
+        return self.size * np.maximum(self.jobs[view.UNIT], 1) / WHOLE
+
+    @cached_property
+    def plain(self) -> Bools:
+        """Its workers are one whole GPU each, and nothing else: only such jobs share devices."""
+        return (self.jobs[view.MILLI] == WHOLE) & (self.snap.jobs.servers == 0)
+
+    @cached_property
+    def weight(self) -> Floats:
+        """What each job is worth."""
+        return self.reals[view.WEIGHT]
+
+    @cached_property
+    def entity(self) -> Ints:
+        """To whom each job belongs."""
+        return self.snap.jobs.entity
+
+    @cached_property
+    def submitted(self) -> Floats:
+        """When each job came."""
+        return self.snap.jobs.submitted
+
+    @cached_property
+    def elapsed(self) -> Floats:
+        """Seconds since it came."""
+        return self.snap.now - self.submitted
+
+    @cached_property
+    def steps_done(self) -> Floats:
+        """Steps that each job has made."""
+        return self.snap.jobs.steps_done
+
+    @cached_property
+    def deadline(self) -> Floats:
+        """When each job should be over; inf = any time."""
+        return self.snap.jobs.deadline
+
+    @cached_property
+    def capacity(self) -> Floats:
+        """GPUs of each type; cores are for jobs without a GPU, and may be without limit."""
+        capacity: Floats = self.snap.capacity / WHOLE
+        capacity[CPU_TYPE] = min(capacity[CPU_TYPE], self.scale[self.jobs[view.MILLI] == 0].sum())
+        # A job that asks for nothing at all can always run.
+        capacity[CPU_TYPE] += self.scale[self.jobs[view.UNIT] == 0].sum()
+        return capacity
+
+    @cached_property
+    def prices(self) -> Floats:
+        """$ per GPU and hour, 1 where nobody said."""
+        return np.where(np.isnan(self.snap.prices), 1.0, self.snap.prices)
+
+    @cached_property
+    def steps_left(self) -> Floats:
+        """Steps that are left; a guess where nobody knows."""
+        left = self.snap.jobs.steps - self.steps_done
+        return np.where(np.isnan(left), self.best * UNKNOWN_LENGTH_S, np.maximum(left, 0.0))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,0 +1,37 @@
+"""`kernels.rates`, compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+_CPU = 0
+
+
+@numba.njit(cache=True)
+def look_up(table: Any, row_of: Any, column_of: Any, jobs: Any, sizes: Any, types: int) -> Any:
+    found = np.empty((len(jobs), types), np.float64)
+    for i in range(len(jobs)):
+        row = row_of[min(max(jobs[i] + 1, 0), len(row_of) - 1)]
+        size = min(max(sizes[i], 0), table.shape[2] - 1)
+        for k in range(types):
+            found[i, k] = table[row, column_of[min(k + 1, len(column_of) - 1)], size]
+    return found
+
+
+@numba.njit(cache=True)
+def hold(rate: Any, allowed: Any, milli: Any) -> Any:
+    best = np.zeros(len(rate), np.float64)
+    relative = np.empty(rate.shape, np.float64)
+    for i in range(len(rate)):
+        for k in range(rate.shape[1]):
+            if not allowed[i, k]:
+                rate[i, k] = 0.0
+            elif k == _CPU and milli[i] == 0 and rate[i, k] == 0.0:
+                rate[i, k] = 1.0
+            best[i] = max(best[i], rate[i, k])
+        for k in range(rate.shape[1]):
+            relative[i, k] = rate[i, k] / best[i] if best[i] > 0.0 else rate[i, k]
+    return best, relative

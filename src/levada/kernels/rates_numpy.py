@@ -1,0 +1,24 @@
+"""`kernels.rates` in numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from levada.kernels.arrays import Bools, Floats, Ints
+
+_CPU = 0
+
+
+def look_up(table: Floats, row_of: Ints, column_of: Ints, jobs: Ints, sizes: Ints, types: int) -> Floats:
+    _, columns, width = table.shape
+    row = row_of.take(jobs + 1, mode="clip").astype(np.int64)
+    column = column_of.take(np.arange(1, types + 1), mode="clip")
+    size = np.minimum(np.maximum(sizes, 0), width - 1)
+    return table.take((row * (columns * width) + size)[:, None] + column * width)
+
+
+def hold(rate: Floats, allowed: Bools, milli: Ints) -> tuple[Floats, Floats]:
+    rate[~allowed] = 0.0
+    rate[(milli == 0) & allowed[:, _CPU] & (rate[:, _CPU] == 0), _CPU] = 1.0
+    best = rate.max(axis=1, initial=0.0)
+    return best, rate / np.where(best > 0, best, 1.0)[:, None]

@@ -1,0 +1,126 @@
+"""Rounds of share policies over whole columns: what is remembered of each job, who runs next, and what to say of it.
+
+A *combination* is a job, or two that share devices. `members` holds two rows of jobs for each (-1 = nobody): first come
+all jobs alone, row by row, then the pairs. Shares, credits and priorities are by combination and type. `speed` is by
+job and type: 1 where a job is fastest, 0 where it cannot run.
+"""
+
+from __future__ import annotations
+
+from levada.kernels.arrays import Bools, Floats, Ints
+from levada.kernels.switch import kernels
+
+#: Rows of what `answer` says of each job.
+TYPE, COUNT, REASON, EVIDENCE, RANK = range(5)
+
+#: What is remembered: members by job number, shares, credits, what shares were asked about, what there was then.
+Memory = tuple[Ints, Floats, Floats, Floats, Ints]
+#: The same by row now (members, share, credit, asked), what combinations need and where they run, and two questions
+#: answered: whether shares are out of date, and whether those who run have more than there is for them.
+Recalled = tuple[Ints, Floats, Floats, Floats, Ints, Ints, bool, bool]
+#: Seconds that running already is worth, that are owed at most, and that the fastest type is worth; what a second of
+#: age costs.
+Weights = tuple[float, float, float, float]
+
+
+def recall(
+    memory: Memory,
+    jobs: Ints,
+    reals: Floats,
+    partner: Ints,
+    room: Ints,
+    capacity: Ints,
+    passed: float,
+    weights: Weights,
+) -> Recalled:
+    """Brings what is remembered to the rows of now, and counts credit for the time that has *passed*.
+
+    Jobs that are over go, new ones come with nothing. *jobs* and *reals* are the blocks of `view.jobs`. *partner* is
+    per job who it shares devices with (-1: nobody any more, -2: it runs alone), or empty where nobody ever shares.
+    """
+    found: Recalled = kernels("rounds").recall(memory, jobs, reals, partner, room, capacity, passed, weights)
+    return found
+
+
+def running(members: Ints, jobs: Ints, partner: Ints) -> tuple[Ints, Ints]:
+    """Per combination what it needs and the type it runs on, -1 = none; *partner* as for `recall`."""
+    found: tuple[Ints, Ints] = kernels("rounds").running(members, jobs, partner)
+    return found
+
+
+def choose(
+    due: bool,
+    strict: bool,
+    owed_only: bool,
+    members: Ints,
+    share: Floats,
+    credit: Floats,
+    need: Ints,
+    runs: Ints,
+    speed: Floats,
+    reals: Floats,
+    capacity: Ints,
+    weights: Weights,
+) -> Ints:
+    """Per combination the type it runs on until the next round, -1 = none.
+
+    Where a round is *due*, all run by falling priority; where *owed_only*, only those with a share. Otherwise those who
+    run go on. What is left goes to jobs that wait, each where it is fastest compared with its best; under *strict*
+    rules only to those with a share, and at a round to nobody.
+    """
+    found: Ints = kernels("rounds").choose(
+        due, strict, owed_only, members, share, credit, need, runs, speed, reals, capacity, weights
+    )
+    return found
+
+
+def quiet_s(
+    owed_only: bool,
+    members: Ints,
+    share: Floats,
+    credit: Floats,
+    chosen: Ints,
+    speed: Floats,
+    reals: Floats,
+    weights: Weights,
+) -> float:
+    """For how long no credit can overtake another, at the least: credits grow by shares, and shrink by running."""
+    seconds: float = kernels("rounds").quiet_s(owed_only, members, share, credit, chosen, speed, reals, weights)
+    return seconds
+
+
+def answer(
+    jobs: Ints,
+    members: Ints,
+    runs: Ints,
+    chosen: Ints,
+    credit: Floats,
+    speed: Floats,
+    allowed: Bools,
+    liking: Ints,
+    slots: Ints,
+    capacity: Ints,
+    total: Ints,
+) -> tuple[Ints, Ints, int, int]:
+    """Per job type, size, reason, evidence and rank (by falling credit) in one block; and members by job number.
+
+    Last come how many combinations go on where they run, and how many run.
+
+    *liking* is the table's preference by type and slot: all types a user allows, also where a view binds a job to one.
+    *total* is what there is of each type in all.
+    """
+    found: tuple[Ints, Ints, int, int] = kernels("rounds").answer(
+        jobs, members, runs, chosen, credit, speed, allowed, liking, slots, capacity, total
+    )
+    return found
+
+
+def take_turns(priority: Floats, need: Ints, members: Ints, left: Ints, taken: Bools) -> Ints:
+    """Per combination the type it runs on, -1 = none, when (combination, type) pairs are taken by falling *priority*.
+
+    A pair is passed over where its *need* is more than what is *left* of the type, where a member (a row of *taken*;
+    -1 = none) runs already, and where its priority is minus infinity. Ties go by combination, then by type.
+    *left* and *taken* are brought up to date.
+    """
+    found: Ints = kernels("rounds").take_turns(priority, need, members, left, taken)
+    return found

@@ -1,0 +1,406 @@
+"""`kernels.rounds`, compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+_NOBODY, _ALONE = -1, -2
+_GONE = -2
+_CPU = 0
+_NOT_ALLOWED = 32767
+_RUNS, _CAPACITY, _TOO_LARGE, _UNKNOWN_TYPE, _IN_LINE, _CANNOT_RUN = 0, 2, 6, 7, 30, 31
+_A_LITTLE = 1e-9
+
+
+@numba.njit(cache=True)
+def recall(
+    memory: Any, jobs: Any, reals: Any, partner: Any, room: Any, capacity: Any, passed: float, weights: Any
+) -> Any:
+    names, old_share, old_credit, old_asked, old_room = memory
+    number, size, weight = jobs[0], jobs[1], reals[0]
+    count, types = len(number), len(capacity)
+    order = _ascending(number)
+    asked = np.empty((count, 3), np.float64)
+    stale = len(old_asked) != count or len(old_room) != types
+    for place in range(count):
+        row = order[place]
+        asked[place, 0], asked[place, 1], asked[place, 2] = number[row], size[row], weight[row]
+        if not stale:
+            for column in range(3):
+                stale |= asked[place, column] != old_asked[place, column]
+    if not stale:
+        for kind in range(types):
+            stale |= room[kind] != old_room[kind]
+    # The row of each member now; combinations mostly stand in the order of jobs, so each search begins behind the last.
+    rows = np.empty(names.shape, np.int64)
+    pairs, near = 0, 0
+    for at in range(len(names)):
+        for member in range(2):
+            if names[at, member] == _NOBODY:
+                rows[at, member] = _NOBODY
+                continue
+            place = _find(number, order, names[at, member], near)
+            rows[at, member] = order[place] if place >= 0 else _GONE
+            if member == 0 and place >= 0:
+                near = place + 1
+        pairs += rows[at, 0] >= 0 and rows[at, 1] >= 0
+    members = np.empty((count + pairs, 2), np.int64)
+    share, credit = np.zeros((count + pairs, types)), np.zeros((count + pairs, types))
+    for row in range(count):
+        members[row, 0], members[row, 1] = row, _NOBODY
+    width = min(types, old_share.shape[1])
+    following = count
+    for at in range(len(names)):
+        a, b = rows[at, 0], rows[at, 1]
+        if a < 0 or b == _GONE:
+            continue
+        mine = a
+        if b >= 0:
+            mine = following
+            members[mine, 0], members[mine, 1] = a, b
+            following += 1
+        for kind in range(width):
+            share[mine, kind], credit[mine, kind] = old_share[at, kind], old_credit[at, kind]
+    need, runs = running(members, jobs, partner)
+    if 0.0 < passed < np.inf:
+        most = weights[1]
+        for at in range(len(members)):
+            for kind in range(types):
+                owed = credit[at, kind] + share[at, kind] * passed
+                if kind == runs[at]:
+                    owed -= passed
+                credit[at, kind] = min(max(owed, -most), most)
+    used = np.zeros(types, np.int64)
+    for at in range(len(members)):
+        if runs[at] >= 0:
+            used[runs[at]] += need[at]
+    crowded = False
+    for kind in range(types):
+        crowded |= used[kind] > capacity[kind]
+    return members, share, credit, asked, need, runs, stale, crowded
+
+
+@numba.njit(cache=True)
+def _ascending(number: Any) -> Any:
+    """Rows by number; mostly they are in that order."""
+    for row in range(1, len(number)):
+        if number[row] < number[row - 1]:
+            return np.argsort(number, kind="mergesort")
+    return np.arange(len(number))
+
+
+@numba.njit(cache=True)
+def _find(number: Any, order: Any, wanted: int, near: int) -> int:
+    """The place of a number in *order*, -1 = none; *near* is where it mostly is."""
+    if near < len(order) and number[order[near]] == wanted:
+        return near
+    low, high = 0, len(order)
+    while low < high:
+        middle = (low + high) // 2
+        if number[order[middle]] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < len(order) and number[order[low]] == wanted else -1
+
+
+@numba.njit(cache=True)
+def running(members: Any, jobs: Any, partner: Any) -> Any:
+    need, runs = np.empty(len(members), np.int64), np.empty(len(members), np.int64)
+    for at in range(len(members)):
+        a, b = members[at, 0], members[at, 1]
+        need[at] = jobs[1, a] * jobs[2, a]
+        runs[at] = jobs[3, a]
+        if len(partner) and partner[a] != (_ALONE if b < 0 else b):
+            runs[at] = _NOBODY
+    return need, runs
+
+
+@numba.njit(cache=True)
+def choose(
+    due: bool,
+    strict: bool,
+    owed_only: bool,
+    members: Any,
+    share: Any,
+    credit: Any,
+    need: Any,
+    runs: Any,
+    speed: Any,
+    reals: Any,
+    capacity: Any,
+    weights: Any,
+) -> Any:
+    count, types = speed.shape
+    left, taken = capacity.copy(), np.zeros(count, np.bool_)
+    if due:
+        priority = np.empty(share.shape, np.float64)
+        for at in range(len(members)):
+            older = _older(members, reals, at)
+            for kind in range(types):
+                if _may(at, kind, owed_only, speed, share):
+                    priority[at, kind] = _priority(at, kind, credit, runs[at], speed, older, weights)
+                else:
+                    priority[at, kind] = -np.inf
+        chosen = take_turns(priority, need, members, left, taken)
+        if strict:
+            return chosen
+    else:
+        chosen = runs.copy()
+        for at in range(len(members)):
+            if runs[at] >= 0:
+                left[runs[at]] -= need[at]
+                taken[members[at, 0]] = True
+                if members[at, 1] >= 0:
+                    taken[members[at, 1]] = True
+    # Whoever waits and would fit somewhere.
+    waits, number = np.empty(count, np.int64), 0
+    for row in range(count if left.max() > 0 else 0):
+        fits = False
+        if not taken[row]:
+            for kind in range(types):
+                fits |= need[row] <= left[kind] and speed[row, kind] > 0.0
+        if fits:
+            waits[number] = row
+            number += 1
+    if not number:
+        return chosen
+    waits = waits[:number]
+    relative = np.empty((number, types), np.float64)
+    for place in range(number):
+        row = waits[place]
+        for kind in range(types):
+            relative[place, kind] = -np.inf
+            if speed[row, kind] > 0.0 and (due or not strict or share[row, kind] > 0.0):
+                relative[place, kind] = speed[row, kind] + (_A_LITTLE if kind == runs[row] else 0.0)
+    found = take_turns(relative, need[waits], members[waits], left, taken)
+    for place in range(number):
+        if found[place] >= 0:
+            chosen[waits[place]] = found[place]
+    return chosen
+
+
+@numba.njit(cache=True)
+def _may(at: int, kind: int, owed_only: bool, speed: Any, share: Any) -> bool:
+    """Whether a combination may run there by its turn."""
+    if owed_only and not share[at, kind] > 0.0:
+        return False
+    return at >= len(speed) or speed[at, kind] > 0.0
+
+
+@numba.njit(cache=True)
+def _older(members: Any, reals: Any, at: int) -> float:
+    """For how long the older of two jobs has run."""
+    b = members[at, 1]
+    return max(reals[1, members[at, 0]], reals[1, b] if b >= 0 else 0.0)
+
+
+@numba.njit(cache=True)
+def _priority(at: int, kind: int, credit: Any, runs: int, speed: Any, older: float, weights: Any) -> float:
+    """How much it is wanted there, in seconds, when it *runs* on that type."""
+    stickiness, _, worth, cost_of_age = weights
+    priority = credit[at, kind] + worth
+    if at < len(speed):
+        priority -= worth * (1.0 - speed[at, kind])
+    priority -= cost_of_age * older
+    return priority + stickiness if kind == runs else priority
+
+
+@numba.njit(cache=True)
+def quiet_s(
+    owed_only: bool,
+    members: Any,
+    share: Any,
+    credit: Any,
+    chosen: Any,
+    speed: Any,
+    reals: Any,
+    weights: Any,
+) -> float:
+    older = np.empty(len(members), np.float64)
+    for at in range(len(members)):
+        older[at] = _older(members, reals, at)
+    quiet = np.inf
+    for kind in range(speed.shape[1]):
+        highest, lowest, fastest, falls = -np.inf, np.inf, 0.0, 0.0
+        for at in range(len(members)):
+            on = kind == chosen[at]
+            if on or _may(at, kind, owed_only, speed, share):
+                priority = _priority(at, kind, credit, chosen[at], speed, older[at], weights)
+                if on:
+                    lowest = min(lowest, priority)
+                    falls = min(falls, share[at, kind] - 1.0 - weights[3])
+                else:
+                    highest = max(highest, priority)
+                    fastest = max(fastest, share[at, kind])
+        if highest > -np.inf:
+            quiet = min(quiet, max((lowest - highest) / max(fastest - falls, 1e-12), 0.0))
+    return quiet
+
+
+@numba.njit(cache=True)
+def answer(
+    jobs: Any,
+    members: Any,
+    runs: Any,
+    chosen: Any,
+    credit: Any,
+    speed: Any,
+    allowed: Any,
+    liking: Any,
+    slots: Any,
+    capacity: Any,
+    total: Any,
+) -> Any:
+    number, size, unit, least, milli = jobs[0], jobs[1], jobs[2], jobs[4], jobs[5]
+    count, types = speed.shape
+    said = np.zeros((5, count), np.int64)
+    kinds = said[0]
+    kinds[:] = _NOBODY
+    names = np.empty(members.shape, np.int64)
+    kept, ran = 0, 0
+    for at in range(len(members)):
+        ran += runs[at] >= 0
+        kept += runs[at] >= 0 and runs[at] == chosen[at]
+        for member in range(2):
+            row = members[at, member]
+            names[at, member] = number[row] if row >= 0 else _NOBODY
+            if row >= 0 and chosen[at] >= 0:
+                kinds[row] = chosen[at]
+    left, there = capacity.copy(), capacity > 0
+    cores = False
+    for row in range(count):
+        if kinds[row] >= 0:
+            left[kinds[row]] -= size[row] * unit[row]
+        cores |= size[row] > 0 and (unit[row] == 0 or (milli[row] == 0 and there[_CPU]))
+    there[_CPU] = cores
+    for row in range(count):
+        if kinds[row] >= 0 and size[row] > 0:
+            said[1, row], said[2, row] = size[row], _RUNS
+            continue
+        known, able, fits = kinds[row] >= 0, False, False
+        for kind in range(types):
+            known |= allowed[row, kind]
+            if there[kind] and speed[row, kind] > 0.0:
+                able = True
+                fits |= left[kind] >= size[row] * unit[row]
+        kinds[row] = _NOBODY
+        if not known:
+            said[2, row] = _UNKNOWN_TYPE
+            continue
+        said[2, row] = _CANNOT_RUN if not able else _IN_LINE if fits else _CAPACITY
+        if unit[row] > 0:
+            at_most = 0
+            for kind in range(types):
+                if liking[kind, slots[row]] != _NOT_ALLOWED:
+                    at_most = max(at_most, total[kind] // unit[row])
+            if at_most < least[row]:
+                said[2, row], said[3, row] = _TOO_LARGE, at_most
+    _rank(number, credit, said[4])
+    return said, names, kept, ran
+
+
+@numba.njit(cache=True)
+def _rank(number: Any, credit: Any, rank: Any) -> None:
+    """The place of each job by falling credit, none below 0; of equals, the lower number comes first."""
+    order = _ascending(number)
+    owed, rows = np.empty(len(order), np.float64), np.empty(len(order), np.int64)
+    ahead = 0
+    for row in order:
+        most = 0.0
+        for kind in range(credit.shape[1]):
+            most = max(most, credit[row, kind])
+        rank[row] = most > 0.0
+        if most > 0.0:
+            owed[ahead], rows[ahead] = -most, row
+            ahead += 1
+    behind = ahead
+    for row in order:
+        if not rank[row]:
+            rank[row] = behind
+            behind += 1
+    for place, at in enumerate(np.argsort(owed[:ahead], kind="mergesort")):
+        rank[rows[at]] = place
+
+
+@numba.njit(cache=True)
+def take_turns(priority: Any, need: Any, members: Any, left: Any, taken: Any) -> Any:
+    # Each combination waits with the best pair that still fits. What does not fit now never will, so a combination
+    # that finds its pair gone goes back into line with the next; nobody need sort all pairs.
+    count = len(priority)
+    runs = np.full(count, -1, np.int64)
+    kind, wish = np.empty(count, np.int64), np.empty(count, np.float64)
+    heap, size = np.empty(count, np.int64), 0
+    asked = np.zeros(len(left), np.int64)
+    contested = False
+    for at in range(count):
+        a, b = members[at, 0], members[at, 1]
+        if taken[a] or (b >= 0 and taken[b]):
+            continue
+        if _best_pair(priority, need, left, at, kind, wish):
+            heap[size] = at
+            size += 1
+            asked[kind[at]] += need[at]
+            contested |= b >= 0
+    for k in range(len(left)):
+        contested |= asked[k] > left[k]
+    if not contested:
+        # All first wishes fit beside each other.
+        for place in range(size):
+            at = heap[place]
+            runs[at] = kind[at]
+            left[kind[at]] -= need[at]
+            taken[members[at, 0]] = True
+        return runs
+    for place in range(size // 2 - 1, -1, -1):
+        _sink(heap, size, place, wish)
+    while size > 0:
+        at = heap[0]
+        a, b = members[at, 0], members[at, 1]
+        if not taken[a] and not (b >= 0 and taken[b]):
+            if need[at] <= left[kind[at]]:
+                runs[at] = kind[at]
+                left[kind[at]] -= need[at]
+                taken[a] = True
+                if b >= 0:
+                    taken[b] = True
+            elif _best_pair(priority, need, left, at, kind, wish):
+                _sink(heap, size, 0, wish)
+                continue
+        size -= 1
+        heap[0] = heap[size]
+        _sink(heap, size, 0, wish)
+    return runs
+
+
+@numba.njit(cache=True)
+def _best_pair(priority: Any, need: Any, left: Any, at: int, kind: Any, wish: Any) -> bool:
+    """Writes the type with the highest priority that has room for a combination; whether there is one."""
+    kind[at], wish[at] = -1, -np.inf
+    for k in range(len(left)):
+        if need[at] <= left[k] and priority[at, k] > wish[at]:
+            kind[at], wish[at] = k, priority[at, k]
+    return kind[at] >= 0
+
+
+@numba.njit(cache=True)
+def _sink(heap: Any, size: int, place: int, wish: Any) -> None:
+    """Lets the combination at *place* sink to where those above it come first: higher wishes, then lower rows."""
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            return
+        if child + 1 < size and _first(heap[child + 1], heap[child], wish):
+            child += 1
+        if not _first(heap[child], heap[place], wish):
+            return
+        heap[place], heap[child] = heap[child], heap[place]
+        place = child
+
+
+@numba.njit(cache=True)
+def _first(a: int, b: int, wish: Any) -> bool:
+    return wish[a] > wish[b] or (wish[a] == wish[b] and a < b)

@@ -1,0 +1,235 @@
+"""`kernels.rounds` in numpy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from levada.kernels.arrays import Bools, Floats, Ints
+from levada.kernels.rounds import Memory, Recalled, Weights
+
+_NOBODY, _ALONE = -1, -2
+#: A job that is no longer in view.
+_GONE = -2
+_CPU = 0
+_NOT_ALLOWED = 32767
+_RUNS, _CAPACITY, _TOO_LARGE, _UNKNOWN_TYPE, _IN_LINE, _CANNOT_RUN = 0, 2, 6, 7, 30, 31
+#: Of two equally fast types, a job takes the one it is on.
+_A_LITTLE = 1e-9
+
+
+def recall(
+    memory: Memory,
+    jobs: Ints,
+    reals: Floats,
+    partner: Ints,
+    room: Ints,
+    capacity: Ints,
+    passed: float,
+    weights: Weights,
+) -> Recalled:
+    names, old_share, old_credit, old_asked, old_room = memory
+    number = jobs[0]
+    order = np.argsort(number, kind="stable")
+    by_number = number[order]
+    asked = np.stack([by_number, jobs[1][order], reals[0][order]], axis=1)
+    stale = not (np.array_equal(old_asked, asked) and np.array_equal(old_room, room))
+    a, b = (_rows(by_number, order, names[:, member]) for member in (0, 1))
+    single, pair = (a >= 0) & (b == _NOBODY), (a >= 0) & (b >= 0)
+    alone = np.stack([np.arange(len(number)), np.full(len(number), _NOBODY)], axis=1)
+    members = np.concatenate([alone, np.stack([a, b], axis=1)[pair]])
+    share, credit = np.zeros((len(members), len(capacity))), np.zeros((len(members), len(capacity)))
+    for mine, theirs in ((share, old_share), (credit, old_credit)):
+        width = min(mine.shape[1], theirs.shape[1])
+        mine[a[single], :width] = theirs[single, :width]
+        mine[len(number) :, :width] = theirs[pair, :width]
+    need, runs = running(members, jobs, partner)
+    on = (runs >= 0).nonzero()[0]
+    if 0 < passed < math.inf:
+        credit += share * passed
+        credit[on, runs[on]] -= passed
+        np.clip(credit, -weights[1], weights[1], out=credit)
+    used = np.bincount(runs[on], need[on], len(capacity))
+    return members, share, credit, asked, need, runs, stale, bool((used > capacity).any())
+
+
+def _rows(by_number: Ints, order: Ints, numbers: Ints) -> Ints:
+    """The row of each job by number; -1 stays -1, and a job that is not there any more is -2."""
+    if not len(order):
+        return np.full(len(numbers), _GONE)
+    at = np.minimum(np.searchsorted(by_number, numbers), len(order) - 1)
+    return np.where(numbers == _NOBODY, _NOBODY, np.where(by_number[at] == numbers, order[at], _GONE))
+
+
+def running(members: Ints, jobs: Ints, partner: Ints) -> tuple[Ints, Ints]:
+    a, b = members[:, 0], members[:, 1]
+    need = (jobs[1] * jobs[2])[a]
+    runs = jobs[3][a]
+    if len(partner):
+        together = partner[a]
+        runs = np.where(np.where(b < 0, together == _ALONE, together == b), runs, _NOBODY)
+    return need, runs
+
+
+def choose(
+    due: bool,
+    strict: bool,
+    owed_only: bool,
+    members: Ints,
+    share: Floats,
+    credit: Floats,
+    need: Ints,
+    runs: Ints,
+    speed: Floats,
+    reals: Floats,
+    capacity: Ints,
+    weights: Weights,
+) -> Ints:
+    left, taken = capacity.copy(), np.zeros(len(speed), bool)
+    able = _able(members, speed)
+    if due:
+        may = able & (share > 0) if owed_only else able
+        priority = np.where(may, _priority(members, credit, runs, speed, reals, weights), -np.inf)
+        chosen = take_turns(priority, need, members, left, taken)
+        if strict:
+            return chosen
+    else:
+        chosen = runs.copy()
+        on = (runs >= 0).nonzero()[0]
+        np.subtract.at(left, runs[on], need[on])
+        who = members[on]
+        taken[who[who >= 0]] = True
+        if strict:
+            able &= share > 0
+    waits = (~taken).nonzero()[0]
+    if not len(waits) or not (left > 0).any():
+        return chosen
+    relative = speed[waits]
+    here = (runs[waits] >= 0).nonzero()[0]
+    relative[here, runs[waits[here]]] += _A_LITTLE
+    priority = np.where(able[waits], relative, -np.inf)
+    found = take_turns(priority, need[waits], members[waits], left, taken)
+    chosen[waits] = np.where(found >= 0, found, chosen[waits])
+    return chosen
+
+
+def _able(members: Ints, speed: Floats) -> Bools:
+    """Which combination can run on which type at all."""
+    able = np.ones((len(members), speed.shape[1]), bool)
+    able[: len(speed)] = speed > 0
+    return able
+
+
+def _priority(members: Ints, credit: Floats, runs: Ints, speed: Floats, reals: Floats, weights: Weights) -> Floats:
+    """How much each pair is wanted, in seconds, when combinations run on these types."""
+    stickiness, _, worth, cost_of_age = weights
+    priority = credit + worth
+    # Pairs are there because they are fast together: all of them count as their members' best.
+    priority[: len(speed)] -= worth * (1.0 - speed)
+    age, b = reals[1], members[:, 1]
+    older = np.maximum(age[members[:, 0]], np.where(b >= 0, age[b], 0.0))
+    priority -= cost_of_age * older[:, None]
+    on = (runs >= 0).nonzero()[0]
+    priority[on, runs[on]] += stickiness
+    return priority
+
+
+def quiet_s(
+    owed_only: bool,
+    members: Ints,
+    share: Floats,
+    credit: Floats,
+    chosen: Ints,
+    speed: Floats,
+    reals: Floats,
+    weights: Weights,
+) -> float:
+    able = _able(members, speed)
+    runs = np.zeros(able.shape, bool)
+    rows = (chosen >= 0).nonzero()[0]
+    runs[rows, chosen[rows]] = True
+    waits = (able & (share > 0) if owed_only else able) & ~runs
+    kinds = waits.any(axis=0)
+    if not kinds.any():
+        return math.inf
+    priority = _priority(members, credit, chosen, speed, reals, weights)
+    highest = np.where(waits, priority, -np.inf).max(axis=0)
+    lowest = np.where(runs, priority, np.inf).min(axis=0, initial=np.inf)
+    fastest = np.where(waits, share, 0.0).max(axis=0)
+    falls = np.where(runs, share - 1.0 - weights[3], 0.0).min(axis=0, initial=0.0)
+    gap = np.where(kinds, (lowest - highest) / np.maximum(fastest - falls, 1e-12), np.inf)
+    return float(np.maximum(gap, 0.0).min())
+
+
+def answer(
+    jobs: Ints,
+    members: Ints,
+    runs: Ints,
+    chosen: Ints,
+    credit: Floats,
+    speed: Floats,
+    allowed: Bools,
+    liking: Ints,
+    slots: Ints,
+    capacity: Ints,
+    total: Ints,
+) -> tuple[Ints, Ints, int, int]:
+    number, size, unit, _, least, milli = jobs
+    count_of = len(number)
+    said = np.zeros((5, count_of), np.int64)
+    types = np.full(count_of, _NOBODY, np.int64)
+    for member in (0, 1):
+        on = ((chosen >= 0) & (members[:, member] >= 0)).nonzero()[0]
+        types[members[on, member]] = chosen[on]
+    count = np.where(types >= 0, size, 0)
+    # The type a job waits for: the fastest, else the first it may use.
+    first = np.where(allowed.any(axis=1), allowed.argmax(axis=1), _NOBODY)
+    home = np.where(types >= 0, types, np.where(speed.any(axis=1), speed.argmax(axis=1), first))
+    need = size * unit
+    left = capacity.copy()
+    rows = (types >= 0).nonzero()[0]
+    np.subtract.at(left, types[rows], need[rows])
+    there = capacity > 0
+    there[_CPU] = bool((there[_CPU] & (milli == 0) & (size > 0)).any() or ((unit == 0) & (size > 0)).any())
+    able = (speed > 0) & there
+    reason = np.where((able & (left >= need[:, None])).any(axis=1), _IN_LINE, _CAPACITY)
+    reason = np.where(able.any(axis=1), reason, _CANNOT_RUN)
+    reason = np.where(count > 0, _RUNS, np.where(home < 0, _UNKNOWN_TYPE, reason))
+    waits = ((count == 0) & (home >= 0)).nonzero()[0]
+    if len(waits):
+        may = liking[:, slots[waits]] != _NOT_ALLOWED
+        at_most = np.where(may, total[:, None] // np.maximum(unit[waits], 1), 0).max(axis=0)
+        too_large = (at_most < least[waits]) & (unit[waits] > 0)
+        reason[waits[too_large]] = _TOO_LARGE
+        said[3][waits[too_large]] = at_most[too_large]
+    said[0], said[1], said[2] = np.where(count > 0, types, _NOBODY), count, reason
+    said[4][np.lexsort((number, -credit[:count_of].max(axis=1, initial=0.0)))] = np.arange(count_of)
+    names = number[np.maximum(members, 0)] if count_of else members
+    ran = runs >= 0
+    kept = int(np.count_nonzero(ran & (chosen == runs)))
+    return said, np.where(members >= 0, names, _NOBODY), kept, int(np.count_nonzero(ran))
+
+
+def take_turns(priority: Floats, need: Ints, members: Ints, left: Ints, taken: Bools) -> Ints:
+    types = priority.shape[1]
+    runs = np.full(len(priority), -1, np.int64)
+    flat = priority.ravel()
+    able = (flat > -np.inf).nonzero()[0]
+    order = able[np.argsort(-flat[able], kind="stable")]
+    room = left.tolist()
+    busy = taken.tolist()
+    busy.append(False)  # nobody, the second member of a job alone
+    needs, first, second = need.tolist(), members[:, 0].tolist(), members[:, 1].tolist()
+    for at in order.tolist():
+        row, kind = divmod(at, types)
+        if needs[row] > room[kind] or busy[first[row]] or busy[second[row]]:
+            continue
+        room[kind] -= needs[row]
+        busy[first[row]] = True
+        if second[row] >= 0:
+            busy[second[row]] = True
+        runs[row] = kind
+    left[:] = room
+    taken[:] = busy[:-1]
+    return runs

@@ -1,0 +1,45 @@
+"""Rates by job and type: both implementations agree, and say what the table says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from levada.kernels import rates_numpy
+from tests.kernels.twins import both
+
+KERNELS = rates_numpy, pytest.importorskip("levada.kernels.rates_numba")
+
+
+@given(data=st.data())
+def test_a_cell_of_the_table(data: st.DataObject) -> None:
+    rows, columns, width = 3, 2, 4
+    table = np.arange(rows * columns * width, dtype=np.float64).reshape(rows, columns, width)
+    row_of = np.array(data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=5)), np.int32)
+    column_of = np.array(data.draw(st.lists(st.integers(0, columns - 1), min_size=1, max_size=5)), np.int32)
+    asked = data.draw(st.lists(st.tuples(st.integers(-2, 7), st.integers(-1, 6)), max_size=5))
+    jobs = np.array([job for job, _ in asked], np.int64)
+    sizes = np.array([size for _, size in asked], np.int64)
+    found = both(KERNELS, "look_up", table, row_of, column_of, jobs, sizes, 3)
+    for at, (job, size) in enumerate(asked):
+        for kind in range(3):
+            row = row_of[min(max(job + 1, 0), len(row_of) - 1)]
+            column = column_of[min(kind + 1, len(column_of) - 1)]
+            assert found[at, kind] == table[row, column, min(max(size, 0), width - 1)]
+
+
+@given(data=st.data())
+def test_nobody_is_fast_where_it_may_not_run(data: st.DataObject) -> None:
+    jobs, types = data.draw(st.integers(0, 5)), data.draw(st.integers(1, 4))
+    size = jobs * types
+    rate = np.array(data.draw(st.lists(st.sampled_from([0.0, 0.3, 1.0, 7.0]), min_size=size, max_size=size)))
+    allowed = np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)), bool)
+    milli = np.array(data.draw(st.lists(st.sampled_from([0, 500, 1000]), min_size=jobs, max_size=jobs)), np.int64)
+    rate, allowed = rate.reshape(jobs, types), allowed.reshape(jobs, types)
+    best, relative = both(KERNELS, "hold", rate, allowed, milli)
+    assert (relative[~allowed] == 0).all()
+    assert (relative.max(axis=1, initial=0.0)[best > 0] == 1).all()
+    on_cores = (milli == 0) & allowed[:, 0]
+    assert (relative[on_cores, 0] > 0).all()

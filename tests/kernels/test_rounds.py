@@ -1,0 +1,223 @@
+"""Rounds: both implementations agree, credit follows time, nobody gets what is not there, and everybody is told why."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from levada.core.reasons import Code
+from levada.kernels import rounds, rounds_numpy, view
+from tests.kernels.twins import both
+
+KERNELS = rounds_numpy, pytest.importorskip("levada.kernels.rounds_numba")
+
+LEVELS = st.sampled_from([-np.inf, -1.5, 0.0, 0.0, 2.0, 7.25])
+PARTS = st.sampled_from([0.0, 0.0, 0.25, 0.5, 1.0])
+SPEEDS = st.sampled_from([0.0, 0.5, 1.0])
+CREDITS = st.sampled_from([-700.0, -30.0, 0.0, 0.0, 45.5, 700.0])
+WEIGHTS = (1800.0, 2880.0, 7200.0, 0.1)
+
+
+class Scene:
+    """Jobs, their combinations and what there is for them, drawn at random."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self._draw = draw
+        self.count, self.types = draw(st.integers(0, 7)), draw(st.integers(1, 4))
+        numbers = draw(st.lists(st.integers(0, 20), min_size=self.count, max_size=self.count, unique=True))
+        if draw(st.booleans()):
+            numbers.sort()
+        self.size = self.ints(st.integers(0, 3), self.count)
+        self.unit = self.ints(st.sampled_from([0, 500, 1000]), self.count)
+        runs = self.ints(st.integers(-1, self.types - 1), self.count)
+        least = self.ints(st.integers(0, 3), self.count)
+        milli = np.where(self.ints(st.booleans(), self.count) > 0, self.unit, 0)
+        self.jobs = np.stack([np.array(numbers, np.int64), self.size, self.unit, runs, least, milli])
+        ages = st.sampled_from([0.0, 10.0, 4000.0])
+        self.reals = np.stack([self.floats(st.sampled_from([1.0, 2.0]), self.count), self.floats(ages, self.count)])
+        pairs = []
+        if self.count > 1 and draw(st.booleans()):
+            pick = st.integers(0, self.count - 1)
+            drawn = draw(st.lists(st.tuples(pick, pick), max_size=4))
+            pairs = sorted({(min(pair), max(pair)) for pair in drawn if pair[0] != pair[1]})
+        alone = [(row, -1) for row in range(self.count)]
+        self.members = np.array(alone + pairs, np.int64).reshape(-1, 2)
+        self.pairs = pairs
+        shape = (len(self.members), self.types)
+        self.share = self.floats(PARTS, shape[0] * shape[1]).reshape(shape)
+        self.credit = self.floats(CREDITS, shape[0] * shape[1]).reshape(shape)
+        self.speed = self.floats(SPEEDS, self.count * self.types).reshape(self.count, self.types)
+        self.capacity = self.ints(st.sampled_from([0, 500, 1000, 4000, 1 << 50]), self.types)
+        self.partner = np.zeros(0, np.int64)
+        if pairs:
+            self.partner = np.full(self.count, -2, np.int64)
+            for a, b in pairs[:1]:
+                self.partner[[a, b]] = b, a
+        self.need, self.runs = rounds_numpy.running(self.members, self.jobs, self.partner)
+
+    def ints(self, values: st.SearchStrategy[Any], size: int) -> Any:
+        return np.array(self._draw(st.lists(values, min_size=size, max_size=size)), np.int64)
+
+    def floats(self, values: st.SearchStrategy[Any], size: int) -> Any:
+        return np.array(self._draw(st.lists(values, min_size=size, max_size=size)), np.float64)
+
+    def use(self, chosen: Any) -> Any:
+        on = (chosen >= 0).nonzero()[0]
+        used = np.zeros(self.types, np.int64)
+        np.add.at(used, chosen[on], self.need[on])
+        return used
+
+
+scenes = st.composite(Scene)()
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> tuple[Any, ...]:
+    jobs, types = draw(st.integers(1, 8)), draw(st.integers(1, 4))
+    pairs = draw(st.lists(st.tuples(st.integers(0, jobs - 1), st.integers(0, jobs - 1)), max_size=5))
+    members = [(row, -1) for row in range(jobs)] + [(min(p), max(p)) for p in pairs if p[0] != p[1]]
+    size = len(members) * types
+    priority = np.array(draw(st.lists(LEVELS, min_size=size, max_size=size))).reshape(len(members), types)
+    need = np.array(draw(st.lists(st.integers(0, 4), min_size=len(members), max_size=len(members))), np.int64)
+    left = np.array(draw(st.lists(st.integers(0, 9), min_size=types, max_size=types)), np.int64)
+    taken = np.array(draw(st.lists(st.booleans(), min_size=jobs, max_size=jobs)), bool)
+    return priority, need, np.array(members, np.int64), left, taken
+
+
+@given(question=questions())
+def test_turns_are_fair_and_the_same_in_both(question: tuple[Any, ...]) -> None:
+    priority, need, members, left, taken = question
+    both(KERNELS, "take_turns", *question)
+    room, busy = left.copy(), taken.copy()
+    runs = rounds_numpy.take_turns(priority, need, members, room, busy)
+    on = (runs >= 0).nonzero()[0]
+    used = np.bincount(runs[on], need[on], len(left)).astype(int)
+    assert (room == left - used).all()
+    assert (room >= np.minimum(left, 0)).all()
+    who = members[on][members[on] >= 0]
+    assert len(set(who.tolist())) == len(who), "nobody runs twice"
+    assert not taken[who].any(), "nobody who runs already is taken again"
+    # Whoever is left out had no chance: no room, a member that runs, or no priority.
+    for row in (runs < 0).nonzero()[0]:
+        free = not any(busy[member] for member in members[row] if member >= 0)
+        for kind in range(len(left)):
+            assert not (free and priority[row, kind] > -np.inf and need[row] <= room[kind])
+
+
+@given(scene=scenes, later=scenes, passed=st.sampled_from([-1.0, 0.0, 100.0, 9e9, math.inf]))
+def test_memory_follows_the_jobs(scene: Scene, later: Scene, passed: float) -> None:
+    names = np.where(scene.members >= 0, scene.jobs[0][scene.members], -1) if scene.count else scene.members
+    asked = np.zeros((scene.count, 3))
+    room = np.full(later.types, 3000)
+    memory = (names, scene.share, scene.credit, asked, room)
+    members, share, credit, now_asked, need, runs, stale, crowded = both(
+        KERNELS, "recall", memory, later.jobs, later.reals, later.partner, room, later.capacity, passed, WEIGHTS
+    )
+    assert stale == (now_asked.tolist() != asked.tolist())
+    assert now_asked[:, 0].tolist() == sorted(later.jobs[0].tolist())
+    assert crowded == bool((_used(runs, need, later.types) > later.capacity).any())
+    before = {tuple(name): at for at, name in enumerate(names.tolist())}
+    width = min(scene.types, later.types)
+    for at, (a, b) in enumerate(members.tolist()):
+        old = before.get((int(later.jobs[0][a]), int(later.jobs[0][b]) if b >= 0 else -1))
+        assert old is not None or b < 0, "only pairs that had a share are there"
+        had = np.zeros(later.types)
+        if old is not None:
+            assert share[at, :width].tolist() == scene.share[old, :width].tolist()
+            had[:width] = scene.credit[old, :width]
+        if 0 < passed < math.inf:
+            had += share[at] * passed
+            if runs[at] >= 0:
+                had[runs[at]] -= passed
+            had = np.clip(had, -WEIGHTS[1], WEIGHTS[1])
+        assert credit[at].tolist() == had.tolist()
+
+
+def _used(runs: Any, need: Any, types: int) -> Any:
+    on = (runs >= 0).nonzero()[0]
+    return np.bincount(runs[on], need[on], types)
+
+
+@given(scene=scenes, due=st.booleans(), strict=st.booleans(), owed_only=st.booleans())
+def test_nobody_runs_where_there_is_no_room(scene: Scene, due: bool, strict: bool, owed_only: bool) -> None:
+    columns = (scene.members, scene.share, scene.credit, scene.need, scene.runs)
+    given_to = (scene.speed, scene.reals, scene.capacity, WEIGHTS)
+    owed_only = owed_only or strict
+    chosen = both(KERNELS, "choose", due, strict, owed_only, *columns, *given_to)
+    used = scene.use(chosen)
+    before = scene.use(scene.runs)
+    for at, kind in enumerate(chosen.tolist()):
+        if kind < 0 or (not due and kind == scene.runs[at]):
+            continue
+        assert used[kind] <= scene.capacity[kind]
+        assert at >= scene.count or scene.speed[at, kind] > 0
+        assert not strict or scene.share[at, kind] > 0
+    who = scene.members[chosen >= 0]
+    who = who[who >= 0]
+    if due:
+        assert len(set(who.tolist())) == len(who)
+    else:
+        on = scene.runs >= 0
+        assert (chosen[on] == scene.runs[on]).all(), "between rounds nobody is stopped"
+        assert (used >= before).all()
+
+
+@given(scene=scenes, owed_only=st.booleans())
+def test_it_is_quiet_until_somebody_could_overtake(scene: Scene, owed_only: bool) -> None:
+    columns = (scene.members, scene.share, scene.credit)
+    seconds = both(KERNELS, "quiet_s", owed_only, *columns, scene.runs, scene.speed, scene.reals, WEIGHTS)
+    assert seconds >= 0
+    if not scene.count or not (scene.speed > 0).any():
+        assert seconds == math.inf or len(scene.members) > scene.count
+
+
+@given(scene=scenes, data=st.data())
+def test_everybody_is_told_why(scene: Scene, data: st.DataObject) -> None:
+    room = scene.capacity.copy()
+    chosen = rounds_numpy.take_turns(
+        np.where(scene.share > 0, scene.credit, -np.inf), scene.need, scene.members, room, np.zeros(scene.count, bool)
+    )
+    allowed = scene.speed > 0
+    slots = np.arange(scene.count)[::-1].copy()
+    likes = st.lists(
+        st.sampled_from([0, 32767]), min_size=scene.count * scene.types, max_size=scene.count * scene.types
+    )
+    liking = np.array(data.draw(likes), np.int16).reshape(scene.types, scene.count)
+    total = scene.capacity + 1000
+    said, names, kept, ran = both(
+        KERNELS,
+        "answer",
+        *(scene.jobs, scene.members, scene.runs, chosen, scene.credit, scene.speed, allowed),
+        *(liking, slots, scene.capacity, total),
+    )
+    assert (kept, ran) == (((scene.runs >= 0) & (chosen == scene.runs)).sum(), (scene.runs >= 0).sum())
+    assert ((names >= 0) == (scene.members >= 0)).all()
+    assert sorted(said[rounds.RANK].tolist()) == list(range(scene.count))
+    owed = np.maximum(scene.credit[: scene.count].max(axis=1, initial=0.0), 0.0)
+    assert (np.diff(owed[np.argsort(said[rounds.RANK])]) <= 0).all()
+    runs = said[rounds.COUNT] > 0
+    assert (runs == (said[rounds.TYPE] >= 0)).all()
+    assert (runs == (said[rounds.REASON] == Code.RUNS)).all()
+    assert (said[rounds.COUNT][runs] == scene.size[runs]).all()
+    for row in (~runs).nonzero()[0]:
+        reason, need = Code(int(said[rounds.REASON, row])), scene.need[row]
+        fast = [kind for kind in range(scene.types) if scene.speed[row, kind] > 0]
+        if reason is Code.TOO_LARGE:
+            likes = [kind for kind in range(scene.types) if liking[kind, slots[row]] == 0]
+            most = max([0, *(total[kind] // max(scene.unit[row], 1) for kind in likes)])
+            assert said[rounds.EVIDENCE, row] == most < scene.jobs[view.LEAST, row]
+        elif reason is Code.UNKNOWN_TYPE:
+            assert not allowed[row].any()
+        elif reason is Code.IN_LINE:
+            assert any(room[kind] >= need for kind in fast)
+        elif reason is Code.CAPACITY:
+            # Cores count only while some job could use them, so the first type proves nothing.
+            assert not any(room[kind] >= need and scene.capacity[kind] > 0 for kind in fast if kind > 0)
+        else:
+            assert reason is Code.CANNOT_RUN
+            assert not any(scene.capacity[kind] > 0 for kind in fast if kind > 0)

@@ -1,0 +1,80 @@
+"""What share policies see: both implementations agree with each other and with the columns they are made from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from levada.kernels import view, view_numpy
+from tests.kernels.twins import both
+
+KERNELS = view_numpy, pytest.importorskip("levada.kernels.view_numba")
+UNLIMITED = 1 << 50
+COLUMNS = (*range(9), 0, 1)
+
+
+def _column(draw: st.DrawFn, values: st.SearchStrategy[Any], size: int, dtype: Any = np.int64) -> Any:
+    return np.array(draw(st.lists(values, min_size=size, max_size=size)), dtype)
+
+
+@given(data=st.data())
+def test_what_there_is_adds_up(data: st.DataObject) -> None:
+    draw = data.draw
+    nodes, types = draw(st.integers(0, 3)), draw(st.integers(1, 3))
+    devices = draw(st.integers(0, 6)) if nodes else 0
+    flags, parts = st.booleans(), st.sampled_from([0, 0, 300, 1000, 1200])
+    type_of = _column(draw, st.integers(0, types - 1), devices)
+    node_of = _column(draw, st.integers(0, max(nodes - 1, 0)), devices)
+    healthy, absent = _column(draw, flags, devices, bool), _column(draw, flags, devices, bool)
+    foreign, reserved = _column(draw, parts, devices), _column(draw, parts, devices)
+    lost, cordoned = _column(draw, flags, nodes, bool), _column(draw, flags, nodes, bool)
+    cpu = _column(draw, st.sampled_from([-5, 0, 4000, UNLIMITED]), nodes)
+    capacity = _column(draw, st.sampled_from([0, 700, 9000]), types)
+    found = both(
+        KERNELS,
+        "supply",
+        *(type_of, node_of, healthy, absent, foreign, reserved, lost, cordoned, cpu, capacity),
+    )
+    for kind in range(types):
+        there = [d for d in range(devices) if type_of[d] == kind and not lost[node_of[d]]]
+        grants = [d for d in there if healthy[d] and not cordoned[node_of[d]]]
+        assert found[view.ROOM, kind] == sum(max(1000 - foreign[d] - reserved[d], 0) for d in grants)
+        if kind > 0:
+            present = sum(not absent[d] for d in there)
+            assert found[view.TOTAL, kind] == max(1000 * present, capacity[kind])
+            assert found[view.EXISTS, kind] == (present > 0 or capacity[kind] > 0)
+
+
+@given(data=st.data())
+def test_jobs_have_sizes_that_they_may_have(data: st.DataObject) -> None:
+    draw = data.draw
+    slots_in_all, types = draw(st.integers(1, 6)), draw(st.integers(1, 3))
+    least = _column(draw, st.integers(0, 3), slots_in_all)
+    step = _column(draw, st.integers(1, 3), slots_in_all)
+    most = least + step * _column(draw, st.integers(0, 3), slots_in_all)
+    desired = _column(draw, st.integers(0, 12), slots_in_all)
+    milli = _column(draw, st.sampled_from([0, 500, 1000, 2000]), slots_in_all)
+    cpu = _column(draw, st.sampled_from([0, 1000]), slots_in_all)
+    kind = _column(draw, st.integers(-1, types - 1), slots_in_all)
+    count = _column(draw, st.integers(0, 2), slots_in_all)
+    ints = np.stack([np.arange(slots_in_all) + 10, least, most, step, desired, milli, cpu, kind, count])
+    floats = np.stack([np.linspace(0.5, 2.0, slots_in_all), np.linspace(0.0, 99.0, slots_in_all)])
+    slots = np.array(draw(st.lists(st.integers(0, slots_in_all - 1), unique=True)), np.int64)
+    preference = _column(draw, st.sampled_from([0, 1, 32767]), types * len(slots), np.int16).reshape(types, -1)
+    exists = _column(draw, st.integers(0, 1), types)
+    capacity = _column(draw, st.sampled_from([-1000, 0, 1500, 5000, UNLIMITED]), types)
+    jobs, reals, allowed = both(KERNELS, "jobs", ints, floats, slots, COLUMNS, preference, exists, capacity)
+    assert (jobs[view.NUMBER] == slots + 10).all()
+    assert reals.tolist() == floats[:, slots].tolist()
+    for row, slot in enumerate(slots):
+        size, unit = jobs[view.SIZE, row], jobs[view.UNIT, row]
+        assert least[slot] <= size <= most[slot]
+        assert (size - least[slot]) % step[slot] == 0
+        holds = [capacity[k] // max(unit, 1) for k in range(types) if allowed[row, k]]
+        assert size <= max([*holds, least[slot]])
+        assert size <= max(desired[slot], least[slot])
+        assert jobs[view.RUNS, row] == (kind[slot] if count[slot] > 0 else -1)
