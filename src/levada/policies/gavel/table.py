@@ -136,7 +136,7 @@ GAVEL_POLICIES: tuple[Record, ...] = (
         summary="Level by level from the worst-off up, knowing how types differ, two jobs may share GPUs",
         needs=("throughput", "pairs"),
         source=_GAVEL,
-        options=(_SHARES, *_ROUNDS),
+        options=(_SHARES, _ENTITIES, *_ROUNDS),
         shares=True,
     ),
     Record(

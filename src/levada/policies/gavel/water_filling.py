@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
+from levada.core.types import Bools, Floats
 from levada.errors import BadInput
 from levada.perf.model import ThroughputModel
 from levada.policies.gavel.forms import (
@@ -31,8 +32,7 @@ from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.protocol import Needs
 from levada.solve.interior import finish_time_interior
 from levada.solve.leximin import hierarchical, leximin
-from levada.solve.packed import leximin_packed, max_min_packed
-from levada.solve.problem import Problem, Solution
+from levada.solve.packed import hierarchical_packed, leximin_packed, max_min_packed
 
 
 class Entity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,7 +77,7 @@ class WaterFilling(Sharing):
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
         """Shares with the highest levels, lowest first."""
         problem = problem_of(instance, instance.rate if self.aware else all_alike(instance))
-        best = self._by_entity(instance, problem) if self.entities else leximin(problem)
+        best = hierarchical(problem, *self._entities(instance)) if self.entities else leximin(problem)
         if self.which != INTERIOR:
             return shares_of(best), None
         reached = (problem.each(problem.rate) * best.share).sum(axis=1)
@@ -87,14 +87,15 @@ class WaterFilling(Sharing):
         middle = msgspec.structs.replace(middle, level=best.level)
         return shares_of(sound(lambda: middle, lambda: best)), None
 
-    def _by_entity(self, instance: Instance, problem: Problem) -> Solution:
+    def _entities(self, instance: Instance) -> tuple[Floats, Bools]:
+        """By number the weight of each entity, and whether it serves its jobs in turn."""
         names = instance.snap.entities
         weight, in_turn = np.ones(len(names)), np.zeros(len(names), bool)
         for number, name in enumerate(names):
             if name in self.entities:
                 weight[number] = self.entities[name].weight
                 in_turn[number] = self.entities[name].policy == "fifo"
-        return hierarchical(problem, weight, in_turn)
+        return weight, in_turn
 
 
 class WaterFillingPerf(WaterFilling):
@@ -107,17 +108,18 @@ class WaterFillingPerf(WaterFilling):
 
 
 class WaterFillingPacked(WaterFillingPerf):
-    """Types as they are, and two jobs may share GPUs; without entities."""
+    """Types as they are, and two jobs may share GPUs."""
 
     name: ClassVar[str] = "max_min_fairness_water_filling_packed"
     objective: ClassVar[str] = "leximin_normalized_packed"
     packs: ClassVar[bool] = True
 
-    def __init__(self, shares: str = LEXIMIN) -> None:
-        super().__init__(shares)
-
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
         """Shares with the highest levels, lowest first."""
         problem = problem_of(instance)
         given = (problem, *pairs_of(instance, problem))
-        return shares_of(sound(partial(leximin_packed, *given), partial(max_min_packed, *given))), None
+        if not self.entities:
+            return shares_of(sound(partial(leximin_packed, *given), partial(max_min_packed, *given))), None
+        among = self._entities(instance)
+        together, alone = partial(hierarchical_packed, *given, *among), partial(hierarchical, problem, *among)
+        return shares_of(sound(together, alone)), None
