@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 # Holds the digest of what was installed, so that a touched but unchanged file installs nothing.
 STAMP := $(VENV)/.installed
 INPUTS := pyproject.toml constraints.txt
+# Compiled kernels are cached by the age of their own file alone: when any of them changes, all are forgotten.
+KERNELS := $(VENV)/.kernels
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,10 +19,14 @@ setup: $(STAMP) ## Make .venv and install everything in it (quick when done)
 $(STAMP): $(INPUTS) scripts/setup.sh
 	@scripts/setup.sh $(VENV) $(STAMP) $(INPUTS)
 
-run: $(STAMP) ## Show what Levada does: a day of jobs on a mixed cluster
+$(KERNELS): $(STAMP) $(wildcard src/levada/kernels/*.py)
+	@rm -f src/levada/kernels/__pycache__/*.nbi src/levada/kernels/__pycache__/*.nbc
+	@touch $@
+
+run: $(KERNELS) ## Show what Levada does: a day of jobs on a mixed cluster
 	@$(BIN)/levada demo
 
-test: lint ## Lint, types, layers and tests
+test: $(KERNELS) lint ## Lint, types, layers and tests
 	@echo "tests: some 3,600, five minutes or so"
 	@$(BIN)/python -m pytest -q -n auto
 
@@ -37,7 +43,7 @@ format: $(STAMP) ## Let ruff format and mend the sources
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
 
-bench: $(STAMP) ## Time the decisions of every policy
+bench: $(KERNELS) ## Time the decisions of every policy
 	@$(BIN)/python -m bench
 
 clean: ## Remove .venv, caches and build results

@@ -22,11 +22,12 @@ from levada.core.invariants import (
 )
 from levada.core.job import Job, ParameterServers, Phase
 from levada.core.plan import OpKind, Plan
-from levada.core.types import Ints
+from levada.core.plane import FREE
 from levada.core.world import World
 from levada.engine import Engine, answer
-from levada.engine import operations as engine_operations
+from levada.engine import engine as engine_module
 from levada.engine.options import Options
+from levada.engine.state import State
 from levada.kernels import switch
 from tests.builders import cluster, job
 
@@ -123,22 +124,25 @@ def _started() -> Shell:
 def test_i6_no_operation_goes_out_for_a_device_that_another_holds(
     monkeypatch: pytest.MonkeyPatch, careless: bool
 ) -> None:
-    """Every plan is compared with what is held just before it counts as held; a careless engine is found out."""
+    """Every plan is compared with what was held just before it went out; a careless engine is found out."""
     found, asked = [], []
-    take, blocked = engine_operations.take, engine_operations.blocked
+    issue = engine_module.issue
 
-    def spy(state: engine_operations.State, slots: Ints, devices: Ints) -> None:
-        target, held = state.world.target, state.world.held
-        wants = (target.owner >= 0) & np.isin(target.owner, slots) & (held.owner != target.owner)
-        adds = wants.nonzero()[0]
-        asked.extend(adds.tolist())
-        found.extend(i6_only_free_devices(state.world, adds, target.owner[adds]))
-        if not found:
-            take(state, slots, devices)
+    def spy(state: State) -> None:
+        world, held = state.world, state.world.held
+        before = held.owner.copy()
+        if careless:
+            held.owner[(world.target.owner >= 0) & (held.owner != world.target.owner)] = FREE
+        issue(state)
+        after, held.owner = held.owner, before
+        for command in state.commands:
+            if isinstance(command, Apply):
+                adds = command.plan.add_device
+                asked.extend(adds.tolist())
+                found.extend(i6_only_free_devices(world, adds, world.target.owner[adds]))
+        held.owner = before if found else after
 
-    monkeypatch.setattr(engine_operations, "take", spy)
-    if careless:
-        monkeypatch.setattr(engine_operations, "blocked", lambda *args: np.zeros_like(blocked(*args)))
+    monkeypatch.setattr(engine_module, "issue", spy)
     shell = Shell(Engine(cluster=cluster(4), policy="elastic-tiresias", options=PATIENT))
     shell.submit(job("old", 0, min=1, max=4), at=0.0)
     shell.acknowledge(at=1.0)

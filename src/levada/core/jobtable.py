@@ -169,6 +169,11 @@ class JobTable(JobColumns):
         slots[known] = np.where(self._numbers[at] == asked, self._slots[at], -1)
         return slots
 
+    @property
+    def index(self) -> tuple[Ints, Ints]:
+        """The numbers of the active jobs, ascending, and the slot of each."""
+        return self._numbers, self._slots
+
     def _grow(self) -> None:
         old = self.capacity
         self.ints = np.concatenate([self.ints, np.zeros_like(self.ints)], axis=1)

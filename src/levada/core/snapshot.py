@@ -88,11 +88,17 @@ class Snapshot:
         self.entities = entities
         #: $ per GPU and hour by type; nan where nobody said, for what has no price need not be free.
         self.prices: Floats = prices if prices is not None else np.full(len(inventory.types), np.nan)
-        #: Per job and type its rank, 0 = preferred; NOT_ALLOWED where it cannot run.
-        self.preference = preference if preference is not None else table.preference[:, slots].T
+        self._preference = preference
 
     def __len__(self) -> int:
         return len(self.jobs)
+
+    @property
+    def preference(self) -> Any:
+        """Per job and type its rank, 0 = preferred; NOT_ALLOWED where it cannot run. Gathered when first asked for."""
+        if self._preference is None:
+            self._preference = self.table.preference[:, self.jobs.slots].T
+        return self._preference
 
     @property
     def allowed(self) -> Bools:

@@ -23,7 +23,8 @@ from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
 from levada.core.queue import Queue, QueueTree
 from levada.core.reasons import Code
 from levada.core.snapshot import Snapshot
-from levada.core.types import CPU_TYPE, WHOLE, Bools, Ints
+from levada.core.types import CPU_TYPE, WHOLE, Floats, Ints
+from levada.kernels import steps
 from levada.kernels.state import node_use
 
 
@@ -225,12 +226,35 @@ class World:
 
     # --- views --------------------------------------------------------------------------------------------------
 
-    def capacity_for(self, in_view: Bools) -> Ints:
-        """Per type what the jobs under *in_view* (by slot) may have together: free, or theirs already.
+    def capacity_for(self, slots: Ints) -> Ints:
+        """Per type what the jobs in *slots* may have together: free, or theirs already.
 
         A device that one of them holds counts even where new grants may not go, for it may stay there.
         """
         inventory, target = self.inventory, self.target
+        if not target.rows.shape[1]:
+            whole = steps.capacity(
+                slots,
+                self.table.capacity,
+                len(inventory.types),
+                target.owner,
+                inventory.node_of,
+                inventory.type_of,
+                inventory.healthy,
+                inventory.absent,
+                inventory.foreign,
+                inventory.reserved,
+                inventory.lost,
+                inventory.cordoned,
+                inventory.cpu,
+                inventory.foreign_cpu,
+                inventory.reserved_cpu,
+                target.cpu,
+            )
+            if whole is not None:
+                return whole
+        in_view = np.zeros(self.table.capacity, bool)
+        in_view[slots] = True
         left = inventory.free_milli()
         owned = target.owner >= 0
         left[owned] = np.where(in_view[target.owner[owned]], WHOLE, 0)
@@ -254,8 +278,6 @@ class World:
     def snapshot(self, now: float, slots: Ints | None = None, *, revision: int = 0) -> Snapshot:
         """This moment, with the jobs in *slots* (all unless given; in the table's order) in view."""
         chosen = self.table.order if slots is None else slots
-        in_view = np.zeros(self.table.capacity, bool)
-        in_view[chosen] = True
         waiting = [pod for pod in self.foreign.values() if pod.serving and pod.node is None]
         waiting.sort(key=lambda pod: (-pod.priority, pod.created, pod.id))
         return Snapshot(
@@ -266,13 +288,18 @@ class World:
             inventory=self.inventory,
             target=self.target,
             held=self.held,
-            capacity=self.capacity_for(in_view),
+            capacity=self.capacity_for(chosen),
             queues=self.queues,
             serving=tuple(waiting),
             foreign=self.foreign,
-            prices=np.array([self.prices.get(name, math.nan) for name in self.inventory.types]),
+            prices=self._prices(),
             entities=self.entities,
         )
+
+    def _prices(self) -> Floats:
+        if not self.prices:
+            return np.full(len(self.inventory.types), math.nan)
+        return np.array([self.prices.get(name, math.nan) for name in self.inventory.types])
 
     def copy(self) -> World:
         """An independent copy, in O(active jobs + devices)."""

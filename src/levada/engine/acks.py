@@ -9,6 +9,7 @@ from levada.core.job import Phase
 from levada.core.plan import OpKind
 from levada.core.reasons import Code
 from levada.core.types import Ints
+from levada.engine import steps
 from levada.engine.ends import stopped
 from levada.engine.holdings import confirm, release, unclaim
 from levada.engine.operations import plan_operations
@@ -19,6 +20,8 @@ from levada.perf import RestartKind
 
 def released(state: State, event: Released) -> None:
     """What an operation gives up is free; a stop is complete with it."""
+    if steps.released(state, event):
+        return
     table = state.world.table
     slots, _ = state.current(event.number, event.generation)
     slots = slots[table.issued[slots] > 0]
@@ -36,6 +39,8 @@ def released(state: State, event: Released) -> None:
 
 def running(state: State, event: Running) -> None:
     """An operation is complete: all workers run where they should, and what it gave up is free."""
+    if steps.running(state, event):
+        return
     table = state.world.table
     slots, _ = state.current(event.number, event.generation)
     slots = slots[(table.issued[slots] > 0) & (table.op[slots] != OpKind.STOP)]

@@ -22,8 +22,9 @@ from levada.core.job import Phase
 from levada.core.plane import DEVICE, FREE, MILLI, SHARED, SLOT
 from levada.core.reasons import Code
 from levada.core.types import WHOLE, Bools, Ints
+from levada.engine import steps
 from levada.engine.operations import plan_operations
-from levada.engine.shape import shape_fault
+from levada.engine.shape import shape_fault, well_formed
 from levada.engine.state import State
 from levada.engine.tidy import tidy, workers_on
 from levada.placement.placer import Placer
@@ -35,6 +36,8 @@ class Rejected(Exception):
 
 def commit(state: State, placer: Placer, decision: Decision) -> None:
     """Makes *decision* the target of all jobs that it still speaks of, or raises `Rejected` and changes nothing."""
+    if well_formed(decision) and steps.commit(state, decision):
+        return
     if (fault := shape_fault(state.world, decision)) is not None:
         raise Rejected(fault)
     by_number = decision.places is not None or decision.reservations or decision.binds
@@ -71,6 +74,8 @@ def _rows_that_count(state: State, decision: Decision) -> tuple[Ints, Ints]:
     fresh = (slots >= 0) & np.isin(decision.number, state.in_view)
     fresh[fresh] &= (table.changed[slots[fresh]] <= revision) & (table.issued[slots[fresh]] == 0)
     rows = fresh.nonzero()[0]
+    # What was said of the others must be thought of again.
+    state.left_out |= len(rows) < len(decision.number)
     return rows, slots[rows]
 
 

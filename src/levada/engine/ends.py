@@ -9,9 +9,10 @@ from levada.core.job import Phase
 from levada.core.plan import OpKind
 from levada.core.reasons import Code
 from levada.core.types import Ints
+from levada.engine import steps
 from levada.engine.holdings import confirm, release
 from levada.engine.operations import plan_operations
-from levada.engine.state import Intent, State, tells
+from levada.engine.state import Intent, State, tells, tells_why
 
 
 def stopped(state: State, slots: Ints) -> None:
@@ -63,9 +64,9 @@ def _carry_out(state: State, slots: Ints, intent: Ints) -> None:
 
 def _say_why(state: State, slots: Ints) -> None:
     table = state.world.table
-    plain = ~tells(table.reason[slots])
-    state.say(slots[plain & (table.count[slots] == 0)], Code.PREEMPTED)
-    state.say(slots[plain & (table.count[slots] > 0)], Code.STARTING)
+    gets = table.count[slots] > 0
+    state.say(slots[~gets & ~tells_why(table.reason[slots])], Code.PREEMPTED)
+    state.say(slots[gets & ~tells(table.reason[slots])], Code.STARTING)
     aside = slots[table.aside[slots] > 0]
     state.say(aside, Code.SET_ASIDE, table.failures[aside])
 
@@ -75,15 +76,16 @@ def end(state: State, slots: Ints, phase: Phase, code: Code) -> None:
     if not len(slots):
         return
     world, table = state.world, state.world.table
-    state.account(slots)
-    world.clear_workers(world.target, slots)
-    confirm(state, slots)
-    release(state, slots, everything=True)
+    if not steps.vacate(state, slots):
+        state.account(slots)
+        world.clear_workers(world.target, slots)
+        confirm(state, slots)
+        release(state, slots, everything=True)
     numbers = table.number[slots]
     state.commands.append(
         JobsEnded(
             number=numbers,
-            id=tuple(world.ids[int(number)] for number in numbers),
+            id=tuple([world.ids[number] for number in numbers.tolist()]),
             phase=np.full(len(slots), int(phase)),
             reason=np.full(len(slots), int(code)),
             submitted=table.submitted[slots],
@@ -106,8 +108,8 @@ def end(state: State, slots: Ints, phase: Phase, code: Code) -> None:
 
 def _tell_dependents(state: State, numbers: Ints, phase: Phase) -> None:
     table = state.world.table
-    for number in numbers:
-        after = state.dependents.pop(int(number), None)
+    for number in numbers.tolist() if state.dependents else ():
+        after = state.dependents.pop(number, None)
         if after is None:
             continue
         slots = state.active_slots(np.array(after, np.int64))

@@ -19,16 +19,15 @@ from levada.core.reasons import Code
 from levada.core.types import Ints
 from levada.core.world import World
 from levada.engine import acks, foreign, jobs, nodes
-from levada.engine.admit import admitted, judge_feasibility
+from levada.engine.admit import judge_feasibility
 from levada.engine.alarms import ring
 from levada.engine.commit import Rejected, commit
 from levada.engine.explain import Explanation, explain
-from levada.engine.guards import guarded
+from levada.engine.guards import visible
 from levada.engine.operations import issue
 from levada.engine.options import Options
 from levada.engine.serving import make_room
 from levada.engine.state import State
-from levada.engine.withdraw import revert_targets
 from levada.perf import Estimator
 from levada.placement.placer import Packer
 from levada.policies import registry
@@ -94,7 +93,9 @@ class Engine:
         cadence = state.policy.cadence
         # Without a time of its own (at first, or after a rejection) every policy waits for events.
         heeds = cadence.on_events or state.policy_wake == math.inf
-        news = state.dirty or (state.acked and cadence.on_acks)
+        # That operations were done matters where some job had to be left out because of one, or to who looks at nodes.
+        missed = state.left_out or state.policy.by_node
+        news = state.dirty or (state.acked and missed and cadence.on_acks)
         asks = state.now if news and heeds else min(state.policy_wake, state.guard_wake)
         if asks == math.inf:
             return math.inf
@@ -107,22 +108,15 @@ class Engine:
         state = self.state
         if state.deciding is not None or self._due_at() > state.now:
             return []
-        slots = state.living()
-        state.account(slots)
         state.learn()
-        if not state.policy.by_node:
+        if state.world.foreign and not state.policy.by_node:
             make_room(state)
-        may = admitted(state, slots)
-        table = state.world.table
-        barred = slots[~may & (table.count[slots] > 0) & (table.phase[slots] == Phase.PENDING)]
-        if len(barred):
-            revert_targets(state, barred)
-        view = slots[may & ~guarded(state, slots)]
+        view = visible(state)
         state.dirty = state.acked = False
         state.policy_wake = math.inf
         state.deciding = state.revision
         state.last_decided = state.now
-        state.in_view = table.number[view].copy()
+        state.in_view = state.world.table.number[view]
         trusted = state.asked_policy = state.rejections < state.options.max_rejections
         policy = state.policy if trusted else queued(Fifo())
         return [

@@ -114,7 +114,7 @@ def _room(state: State, slot: int, code: Code) -> list[str]:
 def _free(state: State, *, whole: bool) -> Ints:
     """Per type what nobody should have at present; with *whole*, scraps of cut-up devices do not count."""
     world = state.world
-    free = world.capacity_for(np.zeros(world.table.capacity, bool))
+    free = world.capacity_for(np.zeros(0, np.int64))
     if whole:
         open_now = (world.target.owner == FREE) & (world.inventory.free_milli() == WHOLE)
         free[1:] = np.bincount(world.inventory.type_of[open_now], minlength=len(free))[1:] * WHOLE

@@ -9,8 +9,29 @@ import math
 
 import numpy as np
 
+from levada.core.job import Phase
 from levada.core.types import Bools, Ints
+from levada.engine import steps
+from levada.engine.admit import admitted
 from levada.engine.state import State
+from levada.engine.withdraw import revert_targets
+
+
+def visible(state: State) -> Ints:
+    """The jobs that a policy gets to see now; brings the times of all jobs up to now."""
+    view = steps.survey(state)
+    if view is not None:
+        if state.policy.guards.payback:
+            view = view[~_ends_soon(state, view, state.world.table.held[view] > 0)]
+        return view
+    slots, table = state.living(), state.world.table
+    state.account(slots)
+    may = admitted(state, slots)
+    barred = slots[~may & (table.count[slots] > 0) & (table.phase[slots] == Phase.PENDING)]
+    if len(barred):
+        revert_targets(state, barred)
+    state.left_out = bool((table.issued[slots] > 0).any())
+    return slots[may & ~guarded(state, slots)]
 
 
 def guarded(state: State, slots: Ints) -> Bools:

@@ -15,9 +15,10 @@ from levada.core.plan import OpKind, Plan
 from levada.core.plane import DEVICE, NODE, SHARED, SLOT
 from levada.core.reasons import Code
 from levada.core.types import Bools, Ints
+from levada.engine import steps
 from levada.engine.holdings import added_places, differing, take
 from levada.engine.limits import limited, within_limits
-from levada.engine.state import State, tells
+from levada.engine.state import State, tells_why
 from levada.kernels.state import blocked, changes
 
 
@@ -45,6 +46,8 @@ def plan_operations(state: State, slots: Ints) -> None:
 
 def issue(state: State) -> None:
     """Sends out every operation that may go; breaks cycles of waits."""
+    if steps.issue(state):
+        return
     table = state.world.table
     waiting = state.where((table.op != OpKind.NONE) & (table.issued == 0) & (table.retry_at <= state.now))
     if not len(waiting):
@@ -56,7 +59,7 @@ def issue(state: State) -> None:
         ready[asks] = within_limits(state, waiting[asks])
     if not ready.all():
         # Where nothing moves at all, whoever is stuck is stuck for good.
-        if state.may_cycle or not (ready.any() or (table.issued > 0).any()):
+        if state.may_cycle or not (ready.any() or (table.issued[table.order] > 0).any()):
             ready |= _break_cycles(state, waiting, ready)
         late = waiting[~ready & (table.phase[waiting] == Phase.PENDING)]
         state.say(late, Code.WAITS_FOR_DEVICES, missing[late])
@@ -138,7 +141,7 @@ def _send(state: State, slots: Ints) -> None:
     starts = op == OpKind.START
     table.phase[slots] = np.where(starts, Phase.STARTING, np.where(stops, Phase.STOPPING, Phase.RESIZING))
     state.say(slots[starts], Code.STARTING)
-    state.say(slots[stops & ~tells(table.reason[slots])], Code.STOPPING)
+    state.say(slots[stops & ~tells_why(table.reason[slots])], Code.STOPPING)
     take(state, slots[~stops], plan.add_device)
     table.changed[slots] = state.revision
     state.commands.append(Apply(plan=plan))

@@ -18,6 +18,19 @@ from levada.core.world import World
 _SAID_BY_POLICIES = sorted(set(Code) - {Code.FINISHED, Code.CANCELLED, Code.FAILED, Code.TIME_LIMIT})
 
 
+def well_formed(decision: Any) -> bool:
+    """Whether it is a decision with columns of whole numbers, all of one length, and a time to wake up."""
+    if not isinstance(decision, Decision):
+        return False
+    columns = (decision.number, decision.type, decision.count, decision.reason, decision.evidence)
+    extra = [column for column in (decision.rank, decision.batch) if column is not None]
+    count = len(decision.number) if _is_column(decision.number) else -1
+    if any(not _is_column(column) or len(column) != count for column in (*columns, *extra)):
+        return False
+    wake_at: Any = decision.wake_at
+    return isinstance(wake_at, float | int) and not math.isnan(wake_at)
+
+
 def shape_fault(world: World, decision: Any) -> str | None:
     """What is wrong with the form of a decision, or None. What it says is for the invariants to judge."""
     if not isinstance(decision, Decision):

@@ -39,9 +39,19 @@ _TELLING = np.zeros(max(Code) + 1, bool)
 _TELLING[[Code.BACKOFF, Code.RESTARTING, Code.NODE_LOST, Code.SET_ASIDE]] = True
 
 
+#: These only say what a job does.
+_PLAIN = np.zeros(max(Code) + 1, bool)
+_PLAIN[[Code.RUNS, Code.NEW, Code.STARTING, Code.STOPPING, Code.WAITS_FOR_DEVICES]] = True
+
+
 def tells(reasons: Ints) -> Bools:
-    """Which of these reasons tell more about a job than that it stops or was stopped."""
+    """Which of these reasons stay true of a job until it runs again, whatever it is given."""
     return _TELLING[reasons]
+
+
+def tells_why(reasons: Ints) -> Bools:
+    """Which of these reasons tell why a job stops, or was stopped: those that a decision gave, and `tells`."""
+    return ~_PLAIN[reasons]
 
 
 _ACCRUE_COLUMNS = (
@@ -87,6 +97,8 @@ class State:
         self.dirty = False
         #: Operations were done, or given up, since the last decision.
         self.acked = False
+        #: Some job was not in view of the last decision, or what it said of one did not count, for an operation on it.
+        self.left_out = False
         #: The revision that the policy is thinking about, if it is.
         self.deciding: int | None = None
         #: Numbers of the jobs that it was shown; replaced, never written to.

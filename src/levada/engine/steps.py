@@ -1,0 +1,190 @@
+"""The engine's most frequent steps in one call each; see `kernels.steps`.
+
+Every function says whether it did the step; where not, nothing has changed, and its caller goes the long way.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from levada.core.commands import Apply
+from levada.core.decision import Decision
+from levada.core.events import Released, Running
+from levada.core.plan import OpKind, Plan
+from levada.core.types import Ints
+from levada.engine.state import State
+from levada.kernels import steps
+from levada.perf import RestartKind
+
+#: Rows of what the commit kernel is told of a decision.
+_SAID = 7
+
+
+def survey(state: State) -> Ints | None:
+    """The jobs that may be in view, their times up to now; `state` knows when a guard falls, and who is left out."""
+    table, options, wanted = state.world.table, state.options, state.policy.guards
+    done, view, state_wake, busy = steps.survey(
+        table.ints,
+        table.floats,
+        table.order,
+        state.now,
+        options.min_run_s if wanted.min_run else -math.inf,
+        options.cooldown_s if wanted.cooldown else -math.inf,
+    )
+    if not done:
+        return None
+    state.guard_wake, state.left_out = state_wake, busy
+    return view
+
+
+def commit(state: State, decision: Decision) -> bool:
+    """Makes *decision* the target of all jobs that it still speaks of, if there is nothing special about it."""
+    world = state.world
+    special = decision.places is not None or decision.placed is not None or decision.binds or decision.reservations
+    if special or state.options.move_budget > 0 or state.deciding is None or not _unlimited(state):
+        return False
+    table, inventory, target, held = world.table, world.inventory, world.target, world.held
+    said = np.zeros((_SAID, len(decision.number)), np.int64)
+    said[0], said[1], said[2] = decision.number, decision.type, decision.count
+    said[3], said[4] = decision.reason, decision.evidence
+    if decision.rank is not None:
+        said[5] = decision.rank
+    if decision.batch is not None:
+        said[6] = decision.batch
+    done, follows, stale = steps.commit(
+        said,
+        decision.rank is not None,
+        table.ints,
+        table.floats,
+        *table.index,
+        state.in_view,
+        state.deciding,
+        table.preference,
+        target.owner,
+        target.index,
+        target.cpu,
+        target.memory,
+        held.owner,
+        held.index,
+        inventory.node_of,
+        inventory.type_of,
+        inventory.healthy,
+        inventory.foreign,
+        inventory.reserved,
+        inventory.lost,
+        inventory.cordoned,
+        inventory.cpu,
+        inventory.foreign_cpu,
+        inventory.reserved_cpu,
+        inventory.memory,
+        inventory.foreign_memory,
+        inventory.reserved_memory,
+        inventory.pool_start,
+        inventory.pool_stop,
+        inventory.pool_node,
+        inventory.pool_type,
+        inventory.rack,
+        inventory.zone,
+        state.options.highest_first,
+    )
+    if done:
+        state.left_out |= stale
+        if follows:
+            state.may_issue = state.may_cycle = True
+    return done
+
+
+def _unlimited(state: State) -> bool:
+    queues = state.world.queues
+    return queues.trivial or not (queues.limiting_users or any(queue.limit for queue in queues.values))
+
+
+def issue(state: State) -> bool:
+    """Sends out every operation that may go."""
+    table, target, held = state.world.table, state.world.target, state.world.held
+    done, operations, adds, drops = steps.issue(
+        table.ints,
+        table.floats,
+        table.order,
+        state.now,
+        state.revision,
+        state.options.op_timeout_s,
+        state.may_cycle,
+        target.owner,
+        target.index,
+        held.owner,
+        held.index,
+        held.claimed,
+    )
+    if not done:
+        return False
+    state.may_cycle = False
+    if operations.shape[1]:
+        state.alarm(state.now + state.options.op_timeout_s)
+        number, kind, generation, gpu_type, count = operations
+        plan = Plan(
+            number=number,
+            kind=kind,
+            generation=generation,
+            type=gpu_type,
+            count=count,
+            add_device=adds[0],
+            add_row=adds[1],
+            drop_device=drops[0],
+            drop_row=drops[1],
+        )
+        state.commands.append(Apply(plan=plan))
+    return True
+
+
+def running(state: State, event: Running) -> bool:
+    """Operations are complete: all workers run where they should, and what they gave up is free."""
+    done, news, follows, limit, paused, seconds = steps.running(*_report(state, event))
+    if done:
+        state.acked |= news
+        state.may_issue |= news
+        state.may_cycle |= follows
+        state.alarm(limit)
+        for kind, op in ((RestartKind.START, OpKind.START), (RestartKind.RESIZE, OpKind.RESIZE)):
+            told = (paused[0] == op).nonzero()[0] if len(seconds) else ()
+            if len(told):
+                state.pauses.append((kind, paused[1][told], seconds[told]))
+    return done
+
+
+def released(state: State, event: Released) -> bool:
+    """Operations gave up what they had to; stops are complete with it."""
+    done, news, freed, follows = steps.released(*_report(state, event))
+    if done:
+        state.acked |= news
+        state.may_issue |= freed or follows
+        state.may_cycle |= follows
+    return done
+
+
+def _report(state: State, event: Running | Released) -> tuple[Any, ...]:
+    table, target, held = state.world.table, state.world.target, state.world.held
+    report = np.empty((2, len(event.number)), np.int64)
+    report[0], report[1] = event.number, event.generation
+    return (
+        report,
+        table.ints,
+        table.floats,
+        *table.index,
+        state.now,
+        state.revision,
+        target.owner,
+        held.owner,
+        held.claimed,
+    )
+
+
+def vacate(state: State, slots: Ints) -> bool:
+    """These jobs have nothing any more, on neither plane; their times are up to now."""
+    table, target, held = state.world.table, state.world.target, state.world.held
+    done = steps.vacate(slots, table.ints, table.floats, state.now, target.owner, held.owner, held.claimed)
+    state.may_issue |= done
+    return done

@@ -1,0 +1,305 @@
+"""`kernels.steps.commit`, compiled: placing, checking and accepting a decision in one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from levada.kernels import columns as c
+from levada.kernels.jobs_numba import find, free_milli, plan_operation, protected
+from levada.kernels.place_numba import seat, shed
+from levada.kernels.state_numba import node_use, worker_faults
+
+_UNLIMITED = 1 << 50
+
+
+@numba.njit(cache=True)
+def commit(
+    said: Any,
+    ranked: bool,
+    ints: Any,
+    floats: Any,
+    numbers: Any,
+    slot_of: Any,
+    in_view: Any,
+    deciding: int,
+    preference: Any,
+    target: Any,
+    target_index: Any,
+    target_cpu: Any,
+    target_memory: Any,
+    held: Any,
+    held_index: Any,
+    node_of: Any,
+    type_of: Any,
+    healthy: Any,
+    foreign: Any,
+    reserved: Any,
+    lost: Any,
+    cordoned: Any,
+    cpu: Any,
+    foreign_cpu: Any,
+    reserved_cpu: Any,
+    memory: Any,
+    foreign_memory: Any,
+    reserved_memory: Any,
+    pool_start: Any,
+    pool_stop: Any,
+    pool_node: Any,
+    pool_type: Any,
+    rack: Any,
+    zone: Any,
+    highest_first: bool,
+) -> Any:
+    rows, cap = said.shape[1], ints.shape[1]
+    shown = np.zeros(cap, np.bool_)
+    for number in in_view:
+        s = find(numbers, slot_of, number)
+        if s >= 0:
+            shown[s] = True
+    spoken = np.zeros(cap, np.bool_)
+    slots = np.full(rows, -1, np.int64)
+    at = np.empty(rows, np.int64)
+    moving, stale, cores = 0, False, False
+    for r in range(rows):
+        s = find(numbers, slot_of, said[0, r])
+        given, reason = said[2, r], said[3, r]
+        if s < 0 or spoken[s] or given < 0 or not _may_be_said(reason):
+            return False, False, False
+        spoken[s] = True
+        if ints[c.HAS_ROWS, s] != 0:
+            return False, False, False
+        if not shown[s] or ints[c.CHANGED, s] > deciding or ints[c.ISSUED, s] != 0:
+            stale = True
+            continue
+        slots[r] = s
+        kind = said[1, r] if given > 0 else -1
+        if kind == ints[c.TYPE, s] and given == ints[c.COUNT, s]:
+            continue
+        if given > 0:
+            least, step = ints[c.MIN, s], max(ints[c.STEP, s], 1)
+            if given < least or given > ints[c.MAX, s] or (given - least) % step != 0:
+                return False, False, False
+            if kind < 0 or kind >= preference.shape[0] or preference[kind, s] == c.NOT_ALLOWED:
+                return False, False, False
+        cores |= ints[c.CPU, s] != 0 or ints[c.MEMORY, s] != 0
+        at[moving] = r
+        moving += 1
+    for r in range(rows):
+        if slots[r] < 0:
+            spoken[find(numbers, slot_of, said[0, r])] = False
+    at = at[:moving]
+    reached = said[2].copy()
+    changed = np.zeros(cap, np.bool_)
+    if moving > 0:
+        owner, index = target.copy(), target_index.copy()
+        cpu_used, memory_used = target_cpu.copy(), target_memory.copy()
+        usable = np.empty(len(owner), np.bool_)
+        cpu_free, memory_free = cpu - foreign_cpu - reserved_cpu, memory - foreign_memory - reserved_memory
+        for n in range(len(lost)):
+            if lost[n] or cordoned[n]:
+                cpu_free[n] = memory_free[n] = 0
+        for d in range(len(owner)):
+            usable[d] = free_milli(d, node_of, healthy, foreign, reserved, lost, cordoned) == c.WHOLE
+        _place(
+            said, slots, at, reached, ints, owner, index, cpu_used, memory_used, held, held_index, usable, node_of,
+            cpu_free, memory_free, pool_start, pool_stop, pool_node, pool_type, rack, zone, highest_first,
+        )  # fmt: skip
+        if not _sound(
+            said, slots, at, reached, ints, spoken, target, target_index, owner, index, usable, node_of, type_of,
+            lost, cordoned, cpu_free, memory_free, target_cpu, target_memory, cpu_used, memory_used, cores,
+        ):  # fmt: skip
+            return False, False, False
+        for d in range(len(owner)):
+            target[d], target_index[d] = owner[d], index[d]
+        for n in range(len(cpu_used)):
+            target_cpu[n], target_memory[n] = cpu_used[n], memory_used[n]
+        for r in at:
+            s = slots[r]
+            kind = said[1, r] if reached[r] > 0 else -1
+            changed[s] = ints[c.TYPE, s] != kind or ints[c.COUNT, s] != reached[r]
+            ints[c.TYPE, s], ints[c.COUNT, s] = kind, reached[r]
+    for r in range(rows):
+        s = slots[r]
+        if s >= 0:
+            _tell(said, ranked, r, s, reached[r], ints, floats)
+    return True, moving > 0 and _plan_operations(ints, slots, changed, target, held), stale
+
+
+@numba.njit(cache=True)
+def _may_be_said(reason: int) -> bool:
+    """Whether a policy may give this reason."""
+    over = reason == c.FINISHED or reason == c.CANCELLED or reason == c.FAILED or reason == c.TIME_LIMIT_REACHED
+    return 0 <= reason <= c.LAST_REASON and not over
+
+
+@numba.njit(cache=True)
+def _tell(said: Any, ranked: bool, r: int, s: int, reached: int, ints: Any, floats: Any) -> None:
+    """The reason, rank and batch size of one job after a decision."""
+    given = ints[c.COUNT, s] > 0
+    reason, evidence = said[3, r], said[4, r]
+    if not given:
+        if reached < said[2, r]:
+            reason, evidence = c.FRAGMENTED, 0
+        if reason == c.RUNS:
+            reason = c.CAPACITY
+        if reason == c.CAPACITY and floats[c.FIRST_STARTED, s] < np.inf:
+            reason = c.PREEMPTED
+    elif ints[c.PHASE, s] == c.PENDING:
+        reason = c.SAYS_STARTING
+    ints[c.REASON, s], ints[c.EVIDENCE, s] = reason, evidence
+    ints[c.RANK, s] = said[5, r] if ranked else r
+    ints[c.BATCH, s] = said[6, r]
+
+
+@numba.njit(cache=True)
+def _plan_operations(ints: Any, slots: Any, changed: Any, target: Any, held: Any) -> bool:
+    """`plan_operation` for the jobs under *changed* among *slots*; whether there is any."""
+    differs = np.zeros(len(changed), np.bool_)
+    for d in range(len(target)):
+        if target[d] != held[d]:
+            if target[d] >= 0:
+                differs[target[d]] = True
+            if held[d] >= 0:
+                differs[held[d]] = True
+    found = False
+    for s in slots:
+        if s >= 0 and changed[s]:
+            found |= plan_operation(ints, s, differs[s])
+    return found
+
+
+@numba.njit(cache=True)
+def _place(
+    said: Any,
+    slots: Any,
+    at: Any,
+    reached: Any,
+    ints: Any,
+    owner: Any,
+    index: Any,
+    cpu_used: Any,
+    memory_used: Any,
+    held: Any,
+    held_index: Any,
+    usable: Any,
+    node_of: Any,
+    cpu_free: Any,
+    memory_free: Any,
+    pool_start: Any,
+    pool_stop: Any,
+    pool_node: Any,
+    pool_type: Any,
+    rack: Any,
+    zone: Any,
+    highest_first: bool,
+) -> None:
+    """As `placement.Packer.place`: who leaves, then who shrinks, then who grows, the largest first."""
+    lists = np.empty((3, len(at)), np.int64)
+    long = np.zeros(3, np.int64)
+    for r in at:
+        s, want = slots[r], said[2, r]
+        has = ints[c.COUNT, s]
+        had = has if ints[c.TYPE, s] == said[1, r] else 0
+        if has > 0 and (had == 0 or want == 0):
+            lists[0, long[0]] = r
+            long[0] += 1
+        if 0 < want < had:
+            lists[1, long[1]] = r
+            long[1] += 1
+        if want > had:
+            lists[2, long[2]] = r
+            long[2] += 1
+    for which in range(2):
+        some = lists[which, : long[which]]
+        if len(some) == 0:
+            continue
+        mine = slots[some]
+        keep = np.zeros(len(some), np.int64)
+        if which == 1:
+            for i in range(len(some)):
+                keep[i] = said[2, some[i]]
+        whole = ints[c.MILLI][mine] // c.WHOLE
+        last_first = which == 0 or highest_first
+        shed(
+            owner, index, cpu_used, memory_used, held, node_of, mine, keep, whole, ints[c.CPU][mine],
+            ints[c.MEMORY][mine], last_first,
+        )  # fmt: skip
+    grows = lists[2, : long[2]]
+    if len(grows) == 0:
+        return
+    size = np.empty(len(grows), np.int64)
+    grows = grows[np.argsort(ints[c.NUMBER][slots[grows]], kind="mergesort")] if len(grows) > 1 else grows
+    for i in range(len(grows)):
+        size[i] = -said[2, grows[i]] * max(ints[c.MILLI, slots[grows[i]]], 1)
+    grows = grows[np.argsort(size, kind="mergesort")] if len(grows) > 1 else grows
+    mine = slots[grows]
+    seated = seat(
+        owner, index, cpu_used, memory_used, cpu_free, memory_free, held, held_index, usable, pool_start, pool_stop,
+        pool_node, pool_type, rack, zone, mine, said[1][grows], said[2][grows], ints[c.MIN][mine],
+        ints[c.STEP][mine], ints[c.MILLI][mine] // c.WHOLE, ints[c.CPU][mine], ints[c.MEMORY][mine],
+    )  # fmt: skip
+    for i in range(len(grows)):
+        reached[grows[i]] = seated[i]
+
+
+@numba.njit(cache=True)
+def _sound(
+    said: Any,
+    slots: Any,
+    at: Any,
+    reached: Any,
+    ints: Any,
+    spoken: Any,
+    target: Any,
+    target_index: Any,
+    owner: Any,
+    index: Any,
+    usable: Any,
+    node_of: Any,
+    type_of: Any,
+    lost: Any,
+    cordoned: Any,
+    cpu: Any,
+    memory: Any,
+    cpu_before: Any,
+    memory_before: Any,
+    cpu_used: Any,
+    memory_used: Any,
+    cores: bool,
+) -> bool:
+    """Whether the rules I1 to I5 and I12 hold for what changes; the long way tells what is wrong where they do not."""
+    kind, count, whole = ints[c.TYPE].copy(), ints[c.COUNT].copy(), np.empty(len(spoken), np.int64)
+    judged = np.zeros(len(spoken), np.bool_)
+    for r in at:
+        s = slots[r]
+        if reached[r] == 0 and said[2, r] > 0 and count[s] > 0:
+            return False  # it finds no room where it was to go, and may stay where it is
+        kind[s], count[s] = said[1, r] if reached[r] > 0 else -1, reached[r]
+        judged[s] = True
+        whole[s] = ints[c.MILLI, s] // c.WHOLE
+        least, step = ints[c.MIN, s], max(ints[c.STEP, s], 1)
+        if reached[r] > 0 and (reached[r] < least or (reached[r] - least) % step != 0):
+            return False
+    for d in range(len(owner)):
+        if owner[d] == target[d] and index[d] == target_index[d]:
+            continue
+        before = target[d]
+        if before == c.SHARED or (before >= 0 and (not spoken[before] or protected(ints, before))):
+            return False
+        if owner[d] >= 0 and owner[d] != before and not usable[d]:
+            return False
+    if worker_faults(owner, index, node_of, type_of, judged, kind, count, whole).any():
+        return False
+    if not cores:
+        return True
+    for n in range(len(lost)):
+        shut = lost[n] or cordoned[n]
+        if cpu_used[n] > max(_UNLIMITED if shut else cpu[n], cpu_before[n]):
+            return False
+        if memory_used[n] > max(_UNLIMITED if shut else memory[n], memory_before[n]):
+            return False
+    cpu_sum, memory_sum = node_use(owner, index, node_of, len(lost), ints[c.CPU], ints[c.MEMORY])
+    return bool((cpu_sum == cpu_used).all() and (memory_sum == memory_used).all())

@@ -1,0 +1,92 @@
+"""Small questions about one job or one device, compiled, for the kernels of `steps`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+
+from levada.kernels import columns as c
+
+
+@numba.njit(cache=True)
+def find(numbers: Any, slots: Any, number: int) -> int:
+    """The slot of a job by its number, -1 if it is over."""
+    low, high = 0, len(numbers)
+    while low < high:
+        middle = (low + high) >> 1
+        if numbers[middle] < number:
+            low = middle + 1
+        else:
+            high = middle
+    return slots[low] if low < len(numbers) and numbers[low] == number else -1
+
+
+@numba.njit(cache=True)
+def accrue(ints: Any, floats: Any, s: int, now: float) -> None:
+    """`kernels.state.accrue` for one job."""
+    passed = max(now - floats[c.SINCE, s], 0.0)
+    workers = ints[c.OBSERVED, s]
+    if workers > 0:
+        gpus = passed * workers * (ints[c.MILLI, s] / 1000.0)
+        floats[c.RUNNING_S, s] += passed
+        floats[c.RUN_RUNNING_S, s] += passed
+        floats[c.GPU_SECONDS, s] += gpus
+        floats[c.RUN_GPU_SECONDS, s] += gpus
+    elif ints[c.PHASE, s] < c.SUSPENDED:
+        floats[c.WAITING_S, s] += passed
+        floats[c.RUN_WAITING_S, s] += passed
+    floats[c.SINCE, s] = max(floats[c.SINCE, s], now)
+
+
+@numba.njit(cache=True)
+def protected(ints: Any, s: int) -> bool:
+    """Whether a decision may not stop, shrink or move what the job has."""
+    if ints[c.COUNT, s] <= 0 or ints[c.HELD, s] <= 0:
+        return False
+    kind = ints[c.PREEMPTIBLE, s]
+    unsaved = kind == c.AUTO and ints[c.RESIZES_IN_PLACE, s] == 0 and ints[c.SAVED, s] == 0
+    return kind == c.NEVER or unsaved
+
+
+@numba.njit(cache=True)
+def tells(reason: int) -> bool:
+    """Whether a reason stays true of a job until it runs again, whatever it is given."""
+    return reason == c.BACKOFF or reason == c.RESTARTING or reason == c.NODE_LOST or reason == c.SET_ASIDE
+
+
+@numba.njit(cache=True)
+def plain(reason: int) -> bool:
+    """Whether a reason only says what a job does, not why it stops or was stopped."""
+    does = reason == c.SAYS_STARTING or reason == c.SAYS_STOPPING or reason == c.WAITS_FOR_DEVICES
+    return does or reason == c.RUNS or reason == c.NEW
+
+
+@numba.njit(cache=True)
+def special(ints: Any, s: int) -> bool:
+    """Whether the job takes anything but whole GPUs."""
+    return ints[c.HAS_ROWS, s] != 0 or ints[c.CPU, s] != 0 or ints[c.MEMORY, s] != 0
+
+
+@numba.njit(cache=True)
+def free_milli(d: int, node_of: Any, healthy: Any, foreign: Any, reserved: Any, lost: Any, cordoned: Any) -> int:
+    """What others leave of a device; 0 where no new grant may go."""
+    n = node_of[d]
+    if not healthy[d] or lost[n] or cordoned[n]:
+        return 0
+    return max(c.WHOLE - foreign[d] - reserved[d], 0)
+
+
+@numba.njit(cache=True)
+def plan_operation(ints: Any, s: int, differs: bool) -> bool:
+    """Notes the operation that leads from what the job holds to its target; whether there is one."""
+    has, gets, phase = ints[c.HELD, s] > 0, ints[c.COUNT, s] > 0, ints[c.PHASE, s]
+    op = c.OP_NONE
+    if gets and (phase == c.RESIZING or (has and differs)):
+        op = c.OP_RESIZE
+    if gets and (not has or phase == c.STARTING):
+        op = c.OP_START
+    if has and (not gets or phase == c.STOPPING):
+        op = c.OP_STOP
+    ints[c.OP, s] = op
+    return op != c.OP_NONE

@@ -1,0 +1,80 @@
+"""Whole steps of the engine in one call each, for jobs that take whole GPUs and nothing else.
+
+Some hundred small array operations make up one decision; below a few hundred jobs their number is what costs, not their
+length. Compiled, such a step is one call. The engine's own functions are these steps in numpy, and do everything that
+is rarer: each function here says first whether it did the step. Where it says no, it has changed nothing, and the
+engine goes the long way, to the same result.
+
+`ints` and `floats` are the blocks of the job table, laid out as `kernels.columns` says; `numbers` and `slot_of` its
+index; `target` and `held` the owners of devices on the two planes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from levada.kernels.arrays import Floats, Ints
+from levada.kernels.switch import kernels
+
+
+def survey(
+    ints: Ints, floats: Floats, order: Ints, now: float, min_run_s: float, cooldown_s: float
+) -> tuple[bool, Ints, float, bool]:
+    """Brings all jobs' times up to now; the slots that a policy gets to see, in order.
+
+    Then when the first guard falls, and whether some job is out of view because an operation on it is under way. Guards
+    that are not wanted are -inf seconds long.
+    """
+    done: tuple[bool, Ints, float, bool] = kernels("steps").survey(ints, floats, order, now, min_run_s, cooldown_s)
+    return done
+
+
+def capacity(view: Ints, slots: int, types: int, target: Ints, *inventory: Any) -> Ints | None:
+    """Per type what the jobs in *view* may have together where only whole devices have owners; None: not told here.
+
+    *inventory* are the columns node_of, type_of, healthy, absent, foreign, reserved (per device), lost, cordoned, cpu,
+    foreign_cpu, reserved_cpu and the cores in use (per node). Type 0 stands for cores.
+    """
+    total: Ints | None = kernels("steps").capacity(view, slots, types, target, *inventory)
+    return total
+
+
+def commit(said: Ints, ranked: bool, *columns: Any) -> tuple[bool, bool, bool]:
+    """Places, checks and accepts a decision; then whether operations follow, and whether some job was not up to date.
+
+    *said* has the rows number, type, count, reason, evidence, rank (if *ranked*) and batch.
+    """
+    done: tuple[bool, bool, bool] = kernels("steps").commit(said, ranked, *columns)
+    return done
+
+
+def issue(*columns: Any) -> tuple[bool, Ints, Ints, Ints]:
+    """Sends out every operation that may go.
+
+    Rows number, kind, generation, type and count of the operations; then devices that they take, and devices that they
+    give up, each with the row of its operation.
+    """
+    done: tuple[bool, Ints, Ints, Ints] = kernels("steps").issue(*columns)
+    return done
+
+
+def running(report: Ints, *columns: Any) -> tuple[bool, bool, bool, float, Ints, Floats]:
+    """Operations are complete; whether it is news, and whether operations follow.
+
+    Then when the first time limit ends; kind of operation and workload of the jobs that tell what a restart costs, and
+    the seconds that it took. *report* has the rows number and generation.
+    """
+    done: tuple[bool, bool, bool, float, Ints, Floats] = kernels("steps").running(report, *columns)
+    return done
+
+
+def released(report: Ints, *columns: Any) -> tuple[bool, bool, bool, bool]:
+    """Operations gave up what they had to; whether it is news, whether anything is free now, and operations follow."""
+    done: tuple[bool, bool, bool, bool] = kernels("steps").released(report, *columns)
+    return done
+
+
+def vacate(slots: Ints, *columns: Any) -> bool:
+    """These jobs, which are over, have nothing any more on either plane; their times are up to now."""
+    done: bool = kernels("steps").vacate(slots, *columns)
+    return done

@@ -1,0 +1,39 @@
+"""`kernels.steps` without a compiler: the engine's own functions are these steps, so each answer is "the long way"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_NOTHING = np.zeros(0, np.int64)
+_NO_SECONDS = np.zeros(0)
+_NO_ROWS = np.zeros((5, 0), np.int64)
+
+
+def survey(*_columns: Any) -> Any:
+    return False, _NOTHING, np.inf, False
+
+
+def capacity(*_columns: Any) -> Any:
+    return None
+
+
+def commit(*_columns: Any) -> Any:
+    return False, False, False
+
+
+def issue(*_columns: Any) -> Any:
+    return False, _NO_ROWS, _NO_ROWS, _NO_ROWS
+
+
+def running(*_columns: Any) -> Any:
+    return False, False, False, np.inf, _NO_ROWS, _NO_SECONDS
+
+
+def released(*_columns: Any) -> Any:
+    return False, False, False, False
+
+
+def vacate(*_columns: Any) -> bool:
+    return False

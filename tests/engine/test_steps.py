@@ -1,0 +1,171 @@
+"""The short way and the long way lead to the same state: two engines in step, one compiled and one in numpy."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from levada.core.job import Phase, Preemptible
+from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS, NOT_ALLOWED
+from levada.core.plan import OpKind
+from levada.core.plane import FREE, SHARED
+from levada.core.reasons import Code
+from levada.core.types import WHOLE
+from levada.engine import steps as engine_steps
+from levada.kernels import columns, switch
+from tests.engine.chaos import Chaos
+from tests.engine.machine import NODES, one_step
+
+PLAIN = ("elastic-fifo", "srjf", "elastic-tiresias", "max_min_fairness_perf", "gavel-fifo")
+
+
+@pytest.fixture(autouse=True)
+def _numpy_again() -> Iterator[None]:
+    yield
+    switch.use("numpy")
+
+
+def test_kernels_know_the_layout_and_the_numbers_of_the_core() -> None:
+    for names in (INT_COLUMNS, FLOAT_COLUMNS):
+        assert [getattr(columns, name.upper()) for name in names] == list(range(len(names)))
+    assert [Phase[name] for name in ("PENDING", "STARTING", "RUNNING", "RESIZING", "STOPPING", "SUSPENDED")] == [
+        columns.PENDING,
+        columns.STARTING,
+        columns.RUNNING,
+        columns.RESIZING,
+        columns.STOPPING,
+        columns.SUSPENDED,
+    ]
+    for kind in OpKind:
+        assert getattr(columns, f"OP_{kind.name}") == kind
+    for name in ("RUNS", "NEW", "CAPACITY", "FRAGMENTED", "PREEMPTED", "NODE_LOST", "RESTARTING", "BACKOFF"):
+        assert getattr(columns, name) == Code[name]
+    for name in ("SET_ASIDE", "QUEUE_LIMIT", "TOO_LARGE", "UNKNOWN_TYPE", "USER_LIMIT", "WAITS_FOR_DEVICES"):
+        assert getattr(columns, name) == Code[name]
+    assert (columns.SAYS_STARTING, columns.SAYS_STOPPING) == (Code.STARTING, Code.STOPPING)
+    assert (columns.NEVER, columns.AUTO) == (Preemptible.NEVER, Preemptible.AUTO)
+    assert (columns.FREE, columns.SHARED, columns.WHOLE, columns.NOT_ALLOWED) == (FREE, SHARED, WHOLE, NOT_ALLOWED)
+    assert max(Code) == columns.LAST_REASON
+    assert [columns.FINISHED, columns.CANCELLED, columns.FAILED, columns.TIME_LIMIT_REACHED] == [
+        Code.FINISHED,
+        Code.CANCELLED,
+        Code.FAILED,
+        Code.TIME_LIMIT,
+    ]
+
+
+def plain_job(rng: random.Random) -> dict[str, Any]:
+    """A job that takes whole GPUs and nothing else."""
+    low, step = rng.choice([1, 1, 2, 4]), rng.choice([1, 1, 2])
+    return {
+        "min": low,
+        "max": low + step * rng.choice([0, 1, 3]),
+        "step": step,
+        "steps": float(rng.randint(10, 1000)),
+        "milli": rng.choice([1000, 1000, 2000]),
+        "gpu_types": rng.choice([(), (), ("v100",), ("a100", "v100"), ("k80",)]),
+        "retries": rng.choice([0, 3]),
+        "preemptible": rng.choice([Preemptible.ALWAYS, Preemptible.ALWAYS, Preemptible.AUTO, Preemptible.NEVER]),
+        "resizes_in_place": rng.random() < 0.7,
+        "workload": rng.choice(["w1", "w2"]),
+        "cpu": rng.choice([0, 0, 0, 0, 0, 0, 0, 0, 0, 1000]),
+    }
+
+
+class Pair:
+    """One walk, by two engines."""
+
+    def __init__(self, seed: str, policies: tuple[str, ...], plain: bool) -> None:
+        self.policies, self.plain = policies, plain
+        self.worlds: dict[str, Chaos] = {}
+        self.dice = {name: random.Random(seed) for name in ("numpy", "numba")}
+        for name, dice in self.dice.items():
+            switch.use(name)  # type: ignore[arg-type]
+            self.worlds[name] = Chaos(policy=dice.choice(policies), nodes=NODES)
+
+    def step(self) -> None:
+        did = []
+        for name, dice in self.dice.items():
+            switch.use(name)  # type: ignore[arg-type]
+            chaos = self.worlds[name]
+            if self.plain and len(chaos.active()) < 12 and dice.random() < 0.2:
+                chaos.submit(**plain_job(dice))
+                did.append("submit")
+            else:
+                before = len(chaos.story)
+                did.append(self._other_step(chaos, dice))
+                assert before <= len(chaos.story)
+        assert did[0] == did[1]
+        self.compare(did[0])
+
+    def _other_step(self, chaos: Chaos, dice: random.Random) -> str:
+        if not self.plain:
+            return one_step(chaos, dice, self.policies)
+        saved = chaos.submit
+        chaos.submit = lambda **_fields: saved(**plain_job(dice))  # type: ignore[method-assign]
+        try:
+            return one_step(chaos, dice, self.policies)
+        finally:
+            del chaos.submit
+
+    def compare(self, what: str) -> None:
+        one, two = (chaos.engine.state for chaos in self.worlds.values())
+        a, b = one.world, two.world
+        assert a.table.order.tolist() == b.table.order.tolist(), what
+        for name in (*INT_COLUMNS, *FLOAT_COLUMNS):
+            left, right = (getattr(w.table, name)[w.table.order] for w in (a, b))
+            assert np.array_equal(left, right, equal_nan=True), (what, name, left, right)
+        for left, right in ((a.target, b.target), (a.held, b.held)):
+            for name in ("owner", "cpu", "memory", "rows"):
+                assert np.array_equal(getattr(left, name), getattr(right, name)), (what, name)
+            taken = left.owner >= 0
+            assert np.array_equal(left.index[taken], right.index[taken]), what
+        used = a.held.owner >= 0
+        assert np.array_equal(a.held.claimed[used], b.held.claimed[used]), what
+        for name in ("dirty", "acked", "left_out", "deciding", "guard_wake", "policy_wake", "next_alarm", "told_wake"):
+            assert getattr(one, name) == getattr(two, name), (what, name)
+        assert (one.rejections, one.last_rejection) == (two.rejections, two.last_rejection)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_both_ways_lead_to_the_same_state(seed: int, plain: bool) -> None:
+    pair = Pair(f"steps/{seed}", PLAIN, plain)
+    for _ in range(250):
+        pair.step()
+
+
+def test_the_short_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For plain jobs hardly anything goes the long way; else the test above would compare it with itself."""
+    ways: Counter[tuple[str, bool]] = Counter()
+
+    def counted(name: str) -> Any:
+        real = getattr(engine_steps, name)
+
+        def call(*args: Any) -> Any:
+            found = real(*args)
+            ways[name, found is not None and found is not False] += 1
+            return found
+
+        return call
+
+    for name in ("survey", "commit", "issue", "running", "released", "vacate"):
+        monkeypatch.setattr(engine_steps, name, counted(name))
+    for seed in range(3):
+        dice = random.Random(f"short/{seed}")
+        switch.use("numba")
+        chaos = Chaos(policy="elastic-tiresias", nodes=NODES)
+        for _ in range(12):
+            chaos.submit(**{**plain_job(dice), "cpu": 0})
+        for _ in range(12):
+            chaos.calm()
+            chaos.pass_time(100.0)
+            if chaos.truth:
+                chaos.finish(min(chaos.truth))
+    for name in ("survey", "commit", "issue", "running", "released", "vacate"):
+        assert ways[name, True] > 4 * ways[name, False], ways
