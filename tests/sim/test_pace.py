@@ -22,9 +22,9 @@ def test_a_job_is_done_when_its_steps_are() -> None:
     pace.go(np.array([0, 1, 2]), array(2.0, 1.0, 5.0), array(10.0, 10.0, 0.0))
     assert pace.steps(np.array([0, 1]), 5.0).tolist() == [0.0, 0.0], "it begins at 10"
     assert pace.next_end() == 60.0
-    assert pace.ended(59.9) == []
-    assert pace.ended(60.0) == [0, 1]
-    assert pace.ended(1e9) == [], "each once; the third has no end"
+    assert pace.ended(59.9).tolist() == []
+    assert pace.ended(60.0).tolist() == [0, 1]
+    assert pace.ended(1e9).tolist() == [], "each once; the third has no end"
     assert pace.next_end() == math.inf
 
 
@@ -42,7 +42,7 @@ def test_room_grows_with_the_numbers() -> None:
     pace = Pace()
     pace.add(np.array([5000]), array(10.0))
     pace.go(np.array([5000]), array(1.0), array(0.0))
-    assert pace.ended(10.0) == [5000]
+    assert pace.ended(10.0).tolist() == [5000]
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.01, 10), st.floats(0, 50)), min_size=1, max_size=20))

@@ -32,7 +32,7 @@ def simulation(jobs: list[Job], *, gpus: int = 4, truth: TableModel = LINEAR, **
 
 
 def ends(world: Simulation) -> dict[str, float]:
-    return {name: ended.finished for ended in world.ended for name in ended.id}
+    return dict(zip(world.ended.id, world.ended.finished, strict=True))
 
 
 def test_a_job_takes_as_long_as_the_truth_says() -> None:

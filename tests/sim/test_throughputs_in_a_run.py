@@ -41,7 +41,7 @@ def test_jobs_end_when_the_catalogue_says():
         )
     )
     world.run()
-    ends = {name: ended.finished for ended in world.ended for name in ended.id}
+    ends = dict(zip(world.ended.id, world.ended.finished, strict=True))
     assert ends == {
         "a": pytest.approx(20.0 + 1e5 / alone(LM, "v100", 4)),
         "b": pytest.approx(25.0 + 1e4 / alone(A3C, "k80", 1)),

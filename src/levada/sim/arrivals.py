@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -27,6 +28,7 @@ class Arrivals:
         #: How many have come, and how many of the first chunks hold them all.
         self.count = 0
         self._batch: JobBatch | None = None
+        self._times: list[float] = []
         self._at = self._first = 0
 
     @staticmethod
@@ -36,17 +38,17 @@ class Arrivals:
 
     def next_at(self) -> float:
         """When the next job comes; infinite when none does."""
-        batch = self._current()
-        return math.inf if batch is None else float(batch.columns["submitted"][self._at])
+        if self._at >= len(self._times):
+            self._read_on()
+        return self._times[self._at] if self._at < len(self._times) else math.inf
 
     def until(self, now: float) -> list[JobBatch]:
         """All that have come by *now* and were not told before."""
         told: list[JobBatch] = []
-        while (batch := self._current()) is not None:
-            stop = int(np.searchsorted(batch.columns["submitted"], now, side="right"))
-            if stop <= self._at:
-                break
-            told.append(batch.rows(list(range(self._at, stop))))
+        while self.next_at() <= now:
+            assert self._batch is not None
+            stop = bisect_right(self._times, now, self._at)
+            told.append(_cut(self._batch, self._at, stop))
             self.count += stop - self._at
             self._at = stop
         return told
@@ -55,17 +57,17 @@ class Arrivals:
         """The jobs that have come."""
         return joined(self.drawn).take(slice(0, self.count))
 
-    def _current(self) -> JobBatch | None:
-        """The chunk that holds the next job."""
-        while self._batch is None or self._at >= len(self._batch):
+    def _read_on(self) -> None:
+        """Takes the chunk that holds the next job, if there is one."""
+        while self._at >= len(self._times):
             chunk = next(self._chunks, None) if self._chunks is not None else None
             if chunk is None:
-                return None
-            self._first += len(self._batch) if self._batch is not None else 0
+                return
+            self._first += len(self._times)
             names = tuple(map(str, range(self._first, self._first + len(chunk))))
             self._batch, self._at = msgspec.structs.replace(chunk.jobs(), id=names), 0
+            self._times = chunk.arrival_s.tolist()
             self.drawn.append(chunk)
-        return self._batch
 
     def go_on_with(self, chunks: Iterator[Trace]) -> None:
         """Takes what comes from *chunks*, which begin where they began at first: what was drawn is passed over."""
@@ -74,6 +76,22 @@ class Arrivals:
     def __getstate__(self) -> dict[str, Any]:
         # Generators cannot be written down; who reads this back draws the same jobs again.
         return {**self.__dict__, "_chunks": None}
+
+
+def _cut(batch: JobBatch, start: int, stop: int) -> JobBatch:
+    """Some of the jobs that follow each other. Their columns are not copied: there is a batch for nearly every job."""
+
+    def cut(texts: tuple[Any, ...]) -> tuple[Any, ...]:
+        return texts[start:stop] if len(texts) > 1 else texts
+
+    return JobBatch(
+        id=batch.id[start:stop],
+        columns={name: column[start:stop] for name, column in batch.columns.items()},
+        gpu_types=cut(batch.gpu_types),
+        workload=cut(batch.workload),
+        queue=cut(batch.queue),
+        entity=cut(batch.entity),
+    )
 
 
 def in_chunks(jobs: Iterator[TraceJob], change: Callable[[Trace], Trace] = lambda chunk: chunk) -> Iterator[Trace]:

@@ -224,17 +224,17 @@ def live(
 def _stories(world: Simulation, described: list[tuple[Job, str]]) -> tuple[JobStory, ...]:
     table, slot_of = world.engine.state.world.table, world.engine.state.world.slot
     facts: dict[str, dict[str, Any]] = {}
-    for ended in world.ended:
-        for row, name in enumerate(ended.id):
-            facts[name] = {
-                "phase": Phase(int(ended.phase[row])).label,
-                "waited_s": float(ended.waiting_s[row]),
-                "ran_s": float(ended.running_s[row]),
-                "gpu_seconds": float(ended.gpu_seconds[row]),
-                "resizes": int(ended.resizes[row]),
-                "moves": int(ended.moves[row]),
-                "ended": float(ended.finished),
-            }
+    ended = world.ended
+    for row, name in enumerate(ended.id):
+        facts[name] = {
+            "phase": Phase(ended.phase[row]).label,
+            "waited_s": ended.waiting_s[row],
+            "ran_s": ended.running_s[row],
+            "gpu_seconds": ended.gpu_seconds[row],
+            "resizes": ended.resizes[row],
+            "moves": ended.moves[row],
+            "ended": ended.finished[row],
+        }
     for job, _ in described:
         if job.id not in facts:
             slot = slot_of(job.id)

@@ -24,6 +24,7 @@ from levada.errors import LevadaError
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import AnySharePolicy, Shares
 from levada.sim.arrivals import Arrivals
+from levada.sim.ended import Ended
 from levada.sim.use import HOUR_S
 
 #: Ends that are nearer to each other than this part of the time until then come together.
@@ -53,7 +54,7 @@ class IdealWorld:
             model.attach(self.world.workloads, self.world.inventory.types)
         self.arrivals, self.after_each = arrivals, after_each
         self.now = 0.0
-        self.ended: list[JobsEnded] = []
+        self.ended = Ended()
         self.decisions = 0
         #: GPU-seconds by number of type, and $.
         self.used: Floats = np.zeros(len(self.world.inventory.types))
@@ -105,7 +106,7 @@ class IdealWorld:
         table, numbers = self.world.table, self.world.table.number[slots]
         started = np.array([self._started.get(number, math.inf) for number in numbers.tolist()])
         nothing = np.zeros(len(slots), np.int64)
-        self.ended.append(
+        self.ended.add(
             JobsEnded(
                 number=numbers,
                 id=tuple(self.world.ids[number] for number in numbers.tolist()),

@@ -1,75 +1,99 @@
-"""How far every job is and when it will be done, as columns by job number.
+"""How far every job is and when it will be done.
 
-A job makes `rate` steps per second from `since` on. A rate that changes makes what was foretold with the old one void:
-each change has a version, and only the newest one counts.
+A job makes `rate` steps per second from `since` on. Jobs that are over leave their column to others, so that the block
+is as wide as the jobs that are there at once.
 """
 
 from __future__ import annotations
 
-import heapq
+import math
 
 import numpy as np
 
 from levada.core.types import Floats, Ints
+from levada.kernels import drive
+from levada.kernels.drive import DONE, END, RATE, TOTAL
 
-_FIRST_SIZE = 256
+_FIRST_SIZE = 64
+_NOBODY: Ints = np.zeros(0, np.int64)
+#: The column of nobody is as that of a job that has infinitely much to do and does nothing.
+_BLANK: Floats = np.zeros(5)
+_BLANK[[TOTAL, END]] = math.inf
 
 
 class Pace:
-    """Progress of all jobs there ever were; 0 steps of infinitely many for one that nobody told of."""
+    """Progress of the jobs that are there, by number."""
 
     def __init__(self) -> None:
-        self.total: Floats = np.full(_FIRST_SIZE, np.inf)
-        self.done: Floats = np.zeros(_FIRST_SIZE)
-        self.rate: Floats = np.zeros(_FIRST_SIZE)
-        self.since: Floats = np.zeros(_FIRST_SIZE)
-        self._version: Ints = np.zeros(_FIRST_SIZE, np.int64)
-        self._ends: list[tuple[float, int, int]] = []
+        self._column: Ints = np.full(_FIRST_SIZE, -1, np.int64)
+        self._number: Ints = np.zeros(0, np.int64)
+        self._jobs: Floats = np.zeros((5, 0))
+        self._free: list[int] = []
+        #: When the next job is done; nan: to be looked up.
+        self._next = math.inf
 
     def add(self, numbers: Ints, total: Floats) -> None:
         """New jobs with so many steps; nan where nobody knows."""
-        while len(numbers) and int(numbers[-1]) >= len(self.total):
-            size = len(self.total)
-            self.total = np.append(self.total, np.full(size, np.inf))
-            self._version = np.append(self._version, np.zeros(size, np.int64))
-            self.done, self.rate, self.since = (
-                np.append(a, np.zeros(size)) for a in (self.done, self.rate, self.since)
-            )
-        self.total[numbers] = np.where(np.isnan(total), np.inf, total)
+        while len(self._free) < len(numbers):
+            self._widen()
+        # Nearly always there is one.
+        for number, steps in zip(numbers.tolist(), total.tolist(), strict=True):
+            if number >= len(self._column):
+                more = max(number + 1, 2 * len(self._column)) - len(self._column)
+                self._column = np.append(self._column, np.full(more, -1, np.int64))
+            column = self._free.pop()
+            self._column[number], self._number[column] = column, number
+            self._jobs[TOTAL, column] = math.inf if math.isnan(steps) else steps
+
+    def forget(self, numbers: Ints) -> None:
+        """These jobs are over."""
+        for number, column in zip(numbers.tolist(), self._column.take(numbers).tolist(), strict=True):
+            self._jobs[:, column] = _BLANK
+            self._column[number] = -1
+            self._free.append(column)
+        self._next = math.nan
+
+    def rates(self, numbers: Ints) -> Floats:
+        """Steps per second of these jobs, 0 while they pause."""
+        return self._jobs[RATE].take(self._column.take(numbers))
 
     def steps(self, numbers: Ints, now: float) -> Floats:
         """How far these jobs are."""
-        return self.done[numbers] + self.rate[numbers] * np.maximum(now - self.since[numbers], 0.0)
+        return drive.steps(self._jobs, self._column.take(numbers), now)
 
     def pause(self, numbers: Ints, now: float) -> None:
         """These jobs make no progress from now on."""
-        self.done[numbers] = self.steps(numbers, now)
-        self.rate[numbers] = 0.0
-        self._version[numbers] += 1
+        drive.pause(self._jobs, self._column.take(numbers), now)
+        self._next = math.nan
 
     def go(self, numbers: Ints, rate: Floats, since: Floats) -> None:
         """These jobs, which pause, make so many steps per second from then on."""
-        self.rate[numbers], self.since[numbers] = rate, since
-        left = self.total[numbers] - self.done[numbers]
-        ends = (rate > 0) & (left < np.inf)
-        some = numbers[ends]
-        at = since[ends] + left[ends] / rate[ends]
-        for end in zip(at.tolist(), some.tolist(), self._version[some].tolist(), strict=True):
-            heapq.heappush(self._ends, end)
+        drive.go(self._jobs, self._column.take(numbers), rate, since)
+        self._next = math.nan
 
     def next_end(self) -> float:
         """When the next job is done; infinite if none will be."""
-        ends = self._ends
-        while ends and self._version[ends[0][1]] != ends[0][2]:
-            heapq.heappop(ends)
-        return ends[0][0] if ends else np.inf
+        if self._next != self._next:
+            ends = self._jobs[END]
+            self._next = float(ends[ends.argmin()]) if len(ends) else math.inf
+        return self._next
 
-    def ended(self, now: float) -> list[int]:
-        """The jobs that are done by now, each once, in the order in which they were."""
-        numbers = []
-        while self.next_end() <= now:
-            number = heapq.heappop(self._ends)[1]
-            self._version[number] += 1
-            self.done[number], self.rate[number] = self.total[number], 0.0
-            numbers.append(number)
-        return numbers
+    def ended(self, now: float) -> Ints:
+        """The jobs that are done by now, each once, by number."""
+        if self.next_end() > now:
+            return _NOBODY
+        jobs = self._jobs
+        columns = (jobs[END] <= now).nonzero()[0]
+        jobs[DONE, columns] = jobs[TOTAL].take(columns)
+        jobs[RATE, columns] = 0.0
+        jobs[END, columns] = math.inf
+        self._next = math.nan
+        numbers = self._number.take(columns)
+        return np.sort(numbers) if len(numbers) > 1 else numbers
+
+    def _widen(self) -> None:
+        size = self._jobs.shape[1]
+        more = max(size, _FIRST_SIZE)
+        self._jobs = np.concatenate([self._jobs, np.repeat(_BLANK[:, None], more, axis=1)], axis=1)
+        self._number = np.append(self._number, np.full(more, -1, np.int64))
+        self._free += range(size + more - 1, size - 1, -1)

@@ -39,6 +39,7 @@ from levada.errors import LevadaError
 from levada.perf import ThroughputModel
 from levada.policies.gavel.published import round_steps, steps_everywhere
 from levada.sim.arrivals import Arrivals
+from levada.sim.ended import Ended
 from levada.sim.turns import Turn, turns_on
 from levada.sim.use import HOUR_S
 
@@ -66,7 +67,7 @@ class PublishedWorld:
         self.engine, self.truth, self.arrivals, self.round_s = engine, truth, arrivals, round_s
         self.after_each = after_each
         self.now = 0.0
-        self.ended: list[JobsEnded] = []
+        self.ended = Ended()
         self.rounds = self.decisions = self.preemptions = 0
         #: Jobs in all rounds, each once in each.
         self.job_rounds = 0
@@ -261,7 +262,7 @@ class PublishedWorld:
                                 names = {"number": plan.number[rows], "generation": plan.generation[rows]}
                                 reports.append(kind(at=self.now, **names))
                     case JobsEnded():
-                        self.ended.append(command)
+                        self.ended.add(command)
                     case _:
                         pass
             commands = self.engine.handle(*reports) if reports else []

@@ -14,13 +14,13 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
-from levada.core.commands import JobsEnded
 from levada.core.job import Phase
 from levada.core.queue import DEFAULT_QUEUE
 from levada.errors import BadInput, LevadaError
 from levada.sim import checkpoint
 from levada.sim.arrivals import Arrivals
 from levada.sim.build import policy_of, world_of
+from levada.sim.ended import Ended
 from levada.sim.ideal import IdealWorld
 from levada.sim.metrics import Outcomes, Report, Run, report
 from levada.sim.metrics_detail import Detail, detail
@@ -97,7 +97,7 @@ class _Session:
             self.world.arrivals.go_on_with(chunks)
         told = self.world.rounds if isinstance(self.world, PublishedWorld) else self.counts.rounds
         self.log = _open(settings.rounds, told) if settings.rounds is not None else None
-        self._read = self._over = self._ended = 0
+        self._over = self._ended = 0
         self._window = settings.window.rows(self.total if self.total is not None else sys.maxsize)
 
     def run(self, stop: Callable[[Progress], bool]) -> None:
@@ -136,11 +136,10 @@ class _Session:
         return None if stop == sys.maxsize else stop - self._window.start
 
     def _count_over(self) -> int:
-        for ended in self.world.ended[self._read :]:
-            inside = (ended.number >= self._window.start) & (ended.number < self._window.stop)
-            self._over += int(np.count_nonzero(inside))
-            self._ended += len(ended.number)
-        self._read = len(self.world.ended)
+        numbers, window = self.world.ended.number, self._window
+        if len(numbers) > self._ended:
+            self._over += sum(window.start <= number < window.stop for number in numbers[self._ended :])
+            self._ended = len(numbers)
         return self._over
 
     # --- rounds ----------------------------------------------------------------------------------------------------
@@ -162,12 +161,12 @@ class _Session:
             return
         self.counts.begun = begun
         world = engine.state.world
-        runs = world.table.count > 0
         if self.log is not None:
+            runs = world.table.count > 0
             self.log.write(as_line(self.counts.rounds, self.world.now, turns_on(world, world.target, runs), world))
         round_s = getattr(engine.state.policy.policy, "round_s", math.inf)
         # Who decides at every event has no rounds that jobs could be counted in.
-        jobs = int(np.count_nonzero(runs[world.table.order])) if round_s < math.inf else 0
+        jobs = int(np.count_nonzero(world.table.count.take(world.table.order))) if round_s < math.inf else 0
         self.counts.add(self.world.now, jobs, round_s)
 
     # --- the result ------------------------------------------------------------------------------------------------
@@ -212,8 +211,8 @@ class _Session:
             "end_s": world.now,
             "prices": settings.prices,
             "decisions": world.decisions,
-            "resizes": sum(int(ended.resizes.sum()) for ended in world.ended),
-            "moves": sum(int(ended.moves.sum()) for ended in world.ended),
+            "resizes": sum(world.ended.resizes),
+            "moves": sum(world.ended.moves),
             "cpu_s": self.cpu_s,
             "wall_s": self.wall_s,
             "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
@@ -275,12 +274,12 @@ def _open(path: str, told: int) -> BinaryIO:
     return file
 
 
-def _ends(batches: list[JobsEnded], count: int) -> dict[str, Any]:
+def _ends(ended: Ended, count: int) -> dict[str, Any]:
     """When jobs began and ended, by their place."""
     started, finished, dropped = np.full(count, math.nan), np.full(count, math.nan), np.zeros(count, bool)
-    for ended in batches:
-        good = ended.phase == Phase.SUCCEEDED
-        finished[ended.number[good]] = ended.finished
-        dropped[ended.number[~good]] = True
-        started[ended.number] = np.where(np.isinf(ended.first_started), math.nan, ended.first_started)
+    number, began = np.array(ended.number, np.int64), np.array(ended.first_started)
+    good = np.array(ended.phase, np.int64) == Phase.SUCCEEDED
+    finished[number[good]] = np.array(ended.finished)[good]
+    dropped[number[~good]] = True
+    started[number] = np.where(np.isinf(began), math.nan, began)
     return {"started_s": started, "finished_s": finished, "dropped": dropped}

@@ -36,12 +36,13 @@ class ServingPods:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._waiting: dict[str, tuple[Foreign, float]] = {}
+        #: Pods without room, and how long each will run.
+        self.waiting: dict[str, tuple[Foreign, float]] = {}
         self.served: list[Served] = []
 
     def arrival(self, pod: Foreign, at: float, lasts_s: float) -> Event:
         """The event that makes *pod* wait for room from *at*; it runs for *lasts_s* when it has some."""
-        self._waiting[pod.id] = (pod, lasts_s)
+        self.waiting[pod.id] = (pod, lasts_s)
         return ForeignAppeared(at=at, foreign=(pod,))
 
     def start(self, now: float, binds: tuple[Bind, ...] = ()) -> list[Event]:
@@ -52,7 +53,7 @@ class ServingPods:
             device = inventory.device_id(bind.device) if bind.device >= 0 else None
             events += self._runs(bind.pod, bind.node, (device,) if device is not None else (), now)
         for kept in list(self._engine.state.reservations.values()):
-            if kept.id in self._waiting and self._is_free(kept):
+            if kept.id in self.waiting and self._is_free(kept):
                 devices = tuple(inventory.device_id(device) for device, _, _ in kept.devices)
                 events += self._runs(kept.id, kept.node, devices, now)
         return events
@@ -67,9 +68,9 @@ class ServingPods:
         return bool((held.owner[devices] == FREE).all() and cpu >= kept.cpu and memory >= kept.memory)
 
     def _runs(self, name: str, node: int, devices: tuple[str, ...], now: float) -> list[Event]:
-        if name not in self._waiting:
+        if name not in self.waiting:
             return []
-        pod, lasts_s = self._waiting.pop(name)
+        pod, lasts_s = self.waiting.pop(name)
         where = self._engine.state.world.inventory.nodes[node]
         begin, end = now + START_S, now + START_S + lasts_s
         self.served.append(

@@ -29,6 +29,7 @@ from levada.errors import LevadaError
 from levada.perf import ThroughputModel
 from levada.policies.protocol import Needs
 from levada.sim.arrivals import Arrivals
+from levada.sim.ended import Ended
 from levada.sim.failures import Breakdowns
 from levada.sim.pace import Pace
 from levada.sim.segments import Segment, Segments
@@ -38,6 +39,9 @@ from levada.sim.use import Use
 
 __all__ = ["Costs", "Segment", "Simulation"]
 
+_START, _STOP = int(OpKind.START), int(OpKind.STOP)
+#: The state is checked half as often with so many slots and devices, a third as often with twice as many, and so on.
+_LARGE = 1024
 #: Where so many moments pass in which no job makes progress and none comes or goes, none ever will.
 _STUCK = 10_000
 
@@ -68,23 +72,25 @@ class Simulation:
         """*after_each* is called whenever all that happened at one time has been dealt with.
 
         *segments*: keep the list of stretches that jobs ran. *check_every*: so many answers of the engine are taken
-        between two checks of its whole state.
+        between two checks of its whole state; more where that is large.
         """
         self.engine, self.truth, self.costs, self.after_each = engine, truth, costs, after_each
         self.now = 0.0
-        self.ended: list[JobsEnded] = []
+        self.ended = Ended()
         self.decisions = self.preemptions = self.turns = 0
         self.pace, self.use, self.pods = Pace(), Use(engine.state.world), ServingPods(engine)
         self.arrivals = arrivals if arrivals is not None else Arrivals(iter(()))
         self._record = Segments(engine.state.world) if segments else None
         self._breakdowns = breakdowns
-        self._check_every, self._unchecked = check_every, 0
+        self._check_every = self._check_in = check_every
         self._wake = math.inf
         self._queue: list[tuple[float, int, ev.Event]] = []
         self._order = count()
         self._quiet = 0
         self._packed = False
         self._restarts = False
+        self._asked: Any = None
+        self._asks = False
         for event in breakdowns.first() if breakdowns is not None else ():
             self.add(event)
 
@@ -120,8 +126,9 @@ class Simulation:
             self.use.advance(at)
             happened = self._happening()
             if happened:
-                self._obey(self._handle(*self._progress(), *happened))
-                self._start_pods(())
+                self._obey(self._face(happened))
+                if self.pods.waiting:
+                    self._start_pods(())
                 self.turns += 1
                 self._give_up_if_stuck(happened)
                 self.after_each()
@@ -133,52 +140,62 @@ class Simulation:
 
     def _happening(self) -> list[ev.Event]:
         """All that happens now: what was under way, jobs that finish, jobs that come, and time."""
-        happened: list[ev.Event] = []
-        while self._queue and self._queue[0][0] == self.now:
+        now, happened = self.now, list[ev.Event]()
+        while self._queue and self._queue[0][0] == now:
             event = heapq.heappop(self._queue)[2]
             if self._breakdowns is not None and isinstance(event, ev.NodesLost | ev.NodesAdded):
                 for later in self._breakdowns.after(event):
                     self.add(later)
             happened.append(event)
-        over = self.pace.ended(self.now)
-        if over:
-            happened.append(ev.JobsFinished(at=self.now, number=np.array(sorted(over), np.int64)))
-        happened += [ev.JobsSubmitted(at=self.now, jobs=batch) for batch in self.arrivals.until(self.now)]
-        if self._wake <= self.now:
+        if self.pace.next_end() <= now:
+            happened.append(ev.JobsFinished(at=now, number=self.pace.ended(now)))
+        if self.arrivals.next_at() <= now:
+            happened += [ev.JobsSubmitted(at=now, jobs=batch) for batch in self.arrivals.until(now)]
+        if self._wake <= now:
             self._wake = math.inf
-            happened.append(ev.Tick(at=self.now))
+            happened.append(ev.Tick(at=now))
         return happened
 
     def _give_up_if_stuck(self, happened: list[ev.Event]) -> None:
         """Raises where jobs wait and only the policy's own clock goes on."""
-        alone = all(isinstance(event, ev.Tick) for event in happened)
-        self._quiet = self._quiet + 1 if alone and self.pace.next_end() == math.inf and not self._queue else 0
+        if self._queue or self.pace.next_end() < math.inf or any(type(event) is not ev.Tick for event in happened):
+            self._quiet = 0
+            return
+        self._quiet += 1
         if self._quiet >= _STUCK and self.arrivals.next_at() == math.inf:
             raise LevadaError(f"at {self.now:.0f} s {len(self.engine.state.living())} jobs wait and none will ever run")
 
     # --- the engine -----------------------------------------------------------------------------------------------
 
+    def _face(self, happened: list[ev.Event]) -> list[Command]:
+        """The engine's answer to what happened; jobs on machines that are lost stand still while it thinks."""
+        progress = self._progress()
+        lost = {name for event in happened if type(event) is ev.NodesLost for name in event.names}
+        if not lost:
+            return self._handle(*progress, *happened)
+        hit = self._pause_on(lost)
+        commands = self._handle(*progress, *happened)
+        self._go_on(hit)
+        return commands
+
     def _handle(self, *events: ev.Event) -> list[Command]:
         """The engine's answer; raises where a rule of its state is broken, for a simulation stands on them."""
         state = self.engine.state
         first = state.world.next_number
-        lost = [event for event in events if isinstance(event, ev.NodesLost)]
-        hit = self._pause_on({name for event in lost for name in event.names}) if lost else None
         commands = self.engine.handle(*events)
         if state.world.next_number > first:
             self._enter(np.arange(first, state.world.next_number))
-        if hit is not None:
-            self._go_on(hit)
-        self.use.changed()
-        self._unchecked += 1
-        if self._unchecked >= self._check_every or state.refused:
+        self._check_in -= 1
+        if self._check_in <= 0 or state.refused:
             self.check()
         return commands
 
     def check(self) -> None:
         """Raises where a rule of the engine's state is broken, conservation of jobs among them."""
-        self._unchecked = 0
         state = self.engine.state
+        # It takes as long as there are jobs and devices.
+        size = state.world.table.capacity + len(state.world.held.owner)
+        self._check_in = self._check_every * (1 + size // _LARGE)
         broken = check_state(state.world, submitted=state.submitted, ended=state.ended)
         if broken or state.refused:
             raise AssertionError(f"at {self.now}: {broken[:3] or state.last_rejection}")
@@ -195,8 +212,8 @@ class Simulation:
                     case Apply():
                         reports += self._apply(command.plan)
                     case JobsEnded():
-                        self.ended.append(command)
-                        self._stop(command.number)
+                        self.ended.add(command)
+                        self._end(command.number)
                     case BindPods():
                         self._start_pods(command.binds)
                     case Wake():
@@ -214,11 +231,14 @@ class Simulation:
     def _progress(self) -> list[ev.Event]:
         """How far running jobs are, where somebody asks how much is left or learns from it."""
         state = self.engine.state
-        asks = Needs.REMAINING in state.policy.needs or hasattr(state.perf, "observe")
-        if not asks and not (self._restarts and state.policy.guards.payback):
+        if state.policy is not self._asked:
+            self._asked = state.policy
+            self._asks = Needs.REMAINING in state.policy.needs or hasattr(state.perf, "observe")
+        if not self._asks and not (self._restarts and state.policy.guards.payback):
             return []
         table = state.world.table
-        numbers = table.number[table.order[table.held[table.order] > 0]]
+        holders = table.order[table.held.take(table.order) > 0]
+        numbers = table.number.take(holders)
         return [ev.Progress(at=self.now, number=numbers, steps=self.pace.steps(numbers, self.now))]
 
     # --- jobs -----------------------------------------------------------------------------------------------------
@@ -226,11 +246,16 @@ class Simulation:
     def _enter(self, numbers: Ints) -> None:
         table = self.engine.state.world.table
         slots = table.find(numbers)
-        self.pace.add(numbers, table.steps[slots])
-        self._restarts |= bool((table.resizes_in_place[slots] == 0).any())
+        self.pace.add(numbers, table.steps.take(slots))
+        self._restarts = self._restarts or bool(np.count_nonzero(table.resizes_in_place.take(slots)) < len(slots))
         truth: Any = self.truth
         if truth is not self.engine.state.perf and hasattr(truth, "bind"):
-            truth.bind(numbers, table.workload[slots])
+            truth.bind(numbers, table.workload.take(slots))
+
+    def _end(self, numbers: Ints) -> None:
+        self.pace.forget(numbers)
+        if self._record is not None:
+            self._record.close(numbers, self.now)
 
     def _stop(self, numbers: Ints) -> None:
         self.pace.pause(numbers, self.now)
@@ -240,44 +265,56 @@ class Simulation:
     def _apply(self, plan: Plan) -> list[ev.Event]:
         """Begins the operations of a plan; jobs make no progress while theirs lasts. Reports those that are done."""
         self._stop(plan.number)
-        stops = (plan.kind == OpKind.STOP).nonzero()[0]
-        self.preemptions += len(stops)
-        done = self._report(ev.Released, plan, stops, np.full(len(stops), self.costs.stop_s))
-        rows = (plan.kind != OpKind.STOP).nonzero()[0]
-        if not len(rows):
-            return done
+        number, kind, generation, gpu_type, count = plan.number, plan.kind, plan.generation, plan.type, plan.count
+        done: list[ev.Event] = []
+        stops = kind == _STOP
+        if np.count_nonzero(stops):
+            rows, others = stops.nonzero()[0], (~stops).nonzero()[0]
+            self.preemptions += len(rows)
+            done += self._report(ev.Released, number.take(rows), generation.take(rows), self.costs.stop_s)
+            if not len(others):
+                return done
+            number, kind, generation, gpu_type, count = (
+                column.take(others) for column in (number, kind, generation, gpu_type, count)
+            )
         world = self.engine.state.world
-        numbers, slots = plan.number[rows], world.table.find(plan.number[rows])
-        lasts = self._lasts(plan, rows)
-        begin = self.now + lasts
-        self.pace.go(numbers, rates(self.truth, world, world.target, slots, plan.type[rows], plan.count[rows]), begin)
-        self._packed |= bool(is_packed(world, world.target)[slots].any())
+        slots = world.table.find(number)
+        lasts = self._lasts(number, kind, count)
+        begin = np.empty(len(number))
+        begin[:] = self.now + lasts
+        self.pace.go(number, rates(self.truth, world, world.target, slots, gpu_type, count), begin)
+        if world.target.rows.shape[1] and not self._packed:
+            self._packed = bool(is_packed(world, world.target)[slots].any())
         if self._record is not None:
-            self._record.open(slots, plan.type[rows], plan.count[rows], begin)
-        return done + self._report(ev.Running, plan, rows, lasts)
+            self._record.open(slots, gpu_type, count, begin)
+        return done + self._report(ev.Running, number, generation, lasts)
 
-    def _lasts(self, plan: Plan, rows: Ints) -> Floats:
-        """Seconds that these starts and resizes take."""
-        given = (self.costs.start_s, self.costs.resize_s)
-        told = np.zeros(len(rows))
-        if None in given:
-            told = self.truth.restart_costs_s(plan.number[rows], np.zeros(len(rows), np.int64), plan.count[rows])
-        start, resize = (told if seconds is None else seconds for seconds in given)
-        return np.where(plan.kind[rows] == OpKind.START, start, resize)
+    def _lasts(self, number: Ints, kind: Ints, count: Ints) -> Floats | float:
+        """Seconds that these starts and resizes take; one number where all take the same."""
+        start, resize = self.costs.start_s, self.costs.resize_s
+        if start is not None and start == resize:
+            return start
+        told: Floats | float = 0.0
+        if start is None or resize is None:
+            told = self.truth.restart_costs_s(number, np.zeros(len(number), np.int64), count)
+        return np.where(kind == _START, told if start is None else start, told if resize is None else resize)
 
     def _report(
-        self, kind: type[ev.Released] | type[ev.Running], plan: Plan, rows: Ints, lasts: Floats
+        self, kind: type[ev.Released] | type[ev.Running], number: Ints, generation: Ints, lasts: Floats | float
     ) -> list[ev.Event]:
         """Reports of operations: those that take no time, and the others in the queue, equal times in one."""
-        done: list[ev.Event] = []
-        for seconds in np.unique(lasts).tolist():
-            some = rows[lasts == seconds]
-            event = kind(at=self.now + seconds, number=plan.number[some], generation=plan.generation[some])
-            if seconds > 0:
-                self.add(event)
-            else:
-                done.append(event)
-        return done
+        if isinstance(lasts, np.ndarray) and len(lasts) > 1 and lasts.min() < lasts.max():
+            done: list[ev.Event] = []
+            for seconds in np.unique(lasts).tolist():
+                some = (lasts == seconds).nonzero()[0]
+                done += self._report(kind, number.take(some), generation.take(some), seconds)
+            return done
+        seconds = float(lasts[0]) if isinstance(lasts, np.ndarray) else lasts
+        event = kind(at=self.now + seconds, number=number, generation=generation)
+        if seconds > 0:
+            self.add(event)
+            return []
+        return [event]
 
     # --- jobs that share devices, and machines that break -----------------------------------------------------------
 
@@ -298,7 +335,7 @@ class Simulation:
                 want[np.searchsorted(slots, member)] = together[:, side]
             if hasattr(perf, "observe_pairs"):
                 perf.observe_pairs(table.number[a], table.number[b], table.held_type[a], table.held[a], together)
-        changed = want != self.pace.rate[table.number[slots]]
+        changed = want != self.pace.rates(table.number[slots])
         numbers = table.number[slots[changed]]
         self.pace.pause(numbers, self.now)
         self.pace.go(numbers, want[changed], np.full(len(numbers), self.now))

@@ -9,15 +9,18 @@ import numpy as np
 from levada.core.plane import DEVICE, MILLI, NODE, SLOT, Plane
 from levada.core.types import WHOLE, Bools, Floats, Ints
 from levada.core.world import World
+from levada.kernels import drive
 from levada.perf import ThroughputModel
 
 
 def rates(truth: ThroughputModel, world: World, plane: Plane, slots: Ints, types: Ints, workers: Ints) -> Floats:
     """Steps per second of the jobs in *slots*, each by itself at its places on *plane*."""
     table = world.table
-    numbers, milli = table.number[slots], table.milli[slots]
+    numbers = table.number.take(slots)
     found = truth.rates(numbers, types, workers)
-    nodes = node_counts(world, plane, slots)
+    if _are_plain(world, plane, slots, workers):
+        return found
+    milli, nodes = table.milli.take(slots), node_counts(world, plane, slots)
     odd = (nodes > 1) | (milli < WHOLE)
     for row in odd.nonzero()[0].tolist():
         # A worker without a GPU has its own speed, not none.
@@ -26,9 +29,17 @@ def rates(truth: ThroughputModel, world: World, plane: Plane, slots: Ints, types
     return found
 
 
+def _are_plain(world: World, plane: Plane, slots: Ints, workers: Ints) -> bool:
+    """Whether all of them should have a single worker with whole GPUs: one worker is on one node."""
+    if plane is not world.target:
+        return False  # who moves may hold both the old place and the new one
+    return drive.are_single(workers, world.table.has_rows, slots)
+
+
 def node_counts(world: World, plane: Plane, slots: Ints) -> Ints:
     """On how many nodes each of these jobs is."""
-    return np.bincount(node_pairs(world, plane, slots)[0], minlength=len(slots))
+    rows, node_of = plane.rows, world.inventory.node_of
+    return drive.node_counts(plane.owner, node_of, rows[SLOT], rows[NODE], slots, world.table.capacity)
 
 
 def node_pairs(world: World, plane: Plane, slots: Ints) -> tuple[Ints, Ints]:

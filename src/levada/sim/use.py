@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.core.plane import FREE
 from levada.core.types import Floats
 from levada.core.world import World
+from levada.kernels import drive
 
 HOUR_S = 3600.0
 
@@ -19,35 +19,29 @@ class Use:
         self.now = 0.0
         self.seconds: Floats = np.zeros(0)
         self.cost = 0.0
-        self._busy: Floats | None = None
         self._prices: Floats = np.zeros(0)
-
-    def changed(self) -> None:
-        """GPUs may be in other hands, or have other prices, from now on."""
-        self._busy = None
+        self._priced: tuple[dict[str, float], int] | None = None
 
     def advance(self, now: float) -> None:
         """Time passes; call it before anything changes hands."""
         passed, self.now = now - self.now, now
         if passed <= 0:
             return
-        if self._busy is None:
-            self._count()
-        assert self._busy is not None
-        used = self._busy * passed
+        inventory = self._world.inventory
+        types = len(inventory.types)
+        if self._priced is None or self._priced[0] is not self._world.prices or self._priced[1] != types:
+            self._look_up_prices(types)
+        used = drive.used(self._world.held.owner, inventory.type_of, types, passed)
         self.seconds += used
-        self.cost += float(used @ self._prices) / HOUR_S
+        self.cost += float(used.dot(self._prices)) / HOUR_S
 
     def by_name(self) -> dict[str, float]:
         """GPU-seconds by the name of the type."""
         types = self._world.inventory.types
         return {types[number]: float(seconds) for number, seconds in enumerate(self.seconds.tolist()) if number}
 
-    def _count(self) -> None:
-        inventory = self._world.inventory
-        types = len(inventory.types)
-        held = inventory.type_of[self._world.held.owner != FREE]
-        self._busy = np.bincount(held, minlength=types).astype(np.float64)
-        self._prices = np.array([self._world.prices.get(name, 1.0) for name in inventory.types])
-        if len(self.seconds) < types:
-            self.seconds = np.append(self.seconds, np.zeros(types - len(self.seconds)))
+    def _look_up_prices(self, types: int) -> None:
+        prices = self._world.prices
+        self._prices = np.array([prices.get(name, 1.0) for name in self._world.inventory.types])
+        self._priced = (prices, types)
+        self.seconds = np.append(self.seconds, np.zeros(types - len(self.seconds)))

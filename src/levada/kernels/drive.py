@@ -1,0 +1,50 @@
+"""What a simulation asks at every turn: how far jobs are, when they will be done, and which GPUs are in use.
+
+Progress stands in one block, `jobs`, with a column for each job: its whole work, what it had done at the time `SINCE`,
+its steps per second from then on, and when it will be done. Columns of nobody are as those of a job that pauses.
+"""
+
+from __future__ import annotations
+
+from levada.kernels.arrays import Floats, Ints
+from levada.kernels.switch import kernels
+
+#: Rows of the block.
+TOTAL, DONE, RATE, SINCE, END = range(5)
+
+
+def pause(jobs: Floats, columns: Ints, now: float) -> None:
+    """The jobs in these columns make no progress from now on."""
+    kernels("drive").pause(jobs, columns, now)
+
+
+def go(jobs: Floats, columns: Ints, rate: Floats, since: Floats) -> None:
+    """The jobs in these columns, which pause, make so many steps per second from then on."""
+    kernels("drive").go(jobs, columns, rate, since)
+
+
+def steps(jobs: Floats, columns: Ints, now: float) -> Floats:
+    """How far the jobs in these columns are."""
+    done: Floats = kernels("drive").steps(jobs, columns, now)
+    return done
+
+
+def used(owner: Ints, type_of: Ints, types: int, seconds: float) -> Floats:
+    """Per type the GPU-seconds of so many seconds: of devices that have an owner, or are shared; nobody's have -1."""
+    gpu_seconds: Floats = kernels("drive").used(owner, type_of, types, seconds)
+    return gpu_seconds
+
+
+def are_single(workers: Ints, has_rows: Ints, slots: Ints) -> bool:
+    """Whether none of these jobs has more than one worker, or rows in planes (*has_rows*, by slot)."""
+    single: bool = kernels("drive").are_single(workers, has_rows, slots)
+    return single
+
+
+def node_counts(owner: Ints, node_of: Ints, part_owner: Ints, part_node: Ints, chosen: Ints, slots: int) -> Ints:
+    """On how many nodes each of the *chosen* slots has whole devices, or other places (*part_owner* is on *part_node*).
+
+    All slots are below *slots*; none is chosen twice.
+    """
+    count: Ints = kernels("drive").node_counts(owner, node_of, part_owner, part_node, chosen, slots)
+    return count

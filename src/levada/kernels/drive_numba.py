@@ -1,0 +1,88 @@
+"""`kernels.drive`, compiled: plain loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+_TOTAL, _DONE, _RATE, _SINCE, _END = range(5)
+
+
+@njit(cache=True)
+def pause(jobs: Any, columns: Any, now: float) -> None:
+    for c in columns:
+        jobs[_DONE, c] += jobs[_RATE, c] * max(now - jobs[_SINCE, c], 0.0)
+        jobs[_RATE, c] = 0.0
+        jobs[_END, c] = np.inf
+
+
+@njit(cache=True)
+def go(jobs: Any, columns: Any, rate: Any, since: Any) -> None:
+    for i in range(len(columns)):
+        c = columns[i]
+        jobs[_RATE, c] = rate[i]
+        jobs[_SINCE, c] = since[i]
+        left = jobs[_TOTAL, c] - jobs[_DONE, c]
+        jobs[_END, c] = since[i] + left / rate[i] if rate[i] > 0 else np.inf
+
+
+@njit(cache=True)
+def steps(jobs: Any, columns: Any, now: float) -> Any:
+    done = np.empty(len(columns))
+    for i in range(len(columns)):
+        c = columns[i]
+        done[i] = jobs[_DONE, c] + jobs[_RATE, c] * max(now - jobs[_SINCE, c], 0.0)
+    return done
+
+
+@njit(cache=True)
+def used(owner: Any, type_of: Any, types: int, seconds: float) -> Any:
+    count = np.zeros(types)
+    at, number = 0, 0
+    # Devices of a type mostly stand together: their sum stays in a register.
+    for d in range(len(owner)):
+        if type_of[d] != at:
+            count[at] += number
+            at, number = type_of[d], 0
+        number += owner[d] != -1
+    if len(owner):
+        count[at] += number
+    return count * seconds
+
+
+@njit(cache=True)
+def are_single(workers: Any, has_rows: Any, slots: Any) -> bool:
+    single = True
+    for i in range(len(slots)):
+        single &= workers[i] <= 1 and has_rows[slots[i]] == 0
+    return single
+
+
+@njit(cache=True)
+def node_counts(owner: Any, node_of: Any, part_owner: Any, part_node: Any, chosen: Any, slots: int) -> Any:
+    row_of = np.full(slots, -1, np.int64)
+    for i in range(len(chosen)):
+        row_of[chosen[i]] = i
+    found = 0
+    for d in range(len(owner)):
+        found += owner[d] >= 0 and row_of[owner[d]] >= 0
+    for p in range(len(part_owner)):
+        found += row_of[part_owner[p]] >= 0
+    key = np.empty(found, np.int64)
+    at = 0
+    for d in range(len(owner)):
+        if owner[d] >= 0 and row_of[owner[d]] >= 0:
+            key[at] = row_of[owner[d]] << 32 | np.int64(node_of[d])
+            at += 1
+    for p in range(len(part_owner)):
+        if row_of[part_owner[p]] >= 0:
+            key[at] = row_of[part_owner[p]] << 32 | part_node[p]
+            at += 1
+    key.sort()
+    count = np.zeros(len(chosen), np.int64)
+    for i in range(found):
+        if i == 0 or key[i] != key[i - 1]:
+            count[key[i] >> 32] += 1
+    return count

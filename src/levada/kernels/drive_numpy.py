@@ -1,0 +1,52 @@
+"""`kernels.drive` in numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from levada.kernels.arrays import Floats, Ints
+
+_TOTAL, _DONE, _RATE, _SINCE, _END = range(5)
+
+
+def pause(jobs: Floats, columns: Ints, now: float) -> None:
+    jobs[_DONE, columns] = steps(jobs, columns, now)
+    jobs[_RATE, columns] = 0.0
+    jobs[_END, columns] = np.inf
+
+
+def go(jobs: Floats, columns: Ints, rate: Floats, since: Floats) -> None:
+    jobs[_RATE, columns] = rate
+    jobs[_SINCE, columns] = since
+    left = jobs[_TOTAL].take(columns) - jobs[_DONE].take(columns)
+    runs = rate > 0
+    # Infinitely much that is left takes for ever at any rate.
+    jobs[_END, columns] = np.where(runs, since + left / np.where(runs, rate, 1.0), np.inf)
+
+
+def steps(jobs: Floats, columns: Ints, now: float) -> Floats:
+    passed = np.maximum(now - jobs[_SINCE].take(columns), 0.0)
+    return jobs[_DONE].take(columns) + jobs[_RATE].take(columns) * passed
+
+
+def used(owner: Ints, type_of: Ints, types: int, seconds: float) -> Floats:
+    return np.bincount(type_of[owner != -1], minlength=types).astype(np.float64) * seconds
+
+
+def are_single(workers: Ints, has_rows: Ints, slots: Ints) -> bool:
+    return not np.count_nonzero(workers > 1) and not np.count_nonzero(has_rows.take(slots))
+
+
+def node_counts(owner: Ints, node_of: Ints, part_owner: Ints, part_node: Ints, chosen: Ints, slots: int) -> Ints:
+    # Owners below zero, which are no slots, look up the last two places.
+    row_of = np.full(slots + 2, -1, np.int64)
+    row_of[chosen] = np.arange(len(chosen))
+    row = row_of.take(owner, mode="wrap")
+    devices = (row >= 0).nonzero()[0]
+    row, node = row.take(devices), node_of.take(devices)
+    if len(part_owner):
+        more = row_of[part_owner]
+        row, node = np.append(row, more[more >= 0]), np.append(node, part_node[more >= 0])
+    nodes = len(node) and int(node.max()) + 1
+    keys = np.unique(row * nodes + node)
+    return np.bincount(keys // max(nodes, 1), minlength=len(chosen))

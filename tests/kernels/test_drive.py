@@ -1,0 +1,97 @@
+"""Both implementations of `kernels.drive` do the same, bit for bit, and what they promise holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from levada.kernels import drive_numpy
+from levada.kernels.drive import DONE, END, RATE, SINCE, TOTAL
+from tests.kernels.twins import both
+
+drive_numba = pytest.importorskip("levada.kernels.drive_numba")
+
+SLOTS = 5
+SHARED = -2
+AMOUNTS = st.floats(0.0, 1e6) | st.just(0.0)
+
+
+def _both(name: str, *args: Any) -> Any:
+    return both((drive_numpy, drive_numba), name, *args)
+
+
+def _changed(name: str, jobs: Any, *args: Any) -> Any:
+    """The block as both leave it."""
+    _both(name, jobs, *args)
+    after = jobs.copy()
+    getattr(drive_numpy, name)(after, *args)
+    return after
+
+
+@st.composite
+def progress(draw: st.DrawFn) -> tuple[Any, Any]:
+    """A block of jobs, and some of its columns."""
+    width = draw(st.integers(1, 8))
+    jobs = np.array(draw(st.lists(st.lists(AMOUNTS, min_size=5, max_size=5), min_size=width, max_size=width))).T.copy()
+    jobs[TOTAL, draw(st.lists(st.integers(0, width - 1), max_size=2))] = np.inf
+    columns = draw(st.lists(st.integers(0, width - 1), unique=True))
+    return jobs, np.array(columns, np.int64)
+
+
+@given(progress(), st.floats(0.0, 1e6))
+def test_who_pauses_keeps_what_is_done_and_has_no_end(some: tuple[Any, Any], now: float) -> None:
+    jobs, columns = some
+    after = _changed("pause", jobs, columns, now)
+    assert after[DONE, columns].tolist() == _both("steps", jobs, columns, now).tolist()
+    assert not after[RATE, columns].any()
+    assert np.isinf(after[END, columns]).all()
+    others = np.setdiff1d(np.arange(jobs.shape[1]), columns)
+    assert after[:, others].tolist() == jobs[:, others].tolist()
+
+
+@given(progress(), st.data())
+def test_who_goes_on_is_done_when_the_rest_is(some: tuple[Any, Any], data: st.DataObject) -> None:
+    jobs, columns = some
+    count = len(columns)
+    rate, since = (np.array(data.draw(st.lists(AMOUNTS, min_size=count, max_size=count))) for _ in range(2))
+    after = _changed("go", jobs, columns, rate, since)
+    assert after[[RATE, SINCE]][:, columns].tolist() == [rate.tolist(), since.tolist()]
+    for row, column in enumerate(columns):
+        left = jobs[TOTAL, column] - jobs[DONE, column]
+        assert after[END, column] == (since[row] + left / rate[row] if rate[row] > 0 else np.inf)
+
+
+OWNERS = st.lists(st.tuples(st.integers(SHARED, SLOTS - 1), st.integers(0, 3), st.integers(0, 4)), max_size=14)
+
+
+def _columns(rows: list[tuple[int, ...]], count: int) -> list[Any]:
+    return [np.array([row[i] for row in rows], np.int64) for i in range(count)]
+
+
+@given(OWNERS, st.floats(0.0, 1e6))
+def test_a_gpu_is_used_while_it_is_not_free(devices: list[tuple[int, ...]], seconds: float) -> None:
+    owner, type_of, _ = _columns(devices, 3)
+    used = _both("used", owner.astype(np.int32), type_of, 4, seconds)
+    assert used.tolist() == [int(((owner != -1) & (type_of == kind)).sum()) * seconds for kind in range(4)]
+
+
+@given(OWNERS, OWNERS, st.lists(st.integers(0, SLOTS - 1), unique=True))
+def test_nodes_of_a_job_count_once(devices: list[Any], parts: list[Any], chosen: list[int]) -> None:
+    owner, _, node_of = _columns(devices, 3)
+    part_owner, _, part_node = _columns([part for part in parts if part[0] >= 0], 3)
+    counts = _both(
+        "node_counts", owner.astype(np.int32), node_of, part_owner, part_node, np.array(chosen, np.int64), SLOTS
+    )
+    for slot, count in zip(chosen, counts.tolist(), strict=True):
+        assert count == len({*node_of[owner == slot].tolist(), *part_node[part_owner == slot].tolist()})
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1)), max_size=SLOTS))
+def test_single_jobs_have_one_worker_and_no_rows(jobs: list[Any]) -> None:
+    workers, has_rows = _columns(jobs, 2)
+    single = _both("are_single", workers, has_rows, np.arange(len(jobs)))
+    assert single == all(count <= 1 and not rows for count, rows in jobs)
