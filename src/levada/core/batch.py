@@ -11,20 +11,6 @@ import numpy as np
 
 from levada.core.job import Job
 
-#: What a column holds where a batch does not give it.
-DEFAULTS: Mapping[str, float] = {
-    "min": 1,
-    "max": 1,
-    "step": 1,
-    "milli": 1000,
-    "preemptible": 2,
-    "resizes_in_place": 1,
-    "weight": 1.0,
-    "steps": math.nan,
-    "deadline": math.inf,
-    "time_limit": math.inf,
-}
-
 _PLAIN = ("submitted", "min", "max", "step", "milli", "gpu_memory", "cpu", "memory", "priority", "weight", "retries")
 
 

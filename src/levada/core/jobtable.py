@@ -6,8 +6,13 @@ A job lives in a slot; slots are used again after its end, so the table is as lo
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import numpy as np
 
+from levada.core.job import Preemptible
+from levada.core.reasons import Code
 from levada.core.types import WHOLE, Bools, Floats, Ints
 
 #: Preference for a type that the job may not use.
@@ -97,6 +102,29 @@ INT_COLUMNS = tuple(name for name, kind in JobColumns.__annotations__.items() if
 FLOAT_COLUMNS = tuple(name for name, kind in JobColumns.__annotations__.items() if kind == "Floats")
 
 
+#: What a new job has, besides zeros, where nobody says otherwise.
+DEFAULTS: Mapping[str, float] = {
+    "min": 1,
+    "max": 1,
+    "step": 1,
+    "milli": WHOLE,
+    "preemptible": Preemptible.ALWAYS,
+    "resizes_in_place": 1,
+    "type": -1,
+    "held_type": -1,
+    "feasible": 1,
+    "reason": Code.NEW,
+    "weight": 1.0,
+    "steps": math.nan,
+    "deadline": math.inf,
+    "time_limit": math.inf,
+    "first_started": math.inf,
+    "op_deadline": math.inf,
+}
+_NEW_INTS = np.array([DEFAULTS.get(name, 0) for name in INT_COLUMNS], np.int64)[:, None]
+_NEW_FLOATS = np.array([DEFAULTS.get(name, 0) for name in FLOAT_COLUMNS], np.float64)[:, None]
+
+
 class JobTable(JobColumns):
     """Columns of the active jobs."""
 
@@ -128,12 +156,12 @@ class JobTable(JobColumns):
         return len(self.order)
 
     def take_slots(self, count: int) -> Ints:
-        """Numbers of *count* cleared slots."""
+        """Numbers of *count* free slots, with what a new job has."""
         while len(self._free) < count:
             self._grow()
         slots = np.array([self._free.pop() for _ in range(count)], np.int64)
-        self.ints[:, slots] = 0
-        self.floats[:, slots] = 0.0
+        self.ints[:, slots] = _NEW_INTS
+        self.floats[:, slots] = _NEW_FLOATS
         self.preference[:, slots] = NOT_ALLOWED
         return slots
 
@@ -146,7 +174,9 @@ class JobTable(JobColumns):
         last = self.order[-1] if len(self.order) else -1
         self.order = np.concatenate([self.order, slots])
         entered = self.submitted[slots]
-        sorted_already = bool((entered[1:] >= entered[:-1]).all()) and (last < 0 or self.submitted[last] <= entered[0])
+        sorted_already = last < 0 or self.submitted[last] <= entered[0]
+        if len(slots) > 1:
+            sorted_already &= bool((entered[1:] >= entered[:-1]).all())
         if not sorted_already:
             self.order = self.order[np.lexsort((self.number[self.order], self.submitted[self.order]))]
 
@@ -162,12 +192,10 @@ class JobTable(JobColumns):
 
     def find(self, numbers: Ints) -> Ints:
         """The slots of jobs by number; -1 where a job is over or was never known."""
-        at = np.searchsorted(self._numbers, numbers)
-        known = at < len(self._numbers)
-        slots = np.full(len(numbers), -1, np.int64)
-        at, asked = at[known], numbers[known]
-        slots[known] = np.where(self._numbers[at] == asked, self._slots[at], -1)
-        return slots
+        if not len(self._numbers):
+            return np.full(len(numbers), -1, np.int64)
+        at = np.minimum(self._numbers.searchsorted(numbers), len(self._numbers) - 1)
+        return np.where(self._numbers.take(at) == numbers, self._slots.take(at), -1)
 
     @property
     def index(self) -> tuple[Ints, Ints]:

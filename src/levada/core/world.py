@@ -12,20 +12,21 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from levada.core import places
-from levada.core.batch import DEFAULTS, JobBatch
+from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.grant import Grant, WorkerPlace
 from levada.core.inventory import Inventory, total_of
-from levada.core.job import Phase
 from levada.core.jobtable import JobTable
 from levada.core.names import Names
 from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
 from levada.core.queue import Queue, QueueTree
-from levada.core.reasons import Code
 from levada.core.snapshot import Snapshot
 from levada.core.types import CPU_TYPE, WHOLE, Floats, Ints
 from levada.kernels import steps
 from levada.kernels.state import node_use
+
+#: Stands for the list of types of jobs without a GPU.
+_CORES = ("\0cpu",)
 
 
 class World:
@@ -65,9 +66,6 @@ class World:
         slots = table.take_slots(len(fresh))
         for name, column in batch.columns.items():
             getattr(table, name)[slots] = column[fresh]
-        for name, value in DEFAULTS.items():
-            if name not in batch.columns:
-                getattr(table, name)[slots] = value
         if "desired" not in batch.columns:
             table.desired[slots] = table.min[slots]
         table.number[slots] = self.next_number + np.arange(len(fresh))
@@ -76,22 +74,16 @@ class World:
         table.queue_name[slots] = _numbers(batch.queue, fresh, self.queue_names)
         self._find_queues(slots)
         table.has_rows[slots] = table.needs_rows(slots)
-        table.type[slots] = table.held_type[slots] = -1
-        table.feasible[slots] = 1
-        table.first_started[slots] = math.inf
-        table.op_deadline[slots] = math.inf
         table.since[slots] = table.submitted[slots]
-        table.phase[slots] = Phase.PENDING
-        table.reason[slots] = Code.NEW
         self._set_preferences(batch, fresh, slots)
         for row, (affinity, anti_affinity, exclusion) in batch.tags.items():
             at = slots[fresh == row]
             table.affinity[at] = self.tags.add(affinity)
             table.anti_affinity[at] = self.tags.add(anti_affinity)
             table.exclusion[at] = self.tags.add(exclusion)
-        for row, number in zip(fresh, table.number[slots], strict=True):
-            self.ids[int(number)] = batch.id[row]
-            self.numbers[batch.id[row]] = int(number)
+        for number, row in enumerate(fresh.tolist(), self.next_number):
+            self.ids[number] = batch.id[row]
+            self.numbers[batch.id[row]] = number
         self.next_number += len(fresh)
         table.enter(slots)
         return slots
@@ -99,24 +91,22 @@ class World:
     def _set_preferences(self, batch: JobBatch, fresh: Ints, slots: Ints) -> None:
         table, types = self.table, self.inventory.types
         by_list: dict[tuple[str, ...], list[int]] = {}
-        for row, slot in zip(fresh, slots, strict=True):
+        for row, slot, milli in zip(fresh.tolist(), slots.tolist(), table.milli[slots].tolist(), strict=True):
             names = batch.gpu_types[row if len(batch.gpu_types) > 1 else 0]
-            by_list.setdefault(names if table.milli[slot] > 0 else ("\0cpu",), []).append(int(slot))
+            by_list.setdefault(names if milli > 0 else _CORES, []).append(slot)
         for names in by_list:
-            if names != ("\0cpu",):
-                for name in names:
-                    types.add(name)
+            for name in names if names != _CORES else ():
+                types.add(name)
         table.add_types(len(types))
         for names, members in by_list.items():
-            if names == ("\0cpu",):
+            if names == _CORES:
                 table.preference[CPU_TYPE, members] = 0
             elif names:
                 for rank, name in reversed(list(enumerate(names))):
                     table.preference[types.find(name), members] = rank
             else:
                 table.any_type[members] = 1
-                ranks = np.arange(len(types), dtype=np.int16)
-                table.preference[1:, members] = (ranks[1:] - 1)[:, None]
+                table.preference[1:, members] = np.arange(len(types) - 1, dtype=np.int16)[:, None]
 
     def queue_number(self, name: str) -> int:
         """The number of a queue; a job that names an unknown one is in the default queue."""
@@ -124,8 +114,11 @@ class World:
         return number if number >= 0 else self.queues.names.find("default")
 
     def _find_queues(self, slots: Ints) -> None:
-        number = np.array([self.queue_number(name) for name in self.queue_names], np.int64)
-        self.table.queue[slots] = number[self.table.queue_name[slots]]
+        number = [self.queue_number(name) for name in self.queue_names]
+        if len(number) == 1:
+            self.table.queue[slots] = number[0]
+        else:
+            self.table.queue[slots] = np.array(number, np.int64)[self.table.queue_name[slots]]
 
     def set_queues(self, queues: Iterable[Queue]) -> None:
         """These queues instead of those before; each job is in the one its user named, if there is one now."""

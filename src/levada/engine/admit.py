@@ -8,13 +8,18 @@ import numpy as np
 
 from levada.core.inventory import UNLIMITED, total_of
 from levada.core.job import Phase
-from levada.core.jobtable import NOT_ALLOWED
+from levada.core.jobtable import INT_COLUMNS, NOT_ALLOWED
 from levada.core.names import Names
 from levada.core.reasons import Code
 from levada.core.types import CPU_TYPE, WHOLE, Bools, Ints
 from levada.core.world import World
 from levada.engine.state import State
 
+#: What one worker, and the parameter servers, take.
+_SHAPE = [
+    INT_COLUMNS.index(name)
+    for name in ("milli", "cpu", "memory", "gpu_memory", "servers", "server_cpu", "server_memory")
+]
 _INFEASIBLE = np.zeros(max(Code) + 1, bool)
 _INFEASIBLE[[Code.UNKNOWN_TYPE, Code.TOO_LARGE, Code.QUEUE_LIMIT, Code.USER_LIMIT]] = True
 
@@ -47,11 +52,10 @@ def admitted(state: State, slots: Ints) -> Bools:
 def judge_feasibility(state: State, slots: Ints) -> None:
     """Notes for each of these jobs whether some state of the cluster could hold its minimum, and says why not."""
     world, table = state.world, state.world.table
-    if not len(slots):
+    if not len(slots) or (len(slots) == 1 and _surely_feasible(state, int(slots[0]))):
         return
     room = np.zeros((len(world.inventory.types), len(slots)), np.int64)
-    columns = (table.milli, table.cpu, table.memory, table.gpu_memory)
-    shapes = np.stack([c[slots] for c in (*columns, table.servers, table.server_cpu, table.server_memory)])
+    shapes = table.ints[_SHAPE][:, slots]
     present = _present_types(world)
     for mine in _alike(shapes):
         shape = shapes[:, mine[0]]
@@ -82,6 +86,17 @@ def judge_feasibility(state: State, slots: Ints) -> None:
             hit = bad & waits
             state.say(slots[hit], code, evidence[hit])
     state.say(slots[waits & feasible & _INFEASIBLE[table.reason[slots]]], Code.NEW)
+
+
+def _surely_feasible(state: State, slot: int) -> bool:
+    """Whether it is quickly seen that a job is feasible, and nothing has to be said of it."""
+    world, table = state.world, state.world.table
+    workers = state.most_workers.get(tuple(table.ints[_SHAPE, slot].tolist()))
+    if workers is None or len(workers) != len(world.inventory.types) or not world.queues.trivial:
+        return False
+    allowed = table.preference[:, slot] != NOT_ALLOWED
+    sure = int((workers * allowed).max(initial=0)) >= int(table.min[slot])
+    return sure and bool(table.feasible[slot] > 0) and not _INFEASIBLE[table.reason[slot]]
 
 
 def _alike(shapes: Ints) -> list[Ints]:

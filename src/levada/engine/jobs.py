@@ -22,6 +22,7 @@ from levada.core.events import (
 )
 from levada.core.inventory import UNLIMITED
 from levada.core.job import LARGEST_SIZE, Phase
+from levada.core.jobtable import INT_COLUMNS
 from levada.core.plan import OpKind
 from levada.core.plane import INDEX, NODE
 from levada.core.reasons import Code
@@ -32,6 +33,10 @@ from levada.engine.losses import lose_workers, restart
 from levada.engine.operations import plan_operations
 from levada.engine.state import Intent, State
 from levada.perf import Observations
+
+_SIZES = ("min", "max", "step", "milli", "servers")
+_AMOUNTS = ("cpu", "memory", "gpu_memory", "server_cpu", "server_memory")
+_ASKED = [INT_COLUMNS.index(name) for name in (*_SIZES, *_AMOUNTS)]
 
 
 def submitted(state: State, event: JobsSubmitted) -> None:
@@ -64,6 +69,8 @@ def submitted(state: State, event: JobsSubmitted) -> None:
 def _put_aside_impossible(state: State, slots: Ints) -> None:
     """Jobs that whoever submitted them should have refused wait for ever, with that reason, and harm nobody."""
     table = state.world.table
+    if len(slots) == 1 and _is_sound(state, int(slots[0])):
+        return
     sizes = (table.min[slots] < 1) | (table.max[slots] < table.min[slots]) | (table.step[slots] < 1)
     sizes |= table.max[slots] > LARGEST_SIZE
     parts = (table.milli[slots] < 0) | ((table.milli[slots] > WHOLE) & (table.milli[slots] % WHOLE != 0))
@@ -76,6 +83,16 @@ def _put_aside_impossible(state: State, slots: Ints) -> None:
         # Nothing that scans all jobs shall stumble over them.
         table.min[bad] = table.max[bad] = table.desired[bad] = table.step[bad] = table.weight[bad] = 1
         state.say(bad, Code.INVALID)
+
+
+def _is_sound(state: State, slot: int) -> bool:
+    """Whether there is nothing wrong with a job; some twenty small array operations cost more than the answer."""
+    table = state.world.table
+    least, most, step, milli, servers, *amounts = table.ints[_ASKED, slot].tolist()
+    sizes = 1 <= least <= most <= LARGEST_SIZE and step >= 1
+    parts = 0 <= milli <= WHOLE or (milli > 0 and milli % WHOLE == 0)
+    within = all(0 <= amount < UNLIMITED for amount in amounts)
+    return sizes and parts and within and 0 <= servers <= LARGEST_SIZE and float(table.weight[slot]) > 0
 
 
 def updated(state: State, event: JobsUpdated) -> None:
