@@ -94,7 +94,7 @@ def replaced(jobs: Jobs, rows: Ints, new: Jobs) -> Jobs:
 def capacity_of(jobs: Jobs, types: int, *, load: float, gpus: int | None) -> Floats:
     """GPUs by type, alike: as many as there are in all, or so many that *load* times as many are asked for."""
     total = float(jobs.scale.sum()) / load if gpus is None else gpus
-    return np.full(types, max(1.0, round(total / types)))
+    return np.full(types, max(1.0, round(total / types)), np.float64)
 
 
 def _log_uniform(rng: np.random.Generator, hours: tuple[float, float], count: int) -> Floats:

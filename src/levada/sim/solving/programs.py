@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from levada.core.types import Floats, Ints
+from levada.errors import LevadaError
 from levada.policies.gavel.forms import REFERENCE_TYPE
 from levada.policies.gavel.isolated import equal_shares
 from levada.sim.solving.crowd import Crowd, Jobs
@@ -60,8 +61,10 @@ class Model:
         self._problem = self._classes.problem(self._of, self.capacity)
 
     def solve(self) -> float:
-        """Shares of all jobs; the objective that they reach."""
+        """Shares of all jobs; the objective that they reach. Raises LevadaError where equal shares stand in for them."""
         solution = self._program.solve(self, self._problem)
+        if solution.how == "equal":
+            raise LevadaError(solution.alarm)
         self.warm = solution.warm
         return solution.level
 
