@@ -14,7 +14,7 @@ def both(modules: tuple[ModuleType, ModuleType], name: str, *args: Any) -> Any:
     ours, theirs = (getattr(module, name)(*mine) for module, mine in zip(modules, copies, strict=True))
     for a, b in zip(_parts((ours, *copies[0])), _parts((theirs, *copies[1])), strict=True):
         if isinstance(a, np.ndarray):
-            assert (a.dtype, a.shape, a.tolist()) == (b.dtype, b.shape, b.tolist())
+            assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
         else:
             assert a == b
     return ours

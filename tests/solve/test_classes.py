@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.solve import classes
-from levada.solve.classes import Classes, classify, distinct_rows
+from levada.kernels import classes_numpy
+from levada.kernels.classes import distinct_rows
+from levada.solve.classes import Classes, classify
 from levada.solve.max_min import max_min
 from levada.solve.problem import Problem, problem
 from tests.solve.cases import check
@@ -31,16 +32,16 @@ def test_rows_stand_in_the_order_in_which_jobs_come() -> None:
     assert of.tolist() == [0, 1, 0, 2, 2]
 
 
-def test_two_rows_with_one_mark_stay_two(monkeypatch: object) -> None:
+def test_two_rows_with_one_mark_stay_two() -> None:
     """Marks of 64 bits may collide: without any spreading, the order of two numbers is lost."""
     keys = np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]])
-    with_marks = distinct_rows(keys)
-    saved = classes._SPREAD
+    with_marks = classes_numpy.distinct_rows(keys)
+    saved = classes_numpy._SPREAD
     try:
-        classes._SPREAD = 1
-        without = distinct_rows(keys)
+        classes_numpy._SPREAD = 1
+        without = classes_numpy.distinct_rows(keys)
     finally:
-        classes._SPREAD = saved
+        classes_numpy._SPREAD = saved
     assert with_marks[1].tolist() == without[1].tolist() == [0, 1, 0]
 
 

@@ -157,13 +157,14 @@ def max_level(
     speed, cost = np.empty((room, types + 1)), np.empty((room, types + 1))
     kind, count = np.empty((room, types + 1), np.int64), np.zeros(room, np.int64)
     at, step = np.empty(room * types + 1), np.empty(room * types + 1)
-    level, use = np.empty(_COLUMNS), np.zeros((_COLUMNS, types))
-    price = np.zeros((_COLUMNS, types))
+    level, use = np.empty(_COLUMNS), np.empty((_COLUMNS, types))
+    price = np.empty((_COLUMNS, types))
     nothing = np.empty((0, types))
     taken = np.zeros(types)
 
     # The first plan: all at 0, and those that stand still as they are.
     level[0] = 0.0
+    use[0] = 0.0
     for i in range(rows):
         for k in range(types):
             use[0, k] += q[i] * still[i, k] / n[k]
@@ -237,7 +238,7 @@ def max_level(
         if columns >= _COLUMNS - 2:
             break
     share = np.zeros((rows, types))
-    plans = np.zeros((types + 1, types))
+    plans, kept = np.zeros((types + 1, types)), 0
     reached = 0.0
     if found:
         for row in range(types + 1):
@@ -245,7 +246,9 @@ def max_level(
             if z < 0:
                 continue
             reached += part * level[z]
-            plans[row] = price[z] * unit
+            if z > 0:
+                plans[kept] = price[z] * unit
+                kept += 1
             if z == 0:
                 for i in range(rows):
                     for k in range(types):
@@ -253,7 +256,7 @@ def max_level(
             elif part > 0.0:
                 hulls(c, price[z], speed, cost, kind, count)
                 demand(q, base, pace, level[z], speed, kind, count, taken, share, part)
-    return found, reached * unit, bound * unit, share, proof * unit, plans
+    return found, reached * unit, bound * unit, share, proof * unit, plans[:kept]
 
 
 @njit(cache=True)

@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Literal
 
-AREAS = ("choose", "drive", "place", "rates", "rounds", "state", "steps", "view")
+AREAS = ("checks", "choose", "classes", "drive", "place", "rates", "rounds", "state", "steps", "view")
 
 _active: dict[str, ModuleType] = {}
 _name: list[str] = ["numpy"]

@@ -8,10 +8,10 @@ from importlib import import_module
 from typing import Any, cast
 
 from levada.errors import BadInput, Fault, did_you_mean
+from levada.policies.gavel.mechanism import in_rounds
 from levada.policies.gavel.placement import Placed
 from levada.policies.gavel.share import AnySharePolicy
 from levada.policies.protocol import AnyPolicy
-from levada.policies.gavel.mechanism import in_rounds
 from levada.policies.table import POLICIES, alpha_of, lookup, unknown
 
 

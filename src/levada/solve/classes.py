@@ -9,10 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.types import Floats, Ints
+from levada.kernels.classes import distinct_rows
 from levada.solve.problem import Problem
-
-#: Odd multipliers spread the bits of a row's numbers over one 64-bit number.
-_SPREAD = 0x9E3779B97F4A7C15
 
 
 def classify(problem: Problem) -> Problem:
@@ -31,24 +29,6 @@ def classify(problem: Problem) -> Problem:
         capacity=problem.capacity,
         of=of,
     )
-
-
-def distinct_rows(keys: Floats) -> tuple[Ints, Ints]:
-    """Where each distinct row of *keys* stands first, in order, and for every row the number of its distinct one."""
-    # + 0.0: minus zero equals zero, so it must not have bits of its own.
-    bits = np.ascontiguousarray(keys + 0.0).view(np.uint64)
-    mark = np.zeros(len(bits), np.uint64)
-    for column in range(bits.shape[1]):
-        mark = (mark ^ bits[:, column]) * np.uint64(_SPREAD)
-        mark ^= mark >> np.uint64(32)
-    _, first, of = np.unique(mark, return_index=True, return_inverse=True)
-    if not np.array_equal(bits[first[of]], bits):
-        # Two different rows have one mark, which happens once in ages: compare whole rows.
-        _, first, of = np.unique(bits, axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return first[order], rank[of]
 
 
 def _keys(rate: Floats, scale: Floats, weight: Floats, entity: Ints) -> Floats:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.types import Bools, Floats
+from levada.kernels.classes import distinct_rows
 from levada.solve.central import centre
-from levada.solve.classes import classify, distinct_rows
+from levada.solve.classes import classify
 from levada.solve.finish_time import Duties, finish_time, makespan
 from levada.solve.highs import NoAnswer
 from levada.solve.problem import Problem, Solution, fit, normalised, usable

@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.types import Bools, Floats
+from levada.kernels.classes import distinct_rows
 from levada.solve import price
-from levada.solve.classes import classify, distinct_rows
+from levada.solve.classes import classify
 from levada.solve.entities import Entities, turns
 from levada.solve.filling import fill
 from levada.solve.levels import LevelLp
@@ -22,11 +23,13 @@ from levada.solve.safe import safe
 def leximin(problem: Problem, warm: Warm | None = None) -> Solution:
     """Lexicographically largest levels, the lowest first. `level` is the lowest one, `levels` has all."""
     rows = classify(problem)
+    found = price.leximin(rows, warm)
+    return found if found is not None else _by_programs(rows, warm)
+
+
+def _by_programs(rows: Problem, warm: Warm | None) -> Solution:
     c, gpus = normalised(rows), rows.count * rows.scale
-    answer = price.leximin(c, gpus, rows.capacity, warm)
-    if answer is None:
-        answer = _fill(c, gpus, rows.capacity, warm)
-    share, bound, prices, how, kept = answer
+    share, bound, prices, kept = _fill(c, gpus, rows.capacity, warm)
     share = fit(share, gpus, rows.capacity)
     levels = (c * share).sum(axis=1)
     part = (gpus > 0) & (c.max(axis=1, initial=0.0) > 0)
@@ -35,20 +38,20 @@ def leximin(problem: Problem, warm: Warm | None = None) -> Solution:
         level=float(levels[part].min()) if part.any() else 0.0,
         bound=bound,
         prices=prices,
-        how=how,
+        how="highs",
         warm=kept,
         levels=rows.each(levels),
     )
 
 
-def _fill(c: Floats, gpus: Floats, capacity: Floats, warm: Warm | None) -> price.Found:
+def _fill(c: Floats, gpus: Floats, capacity: Floats, warm: Warm | None) -> tuple[Floats, float, Floats, Warm]:
     """Water-filling by HiGHS."""
     program = LevelLp(c, gpus, capacity, np.ones(len(c)), basis=warm.basis if warm else None)
     columns = alone(program)
     answer, _ = columns.solve()
     first, kept = program.read(answer), Warm(basis=program.model.basis())
     bound = first.bound if program.part.any() else 0.0
-    return program.read(fill(columns, answer).answer).share, bound, first.prices, "highs", kept
+    return program.read(fill(columns, answer).answer).share, bound, first.prices, kept
 
 
 @safe

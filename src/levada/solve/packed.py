@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from levada.core.types import Bools, Floats, Ints
-from levada.solve.classes import distinct_rows
+from levada.kernels.classes import distinct_rows
 from levada.solve.entities import Entities, turns
 from levada.solve.filling import fill
 from levada.solve.finish_time import Duties

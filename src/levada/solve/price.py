@@ -9,7 +9,7 @@ import numpy as np
 
 from levada.core.types import Floats, Ints
 from levada.kernels import switch
-from levada.solve.problem import Warm
+from levada.solve.problem import TRACE, Problem, Solution, Warm
 from levada.solve.requirements import Speeds
 
 #: Shares, bound, prices, method and warm start.
@@ -52,31 +52,29 @@ def max_level(c: Floats, gpus: Floats, capacity: Floats, pace: Floats, warm: War
     )
 
 
-def leximin(c: Floats, gpus: Floats, capacity: Floats, warm: Warm | None) -> Found | None:
+def leximin(rows: Problem, warm: Warm | None) -> Solution | None:
     """Shares of lexicographically largest levels."""
     if switch.active() != "numba":
         return None
-    from levada.kernels import price_leximin_numba
+    from levada.kernels.price_shares_numba import leximin_shares
 
-    rows, kinds = _part(c, gpus, capacity)
-    if not len(rows):
-        return None
-    mine = np.ascontiguousarray(c[np.ix_(rows, kinds)])
-    found, x, bound, prices, plans = price_leximin_numba.leximin(
-        mine, gpus[rows], capacity[kinds], _seeds(warm, kinds, len(capacity)), _STOP
+    types = len(rows.capacity)
+    seeds = np.zeros((0, types))
+    if warm is not None and warm.prices is not None and warm.prices.shape[1] == types:
+        seeds = warm.prices
+    found, share, levels, level, bound, prices, plans = leximin_shares(
+        rows.rate, rows.scale, rows.weight, rows.count, rows.capacity, seeds, _STOP, _PROVED, TRACE
     )
-    if not found or not _fits(x, gpus[rows], capacity[kinds]):
+    if not found:
         return None
-    if float((mine * x).sum(axis=1).min()) < bound * (1 - _PROVED):
-        return None
-    share = np.zeros_like(c)
-    share[np.ix_(rows, kinds)] = x
-    return (
-        share,
-        bound,
-        _spread(prices, kinds, len(capacity)),
-        "price",
-        Warm(prices=_spread(plans, kinds, len(capacity))),
+    return Solution(
+        share=rows.each(share),
+        level=level,
+        bound=bound,
+        prices=prices,
+        how="price",
+        warm=Warm(prices=plans),
+        levels=rows.each(levels),
     )
 
 

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from levada.core.types import Floats
+from levada.kernels.checks import feasible, sane
 from levada.solve.problem import Problem, Solution
 
 #: Shares may exceed what there is by this part, no more.
@@ -42,6 +43,8 @@ def safe(solver: Solver[Options]) -> Solver[Options]:
 
 def mended(problem: Problem) -> tuple[Problem, str]:
     """The problem with numbers that cannot be taken out of it, and what they were."""
+    if sane(problem.rate, problem.weight, problem.scale, problem.capacity):
+        return problem, ""
     faults = []
     rate, weight, scale, capacity = problem.rate, problem.weight, problem.scale, problem.capacity
     bad = ~(np.isfinite(rate) & (rate >= 0))
@@ -57,8 +60,6 @@ def mended(problem: Problem) -> tuple[Problem, str]:
     if bad.any():
         faults.append(f"{int(bad.sum())} capacities are no numbers from 0 upwards: taken as 0")
         capacity = np.where(bad, 0.0, capacity)
-    if not faults:
-        return problem, ""
     fine = msgspec.structs.replace(problem, rate=rate, weight=weight, scale=scale, capacity=capacity)
     return fine, "; ".join(faults)
 
@@ -67,6 +68,8 @@ def broken(problem: Problem, solution: Solution) -> str:
     """Why this answer must not be used; empty when it may."""
     share, capacity = solution.share, problem.capacity
     scale = problem.each(problem.scale)
+    if solution.pairs is None and feasible(share, scale, capacity, SLACK):
+        return ""
     time, use = share.sum(axis=1), scale @ share
     parts = [share]
     if solution.pairs is not None and solution.pair_share is not None and len(solution.pairs):

@@ -14,9 +14,9 @@ import numpy as np
 
 from levada.core.types import Bools, Floats, Ints
 from levada.errors import BadInput
+from levada.kernels.classes import rows_of
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import Shares
-from levada.solve.classes import distinct_rows
 from levada.solve.problem import Problem, Solution
 
 #: Which of many optimal shares: the best for the worst-off, then for the next, and so on; or the middle of them all,
@@ -41,24 +41,18 @@ def problem_of(instance: Instance, rate: Floats | None = None, *, weighted: bool
     A job gets no time on a type where it may not run or that is too small for it. What it is compared with stays what
     the policy believes about the whole cluster, so its weight makes up for what the problem leaves out.
     """
-    believed = instance.rate if rate is None else rate
-    rates = np.where(able(instance), believed, 0.0)
-    weight = instance.weight if weighted else np.ones(len(instance))
-    if weighted:
-        whole, part = believed @ instance.capacity, rates @ instance.capacity
-        weight = weight * np.divide(whole, part, out=np.ones(len(instance)), where=part > 0)
     # Equal rates are not enough: what two jobs reach together depends on what they are.
-    jobs = instance.snap.jobs
-    keys = np.column_stack([rates, instance.scale, weight, instance.entity, jobs.workload, instance.plain])
-    first, of = distinct_rows(keys)
-    return Problem(
-        rate=rates[first],
-        scale=instance.scale[first],
-        weight=weight[first],
-        entity=instance.entity[first],
-        capacity=instance.capacity,
-        of=of,
+    alike = np.stack([instance.entity, instance.snap.jobs.workload, instance.plain])
+    rates, scale, weight, entity, of = rows_of(
+        instance.rate if rate is None else rate,
+        instance.rate,
+        instance.scale,
+        instance.weight,
+        instance.capacity,
+        alike,
+        weighted,
     )
+    return Problem(rate=rates, scale=scale, weight=weight, entity=entity, capacity=instance.capacity, of=of)
 
 
 def able(instance: Instance) -> Bools:

@@ -1,0 +1,46 @@
+"""Jobs as rows of equal ones: both implementations agree, and no row mixes what differs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from levada.kernels import classes_numpy
+from tests.kernels.twins import both
+
+KERNELS = classes_numpy, pytest.importorskip("levada.kernels.classes_numba")
+
+FEW = st.sampled_from([-0.0, 0.0, 1.0, 1.5, 0.1 + 0.2, 0.3])
+
+
+@given(keys=hnp.arrays(np.float64, st.tuples(st.integers(0, 40), st.integers(1, 3)), elements=FEW))
+def test_equal_rows_have_one_number(keys: np.ndarray) -> None:
+    first, of = both(KERNELS, "distinct_rows", keys)
+    known: dict[tuple[float, ...], int] = {}
+    for row, key in enumerate(map(tuple, keys.tolist())):
+        assert of[row] == known.setdefault(key, len(known))
+        assert first[of[row]] <= row
+    assert len(first) == len(known)
+
+
+@given(data=st.data(), jobs=st.integers(0, 12), types=st.integers(1, 4), weighted=st.booleans())
+def test_a_row_is_what_its_jobs_are(data: st.DataObject, jobs: int, types: int, weighted: bool) -> None:
+    def drawn(values: list[float], *shape: int) -> np.ndarray:
+        return data.draw(hnp.arrays(np.float64, shape, elements=st.sampled_from(values)))
+
+    rate, believed = drawn([0.0, 0.7, 2.0], jobs, types), drawn([0.3, 1.0], jobs, types)
+    scale, weight = drawn([1.0, 4.0], jobs), drawn([1.0, 5.0], jobs)
+    capacity, alike = drawn([0.0, 2.0, 9.0], types), drawn([0, 1], 3, jobs).astype(np.int64)
+    rates, scales, weights, entity, of = both(
+        KERNELS, "rows_of", believed, rate, scale, weight, capacity, alike, weighted
+    )
+    able = (rate > 0) & (scale[:, None] <= capacity)
+    assert rates[of].tolist() == np.where(able, believed, 0.0).tolist()
+    assert scales[of].tolist() == scale.tolist()
+    assert entity[of].tolist() == alike[0].tolist()
+    lost = (rates[of] @ capacity > 0) & ((believed * ~able) @ capacity > 0)
+    assert (weights[of][lost] > weight[lost]).all() if weighted else (weights == 1).all()
+    assert len({(row, *alike[:, job].tolist()) for job, row in enumerate(of.tolist())}) == len(rates)
