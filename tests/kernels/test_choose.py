@@ -16,7 +16,6 @@ choose_numba = pytest.importorskip("levada.kernels.choose_numba")
 
 Columns = dict[str, Any]
 
-amounts = st.integers(0, 40)
 costs = st.sampled_from([1, 1, 1, 2, 3, 5, 250, 1000])
 values = st.integers(-8, 48).map(lambda n: n / 16) | st.floats(-2, 4, allow_nan=False)
 
@@ -35,31 +34,6 @@ def both(name: str, columns: Columns) -> Any:
     for key, value in columns.items():
         assert np.array_equal(mine[key], value, equal_nan=isinstance(value, np.ndarray) and value.dtype.kind == "f")
     return found
-
-
-@given(st.lists(amounts), st.integers(0, 100))
-def test_give_in_order(need: list[int], free: int) -> None:
-    given_to = both("give_in_order", {"need": ints(need), "free": free})
-    for units, gets in zip(need, given_to, strict=True):
-        assert gets == (units <= free)
-        free -= units if gets else 0
-
-
-@given(st.lists(st.tuples(costs, st.integers(0, 9))), st.integers(0, 3000))
-def test_grow_in_turns(jobs: list[tuple[int, int]], free: int) -> None:
-    steps = both(
-        "grow_in_turns", {"cost": ints([c for c, _ in jobs]), "room": ints([r for _, r in jobs]), "free": free}
-    )
-    expected = [0] * len(jobs)
-    grew = True
-    while grew:
-        grew = False
-        for i, (cost, room) in enumerate(jobs):
-            if expected[i] < room and cost <= free:
-                expected[i] += 1
-                free -= cost
-                grew = True
-    assert steps.tolist() == expected
 
 
 @st.composite
@@ -172,37 +146,3 @@ def test_contest_of_many(jobs: int, free: int, seed: int) -> None:
         "more": np.zeros(jobs, bool),
     }
     both("contest", columns)
-
-
-@st.composite
-def fenced(draw: st.DrawFn) -> Columns:
-    jobs, kinds, queues, depth = (draw(st.integers(low, 4)) for low in (0, 1, 1, 0))
-    choices = []
-    for _ in range(jobs):
-        ranked = draw(st.lists(st.integers(0, kinds - 1), unique=True))
-        choices.append(ranked + [-1] * (kinds - len(ranked)))
-    return {
-        "choices": ints(choices).reshape(jobs, kinds),
-        "need": ints([draw(st.integers(0, 9)) for _ in range(jobs)]),
-        "left": ints([draw(st.integers(-2, 15)) for _ in range(kinds)]),
-        "lineage": ints([[draw(st.integers(-1, queues - 1)) for _ in range(depth)] for _ in range(jobs)]).reshape(
-            jobs, depth
-        ),
-        "room": ints([[draw(st.integers(0, 15)) for _ in range(kinds)] for _ in range(queues)]),
-    }
-
-
-@given(fenced())
-def test_assign_types(columns: Columns) -> None:
-    types = both("assign_types", columns)
-    left = columns["left"].copy()
-    for job, kind in enumerate(types):
-        ranked = [k for k in columns["choices"][job] if k >= 0]
-        if kind < 0:
-            continue
-        assert kind in ranked
-        assert columns["need"][job] <= left[kind]
-        left[kind] -= columns["need"][job]
-        if not columns["lineage"].shape[1]:
-            earlier = ranked[: ranked.index(kind)]
-            assert all(columns["need"][job] > left[k] for k in earlier)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from levada.core.reasons import Code
-from levada.kernels import choose_numba, choose_numpy, switch
+from levada.kernels import switch
 from tests.policies.voda import decide, row
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "voda_algorithms.json"
 CASES = json.loads(GOLDEN.read_text())
 
 
-@pytest.fixture(params=[choose_numpy, choose_numba], ids=["numpy", "numba"], autouse=True)
-def _both_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(switch._active, "choose", request.param)
+@pytest.fixture(params=["numpy", "numba"], autouse=True)
+def _both_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = switch.active()
+    switch.use(request.param)
+    yield
+    switch.use(before)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])

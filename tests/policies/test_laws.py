@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from itertools import product
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from levada.core.decision import Decision
 from levada.core.reasons import Code
 from levada.core.snapshot import Snapshot
-from levada.kernels import choose_numba, choose_numpy, switch
+from levada.kernels import switch
 from levada.perf.model import remaining_s, speedups
 from levada.policies import registry
 from levada.policies.protocol import AnyPolicy
@@ -111,8 +112,9 @@ def test_same_input_same_output_in_both_kernels(in_queues: bool, scene: Scene) -
         before = dict(switch._active)
         answers = []
         try:
-            for kernels in (choose_numpy, choose_numba, choose_numpy):
-                switch._active["choose"] = kernels
+            for implementation in ("numpy", "numba", "numpy"):
+                for area in ("attained", "choose", "fill"):
+                    switch._active[area] = import_module(f"levada.kernels.{area}_{implementation}")
                 policy = registry.make(name)
                 answers.append(as_bytes(decide(queued(policy) if in_queues else policy, scene)))
         finally:
@@ -141,7 +143,7 @@ def test_reasons_are_true(scene: Scene) -> None:
     for name in each(LAWFUL, scene):
         snap, found = scene.snap, decide(registry.make(name), scene)
         by_request = name == "tiresias" or name in SHARING
-        size = asked(snap.jobs) if by_request else snap.jobs.min
+        size = asked(snap) if by_request else snap.jobs.min
         need = size * snap.jobs.unit
         free = snap.capacity - used(snap, found)
         for row in (found.count == 0).nonzero()[0]:
@@ -227,7 +229,7 @@ class Same:
 @given(scene=st.one_of(scenes(odd=True), scenes(types=3, odd=True)))
 def test_tiresias_gives_all_or_nothing(scene: Scene) -> None:
     found = decide(registry.make("tiresias"), scene)
-    assert ((found.count == 0) | (found.count == asked(scene.snap.jobs))).all()
+    assert ((found.count == 0) | (found.count == asked(scene.snap))).all()
 
 
 # --- nothing idles -------------------------------------------------------------------------------------------------
@@ -237,7 +239,7 @@ def gains(name: str, scene: Scene, row: int, found: Decision, free: int) -> bool
     """Whether the running job of *row* would be given more by its policy if it could have all that is free."""
     jobs = scene.snap.jobs
     step, unit = int(jobs.step[row]), int(jobs.unit[row])
-    room = int(largest(jobs)[row] - found.count[row]) // step
+    room = int(largest(scene.snap)[row] - found.count[row]) // step
     steps = room if unit == 0 else min(room, free // (step * unit))
     if steps <= 0:
         return False
@@ -294,7 +296,7 @@ def test_reasons_of_queues_are_true(scene: Scene) -> None:
         found = decide(queued(registry.make(name)), scene)
         own, free = own_use(snap, found), snap.capacity - used(snap, found)
         for row in (found.count == 0).nonzero()[0]:
-            size = asked(snap.jobs) if name in SHARING else snap.jobs.min
+            size = asked(snap) if name in SHARING else snap.jobs.min
             need = size[row] * snap.jobs.unit[row]
             types = snap.allowed[row].nonzero()[0]
             queue = int(snap.jobs.queue[row])

@@ -11,19 +11,6 @@ from levada.kernels.arrays import Bools, Floats, Ints
 from levada.kernels.switch import kernels
 
 
-def give_in_order(need: Ints, free: int) -> Bools:
-    """Who gets what it needs when all are asked in order; who does not fit is passed over."""
-    return kernels("choose").give_in_order(need, free)
-
-
-def grow_in_turns(cost: Ints, room: Ints, free: int) -> Ints:
-    """Steps each job grows when all take one in turn, again and again, until nothing fits or all have no *room* left.
-
-    Costs are above 0. Many turns are taken at once: O(jobs x distinct rooms), however much is free.
-    """
-    return kernels("choose").grow_in_turns(cost, room, free)
-
-
 def grow_by_gain(first: Ints, cost: Ints, waits: Bools, gain: Floats, start: Ints, free: int, more: Bools) -> Ints:
     """Grants per job when each goes to the job that gains most by it, while a gain is above 0 and something fits.
 
@@ -61,12 +48,3 @@ def contest(
     """
     rules = kernels("choose")
     return rules.contest(first, cost, waits, length, weight, speed, start, free, more)
-
-
-def assign_types(choices: Ints, need: Ints, left: Ints, lineage: Ints, room: Ints) -> Ints:
-    """Per job the first of its *choices* (types, best first, then -1) where its need fits in what is left, or -1.
-
-    Jobs are asked in order, and each takes what it needs. *lineage* names the queues above each job (then -1); their
-    *room*, per queue and type, must hold the need too.
-    """
-    return kernels("choose").assign_types(choices, need, left, lineage, room)

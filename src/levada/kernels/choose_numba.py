@@ -7,51 +7,6 @@ from numba import njit
 
 from levada.kernels.arrays import Bools, Floats, Ints
 
-#: More than anything is counted.
-_NEVER = 1 << 62
-
-
-@njit(cache=True)
-def give_in_order(need: Ints, free: int) -> Bools:
-    """See `choose`."""
-    given = np.zeros(len(need), np.bool_)
-    for job in range(len(need)):
-        if need[job] <= free:
-            given[job] = True
-            free -= need[job]
-    return given
-
-
-@njit(cache=True)
-def grow_in_turns(cost: Ints, room: Ints, free: int) -> Ints:
-    """See `choose`."""
-    steps = np.zeros(len(cost), np.int64)
-    rows = np.arange(len(cost))
-    count = len(cost)
-    while True:
-        kept = 0
-        turn = 0
-        turns = _NEVER
-        for i in range(count):
-            job = rows[i]
-            if steps[job] < room[job] and cost[job] <= free:
-                rows[kept] = job
-                kept += 1
-                turn += cost[job]
-                turns = min(turns, room[job] - steps[job])
-        count = kept
-        if count == 0:
-            return steps
-        turns = min(turns, free // turn)
-        for i in range(count):
-            job = rows[i]
-            if turns > 0:
-                steps[job] += turns
-                free -= turns * cost[job]
-            elif cost[job] <= free:
-                steps[job] += 1
-                free -= cost[job]
-
 
 @njit(cache=True)
 def _before(a: int, b: int, key: Floats, waits: Bools) -> bool:
@@ -218,29 +173,3 @@ def contest(
         changed = champion
         weigh_from, weigh_to = champion, champion + 1
     return grants
-
-
-@njit(cache=True)
-def assign_types(choices: Ints, need: Ints, left: Ints, lineage: Ints, room: Ints) -> Ints:
-    """See `choose`."""
-    jobs, ranks = choices.shape
-    free, rooms = left.copy(), room.copy()
-    types = np.full(jobs, -1)
-    for job in range(jobs):
-        for rank in range(ranks):
-            kind = choices[job, rank]
-            if kind < 0:
-                break
-            fits = need[job] <= free[kind]
-            for i in range(lineage.shape[1]):
-                queue = lineage[job, i]
-                if queue >= 0 and need[job] > rooms[queue, kind]:
-                    fits = False
-            if fits:
-                types[job] = kind
-                free[kind] -= need[job]
-                for i in range(lineage.shape[1]):
-                    if lineage[job, i] >= 0:
-                        rooms[lineage[job, i], kind] -= need[job]
-                break
-    return types

@@ -12,40 +12,6 @@ from levada.kernels.arrays import Bools, Floats, Ints
 _FIRST_LOOK = 64
 
 
-def give_in_order(need: Ints, free: int) -> Bools:
-    """See `choose`. All that fit one after the other are served at once, up to the first that does not."""
-    given = np.zeros(len(need), bool)
-    rows = (need <= free).nonzero()[0]
-    while len(rows):
-        used = need[rows].cumsum()
-        fit = int(used.searchsorted(free, "right"))
-        given[rows[:fit]] = True
-        if fit:
-            free -= int(used[fit - 1])
-        rows = rows[fit:]
-        # Less is free from now on, so who does not fit now never will.
-        rows = rows[need[rows] <= free]
-    return given
-
-
-def grow_in_turns(cost: Ints, room: Ints, free: int) -> Ints:
-    """See `choose`."""
-    steps = np.zeros(len(cost), np.int64)
-    rows = ((room > 0) & (cost <= free)).nonzero()[0]
-    while len(rows):
-        turn = int(cost[rows].sum())
-        turns = min(free // turn, int((room[rows] - steps[rows]).min()))
-        if turns:
-            steps[rows] += turns
-            free -= turns * turn
-        else:
-            rows = rows[give_in_order(cost[rows], free)]
-            steps[rows] += 1
-            free -= int(cost[rows].sum())
-        rows = rows[(steps[rows] < room[rows]) & (cost[rows] <= free)]
-    return steps
-
-
 def grow_by_gain(first: Ints, cost: Ints, waits: Bools, gain: Floats, start: Ints, free: int, more: Bools) -> Ints:
     """See `choose`."""
     grants = np.zeros(len(first), np.int64)
@@ -205,22 +171,3 @@ class _Ring:
         if self.nothing[champion]:
             wins = np.where(self.nothing[rivals], self.length[champion] >= self.length[rivals], wins)
         return wins & self.inside[rivals]
-
-
-def assign_types(choices: Ints, need: Ints, left: Ints, lineage: Ints, room: Ints) -> Ints:
-    """See `choose`."""
-    free, rooms = left.tolist(), room.tolist()
-    types = [-1] * len(need)
-    lines = lineage.tolist() if lineage.shape[1] else [()] * len(need)
-    for job, (ranked, units, line) in enumerate(zip(choices.tolist(), need.tolist(), lines, strict=True)):
-        for kind in ranked:
-            if kind < 0:
-                break
-            if units <= free[kind] and all(queue < 0 or units <= rooms[queue][kind] for queue in line):
-                types[job] = kind
-                free[kind] -= units
-                for queue in line:
-                    if queue >= 0:
-                        rooms[queue][kind] -= units
-                break
-    return np.array(types, np.int64)

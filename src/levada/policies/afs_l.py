@@ -30,6 +30,7 @@ from levada.policies.assign import assign_types
 from levada.policies.climb import Climb, climb
 from levada.policies.length import remaining
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
+from levada.policies.sizes import smallest
 from levada.policies.verdict import because_unknown, verdict
 
 
@@ -48,7 +49,7 @@ class AfsL:
         """All that there is, grant by grant; jobs of unknown length count as endless."""
         jobs = snap.jobs
         order = np.arange(len(snap))
-        types = assign_types(snap, order, jobs.min)
+        types = assign_types(snap, order, smallest(snap))
         left = remaining(snap, perf, types)
         length = np.where(np.isnan(left), np.inf, left)
         gpus = jobs.step * np.maximum(jobs.unit, 1) / WHOLE

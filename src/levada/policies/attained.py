@@ -15,8 +15,14 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.snapshot import Snapshot
-from levada.core.types import WHOLE, Bools, Floats, Ints
+from levada.core.types import WHOLE, Floats, Ints
+from levada.kernels import attained
+
+#: Where the kernels find the columns that they read.
+_WHOLE = np.array([INT_COLUMNS.index(name) for name in attained.WHOLE_COLUMNS])
+_REAL = np.array([FLOAT_COLUMNS.index(name) for name in attained.REAL_COLUMNS])
 
 Column = TypeVar("Column", Ints, Floats)
 
@@ -70,25 +76,32 @@ def placed(snap: Snapshot, queue: Ints) -> Attained:
 
 def advance(state: Attained, snap: Snapshot, limits: Floats, knob: float) -> tuple[Standing, Attained]:
     """Where jobs stand after all moves that are due, and the state that remembers it."""
-    jobs = snap.jobs
-    state = _entered(state, snap)
-    at = state.number.searchsorted(jobs.number)
-    gpu_seconds, running_s, waiting_s = _counters(snap)
-    service = gpu_seconds - state.gpu_seconds[at]
-    ran = running_s - state.running_s[at]
-    waited = waiting_s - state.waiting_s[at]
-    queue = np.clip(state.queue[at], 0, len(limits))
-    queue = np.maximum(queue, limits.searchsorted(service, "right"))
-    waits = (jobs.count == 0) & (jobs.observed == 0)
-    up = waits & (queue > 0) & (ran > 0) & (waited >= knob * ran)
-    standing = Standing(
-        queue=np.where(up, 0, queue),
-        promoted=np.where(up, snap.now, state.promoted[at]),
-        service=np.where(up, 0.0, service),
-        running_s=np.where(up, 0.0, ran),
-        waiting_s=np.where(up, 0.0, waited),
+    table, slots = snap.table, snap.jobs.slots
+    state, at = _entered(state, snap)
+    queue, found, moved = attained.stand(
+        table.ints,
+        table.floats,
+        slots,
+        _WHOLE,
+        _REAL,
+        snap.now,
+        at,
+        state.queue,
+        state.promoted,
+        state.gpu_seconds,
+        state.running_s,
+        state.waiting_s,
+        limits,
+        knob,
     )
-    return standing, _remembered(state, at, standing, up, gpu_seconds, running_s, waiting_s)
+    standing = Standing(
+        queue=queue,
+        promoted=found[attained.PROMOTED],
+        service=found[attained.SERVICE],
+        running_s=found[attained.RAN],
+        waiting_s=found[attained.WAITED],
+    )
+    return standing, _remembered(state, at, queue, found) if moved else state
 
 
 def in_order(snap: Snapshot, standing: Standing) -> Ints:
@@ -96,23 +109,26 @@ def in_order(snap: Snapshot, standing: Standing) -> Ints:
 
     A promoted job counts as one that came at its promotion and starts anew.
     """
-    jobs = snap.jobs
-    came_back = standing.promoted > -math.inf
-    runs_again = (jobs.count > 0) | (standing.running_s > 0)
-    start = np.where(came_back, np.where(runs_again, standing.promoted, math.inf), jobs.first_started)
-    entered = np.where(came_back, standing.promoted, jobs.submitted)
-    return np.lexsort((jobs.number, jobs.submitted, entered, start, standing.queue))
+    table, slots = snap.table, snap.jobs.slots
+    return attained.in_order(
+        table.ints, table.floats, slots, _WHOLE, _REAL, standing.queue, standing.promoted, standing.running_s
+    )
 
 
 def next_move(snap: Snapshot, standing: Standing, count: Ints, limits: Floats, knob: float) -> float:
     """When time alone moves a job to another queue, if each has *count* workers from now on; inf if never."""
-    gpus = count * (snap.jobs.milli / WHOLE)
-    ahead = np.append(limits, math.inf)[standing.queue] - standing.service
-    with np.errstate(divide="ignore", invalid="ignore"):
-        down = np.where(gpus > 0, ahead / gpus, math.inf)
-    rises = (count == 0) & (standing.queue > 0) & (standing.running_s > 0)
-    up = np.where(rises, knob * standing.running_s - standing.waiting_s, math.inf)
-    soonest = float(min(down.min(initial=math.inf), up.min(initial=math.inf)))
+    soonest = attained.soonest(
+        snap.table.ints,
+        snap.jobs.slots,
+        _WHOLE,
+        count,
+        standing.queue,
+        standing.service,
+        standing.running_s,
+        standing.waiting_s,
+        limits,
+        knob,
+    )
     # Rounding may bring us there a moment too early; the next try must be later, however little.
     return max(snap.now + soonest, math.nextafter(snap.now, math.inf))
 
@@ -126,19 +142,21 @@ def _counters(snap: Snapshot) -> tuple[Floats, Floats, Floats]:
     return jobs.gpu_seconds + since * gpus, jobs.running_s + since * runs, jobs.waiting_s + since * ~runs
 
 
-def _entered(state: Attained, snap: Snapshot) -> Attained:
-    """The state with the jobs in view that it did not know, and without those that are over."""
-    kept = snap.table.find(state.number) >= 0
-    fresh = np.setdiff1d(snap.jobs.number, state.number, assume_unique=True)
-    if kept.all() and not len(fresh):
-        return state
+def _entered(state: Attained, snap: Snapshot) -> tuple[Attained, Ints]:
+    """The state with the jobs in view that it did not know and without those that are over; where each job stands."""
+    table, slots = snap.table, snap.jobs.slots
+    at = attained.locate(table.ints, slots, _WHOLE, state.number)
+    kept = table.find(state.number) >= 0
+    if np.count_nonzero(kept) == len(kept) and (not len(at) or int(at.min()) >= 0):
+        return state, at
+    fresh = table.number.take(slots[at < 0])
     number = np.concatenate([state.number[kept], fresh])
     by_number = number.argsort()
 
     def column(old: Column, new: float) -> Column:
         return np.concatenate([old[kept], np.full(len(fresh), new, old.dtype)])[by_number]
 
-    return Attained(
+    state = Attained(
         number=number[by_number],
         queue=column(state.queue, 0),
         promoted=column(state.promoted, -math.inf),
@@ -146,26 +164,25 @@ def _entered(state: Attained, snap: Snapshot) -> Attained:
         running_s=column(state.running_s, 0.0),
         waiting_s=column(state.waiting_s, 0.0),
     )
+    return state, attained.locate(table.ints, slots, _WHOLE, state.number)
 
 
-def _remembered(
-    state: Attained, at: Ints, standing: Standing, up: Bools, gpu_seconds: Floats, running_s: Floats, waiting_s: Floats
-) -> Attained:
+def _remembered(state: Attained, at: Ints, queue: Ints, found: Floats) -> Attained:
     """The state after the moves; jobs that are not in view stay as they were."""
-    moved = state.queue[at] != standing.queue
-    if not (moved.any() or up.any()):
-        return state
+    up = (found[attained.PROMOTED] != state.promoted[at]).nonzero()[0]
 
-    def column(old: Column, where: Bools, new: Column) -> Column:
+    def column(old: Floats, new: Floats) -> Floats:
         changed = old.copy()
-        changed[at[where]] = new[where]
+        changed[at[up]] = new[up]
         return changed
 
+    moved = state.queue.copy()
+    moved[at] = queue
     return Attained(
         number=state.number,
-        queue=column(state.queue, moved, standing.queue),
-        promoted=column(state.promoted, up, standing.promoted),
-        gpu_seconds=column(state.gpu_seconds, up, gpu_seconds),
-        running_s=column(state.running_s, up, running_s),
-        waiting_s=column(state.waiting_s, up, waiting_s),
+        queue=moved,
+        promoted=column(state.promoted, found[attained.PROMOTED]),
+        gpu_seconds=column(state.gpu_seconds, found[attained.GPU_SECONDS]),
+        running_s=column(state.running_s, found[attained.RUNNING_S]),
+        waiting_s=column(state.waiting_s, found[attained.WAITING_S]),
     )

@@ -10,10 +10,11 @@ import numpy as np
 
 from levada.core.snapshot import Snapshot
 from levada.core.types import Bools, Floats, Ints
+from levada.kernels import fill
 from levada.perf.model import ThroughputModel, speedups
 from levada.policies.assign import by_type
 from levada.policies.fill import left_over
-from levada.policies.sizes import Ladder, largest
+from levada.policies.sizes import COLUMNS, Ladder, largest
 
 #: How many sizes of a job are looked up at once: so many, or more while all together stay below RUNGS. A ladder that
 #: goes on beyond that is looked up again from where it ended.
@@ -43,8 +44,12 @@ def climb(snap: Snapshot, perf: ThroughputModel, order: Ints, types: Ints, count
     """Workers per job after *rule* has given away what is free; waiting jobs start at their minimum."""
     count = count.copy()
     free = left_over(snap, types, count)
+    # Less is free from grant to grant, so who cannot pay for one now never will: nobody need ask how fast it would be.
+    able = fill.climbers(snap.table.ints, snap.jobs.slots, COLUMNS, free, order, types, count)
+    if not len(able):
+        return count
     pays = snap.jobs.unit > 0
-    for kind, rows in by_type(types, order[(count < largest(snap.jobs))[order]]):
+    for kind, rows in by_type(types, able):
         _climb(snap, perf, rows[pays[rows]], kind, count, int(free[kind]), rule)
         # Workers that take nothing need nothing to be free.
         _climb(snap, perf, rows[~pays[rows]], kind, count, 1, rule)
@@ -67,7 +72,7 @@ def _climb(snap: Snapshot, perf: ThroughputModel, rows: Ints, kind: int, count: 
 def survey(snap: Snapshot, perf: ThroughputModel, rows: Ints, kind: int, have: Ints, free: int, window: int) -> Climb:
     """What *rows*, which have so many workers of one type, could grow to with what is free, and how fast they were."""
     jobs = snap.jobs
-    least, step, unit, most = jobs.min[rows], jobs.step[rows], jobs.unit[rows], largest(jobs)[rows]
+    least, step, unit, most = jobs.min[rows], jobs.step[rows], jobs.unit[rows], largest(snap)[rows]
     cost, waits = step * unit, have == 0
     first = np.where(waits, least * unit, cost)
     affordable = np.where(first <= free, 1 + (free - first) // np.maximum(cost, 1), 0)

@@ -17,10 +17,9 @@ import numpy as np
 from levada.core.decision import Decision
 from levada.core.snapshot import Snapshot
 from levada.perf.model import ThroughputModel
-from levada.policies.assign import assign_types
-from levada.policies.fill import give, grow_in_turns
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
-from levada.policies.verdict import verdict
+from levada.policies.sizes import smallest
+from levada.policies.verdict import served
 
 
 class ElasticFifo:
@@ -36,7 +35,4 @@ class ElasticFifo:
 
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: None) -> tuple[Decision, None]:
         """Minimums in order, then growth in turns."""
-        order, least = np.arange(len(snap)), snap.jobs.min
-        types = assign_types(snap, order, least)
-        count = give(snap, order, types, least)
-        return verdict(snap, order, types, grow_in_turns(snap, order, types, count)), None
+        return served(snap, np.arange(len(snap)), smallest(snap), grow=True), None

@@ -16,8 +16,9 @@ from levada.core.snapshot import Snapshot
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import assign_types, home_types
 from levada.policies.fill import give, grow_in_turns
-from levada.policies.length import remaining, shortest_first
+from levada.policies.length import remaining, remaining_again, shortest_first
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
+from levada.policies.sizes import smallest
 from levada.policies.verdict import because_unknown, verdict
 
 
@@ -34,10 +35,11 @@ class ElasticSrjf:
 
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: None) -> tuple[Decision, None]:
         """Minimums and then growth in turns, shortest first."""
-        least = snap.jobs.min
-        at_home = remaining(snap, perf, home_types(snap))
+        least = smallest(snap)
+        homes = home_types(snap)
+        at_home = remaining(snap, perf, homes)
         types = assign_types(snap, shortest_first(at_home), least)
-        left = remaining(snap, perf, types)
+        left = remaining_again(snap, perf, types, homes, at_home)
         order = shortest_first(left)
         count = give(snap, order, types, least)
         reason = because_unknown(snap, types, count, left)

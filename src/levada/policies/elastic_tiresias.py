@@ -22,14 +22,14 @@ from levada.core.reasons import Code
 from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
 from levada.perf.model import ThroughputModel
-from levada.policies.assign import assign_types, by_type
+from levada.policies.assign import assign_types
 from levada.policies.attained import NOBODY, Attained, advance, in_order, next_move
-from levada.policies.fill import give, left_over
+from levada.policies.fill import give
 from levada.policies.gain import grow_by_gain
 from levada.policies.options import number_above, whole_number
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
-from levada.policies.sizes import asked
-from levada.policies.verdict import verdict
+from levada.policies.sizes import asked, smallest
+from levada.policies.verdict import verdict, where_it_fits
 
 
 class ElasticTiresias:
@@ -53,23 +53,21 @@ class ElasticTiresias:
 
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: Attained) -> tuple[Decision, Attained]:
         """Tiresias's admission, then compaction, then growth."""
-        jobs = snap.jobs
         standing, state = advance(state, snap, self._limits, self._knob)
-        order, size = in_order(snap, standing), asked(jobs)
+        order, size = in_order(snap, standing), asked(snap)
         types = assign_types(snap, order, size)
         count = self._compacted(snap, types, give(snap, order, types, size), standing.queue)
-        tie_order = np.lexsort((jobs.number, jobs.submitted, standing.queue))
+        tie_order = standing.queue.argsort(kind="stable")
         count = grow_by_gain(snap, perf, tie_order, types, count)
         # Growth ends with room for a job that waits only where it would gain nothing by it.
-        fits = jobs.min * jobs.unit <= left_over(snap, types, count)[types]
-        reason = np.where(fits, int(Code.NO_GAIN), int(Code.CAPACITY))
+        reason = where_it_fits(snap, types, count, Code.NO_GAIN)
         wake_at = next_move(snap, standing, count, self._limits, self._knob)
         return verdict(snap, order, types, count, reason, wake_at=wake_at), state
 
     def _compacted(self, snap: Snapshot, types: Ints, count: Ints, queue: Ints) -> Ints:
         """Sizes after jobs outside the first queue shrank, on the types where many wait."""
-        shrunk = np.where((count > 0) & (queue > 0), snap.jobs.min, count)
-        for _, rows in by_type(types, np.arange(len(snap))):
-            if (count[rows] == 0).sum() > self._threshold:
-                count[rows] = shrunk[rows]
-        return count
+        waiting = types[(count == 0) & (types >= 0)]
+        crowded = np.bincount(waiting, minlength=len(snap.capacity)) > self._threshold
+        if not np.count_nonzero(crowded):
+            return count
+        return np.where((count > 0) & (queue > 0) & crowded[types], smallest(snap), count)

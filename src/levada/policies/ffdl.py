@@ -29,7 +29,7 @@ from levada.policies.climb import Climb, survey
 from levada.policies.fill import give, left_over
 from levada.policies.gain import grow_by_gain
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
-from levada.policies.sizes import largest
+from levada.policies.sizes import largest, smallest
 from levada.policies.verdict import verdict
 
 #: Most sizes of all jobs together.
@@ -53,11 +53,11 @@ class Ffdl:
 
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: None) -> tuple[Decision, None]:
         """Minimums in order of submission, then the best way to share the rest among those that have one."""
-        order, least = np.arange(len(snap)), snap.jobs.min
+        order, least = np.arange(len(snap)), smallest(snap)
         types = assign_types(snap, order, least)
         count = give(snap, order, types, least)
         free = left_over(snap, types, count)
-        can_grow = order[((count > 0) & (count < largest(snap.jobs)))[order]]
+        can_grow = order[((count > 0) & (count < largest(snap)))[order]]
         for kind, rows in by_type(types, can_grow):
             count[rows] = _best(snap, perf, rows, types, count, int(free[kind]))
         return verdict(snap, order, types, count), None

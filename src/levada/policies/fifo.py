@@ -15,10 +15,9 @@ import numpy as np
 from levada.core.decision import Decision
 from levada.core.snapshot import Snapshot
 from levada.perf.model import ThroughputModel
-from levada.policies.assign import assign_types
-from levada.policies.fill import give
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
-from levada.policies.verdict import verdict
+from levada.policies.sizes import smallest
+from levada.policies.verdict import served
 
 
 class Fifo:
@@ -34,6 +33,4 @@ class Fifo:
 
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: None) -> tuple[Decision, None]:
         """The minimum to each job in order that still fits."""
-        order, least = np.arange(len(snap)), snap.jobs.min
-        types = assign_types(snap, order, least)
-        return verdict(snap, order, types, give(snap, order, types, least)), None
+        return served(snap, np.arange(len(snap)), smallest(snap)), None

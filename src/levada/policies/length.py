@@ -11,8 +11,23 @@ from levada.perf.model import ThroughputModel, remaining_s
 
 def remaining(snap: Snapshot, perf: ThroughputModel, types: Ints) -> Floats:
     """Serial seconds that each job has left on its type; nan where its work is not known."""
-    jobs = snap.jobs
-    return remaining_s(perf, jobs.number, np.maximum(types, 0), jobs.steps - jobs.steps_done)
+    return _remaining(snap, perf, snap.jobs.slots, types)
+
+
+def remaining_again(snap: Snapshot, perf: ThroughputModel, types: Ints, before: Ints, left: Floats) -> Floats:
+    """`remaining` on *types*, where it is *left* on the types *before*: only those that differ are looked up."""
+    rows = (types != before).nonzero()[0]
+    if not len(rows):
+        return left
+    slots, again = snap.jobs.slots.take(rows), left.copy()
+    again[rows] = _remaining(snap, perf, slots, types.take(rows))
+    return again
+
+
+def _remaining(snap: Snapshot, perf: ThroughputModel, slots: Ints, types: Ints) -> Floats:
+    table = snap.table
+    steps_left = table.steps.take(slots) - table.steps_done.take(slots)
+    return remaining_s(perf, table.number.take(slots), np.maximum(types, 0), steps_left)
 
 
 def shortest_first(left: Floats) -> Ints:

@@ -31,7 +31,7 @@ from levada.policies.assign import assign_types
 from levada.policies.capped import capped, cut_view
 from levada.policies.protocol import Policy, S, decides_by_node
 from levada.policies.shares import Bounds
-from levada.policies.sizes import largest
+from levada.policies.sizes import largest, smallest
 from levada.policies.users import decide_within
 
 
@@ -75,7 +75,7 @@ class Queued(Generic[S]):
         if decides_by_node(self.policy):
             wish, state = self._whole(cut_view(snap, bounds), perf, state)
             return capped(snap, bounds, wish), state
-        types = assign_types(snap, np.arange(len(snap)), snap.jobs.min, bounds.fence())
+        types = assign_types(snap, np.arange(len(snap)), smallest(snap), bounds.fence())
         inside = _Inside(self.policy, snap, perf, state, bounds, types)
         inside.share_out()
         inside.lend()
@@ -118,7 +118,7 @@ class _Inside(Generic[S]):
         self.offered = np.zeros(shape, np.int64)
         self.demand = np.zeros(shape, np.int64)
         typed = (types >= 0).nonzero()[0]
-        wants = largest(jobs) * jobs.unit
+        wants = largest(snap) * jobs.unit
         if bounds.users is None:
             np.add.at(self.demand, (jobs.queue[typed], types[typed]), wants[typed])
         else:

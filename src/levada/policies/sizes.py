@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.core.jobtable import JobColumns
+from levada.core.jobtable import INT_COLUMNS, JobColumns
+from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
+from levada.kernels import fill
+
+#: Where the kernels of `fill` find the columns that they read.
+COLUMNS = np.array([INT_COLUMNS.index(name) for name in fill.COLUMNS])
+_DESIRED, _MAX = INT_COLUMNS.index("desired"), INT_COLUMNS.index("max")
 
 
 def on_grid(jobs: JobColumns, size: Ints) -> Ints:
@@ -14,14 +20,19 @@ def on_grid(jobs: JobColumns, size: Ints) -> Ints:
     return jobs.min + (inside - jobs.min) // jobs.step * jobs.step
 
 
-def asked(jobs: JobColumns) -> Ints:
-    """What the user asked for, as an allowed size."""
-    return on_grid(jobs, jobs.desired)
+def smallest(snap: Snapshot) -> Ints:
+    """The minimum of each job in view."""
+    return snap.table.min.take(snap.jobs.slots)
 
 
-def largest(jobs: JobColumns) -> Ints:
-    """The largest allowed size."""
-    return on_grid(jobs, jobs.max)
+def asked(snap: Snapshot) -> Ints:
+    """What the user of each job in view asked for, as an allowed size."""
+    return fill.on_grid(snap.table.ints, snap.jobs.slots, COLUMNS, _DESIRED)
+
+
+def largest(snap: Snapshot) -> Ints:
+    """The largest allowed size of each job in view."""
+    return fill.on_grid(snap.table.ints, snap.jobs.slots, COLUMNS, _MAX)
 
 
 class Ladder:

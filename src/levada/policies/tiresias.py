@@ -47,7 +47,7 @@ class Tiresias:
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: Attained) -> tuple[Decision, Attained]:
         """What it asked for to each job in order that still fits."""
         standing, state = advance(state, snap, self._limits, self._knob)
-        order, size = in_order(snap, standing), asked(snap.jobs)
+        order, size = in_order(snap, standing), asked(snap)
         types = assign_types(snap, order, size)
         count = give(snap, order, types, size)
         wake_at = next_move(snap, standing, count, self._limits, self._knob)

@@ -1,0 +1,156 @@
+"""The kernels of `attained` in numba: plain loops."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from levada.kernels.arrays import Floats, Ints
+
+
+@njit(cache=True)
+def locate(ints: Ints, slots: Ints, whole: Ints, known: Ints) -> Ints:
+    """See `attained`."""
+    number = ints[whole[0]]
+    at = np.full(len(slots), -1, np.int64)
+    for row in range(len(slots)):
+        wanted = number[slots[row]]
+        low, high = 0, len(known)
+        while low < high:
+            middle = (low + high) >> 1
+            if known[middle] < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        if low < len(known) and known[low] == wanted:
+            at[row] = low
+    return at
+
+
+@njit(cache=True)
+def stand(
+    ints: Ints,
+    floats: Floats,
+    slots: Ints,
+    whole: Ints,
+    real: Ints,
+    now: float,
+    at: Ints,
+    queue: Ints,
+    promoted: Floats,
+    gpu_seconds: Floats,
+    running_s: Floats,
+    waiting_s: Floats,
+    limits: Floats,
+    knob: float,
+) -> tuple[Ints, Floats, bool]:
+    """See `attained`."""
+    milli, count, observed = ints[whole[1]], ints[whole[2]], ints[whole[3]]
+    level = np.empty(len(slots), np.int64)
+    block = np.empty((7, len(slots)), np.float64)
+    any_moved = False
+    for row in range(len(slots)):
+        slot, here = slots[row], at[row]
+        since = max(now - floats[real[2], slot], 0.0)
+        runs = observed[slot] > 0
+        used = floats[real[3], slot] + since * (observed[slot] * (milli[slot] / 1000))
+        running = floats[real[4], slot] + (since if runs else 0.0)
+        waiting = floats[real[5], slot] + (0.0 if runs else since)
+        service, ran, waited = used - gpu_seconds[here], running - running_s[here], waiting - waiting_s[here]
+        below = 0
+        while below < len(limits) and limits[below] <= service:
+            below += 1
+        level[row] = max(below, min(max(queue[here], 0), len(limits)))
+        came = promoted[here]
+        waits = count[slot] == 0 and not runs
+        if waits and level[row] > 0 and ran > 0 and waited >= knob * ran:
+            level[row], came, service, ran, waited = 0, now, 0.0, 0.0, 0.0
+            any_moved = True
+        any_moved |= level[row] != queue[here]
+        block[0, row], block[1, row], block[2, row], block[3, row] = came, service, ran, waited
+        block[4, row], block[5, row], block[6, row] = used, running, waiting
+    return level, block, any_moved
+
+
+@njit(cache=True)
+def in_order(
+    ints: Ints, floats: Floats, slots: Ints, whole: Ints, real: Ints, queue: Ints, promoted: Floats, ran: Floats
+) -> Ints:
+    """See `attained`."""
+    count, submitted, first_started = ints[whole[2]], floats[real[0]], floats[real[1]]
+    start, entered = np.empty(len(slots), np.float64), np.empty(len(slots), np.float64)
+    for row in range(len(slots)):
+        slot = slots[row]
+        start[row], entered[row] = first_started[slot], submitted[slot]
+        if promoted[row] > -np.inf:
+            start[row] = promoted[row] if count[slot] > 0 or ran[row] > 0 else np.inf
+            entered[row] = promoted[row]
+    return _merge_sorted(queue, start, entered)
+
+
+@njit(cache=True)
+def _before(a: int, b: int, queue: Ints, start: Floats, entered: Floats) -> bool:
+    """Whether row *a* comes before row *b*, which stands after it."""
+    if queue[a] != queue[b]:
+        return bool(queue[a] < queue[b])
+    if start[a] != start[b]:
+        return bool(start[a] < start[b])
+    return bool(entered[a] <= entered[b])
+
+
+@njit(cache=True)
+def _merge_sorted(queue: Ints, start: Floats, entered: Floats) -> Ints:
+    """Rows by the three, stable: runs that are in order already are merged two by two."""
+    rows = len(queue)
+    order, other = np.arange(rows), np.empty(rows, np.int64)
+    bounds = np.empty(rows + 1, np.int64)
+    runs = 0
+    for row in range(rows):
+        if row == 0 or not _before(row - 1, row, queue, start, entered):
+            bounds[runs] = row
+            runs += 1
+    bounds[runs] = rows
+    while runs > 1:
+        merged = 0
+        for run in range(0, runs, 2):
+            left, middle = bounds[run], bounds[run + 1]
+            right = bounds[run + 2] if run + 1 < runs else middle
+            a, b = left, middle
+            for place in range(left, right):
+                if b >= right or (a < middle and _before(order[a], order[b], queue, start, entered)):
+                    other[place] = order[a]
+                    a += 1
+                else:
+                    other[place] = order[b]
+                    b += 1
+            bounds[merged] = left
+            merged += 1
+        bounds[merged] = rows
+        order, other, runs = other, order, merged
+    return order
+
+
+@njit(cache=True)
+def soonest(
+    ints: Ints,
+    slots: Ints,
+    whole: Ints,
+    count: Ints,
+    queue: Ints,
+    service: Floats,
+    ran: Floats,
+    waited: Floats,
+    limits: Floats,
+    knob: float,
+) -> float:
+    """See `attained`."""
+    milli = ints[whole[1]]
+    first = np.inf
+    for row in range(len(slots)):
+        gpus = count[row] * (milli[slots[row]] / 1000)
+        if gpus > 0:
+            if queue[row] < len(limits):
+                first = min(first, (limits[queue[row]] - service[row]) / gpus)
+        elif count[row] == 0 and queue[row] > 0 and ran[row] > 0:
+            first = min(first, knob * ran[row] - waited[row])
+    return first

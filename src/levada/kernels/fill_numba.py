@@ -1,0 +1,363 @@
+"""The kernels of `fill` in numba: plain loops."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from levada.kernels.arrays import Bools, Floats, Ints
+
+_NOT_ALLOWED = 32767
+#: More than anything is counted.
+_NEVER = 1 << 62
+
+
+@njit(cache=True)
+def _needs(ints: Ints, slots: Ints, columns: Ints, size: Ints) -> Ints:
+    """What each job takes at *size*."""
+    milli, cpu = ints[columns[4]], ints[columns[5]]
+    need = np.empty(len(slots), np.int64)
+    for row in range(len(slots)):
+        unit = milli[slots[row]]
+        need[row] = size[row] * (unit if unit > 0 else cpu[slots[row]])
+    return need
+
+
+@njit(cache=True)
+def _homes(
+    ints: Ints, slots: Ints, columns: Ints, preference: Ints, exists: Bools, capacity: Ints, need: Ints, keeps: Bools
+) -> Ints:
+    """`home_types`; sets *keeps* where that is the type it runs on."""
+    count, kind = ints[columns[6]], ints[columns[7]]
+    types = np.full(len(slots), -1, np.int64)
+    for row in range(len(slots)):
+        slot = slots[row]
+        now = kind[slot]
+        runs = count[slot] > 0 and now >= 0
+        if runs and exists[now] and preference[now, row] != _NOT_ALLOWED and need[row] <= capacity[now]:
+            keeps[row] = True
+            types[row] = now
+            continue
+        best = _NOT_ALLOWED
+        for other in range(len(capacity)):
+            if exists[other] and preference[other, row] < best:
+                best = preference[other, row]
+                types[row] = other
+    return types
+
+
+@njit(cache=True)
+def home_types(
+    ints: Ints, slots: Ints, columns: Ints, preference: Ints, exists: Bools, capacity: Ints, size: Ints
+) -> Ints:
+    """See `fill`."""
+    keeps = np.zeros(len(slots), np.bool_)
+    need = _needs(ints, slots, columns, size)
+    return _homes(ints, slots, columns, preference, exists, capacity, need, keeps)
+
+
+@njit(cache=True)
+def _fits(need: int, line: Ints, room: Ints, kind: int) -> bool:
+    """Whether all queues of a line have room for *need*."""
+    least = need
+    for i in range(len(line)):
+        if line[i] >= 0:
+            least = min(least, room[line[i], kind])
+    return least >= need
+
+
+@njit(cache=True)
+def _take(need: int, line: Ints, left: Ints, room: Ints, kind: int) -> None:
+    left[kind] -= need
+    for i in range(len(line)):
+        if line[i] >= 0:
+            room[line[i], kind] -= need
+
+
+@njit(cache=True)
+def assign_types(
+    ints: Ints,
+    slots: Ints,
+    columns: Ints,
+    preference: Ints,
+    exists: Bools,
+    capacity: Ints,
+    order: Ints,
+    size: Ints,
+    lineage: Ints,
+    room: Ints,
+    guarantee: Ints,
+) -> Ints:
+    """See `fill`."""
+    kinds = len(capacity)
+    need = _needs(ints, slots, columns, size)
+    keeps = np.zeros(len(slots), np.bool_)
+    types = _homes(ints, slots, columns, preference, exists, capacity, need, keeps)
+    left, rooms = capacity.copy(), room.copy()
+    for row in range(len(slots)):
+        if keeps[row]:
+            _take(need[row], lineage[row], left, rooms, types[row])
+    fenced = lineage.shape[1] > 0
+    for row in order:
+        if keeps[row] or types[row] < 0:
+            continue
+        wants, line = need[row], lineage[row]
+        found, waits, sure = -1, -1, -1
+        found_rank = waits_rank = sure_rank = _NOT_ALLOWED
+        for kind in range(kinds):
+            rank = preference[kind, row]
+            if not exists[kind] or rank >= found_rank:
+                continue
+            if wants <= left[kind] and _fits(wants, line, rooms, kind):
+                found, found_rank = kind, rank
+            if wants <= capacity[kind] and _fits(wants, line, room, kind):
+                if rank < waits_rank:
+                    waits, waits_rank = kind, rank
+                if fenced and rank < sure_rank and wants <= guarantee[line[0], kind]:
+                    sure, sure_rank = kind, rank
+        if found >= 0:
+            types[row] = found
+            _take(wants, line, left, rooms, found)
+        elif sure >= 0:
+            types[row] = sure
+        elif waits >= 0:
+            types[row] = waits
+    return types
+
+
+@njit(cache=True)
+def give(ints: Ints, slots: Ints, columns: Ints, capacity: Ints, order: Ints, types: Ints, size: Ints) -> Ints:
+    """See `fill`."""
+    milli, cpu = ints[columns[4]], ints[columns[5]]
+    left = capacity.copy()
+    count = np.zeros(len(slots), np.int64)
+    for row in order:
+        kind = types[row]
+        if kind < 0:
+            continue
+        unit = milli[slots[row]]
+        need = size[row] * (unit if unit > 0 else cpu[slots[row]])
+        if need <= left[kind]:
+            left[kind] -= need
+            count[row] = size[row]
+    return count
+
+
+@njit(cache=True)
+def _turns(cost: Ints, room: Ints, free: int) -> Ints:
+    """Steps each job grows on one type when all take one in turn. Costs are above 0."""
+    steps = np.zeros(len(cost), np.int64)
+    rows = np.arange(len(cost))
+    count = len(cost)
+    while True:
+        kept = 0
+        turn = 0
+        turns = _NEVER
+        for i in range(count):
+            job = rows[i]
+            if steps[job] < room[job] and cost[job] <= free:
+                rows[kept] = job
+                kept += 1
+                turn += cost[job]
+                turns = min(turns, room[job] - steps[job])
+        count = kept
+        if count == 0:
+            return steps
+        turns = min(turns, free // turn)
+        for i in range(count):
+            job = rows[i]
+            if turns > 0:
+                steps[job] += turns
+                free -= turns * cost[job]
+            elif cost[job] <= free:
+                steps[job] += 1
+                free -= cost[job]
+
+
+@njit(cache=True)
+def grow_in_turns(
+    ints: Ints, slots: Ints, columns: Ints, capacity: Ints, order: Ints, types: Ints, count: Ints
+) -> Ints:
+    """See `fill`."""
+    least, most, step = ints[columns[1]], ints[columns[2]], ints[columns[3]]
+    milli, cpu = ints[columns[4]], ints[columns[5]]
+    free, grown = capacity.copy(), count.copy()
+    cost, room = np.zeros(len(slots), np.int64), np.zeros(len(slots), np.int64)
+    for row in range(len(slots)):
+        if count[row] > 0:
+            slot = slots[row]
+            unit = milli[slot] if milli[slot] > 0 else cpu[slot]
+            free[types[row]] -= count[row] * unit
+            cost[row] = step[slot] * unit
+            # From the largest size on the grid; steps are above 0, so this rounds as a floor where it must.
+            room[row] = (least[slot] + (most[slot] - least[slot]) // step[slot] * step[slot] - count[row]) // step[slot]
+            if cost[row] == 0:
+                grown[row] += room[row] * step[slot]
+    rows = np.empty(len(order), np.int64)
+    costs, rooms = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
+    for kind in range(len(capacity)):
+        if free[kind] <= 0:
+            continue
+        found = 0
+        for row in order:
+            if types[row] == kind and room[row] > 0 and 0 < cost[row] <= free[kind]:
+                rows[found], costs[found], rooms[found] = row, cost[row], room[row]
+                found += 1
+        steps = _turns(costs[:found], rooms[:found], free[kind])
+        for i in range(found):
+            grown[rows[i]] += steps[i] * step[slots[rows[i]]]
+    return grown
+
+
+@njit(cache=True)
+def on_grid(ints: Ints, slots: Ints, columns: Ints, column: int) -> Ints:
+    """See `fill`."""
+    least, most, step, wanted = ints[columns[1]], ints[columns[2]], ints[columns[3]], ints[column]
+    size = np.empty(len(slots), np.int64)
+    for row in range(len(slots)):
+        slot = slots[row]
+        inside = max(min(wanted[slot], most[slot]), least[slot])
+        size[row] = least[slot] + (inside - least[slot]) // step[slot] * step[slot]
+    return size
+
+
+@njit(cache=True)
+def climbers(ints: Ints, slots: Ints, columns: Ints, free: Ints, order: Ints, types: Ints, count: Ints) -> Ints:
+    """See `fill`."""
+    least, step, milli, cpu = ints[columns[1]], ints[columns[3]], ints[columns[4]], ints[columns[5]]
+    most = on_grid(ints, slots, columns, columns[2])
+    found = np.empty(len(order), np.int64)
+    able = 0
+    for row in order:
+        if types[row] < 0 or count[row] >= most[row]:
+            continue
+        slot = slots[row]
+        unit = milli[slot] if milli[slot] > 0 else cpu[slot]
+        if unit == 0 or unit * (step[slot] if count[row] > 0 else least[slot]) <= free[types[row]]:
+            found[able] = row
+            able += 1
+    return found[:able]
+
+
+@njit(cache=True)
+def fitting(ints: Ints, slots: Ints, columns: Ints, free: Ints, types: Ints, code: int, other: int) -> Ints:
+    """See `fill`."""
+    least, milli, cpu = ints[columns[1]], ints[columns[4]], ints[columns[5]]
+    found = np.full(len(slots), other, np.int64)
+    for row in range(len(slots)):
+        slot = slots[row]
+        unit = milli[slot] if milli[slot] > 0 else cpu[slot]
+        if types[row] >= 0 and least[slot] * unit <= free[types[row]]:
+            found[row] = code
+    return found
+
+
+@njit(cache=True)
+def left_over(ints: Ints, slots: Ints, columns: Ints, capacity: Ints, types: Ints, count: Ints) -> Ints:
+    """See `fill`."""
+    milli, cpu = ints[columns[4]], ints[columns[5]]
+    free = capacity.copy()
+    for row in range(len(slots)):
+        if count[row] > 0:
+            unit = milli[slots[row]]
+            free[types[row]] -= count[row] * (unit if unit > 0 else cpu[slots[row]])
+    return free
+
+
+@njit(cache=True)
+def blame(
+    ints: Ints,
+    slots: Ints,
+    columns: Ints,
+    capacity: Ints,
+    types: Ints,
+    count: Ints,
+    left: Floats,
+    code: int,
+    other: int,
+) -> Ints:
+    """See `fill`."""
+    least, milli, cpu = ints[columns[1]], ints[columns[4]], ints[columns[5]]
+    beside = capacity.copy()
+    for row in range(len(slots)):
+        if count[row] > 0 and not np.isnan(left[row]):
+            unit = milli[slots[row]]
+            beside[types[row]] -= count[row] * (unit if unit > 0 else cpu[slots[row]])
+    blamed = np.full(len(slots), other, np.int64)
+    for row in range(len(slots)):
+        if np.isnan(left[row]) and types[row] >= 0:
+            unit = milli[slots[row]]
+            need = least[slots[row]] * (unit if unit > 0 else cpu[slots[row]])
+            if beside[types[row]] < need <= capacity[types[row]]:
+                blamed[row] = code
+    return blamed
+
+
+@njit(cache=True)
+def judge(
+    ints: Ints,
+    slots: Ints,
+    columns: Ints,
+    allowed: Ints,
+    totals: Ints,
+    order: Ints,
+    types: Ints,
+    count: Ints,
+    reason: Ints,
+    codes: Ints,
+) -> tuple[Ints, bool]:
+    """See `fill`."""
+    number, least, milli, cpu = ints[columns[0]], ints[columns[1]], ints[columns[4]], ints[columns[5]]
+    runs, no_type, too_large = codes[0], codes[1], codes[2]
+    found = np.zeros((6, len(slots)), np.int64)
+    any_too_large = False
+    for place in range(len(order)):
+        found[5, order[place]] = place
+    for row in range(len(slots)):
+        slot = slots[row]
+        found[0, row] = number[slot]
+        if count[row] > 0:
+            found[1, row], found[2, row], found[3, row] = types[row], count[row], runs
+            continue
+        found[1, row] = -1
+        if types[row] < 0:
+            found[3, row] = no_type
+            continue
+        found[3, row] = reason[row]
+        unit = milli[slot] if milli[slot] > 0 else cpu[slot]
+        if unit == 0:
+            continue
+        most = 0
+        for kind in range(len(totals)):
+            if allowed[kind, slot] != _NOT_ALLOWED:
+                most = max(most, totals[kind] // unit)
+        if most < least[slot]:
+            found[3, row], found[4, row] = too_large, most
+            any_too_large = True
+    return found, any_too_large
+
+
+@njit(cache=True)
+def serve(
+    ints: Ints,
+    slots: Ints,
+    columns: Ints,
+    preference: Ints,
+    exists: Bools,
+    allowed: Ints,
+    capacity: Ints,
+    totals: Ints,
+    order: Ints,
+    size: Ints,
+    grow: bool,
+    code: int,
+    codes: Ints,
+) -> tuple[Ints, bool]:
+    """See `fill`."""
+    lineage, room = np.empty((len(slots), 0), np.int64), np.empty((0, 0), np.int64)
+    types = assign_types(ints, slots, columns, preference, exists, capacity, order, size, lineage, room, room)
+    count = give(ints, slots, columns, capacity, order, types, size)
+    if grow:
+        count = grow_in_turns(ints, slots, columns, capacity, order, types, count)
+    reason = np.full(len(slots), code, np.int64)
+    return judge(ints, slots, columns, allowed, totals, order, types, count, reason, codes)

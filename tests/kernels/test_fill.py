@@ -1,0 +1,279 @@
+"""Both implementations of `kernels.fill` give the same, bit for bit, and what they give is right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from levada.kernels import fill, fill_numpy
+from levada.kernels.fill import NOT_ALLOWED
+
+fill_numba = pytest.importorskip("levada.kernels.fill_numba")
+
+Columns = dict[str, Any]
+JOBS = ("ints", "slots", "columns")
+
+
+def ints(numbers: list[int]) -> Any:
+    return np.array(numbers, np.int64)
+
+
+class View:
+    """Jobs in view, what there is, and an order; by name, as the kernels ask for them."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        jobs, kinds = draw(st.integers(0, 8)), draw(st.integers(1, 4))
+        capacity = jobs + 3
+        shuffled = st.permutations(range(capacity))
+        block = np.full((len(fill.COLUMNS) + 1, capacity), 1 << 40, np.int64)
+        columns = draw(st.permutations(range(len(block))))[: len(fill.COLUMNS)]
+        slots = draw(shuffled)[:jobs]
+        self.job: list[dict[str, int]] = []
+        for number, slot in enumerate(slots):
+            least = draw(st.integers(1, 3))
+            job = {
+                "number": number,
+                "min": least,
+                "max": least + draw(st.integers(0, 6)),
+                "step": draw(st.integers(1, 3)),
+                "milli": draw(st.sampled_from([0, 250, 1000, 1000, 2000])),
+                "cpu": draw(st.sampled_from([0, 500, 1500])),
+                "count": draw(st.integers(0, 3)),
+                "type": draw(st.integers(-1, kinds - 1)),
+            }
+            block[columns, slot] = [job[name] for name in fill.COLUMNS]
+            job["unit"] = job["milli"] or job["cpu"]
+            self.job.append(job)
+        ranks = st.lists(st.sampled_from([0, 1, 2, NOT_ALLOWED]), min_size=capacity, max_size=capacity)
+        allowed = np.array([draw(ranks) for _ in range(kinds)], np.int16)
+        amounts = st.sampled_from([0, 500, 1000, 2500, 4000, 9000])
+        queues, depth = draw(st.integers(1, 3)), draw(st.integers(0, 2))
+        per_queue = st.lists(st.lists(amounts, min_size=kinds, max_size=kinds), min_size=queues, max_size=queues)
+        lines = [draw(st.permutations([*range(queues), -1, -1]))[:depth] for _ in range(jobs)]
+        #: A job is always in a queue; what stands above it may end.
+        lines = [[abs(line[0]) % queues, *line[1:]] if depth else [] for line in lines]
+        total = ints([draw(amounts) for _ in range(kinds)])
+        self.all: Columns = {
+            "ints": block,
+            "slots": ints(slots),
+            "columns": ints(columns),
+            "preference": np.ascontiguousarray(allowed[:, slots]),
+            "exists": np.array([draw(st.booleans()) or bool(amount) for amount in total], bool),
+            "allowed": allowed,
+            "capacity": total,
+            "totals": total + ints([draw(amounts) for _ in range(kinds)]),
+            "order": ints(draw(st.permutations(range(jobs)))),
+            "size": ints([draw(st.integers(job["min"], job["max"])) for job in self.job]),
+            "lineage": ints(lines).reshape(jobs, depth),
+            "room": ints(draw(per_queue)),
+            "guarantee": ints(draw(per_queue)),
+            "types": ints([draw(st.integers(-1, kinds - 1)) for _ in range(jobs)]),
+            "left": np.array([draw(st.sampled_from([np.nan, 0.0, 60.0, np.inf])) for _ in range(jobs)], np.float64),
+            "reason": ints([draw(st.integers(2, 5)) for _ in range(jobs)]),
+            "code": 2,
+            "other": 3,
+            "codes": ints([0, 7, 6]),
+            "grow": draw(st.booleans()),
+        }
+        given_away = [int(amount) for amount in total]
+        sizes = []
+        for job, kind in zip(self.job, self.all["types"], strict=True):
+            fits = kind >= 0 and job["min"] * job["unit"] <= given_away[kind] and draw(st.booleans())
+            sizes.append(job["min"] if fits else 0)
+            given_away[kind] -= sizes[-1] * job["unit"]
+        #: Grants that fit.
+        self.all["count"] = ints(sizes)
+
+    def both(self, name: str, *more: str) -> Any:
+        """The answer of both implementations, which must be one; neither may change what it was given."""
+        mine = {key: np.copy(self.all[key]) if key in JOBS else self.all[key] for key in (*JOBS, *more)}
+        found = getattr(fill_numpy, name)(**mine)
+        compiled = getattr(fill_numba, name)(**mine)
+        for one, other in zip(
+            *(part if isinstance(part, tuple) else (part,) for part in (found, compiled)), strict=True
+        ):
+            assert np.asarray(one).dtype == np.asarray(other).dtype
+            assert np.asarray(one).tolist() == np.asarray(other).tolist()
+        for key, value in mine.items():
+            assert np.asarray(value).tobytes() == np.asarray(self.all[key]).tobytes()
+        return found
+
+    def fits(self, row: int, kind: int, size: int, left: Any, room: Any) -> bool:
+        """Whether a type and the queues of a job have room for so many workers."""
+        need, line = size * self.job[row]["unit"], self.all["lineage"][row]
+        return bool(need <= left[kind] and all(need <= room[queue, kind] for queue in line if queue >= 0))
+
+    def take(self, row: int, kind: int, size: int, left: Any, room: Any) -> None:
+        need, line = size * self.job[row]["unit"], self.all["lineage"][row]
+        left[kind] -= need
+        for queue in line:
+            if queue >= 0:
+                room[queue, kind] -= need
+
+    def ranked(self, row: int) -> list[int]:
+        """The types that a job may use and that exist, best first."""
+        rank, exists = self.all["preference"][:, row], self.all["exists"]
+        return sorted((k for k in range(len(rank)) if exists[k] and rank[k] < NOT_ALLOWED), key=lambda k: (rank[k], k))
+
+    def keeps(self, row: int) -> bool:
+        job, size = self.job[row], self.all["size"][row]
+        here = job["count"] > 0 and job["type"] in self.ranked(row)
+        return bool(here and size * job["unit"] <= self.all["capacity"][job["type"]])
+
+
+@st.composite
+def views(draw: st.DrawFn) -> View:
+    return View(draw)
+
+
+@given(views())
+def test_home_types(view: View) -> None:
+    homes = view.both("home_types", "preference", "exists", "capacity", "size")
+    for row, home in enumerate(homes):
+        assert home == (view.job[row]["type"] if view.keeps(row) else next(iter(view.ranked(row)), -1))
+
+
+@given(views())
+def test_assign_types(view: View) -> None:
+    asked = ("preference", "exists", "capacity", "order", "size", "lineage", "room", "guarantee")
+    types = view.both("assign_types", *asked)
+    capacity, room, size, line = (view.all[name] for name in ("capacity", "room", "size", "lineage"))
+    left, rooms = capacity.copy(), room.copy()
+    stay = [row for row in range(len(types)) if view.keeps(row)]
+    for row in stay:
+        assert types[row] == view.job[row]["type"]
+        view.take(row, types[row], size[row], left, rooms)
+    for row in (row for row in view.all["order"] if row not in stay):
+        ranked = view.ranked(row)
+        fitting = [kind for kind in ranked if view.fits(row, kind, size[row], left, rooms)]
+        large = [kind for kind in ranked if view.fits(row, kind, size[row], capacity, room)]
+        need = size[row] * view.job[row]["unit"]
+        sure = [kind for kind in large if line.shape[1] and need <= view.all["guarantee"][line[row, 0], kind]]
+        assert types[row] == next(iter([*fitting, *sure, *large, *ranked]), -1)
+        if fitting:
+            view.take(row, fitting[0], size[row], left, rooms)
+
+
+@given(views())
+def test_give(view: View) -> None:
+    count = view.both("give", "capacity", "order", "types", "size")
+    left = view.all["capacity"].copy()
+    for row in view.all["order"]:
+        kind, size = view.all["types"][row], view.all["size"][row]
+        need = size * view.job[row]["unit"]
+        gets = kind >= 0 and need <= left[kind]
+        assert count[row] == (size if gets else 0)
+        if gets:
+            left[kind] -= need
+
+
+@given(views())
+def test_grow_in_turns(view: View) -> None:
+    grown = view.both("grow_in_turns", "capacity", "order", "types", "count").tolist()
+    expected = view.all["count"].tolist()
+    free = view.both("left_over", "capacity", "types", "count")
+    grew = True
+    while grew:
+        grew = False
+        for row in view.all["order"]:
+            job, kind = view.job[row], view.all["types"][row]
+            cost = job["step"] * job["unit"]
+            if 0 < expected[row] <= job["max"] - job["step"] and (cost == 0 or cost <= free[kind]):
+                expected[row] += job["step"]
+                free[kind] -= cost
+                grew = True
+    assert grown == expected
+
+
+@given(views(), st.sampled_from(["min", "max", "count"]))
+def test_on_grid(view: View, name: str) -> None:
+    view.all["column"] = int(view.all["columns"][fill.COLUMNS.index(name)])
+    for job, size in zip(view.job, view.both("on_grid", "column").tolist(), strict=True):
+        grid = range(job["min"], job["max"] + 1, job["step"])
+        assert size == max([job["min"], *(each for each in grid if each <= job[name])])
+
+
+@given(views())
+def test_climbers(view: View) -> None:
+    view.all["free"] = view.both("left_over", "capacity", "types", "count")
+    found = view.both("climbers", "free", "order", "types", "count")
+    expected = []
+    for row in view.all["order"]:
+        job, kind, count = view.job[row], view.all["types"][row], view.all["count"][row]
+        grows = job["step"] if count > 0 else job["min"]
+        pays = job["unit"] == 0 or (kind >= 0 and grows * job["unit"] <= view.all["free"][kind])
+        if kind >= 0 and count + grows <= job["max"] and pays:
+            expected.append(row)
+    assert found.tolist() == expected
+
+
+@given(views())
+def test_fitting(view: View) -> None:
+    view.all["free"] = view.both("left_over", "capacity", "types", "count")
+    reasons = view.both("fitting", "free", "types", "code", "other")
+    for job, kind, reason in zip(view.job, view.all["types"], reasons, strict=True):
+        fits = kind >= 0 and job["min"] * job["unit"] <= view.all["free"][kind]
+        assert reason == (view.all["code"] if fits else view.all["other"])
+
+
+@given(views())
+def test_left_over(view: View) -> None:
+    left = view.both("left_over", "capacity", "types", "count")
+    for kind, amount in enumerate(view.all["capacity"]):
+        mine = [row for row, of in enumerate(view.all["types"]) if of == kind]
+        assert left[kind] == amount - sum(view.all["count"][row] * view.job[row]["unit"] for row in mine)
+
+
+@given(views())
+def test_blame(view: View) -> None:
+    reasons = view.both("blame", "capacity", "types", "count", "left", "code", "other")
+    types, unknown, capacity = view.all["types"], np.isnan(view.all["left"]), view.all["capacity"]
+    known = [row for row in range(len(types)) if not unknown[row] and view.all["count"][row] > 0]
+    for row, kind in enumerate(types):
+        need = view.job[row]["min"] * view.job[row]["unit"]
+        others = sum(view.all["count"][other] * view.job[other]["unit"] for other in known if types[other] == kind)
+        blamed = unknown[row] and kind >= 0 and capacity[kind] - others < need <= capacity[kind]
+        assert reasons[row] == (view.all["code"] if blamed else view.all["other"])
+
+
+@given(views())
+def test_judge(view: View) -> None:
+    found, any_too_large = view.both("judge", "allowed", "totals", "order", "types", "count", "reason", "codes")
+    number, kind, count, reason, evidence, rank = found.tolist()
+    assert number == list(range(len(view.job)))
+    assert [rank[row] for row in view.all["order"]] == list(range(len(rank)))
+    assert count == view.all["count"].tolist()
+    for row, job in enumerate(view.job):
+        allowed = view.all["allowed"][:, view.all["slots"][row]] < NOT_ALLOWED
+        most = max([0, *(view.all["totals"][allowed] // max(job["unit"], 1))])
+        if count[row] > 0:
+            expected = (view.all["types"][row], 0, 0)
+        elif view.all["types"][row] < 0:
+            expected = (-1, 7, 0)
+        elif job["unit"] > 0 and most < job["min"]:
+            expected = (-1, 6, most)
+            assert any_too_large
+        else:
+            expected = (-1, view.all["reason"][row], 0)
+        assert (kind[row], reason[row], evidence[row]) == expected
+    assert any_too_large == (6 in reason)
+
+
+@given(views())
+def test_serve_is_one_after_the_other(view: View) -> None:
+    view.all["lineage"] = view.all["lineage"][:, :0]
+    asked = ("preference", "exists", "allowed", "capacity", "totals", "order", "size", "grow", "code", "codes")
+    found, any_too_large = view.both("serve", *asked)
+    queues = ("lineage", "room", "guarantee")
+    view.all["types"] = view.both("assign_types", "preference", "exists", "capacity", "order", "size", *queues)
+    view.all["count"] = view.both("give", "capacity", "order", "types", "size")
+    if view.all["grow"]:
+        view.all["count"] = view.both("grow_in_turns", "capacity", "order", "types", "count")
+    view.all["reason"] = np.full(len(view.job), view.all["code"], np.int64)
+    again, also = view.both("judge", "allowed", "totals", "order", "types", "count", "reason", "codes")
+    assert found.tolist() == again.tolist()
+    assert any_too_large == also
