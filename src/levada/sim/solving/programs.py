@@ -61,7 +61,7 @@ class Model:
         self._problem = self._classes.problem(self._of, self.capacity)
 
     def solve(self) -> float:
-        """Shares of all jobs; the objective that they reach. Raises LevadaError where equal shares stand in for them."""
+        """Shares of all jobs, and the objective that they reach; raises LevadaError where no solver found any."""
         solution = self._program.solve(self, self._problem)
         if solution.how == "equal":
             raise LevadaError(solution.alarm)
