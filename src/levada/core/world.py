@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from levada.core.names import Names
 from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
 from levada.core.queue import Queue, QueueTree
 from levada.core.snapshot import Snapshot
-from levada.core.types import CPU_TYPE, WHOLE, Floats, Ints
+from levada.core.types import CPU_TYPE, WHOLE, Floats, Ints, one_or_many
 from levada.kernels import steps
 from levada.kernels.state import node_use
 
@@ -64,23 +65,24 @@ class World:
             return fresh
         table = self.table
         slots = table.take_slots(len(fresh))
+        at, rows = one_or_many(slots), one_or_many(fresh)
         for name, column in batch.columns.items():
-            getattr(table, name)[slots] = column[fresh]
+            getattr(table, name)[at] = column[rows]
         if "desired" not in batch.columns:
-            table.desired[slots] = table.min[slots]
-        table.number[slots] = self.next_number + np.arange(len(fresh))
-        table.workload[slots] = _numbers(batch.workload, fresh, self.workloads)
-        table.entity[slots] = _numbers(batch.entity, fresh, self.entities)
-        table.queue_name[slots] = _numbers(batch.queue, fresh, self.queue_names)
+            table.desired[at] = table.min[at]
+        table.number[at] = np.arange(self.next_number, self.next_number + len(fresh))
+        table.workload[at] = _numbers(batch.workload, fresh, self.workloads)
+        table.entity[at] = _numbers(batch.entity, fresh, self.entities)
+        table.queue_name[at] = _numbers(batch.queue, fresh, self.queue_names)
         self._find_queues(slots)
-        table.has_rows[slots] = table.needs_rows(slots)
-        table.since[slots] = table.submitted[slots]
+        table.has_rows[at] = table.needs_rows(slots)
+        table.since[at] = table.submitted[at]
         self._set_preferences(batch, fresh, slots)
         for row, (affinity, anti_affinity, exclusion) in batch.tags.items():
-            at = slots[fresh == row]
-            table.affinity[at] = self.tags.add(affinity)
-            table.anti_affinity[at] = self.tags.add(anti_affinity)
-            table.exclusion[at] = self.tags.add(exclusion)
+            tagged = slots[fresh == row]
+            table.affinity[tagged] = self.tags.add(affinity)
+            table.anti_affinity[tagged] = self.tags.add(anti_affinity)
+            table.exclusion[tagged] = self.tags.add(exclusion)
         for number, row in enumerate(fresh.tolist(), self.next_number):
             self.ids[number] = batch.id[row]
             self.numbers[batch.id[row]] = number
@@ -226,24 +228,7 @@ class World:
         """
         inventory, target = self.inventory, self.target
         if not target.rows.shape[1]:
-            whole = steps.capacity(
-                slots,
-                self.table.capacity,
-                len(inventory.types),
-                target.owner,
-                inventory.node_of,
-                inventory.type_of,
-                inventory.healthy,
-                inventory.absent,
-                inventory.foreign,
-                inventory.reserved,
-                inventory.lost,
-                inventory.cordoned,
-                inventory.cpu,
-                inventory.foreign_cpu,
-                inventory.reserved_cpu,
-                target.cpu,
-            )
+            whole = steps.capacity(slots, self.table.capacity, *self.openings())
             if whole is not None:
                 return whole
         in_view = np.zeros(self.table.capacity, bool)
@@ -268,10 +253,37 @@ class World:
         total[CPU_TYPE] = total_of(cores)
         return total
 
-    def snapshot(self, now: float, slots: Ints | None = None, *, revision: int = 0) -> Snapshot:
-        """This moment, with the jobs in *slots* (all unless given; in the table's order) in view."""
+    def openings(self) -> tuple[Any, ...]:
+        """What the kernels of `steps` need to know of the cluster to say how much there is to give."""
+        inventory, target = self.inventory, self.target
+        return (
+            len(inventory.types),
+            target.owner,
+            inventory.healthy,
+            inventory.absent,
+            inventory.foreign,
+            inventory.reserved,
+            inventory.pool_start,
+            inventory.pool_stop,
+            inventory.pool_node,
+            inventory.pool_type,
+            inventory.lost,
+            inventory.cordoned,
+            inventory.cpu,
+            inventory.foreign_cpu,
+            inventory.reserved_cpu,
+            target.cpu,
+        )
+
+    def snapshot(
+        self, now: float, slots: Ints | None = None, *, revision: int = 0, capacity: Ints | None = None
+    ) -> Snapshot:
+        """This moment, with the jobs in *slots* (all unless given; in the table's order) in view.
+
+        *capacity*, where it is known already, is what they may have together.
+        """
         chosen = self.table.order if slots is None else slots
-        waiting = [pod for pod in self.foreign.values() if pod.serving and pod.node is None]
+        waiting = [pod for pod in self.foreign.values() if pod.serving and pod.node is None] if self.foreign else []
         waiting.sort(key=lambda pod: (-pod.priority, pod.created, pod.id))
         return Snapshot(
             now=now,
@@ -281,7 +293,7 @@ class World:
             inventory=self.inventory,
             target=self.target,
             held=self.held,
-            capacity=self.capacity_for(chosen),
+            capacity=self.capacity_for(chosen) if capacity is None else capacity,
             queues=self.queues,
             serving=tuple(waiting),
             foreign=self.foreign,

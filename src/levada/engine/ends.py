@@ -8,7 +8,7 @@ from levada.core.commands import JobsEnded
 from levada.core.job import Phase
 from levada.core.plan import OpKind
 from levada.core.reasons import Code
-from levada.core.types import Ints
+from levada.core.types import Ints, one_or_many
 from levada.engine import steps
 from levada.engine.holdings import confirm, release
 from levada.engine.operations import plan_operations
@@ -81,22 +81,23 @@ def end(state: State, slots: Ints, phase: Phase, code: Code) -> None:
         world.clear_workers(world.target, slots)
         confirm(state, slots)
         release(state, slots, everything=True)
-    numbers = table.number[slots]
+    at = one_or_many(slots)
+    numbers = table.number[at].copy()
     state.commands.append(
         JobsEnded(
             number=numbers,
             id=tuple([world.ids[number] for number in numbers.tolist()]),
             phase=np.full(len(slots), int(phase)),
             reason=np.full(len(slots), int(code)),
-            submitted=table.submitted[slots],
-            first_started=table.first_started[slots],
+            submitted=table.submitted[at].copy(),
+            first_started=table.first_started[at].copy(),
             finished=state.now,
-            waiting_s=table.waiting_s[slots],
-            running_s=table.running_s[slots],
-            gpu_seconds=table.gpu_seconds[slots],
-            restarts=table.restarts[slots],
-            resizes=table.resizes[slots],
-            moves=table.moves[slots],
+            waiting_s=table.waiting_s[at].copy(),
+            running_s=table.running_s[at].copy(),
+            gpu_seconds=table.gpu_seconds[at].copy(),
+            restarts=table.restarts[at].copy(),
+            resizes=table.resizes[at].copy(),
+            moves=table.moves[at].copy(),
         )
     )
     state.over.append(numbers)

@@ -111,7 +111,7 @@ class Engine:
         state.learn()
         if state.world.foreign and not state.policy.by_node:
             make_room(state)
-        view = visible(state)
+        view, capacity = visible(state)
         state.dirty = state.acked = False
         state.policy_wake = math.inf
         state.deciding = state.revision
@@ -122,7 +122,7 @@ class Engine:
         return [
             Decide(
                 revision=state.revision,
-                snapshot=state.world.snapshot(state.now, view, revision=state.revision),
+                snapshot=state.world.snapshot(state.now, view, revision=state.revision, capacity=capacity),
                 policy=policy,
                 perf=state.perf,
                 state=state.policy_state if trusted else policy.initial(state.seed),

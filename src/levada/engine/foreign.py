@@ -57,7 +57,7 @@ def expire_overdue(state: State) -> None:
 
 def next_expiry(state: State) -> float:
     """When the first reservation ends."""
-    return min((kept.expires for kept in state.reservations.values()), default=math.inf)
+    return min(kept.expires for kept in state.reservations.values()) if state.reservations else math.inf
 
 
 def reserve(state: State, reservations: tuple[Reservation, ...]) -> None:

@@ -17,13 +17,18 @@ from levada.engine.state import State
 from levada.engine.withdraw import revert_targets
 
 
-def visible(state: State) -> Ints:
-    """The jobs that a policy gets to see now; brings the times of all jobs up to now."""
-    view = steps.survey(state)
-    if view is not None:
-        if state.policy.guards.payback:
-            view = view[~_ends_soon(state, view, state.world.table.held[view] > 0)]
-        return view
+def visible(state: State) -> tuple[Ints, Ints | None]:
+    """The jobs that a policy gets to see now, and what they may have together, if that is known already.
+
+    Brings the times of all jobs up to now.
+    """
+    seen = steps.survey(state)
+    if seen is not None:
+        view, capacity, near_end = seen
+        soon = _ends_soon(state, view, state.world.table.held[view] > 0) if near_end else None
+        if soon is not None and soon.any():
+            return view[~soon], None
+        return view, None if state.world.target.rows.shape[1] else capacity
     slots, table = state.living(), state.world.table
     state.account(slots)
     may = admitted(state, slots)
@@ -31,7 +36,7 @@ def visible(state: State) -> Ints:
     if len(barred):
         revert_targets(state, barred)
     state.left_out = bool((table.issued[slots] > 0).any())
-    return slots[may & ~guarded(state, slots)]
+    return slots[may & ~guarded(state, slots)], None
 
 
 def guarded(state: State, slots: Ints) -> Bools:

@@ -23,21 +23,26 @@ from levada.perf import RestartKind
 _SAID = 7
 
 
-def survey(state: State) -> Ints | None:
-    """The jobs that may be in view, their times up to now; `state` knows when a guard falls, and who is left out."""
+def survey(state: State) -> tuple[Ints, Ints, bool] | None:
+    """The jobs that may be in view, their times up to now; what they may have together; whether some may end soon.
+
+    `state` knows when a guard falls, and whether somebody is left out.
+    """
     table, options, wanted = state.world.table, state.options, state.policy.guards
-    done, view, state_wake, busy = steps.survey(
+    done, view, guard_wake, busy, near_end, capacity = steps.survey(
         table.ints,
         table.floats,
         table.order,
         state.now,
         options.min_run_s if wanted.min_run else -math.inf,
         options.cooldown_s if wanted.cooldown else -math.inf,
+        wanted.payback,
+        *state.world.openings(),
     )
     if not done:
         return None
-    state.guard_wake, state.left_out = state_wake, busy
-    return view
+    state.guard_wake, state.left_out = guard_wake, busy
+    return view, capacity, near_end
 
 
 def commit(state: State, decision: Decision) -> bool:

@@ -13,6 +13,14 @@ Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 
 
+def one_or_many(numbers: Ints) -> slice | Ints:
+    """These numbers as an index. Live events speak of one job: a slice of one is several times as fast to use."""
+    if len(numbers) != 1:
+        return numbers
+    only = int(numbers[0])
+    return slice(only, only + 1)
+
+
 def distinct(numbers: Ints) -> Ints:
     """Each of these numbers once, in order. Live events speak of one job: sorting that takes longer than asking."""
     return np.unique(numbers) if len(numbers) > 1 else numbers

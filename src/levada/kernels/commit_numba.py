@@ -8,7 +8,7 @@ import numba
 import numpy as np
 
 from levada.kernels import columns as c
-from levada.kernels.jobs_numba import find, free_milli, plan_operation, protected
+from levada.kernels.jobs_numba import find, plan_operation, protected
 from levada.kernels.place_numba import seat, shed
 from levada.kernels.state_numba import node_use, worker_faults
 
@@ -54,8 +54,12 @@ def commit(
     highest_first: bool,
 ) -> Any:
     rows, cap = said.shape[1], ints.shape[1]
+    # A decision mostly speaks of all that it was shown, in that order.
     shown = np.zeros(cap, np.bool_)
-    for number in in_view:
+    all_shown = len(in_view) == rows
+    for r in range(rows if all_shown else 0):
+        all_shown &= in_view[r] == said[0, r]
+    for number in in_view[: 0 if all_shown else len(in_view)]:
         s = find(numbers, slot_of, number)
         if s >= 0:
             shown[s] = True
@@ -71,7 +75,7 @@ def commit(
         spoken[s] = True
         if ints[c.HAS_ROWS, s] != 0:
             return False, False, False
-        if not shown[s] or ints[c.CHANGED, s] > deciding or ints[c.ISSUED, s] != 0:
+        if not (all_shown or shown[s]) or ints[c.CHANGED, s] > deciding or ints[c.ISSUED, s] != 0:
             stale = True
             continue
         slots[r] = s
@@ -87,7 +91,7 @@ def commit(
         cores |= ints[c.CPU, s] != 0 or ints[c.MEMORY, s] != 0
         at[moving] = r
         moving += 1
-    for r in range(rows):
+    for r in range(rows if stale else 0):
         if slots[r] < 0:
             spoken[find(numbers, slot_of, said[0, r])] = False
     at = at[:moving]
@@ -101,8 +105,10 @@ def commit(
         for n in range(len(lost)):
             if lost[n] or cordoned[n]:
                 cpu_free[n] = memory_free[n] = 0
-        for d in range(len(owner)):
-            usable[d] = free_milli(d, node_of, healthy, foreign, reserved, lost, cordoned) == c.WHOLE
+        for p in range(len(pool_start)):
+            is_open = not (lost[pool_node[p]] or cordoned[pool_node[p]])
+            for d in range(pool_start[p], pool_stop[p]):
+                usable[d] = is_open and healthy[d] and foreign[d] <= 0 and reserved[d] <= 0
         _place(
             said, slots, at, reached, ints, owner, index, cpu_used, memory_used, held, held_index, usable, node_of,
             cpu_free, memory_free, pool_start, pool_stop, pool_node, pool_type, rack, zone, highest_first,

@@ -69,15 +69,6 @@ def special(ints: Any, s: int) -> bool:
 
 
 @numba.njit(cache=True)
-def free_milli(d: int, node_of: Any, healthy: Any, foreign: Any, reserved: Any, lost: Any, cordoned: Any) -> int:
-    """What others leave of a device; 0 where no new grant may go."""
-    n = node_of[d]
-    if not healthy[d] or lost[n] or cordoned[n]:
-        return 0
-    return max(c.WHOLE - foreign[d] - reserved[d], 0)
-
-
-@numba.njit(cache=True)
 def plan_operation(ints: Any, s: int, differs: bool) -> bool:
     """Notes the operation that leads from what the job holds to its target; whether there is one."""
     has, gets, phase = ints[c.HELD, s] > 0, ints[c.COUNT, s] > 0, ints[c.PHASE, s]

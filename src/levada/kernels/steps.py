@@ -17,25 +17,24 @@ from levada.kernels.arrays import Floats, Ints
 from levada.kernels.switch import kernels
 
 
-def survey(
-    ints: Ints, floats: Floats, order: Ints, now: float, min_run_s: float, cooldown_s: float
-) -> tuple[bool, Ints, float, bool]:
+def survey(*columns: Any) -> tuple[bool, Ints, float, bool, bool, Ints]:
     """Brings all jobs' times up to now; the slots that a policy gets to see, in order.
 
-    Then when the first guard falls, and whether some job is out of view because an operation on it is under way. Guards
-    that are not wanted are -inf seconds long.
+    Then when the first guard falls, whether some job is out of view because an operation on it is under way, whether
+    some job in view may be near its end; and `capacity`. Guards that are not wanted are -inf seconds long.
     """
-    done: tuple[bool, Ints, float, bool] = kernels("steps").survey(ints, floats, order, now, min_run_s, cooldown_s)
+    done: tuple[bool, Ints, float, bool, bool, Ints] = kernels("steps").survey(*columns)
     return done
 
 
-def capacity(view: Ints, slots: int, types: int, target: Ints, *inventory: Any) -> Ints | None:
+def capacity(view: Ints, slots: int, *inventory: Any) -> Ints | None:
     """Per type what the jobs in *view* may have together where only whole devices have owners; None: not told here.
 
-    *inventory* are the columns node_of, type_of, healthy, absent, foreign, reserved (per device), lost, cordoned, cpu,
-    foreign_cpu, reserved_cpu and the cores in use (per node). Type 0 stands for cores.
+    *inventory* are the number of types, the owners of devices on the target plane, and the columns healthy, absent,
+    foreign and reserved (per device), pool_start, pool_stop, pool_node and pool_type, lost, cordoned, cpu, foreign_cpu,
+    reserved_cpu and the cores in use (per node). Type 0 stands for cores.
     """
-    total: Ints | None = kernels("steps").capacity(view, slots, types, target, *inventory)
+    total: Ints | None = kernels("steps").capacity(view, slots, *inventory)
     return total
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from levada.kernels import columns as c
 from levada.kernels.commit_numba import commit
 from levada.kernels.issue_numba import issue
-from levada.kernels.jobs_numba import accrue, find, free_milli, plain, plan_operation, protected, special, tells
+from levada.kernels.jobs_numba import accrue, find, plain, plan_operation, protected, special, tells
 
 __all__ = ["capacity", "commit", "issue", "released", "running", "survey", "vacate"]
 
@@ -18,9 +18,11 @@ _UNLIMITED = 1 << 50
 
 
 @numba.njit(cache=True)
-def survey(ints: Any, floats: Any, order: Any, now: float, min_run_s: float, cooldown_s: float) -> Any:
+def survey(
+    ints: Any, floats: Any, order: Any, now: float, min_run_s: float, cooldown_s: float, payback: bool, *inventory: Any
+) -> Any:
     view = np.empty(len(order), np.int64)
-    shown, guard_wake, busy = 0, np.inf, False
+    shown, guard_wake, busy, near_end = 0, np.inf, False, False
     barred = np.zeros(ints.shape[1], np.bool_)
     for s in order:
         if ints[c.PHASE, s] != c.PENDING:
@@ -30,7 +32,7 @@ def survey(ints: Any, floats: Any, order: Any, now: float, min_run_s: float, coo
         barred[s] = aside == 1 or ints[c.FEASIBLE, s] <= 0 or floats[c.RETRY_AT, s] > now
         untold = aside == 0 and ints[c.FEASIBLE, s] <= 0 and not told
         if ints[c.WAITS_FOR, s] != 0 or aside > 1 or untold or (barred[s] and ints[c.COUNT, s] > 0):
-            return False, view[:0], np.inf, False
+            return False, view[:0], np.inf, False, False, view[:0]
     for s in order:
         accrue(ints, floats, s, now)
         if ints[c.ISSUED, s] > 0:
@@ -45,10 +47,12 @@ def survey(ints: Any, floats: Any, order: Any, now: float, min_run_s: float, coo
             if falls > now:
                 guard_wake = min(guard_wake, falls)
                 continue
+            near_end |= payback and ints[c.RESIZES_IN_PLACE, s] == 0 and not np.isnan(floats[c.STEPS, s])
         if ints[c.PHASE, s] <= c.RESIZING and not barred[s]:
             view[shown] = s
             shown += 1
-    return True, view[:shown].copy(), guard_wake, busy
+    view = view[:shown].copy()
+    return True, view, guard_wake, busy, near_end, capacity(view, ints.shape[1], *inventory)
 
 
 @numba.njit(cache=True)
@@ -57,12 +61,14 @@ def capacity(
     slots: int,
     types: int,
     target: Any,
-    node_of: Any,
-    type_of: Any,
     healthy: Any,
     absent: Any,
     foreign: Any,
     reserved: Any,
+    pool_start: Any,
+    pool_stop: Any,
+    pool_node: Any,
+    pool_type: Any,
     lost: Any,
     cordoned: Any,
     cpu: Any,
@@ -74,13 +80,17 @@ def capacity(
     for s in view:
         shown[s] = True
     total = np.zeros(types, np.int64)
-    for d in range(len(target)):
-        if absent[d] or lost[node_of[d]]:
+    for p in range(len(pool_start)):
+        if lost[pool_node[p]]:
             continue
-        if target[d] < 0:
-            total[type_of[d]] += free_milli(d, node_of, healthy, foreign, reserved, lost, cordoned)
-        elif shown[target[d]]:
-            total[type_of[d]] += c.WHOLE
+        is_open, left = not cordoned[pool_node[p]], 0
+        for d in range(pool_start[p], pool_stop[p]):
+            owner = target[d]
+            if owner >= 0:
+                left += c.WHOLE if shown[owner] and not absent[d] else 0
+            elif is_open and healthy[d]:
+                left += max(c.WHOLE - foreign[d] - reserved[d], 0)
+        total[pool_type[p]] += left
     cores = 0
     for n in range(len(cpu)):
         left = 0 if lost[n] or cordoned[n] else cpu[n] - foreign_cpu[n] - reserved_cpu[n]

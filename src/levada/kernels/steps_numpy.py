@@ -12,7 +12,7 @@ _NO_ROWS = np.zeros((5, 0), np.int64)
 
 
 def survey(*_columns: Any) -> Any:
-    return False, _NOTHING, np.inf, False
+    return False, _NOTHING, np.inf, False, False, _NOTHING
 
 
 def capacity(*_columns: Any) -> Any:
