@@ -23,8 +23,17 @@ $(KERNELS): $(STAMP) $(wildcard src/levada/kernels/*.py)
 	@rm -f src/levada/kernels/__pycache__/*.nbi src/levada/kernels/__pycache__/*.nbc
 	@touch $@
 
-run: $(KERNELS) ## Show what Levada does: a day of jobs on a mixed cluster
+# Three policies, three loads, three seeds: small enough for a minute on two cores.
+SWEEP := --policy fifo,max_min_fairness,max_min_fairness_perf --cluster v100=4,p100=4,k80=4 \
+	--workload gavel --jobs 45 --fixed-duration 14400 --rate 1,2,3 --seed 0-2
+
+run: $(KERNELS) ## Show what Levada does: a day of jobs, then policies compared, with a picture
 	@$(BIN)/levada demo
+	@rm -rf build/run && mkdir -p build
+	@printf '\nThree policies at three loads (about a minute):\n\n'
+	@$(BIN)/levada sim sweep $(SWEEP) --out build/run
+	@$(BIN)/levada sim plot jct build/run --out build/run/jct.png
+	@$(BIN)/levada sim plot report build/run --out build/run/report.html
 
 test: $(KERNELS) lint ## Lint, types, layers and tests
 	@echo "tests: some 3,600, five minutes or so"
