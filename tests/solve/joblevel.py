@@ -11,7 +11,7 @@ from levada.solve.problem import Problem
 NO_ROW = -np.inf
 
 
-def best_of(cost: Floats, matrix: Floats, lower: Floats, upper: Floats) -> tuple[float, Floats] | None:
+def _solve(cost: Floats, matrix: Floats, lower: Floats, upper: Floats) -> tuple[float, Floats] | None:
     """max cost . x over x >= 0 and lower <= matrix x <= upper."""
     columns = matrix.shape[1]
     if not columns:
@@ -78,7 +78,7 @@ def largest_t(problem: Problem, c: Floats, jobs: Ints, floor: Floats, pace: Floa
     cost[-1] = 1.0
     lower = np.concatenate([np.full(len(bound), NO_ROW), least / size])
     upper = np.concatenate([bound, np.full(len(least), np.inf)])
-    found = best_of(cost, matrix, lower, upper)
+    found = _solve(cost, matrix, lower, upper)
     assert found is not None
     return found[0]
 
@@ -130,7 +130,7 @@ def needed_load(problem: Problem, need: Floats) -> float:
     upper = np.concatenate([bound, np.full(len(busy), np.inf)])
     cost = np.zeros(limits.shape[1])
     cost[-1] = -1.0
-    found = best_of(cost, matrix, lower, upper)
+    found = _solve(cost, matrix, lower, upper)
     return np.inf if found is None else -found[0]
 
 
@@ -138,6 +138,6 @@ def best_sum(problem: Problem, worth: Floats) -> float:
     """The largest total worth of time."""
     limits, bound = _limits(problem, 0)
     usable = np.where((problem.rate > 0) & (problem.capacity > 0), worth, 0.0)
-    found = best_of(usable.ravel(), limits, np.full(len(bound), NO_ROW), bound)
+    found = _solve(usable.ravel(), limits, np.full(len(bound), NO_ROW), bound)
     assert found is not None
     return found[0]

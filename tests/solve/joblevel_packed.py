@@ -8,56 +8,70 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.types import Bools, Floats, Ints
+from levada.solve.highs import Lp, Model
 from levada.solve.problem import Problem
-from tests.solve.joblevel import NO_ROW, best_of, level_rows, reachable
+from tests.solve.joblevel import level_rows, reachable
 
 #: A job that could rise by less than this part of what it could have at most is at its end.
 NO_RISE = 1e-6
 
 
 class Together:
-    """Jobs alone (jobs, types), then pairs of jobs (pairs, types), then t."""
+    """Columns: t, jobs alone (jobs, types), pairs of jobs (pairs, types). Rows: time, GPUs, levels."""
 
     def __init__(self, problem: Problem, c: Floats, pairs: Ints, together: Floats) -> None:
         jobs, types = c.shape
-        self.c, self.jobs = c, reachable(problem)
-        able = set(self.jobs.tolist())
-        fits = [a in able and b in able and problem.scale[a] == problem.scale[b] for a, b in pairs.tolist()]
-        pairs, together = pairs[fits], together[fits]
-        self.limits = np.zeros((jobs + types, (jobs + len(pairs)) * types + 1))
-        self.level = np.zeros((jobs, self.limits.shape[1]))
-        who = [((job,), c[job : job + 1].T) for job in range(jobs)]
-        who += [((int(a), int(b)), together[at]) for at, (a, b) in enumerate(pairs)]
-        for at, (members, rates) in enumerate(who):
-            for kind in range(types):
-                column = at * types + kind
-                self.limits[jobs + kind, column] = problem.scale[members[0]]
-                for side, job in enumerate(members):
-                    self.limits[job, column] = 1.0
-                    self.level[job, column] = rates[kind, side] if problem.capacity[kind] > 0 else 0.0
-        self.bound = np.concatenate([np.ones(jobs), problem.capacity])
+        self.jobs, self.count, self.types = reachable(problem), jobs, types
+        able = np.zeros(jobs, bool)
+        able[self.jobs] = True
+        fits = able[pairs].all(axis=1) & (problem.scale[pairs[:, 0]] == problem.scale[pairs[:, 1]])
+        pairs, together = pairs[fits], np.where(problem.capacity[:, None] > 0, together[fits], 0.0)
+        c = np.where(problem.capacity > 0, c, 0.0)
+        self.best = c.max(axis=1, initial=0.0)
+        for side in (0, 1):
+            np.maximum.at(self.best, pairs[:, side], together[:, :, side].max(axis=1, initial=0.0))
+        size = np.maximum(self.best, 1e-300)
+        ones = np.ones((jobs, types))
+        job, kind = np.indices((jobs, types))
+        alone = [(job, ones), (jobs + kind, ones * problem.scale[:, None]), (jobs + types + job, c / size[:, None])]
+        a, kind = np.broadcast_arrays(pairs[:, :1], np.arange(types))
+        b, ones = np.broadcast_to(pairs[:, 1:], a.shape), np.ones(a.shape)
+        both = [(a, ones), (b, ones), (jobs + kind, problem.scale[a])]
+        both += [(jobs + types + row, together[:, :, side] / size[row]) for side, row in ((0, a), (1, b))]
+        blocks = [tuple(np.stack(part, axis=2) for part in zip(*block, strict=True)) for block in (alone, both)]
+        self.index = np.concatenate([index.ravel() for index, _ in blocks])
+        self.value = np.concatenate([value.ravel() for _, value in blocks])
+        entries = np.concatenate([np.full(index.shape[0] * types, index.shape[2]) for index, _ in blocks])
+        self.start = np.concatenate([[0, len(self.jobs)], len(self.jobs) + np.cumsum(entries)])
+        self.room, self.size = np.concatenate([np.ones(jobs), problem.capacity]), size
 
     def largest_t(self, floor: Floats, pace: Floats) -> float:
         """The largest t at which every job that can run has `floor + pace t`."""
-        rows = self.level[self.jobs]
-        rows[:, -1] = -pace[self.jobs]
-        size = np.maximum(np.abs(rows[:, :-1]).max(axis=1, initial=1e-300), 1e-300)
-        cost = np.zeros(rows.shape[1])
-        cost[-1] = 1.0
-        found = best_of(
-            cost,
-            np.concatenate([self.limits, rows / size[:, None]]),
-            np.concatenate([np.full(len(self.bound), NO_ROW), floor[self.jobs] * (1 - 1e-10) / size]),
-            np.concatenate([self.bound, np.full(len(rows), np.inf)]),
-        )
-        assert found is not None
-        return found[0]
+        columns, limits = len(self.start) - 1, len(self.room)
+        cost = np.zeros(columns)
+        cost[0] = 1.0
+        least = np.full(self.count, -np.inf)
+        least[self.jobs] = (floor * (1 - 1e-10) / self.size)[self.jobs]
+        answer = Model(
+            Lp(
+                cost=cost,
+                lower=np.zeros(columns),
+                upper=np.full(columns, np.inf),
+                row_lower=np.concatenate([np.full(limits, -np.inf), least]),
+                row_upper=np.concatenate([self.room, np.full(self.count, np.inf)]),
+                start=self.start,
+                index=np.concatenate([limits + self.jobs, self.index]),
+                value=np.concatenate([(-pace / self.size)[self.jobs], self.value]),
+            )
+        ).solve()
+        assert answer is not None
+        return answer.value
 
-    def stuck(self, levels: Floats, job: int) -> bool:
-        """Whether this job cannot rise while the others keep their levels."""
-        only = np.zeros(len(levels))
+    def stuck(self, floor: Floats, job: int) -> bool:
+        """Whether this job cannot rise above its floor while the others keep theirs."""
+        only = np.zeros(len(floor))
         only[job] = 1.0
-        return self.largest_t(levels, only) <= NO_RISE * float(self.level[job, :-1].max())
+        return self.largest_t(floor, only) <= NO_RISE * float(self.best[job])
 
 
 def _fill(program: Together, jobs: int, pace_of: object) -> Floats:
@@ -78,6 +92,16 @@ def leximin_levels_packed(problem: Problem, pairs: Ints, rates: Floats) -> Float
     return _fill(
         Together(problem, c, pairs, _like(problem, c, pairs, rates)), len(c), lambda active: active.astype(float)
     )
+
+
+def can_rise(problem: Problem, pairs: Ints, rates: Floats, levels: Floats, job: int) -> bool:
+    """Whether this job could have more without taking from anybody who has no more than it: then these levels are wrong.
+
+    Levels of `leximin_packed` are right if no job can.
+    """
+    c = level_rows(problem)
+    program = Together(problem, c, pairs, _like(problem, c, pairs, rates))
+    return not program.stuck(np.minimum(levels, levels[job]), job)
 
 
 def hierarchical_levels(problem: Problem, pairs: Ints, rates: Floats, entity_weight: Floats, fifo: Bools) -> Floats:

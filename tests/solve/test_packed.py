@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from levada.core.types import Floats, Ints
 from levada.solve.classes import classify
 from levada.solve.finish_time import finish_time, makespan
+from levada.solve.instance import instance
 from levada.solve.leximin import hierarchical, leximin
 from levada.solve.max_min import max_min
 from levada.solve.packed import (
@@ -24,7 +25,7 @@ from levada.solve.packed import (
 from levada.solve.problem import Problem
 from levada.solve.total import UNMET, total
 from tests.solve.cases import check
-from tests.solve.joblevel_packed import hierarchical_levels, leximin_levels_packed
+from tests.solve.joblevel_packed import can_rise, hierarchical_levels, leximin_levels_packed
 from tests.solve.problems import problems
 
 
@@ -92,6 +93,24 @@ def test_levels_of_pairs_are_those_of_a_program_per_job(case: tuple[Problem, int
     pairs, rate = together(rows, *case[1:])
     found = check(rows, leximin_packed(rows, pairs, rate))
     assert found.levels == pytest.approx(leximin_levels_packed(*by_job(rows, pairs, rate)), rel=1e-5, abs=1e-8)
+
+
+@pytest.mark.parametrize(("load", "most"), [(0.5, 1.1), (1.5, 1.0), (1.5, 1.1), (6.0, 1.0)])
+def test_hundreds_of_different_jobs_have_the_right_levels(load: float, most: float) -> None:
+    """Together each reaches up to *most* of its rate alone. Levels of some jobs are proved by programs of their own."""
+    random = np.random.default_rng(7)
+    alike = instance(250, 3, load, seed=7)
+    jobs = msgspec.structs.replace(alike, rate=alike.rate * np.exp(random.normal(0.0, 0.2, alike.rate.shape)))
+    a, b = np.triu_indices(jobs.jobs, 1)
+    kept = (jobs.scale[a] == jobs.scale[b]) & (random.random(len(a)) < 0.1)
+    pairs = np.stack([a[kept], b[kept]], axis=1)
+    part = random.uniform(0.3, most, (len(pairs), 3, 2))
+    rates = part * np.stack([jobs.rate[pairs[:, 0]], jobs.rate[pairs[:, 1]]], axis=2)
+    found = check(jobs, leximin_packed(jobs, pairs, rates))
+    assert found.levels is not None
+    for job in random.choice(jobs.jobs, 6, replace=False).tolist():
+        assert not can_rise(jobs, pairs, rates, found.levels, job)
+        assert can_rise(jobs, pairs, rates, found.levels * np.where(np.arange(jobs.jobs) == job, 0.999, 1.0), job)
 
 
 @given(
