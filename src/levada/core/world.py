@@ -71,9 +71,14 @@ class World:
         if "desired" not in batch.columns:
             table.desired[at] = table.min[at]
         table.number[at] = np.arange(self.next_number, self.next_number + len(fresh))
-        table.workload[at] = _numbers(batch.workload, fresh, self.workloads)
-        table.entity[at] = _numbers(batch.entity, fresh, self.entities)
-        table.queue_name[at] = _numbers(batch.queue, fresh, self.queue_names)
+        for column, texts, names in (
+            (table.workload, batch.workload, self.workloads),
+            (table.entity, batch.entity, self.entities),
+            (table.queue_name, batch.queue, self.queue_names),
+        ):
+            # Text that is the same for all is given once.
+            one_text = len(texts) == 1
+            column[at] = names.add(texts[0]) if one_text else [names.add(texts[row]) for row in fresh.tolist()]
         self._find_queues(slots)
         table.has_rows[at] = table.needs_rows(slots)
         table.since[at] = table.submitted[at]
@@ -100,7 +105,8 @@ class World:
             for name in names if names != _CORES else ():
                 types.add(name)
         table.add_types(len(types))
-        for names, members in by_list.items():
+        for names, slots_alike in by_list.items():
+            members = one_or_many(np.array(slots_alike))
             if names == _CORES:
                 table.preference[CPU_TYPE, members] = 0
             elif names:
@@ -315,13 +321,3 @@ class World:
         twin.ids, twin.numbers, twin.next_number = dict(self.ids), dict(self.numbers), self.next_number
         twin.target, twin.held, twin.foreign = self.target.copy(), self.held.copy(), dict(self.foreign)
         return twin
-
-
-def _text(texts: tuple[str, ...], row: int) -> str:
-    return texts[row if len(texts) > 1 else 0]
-
-
-def _numbers(texts: tuple[str, ...], rows: Ints, names: Names) -> Ints:
-    if len(texts) == 1:
-        return np.full(len(rows), names.add(texts[0]), np.int64)
-    return np.array([names.add(texts[row]) for row in rows], np.int64)

@@ -16,10 +16,8 @@ from levada.core.world import World
 from levada.engine.state import State
 
 #: What one worker, and the parameter servers, take.
-_SHAPE = [
-    INT_COLUMNS.index(name)
-    for name in ("milli", "cpu", "memory", "gpu_memory", "servers", "server_cpu", "server_memory")
-]
+_TAKEN = ("milli", "cpu", "memory", "gpu_memory", "servers", "server_cpu", "server_memory")
+_SHAPE = np.array([INT_COLUMNS.index(name) for name in _TAKEN])
 _INFEASIBLE = np.zeros(max(Code) + 1, bool)
 _INFEASIBLE[[Code.UNKNOWN_TYPE, Code.TOO_LARGE, Code.QUEUE_LIMIT, Code.USER_LIMIT]] = True
 
@@ -91,7 +89,7 @@ def judge_feasibility(state: State, slots: Ints) -> None:
 def _surely_feasible(state: State, slot: int) -> bool:
     """Whether it is quickly seen that a job is feasible, and nothing has to be said of it."""
     world, table = state.world, state.world.table
-    workers = state.most_workers.get(tuple(table.ints[_SHAPE, slot].tolist()))
+    workers = state.most_workers.get(tuple(table.ints[:, slot].take(_SHAPE).tolist()))
     if workers is None or len(workers) != len(world.inventory.types) or not world.queues.trivial:
         return False
     allowed = table.preference[:, slot] != NOT_ALLOWED

@@ -36,7 +36,7 @@ from levada.perf import Observations
 
 _SIZES = ("min", "max", "step", "milli", "servers")
 _AMOUNTS = ("cpu", "memory", "gpu_memory", "server_cpu", "server_memory")
-_ASKED = [INT_COLUMNS.index(name) for name in (*_SIZES, *_AMOUNTS)]
+_ASKED = np.array([INT_COLUMNS.index(name) for name in (*_SIZES, *_AMOUNTS)])
 
 
 def submitted(state: State, event: JobsSubmitted) -> None:
@@ -88,7 +88,7 @@ def _put_aside_impossible(state: State, slots: Ints) -> None:
 def _is_sound(state: State, slot: int) -> bool:
     """Whether there is nothing wrong with a job; some twenty small array operations cost more than the answer."""
     table = state.world.table
-    least, most, step, milli, servers, *amounts = table.ints[_ASKED, slot].tolist()
+    least, most, step, milli, servers, *amounts = table.ints[:, slot].take(_ASKED).tolist()
     sizes = 1 <= least <= most <= LARGEST_SIZE and step >= 1
     parts = 0 <= milli <= WHOLE or (milli > 0 and milli % WHOLE == 0)
     within = all(0 <= amount < UNLIMITED for amount in amounts)
