@@ -65,6 +65,17 @@ def test_who_goes_on_is_done_when_the_rest_is(some: tuple[Any, Any], data: st.Da
         assert after[END, column] == (since[row] + left / rate[row] if rate[row] > 0 else np.inf)
 
 
+@given(progress(), st.floats(0.0, 1e6))
+def test_who_is_done_has_made_all_steps(some: tuple[Any, Any], now: float) -> None:
+    jobs, _ = some
+    done = _both("finish", jobs, now)
+    after = _changed("finish", jobs, now)
+    assert done.tolist() == [column for column in range(jobs.shape[1]) if jobs[END, column] <= now]
+    assert after[DONE, done].tolist() == jobs[TOTAL, done].tolist()
+    assert not after[RATE, done].any()
+    assert np.isinf(after[END, done]).all()
+
+
 OWNERS = st.lists(st.tuples(st.integers(SHARED, SLOTS - 1), st.integers(0, 3), st.integers(0, 4)), max_size=14)
 
 

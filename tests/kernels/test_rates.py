@@ -31,6 +31,18 @@ def test_a_cell_of_the_table(data: st.DataObject) -> None:
 
 
 @given(data=st.data())
+def test_each_job_on_a_type_of_its_own(data: st.DataObject) -> None:
+    table = np.arange(24, dtype=np.float64).reshape(3, 2, 4)
+    row_of, column_of = np.array([2, 0, 1, 2], np.int32), np.array([1, 0, 1], np.int32)
+    asked = data.draw(st.lists(st.tuples(st.integers(-2, 7), st.integers(-2, 5), st.integers(-1, 6)), max_size=5))
+    jobs, types, sizes = (np.array([row[i] for row in asked], np.int64) for i in range(3))
+    found = both(KERNELS, "look_up_each", table, row_of, column_of, jobs, types, sizes)
+    for at, (job, kind, size) in enumerate(asked):
+        row, column = row_of[min(max(job + 1, 0), 3)], column_of[min(max(kind + 1, 0), 2)]
+        assert found[at] == table[row, column, min(max(size, 0), 3)]
+
+
+@given(data=st.data())
 def test_nobody_is_fast_where_it_may_not_run(data: st.DataObject) -> None:
     jobs, types = data.draw(st.integers(0, 5)), data.draw(st.integers(1, 4))
     size = jobs * types

@@ -23,6 +23,12 @@ def go(jobs: Floats, columns: Ints, rate: Floats, since: Floats) -> None:
     kernels("drive").go(jobs, columns, rate, since)
 
 
+def finish(jobs: Floats, now: float) -> Ints:
+    """The columns of the jobs that are done by now, ascending; from now on they pause with all their work done."""
+    columns: Ints = kernels("drive").finish(jobs, now)
+    return columns
+
+
 def steps(jobs: Floats, columns: Ints, now: float) -> Floats:
     """How far the jobs in these columns are."""
     done: Floats = kernels("drive").steps(jobs, columns, now)

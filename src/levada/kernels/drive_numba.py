@@ -29,6 +29,20 @@ def go(jobs: Any, columns: Any, rate: Any, since: Any) -> None:
 
 
 @njit(cache=True)
+def finish(jobs: Any, now: float) -> Any:
+    columns = np.empty(np.sum(jobs[_END] <= now), np.int64)
+    at = 0
+    for c in range(jobs.shape[1]):
+        if jobs[_END, c] <= now:
+            columns[at] = c
+            at += 1
+            jobs[_DONE, c] = jobs[_TOTAL, c]
+            jobs[_RATE, c] = 0.0
+            jobs[_END, c] = np.inf
+    return columns
+
+
+@njit(cache=True)
 def steps(jobs: Any, columns: Any, now: float) -> Any:
     done = np.empty(len(columns))
     for i in range(len(columns)):

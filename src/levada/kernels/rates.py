@@ -16,6 +16,12 @@ def look_up(table: Floats, row_of: Ints, column_of: Ints, jobs: Ints, sizes: Int
     return found
 
 
+def look_up_each(table: Floats, row_of: Ints, column_of: Ints, jobs: Ints, types: Ints, sizes: Ints) -> Floats:
+    """As `look_up`, for each job on a type of its own."""
+    found: Floats = kernels("rates").look_up_each(table, row_of, column_of, jobs, types, sizes)
+    return found
+
+
 def hold(rate: Floats, allowed: Bools, milli: Ints) -> tuple[Floats, Floats]:
     """Sets *rate* (jobs, types) to 0 where a job may not run; the highest of each job, and each over that.
 

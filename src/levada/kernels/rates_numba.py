@@ -22,6 +22,16 @@ def look_up(table: Any, row_of: Any, column_of: Any, jobs: Any, sizes: Any, type
 
 
 @numba.njit(cache=True)
+def look_up_each(table: Any, row_of: Any, column_of: Any, jobs: Any, types: Any, sizes: Any) -> Any:
+    found = np.empty(len(jobs), np.float64)
+    for i in range(len(jobs)):
+        row = row_of[min(max(jobs[i] + 1, 0), len(row_of) - 1)]
+        column = column_of[min(max(types[i] + 1, 0), len(column_of) - 1)]
+        found[i] = table[row, column, min(max(sizes[i], 0), table.shape[2] - 1)]
+    return found
+
+
+@numba.njit(cache=True)
 def hold(rate: Any, allowed: Any, milli: Any) -> Any:
     best = np.zeros(len(rate), np.float64)
     relative = np.empty(rate.shape, np.float64)

@@ -17,6 +17,14 @@ def look_up(table: Floats, row_of: Ints, column_of: Ints, jobs: Ints, sizes: Int
     return table.take((row * (columns * width) + size)[:, None] + column * width)
 
 
+def look_up_each(table: Floats, row_of: Ints, column_of: Ints, jobs: Ints, types: Ints, sizes: Ints) -> Floats:
+    _, columns, width = table.shape
+    row = row_of.take(jobs + 1, mode="clip").astype(np.int64)
+    column = column_of.take(types + 1, mode="clip").astype(np.int64)
+    size = np.minimum(np.maximum(sizes, 0), width - 1)
+    return table.take((row * columns + column) * width + size)
+
+
 def hold(rate: Floats, allowed: Bools, milli: Ints) -> tuple[Floats, Floats]:
     rate[~allowed] = 0.0
     rate[(milli == 0) & allowed[:, _CPU] & (rate[:, _CPU] == 0), _CPU] = 1.0

@@ -17,7 +17,7 @@ into an array:
 import msgspec
 import numpy as np
 
-from levada.kernels.rates import look_up
+from levada.kernels.rates import look_up, look_up_each
 from levada.perf.growing import Growing, NameList
 from levada.perf.model import Bools, Floats, Ints, gpu_fraction
 
@@ -151,7 +151,11 @@ class ProfileModel:
 
     def rates(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
         """Steps per second on few nodes; at a measured size exactly what was measured."""
-        return self._look(self._alone, jobs, gpu_types, sizes)
+        if jobs.ndim != 1 or not jobs.shape == gpu_types.shape == sizes.shape:
+            return self._look(self._alone, jobs, gpu_types, sizes)
+        self._column_of_type.follow(self._types, self.profiles.types)
+        row_of, column_of = self._row_of_job.shifted, self._column_of_type.shifted
+        return look_up_each(self._alone, row_of, column_of, jobs, gpu_types, sizes)
 
     def rates_by_type(self, jobs: Ints, sizes: Ints, types: int) -> Floats:
         """(jobs, types): `rates` of each job, with its size, on each of the first *types* types."""

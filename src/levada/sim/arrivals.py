@@ -62,6 +62,7 @@ class Arrivals:
         while self._at >= len(self._times):
             chunk = next(self._chunks, None) if self._chunks is not None else None
             if chunk is None:
+                self._chunks = None
                 return
             self._first += len(self._times)
             names = tuple(map(str, range(self._first, self._first + len(chunk))))

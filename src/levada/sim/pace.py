@@ -12,7 +12,7 @@ import numpy as np
 
 from levada.core.types import Floats, Ints
 from levada.kernels import drive
-from levada.kernels.drive import DONE, END, RATE, TOTAL
+from levada.kernels.drive import END, RATE, TOTAL
 
 _FIRST_SIZE = 64
 _NOBODY: Ints = np.zeros(0, np.int64)
@@ -82,13 +82,8 @@ class Pace:
         """The jobs that are done by now, each once, by number."""
         if self.next_end() > now:
             return _NOBODY
-        jobs = self._jobs
-        columns = (jobs[END] <= now).nonzero()[0]
-        jobs[DONE, columns] = jobs[TOTAL].take(columns)
-        jobs[RATE, columns] = 0.0
-        jobs[END, columns] = math.inf
+        numbers = self._number.take(drive.finish(self._jobs, now))
         self._next = math.nan
-        numbers = self._number.take(columns)
         return np.sort(numbers) if len(numbers) > 1 else numbers
 
     def _widen(self) -> None:

@@ -140,7 +140,8 @@ class Simulation:
 
     def _happening(self) -> list[ev.Event]:
         """All that happens now: what was under way, jobs that finish, jobs that come, and time."""
-        now, happened = self.now, list[ev.Event]()
+        now = self.now
+        happened: list[ev.Event] = []
         while self._queue and self._queue[0][0] == now:
             event = heapq.heappop(self._queue)[2]
             if self._breakdowns is not None and isinstance(event, ev.NodesLost | ev.NodesAdded):
@@ -267,9 +268,8 @@ class Simulation:
         self._stop(plan.number)
         number, kind, generation, gpu_type, count = plan.number, plan.kind, plan.generation, plan.type, plan.count
         done: list[ev.Event] = []
-        stops = kind == _STOP
-        if np.count_nonzero(stops):
-            rows, others = stops.nonzero()[0], (~stops).nonzero()[0]
+        if _STOP in kind.tolist():
+            rows, others = (kind == _STOP).nonzero()[0], (kind != _STOP).nonzero()[0]
             self.preemptions += len(rows)
             done += self._report(ev.Released, number.take(rows), generation.take(rows), self.costs.stop_s)
             if not len(others):
