@@ -14,6 +14,10 @@ from tests.solve.joblevel import level_rows, reachable
 
 #: A job that could rise by less than this part of what it could have at most is at its end.
 NO_RISE = 1e-6
+#: Levels that were reached are reached again but for this part.
+HAIR = 1e-10
+#: The part that others give up for a job.
+GIVEN_UP = 1e-8
 
 
 class Together:
@@ -51,7 +55,7 @@ class Together:
         cost = np.zeros(columns)
         cost[0] = 1.0
         least = np.full(self.count, -np.inf)
-        least[self.jobs] = (floor * (1 - 1e-10) / self.size)[self.jobs]
+        least[self.jobs] = (floor / self.size)[self.jobs]
         answer = Model(
             Lp(
                 cost=cost,
@@ -71,7 +75,7 @@ class Together:
         """Whether this job cannot rise above its floor while the others keep theirs."""
         only = np.zeros(len(floor))
         only[job] = 1.0
-        return self.largest_t(floor, only) <= NO_RISE * float(self.best[job])
+        return self.largest_t(floor * (1 - HAIR), only) <= NO_RISE * float(self.best[job])
 
 
 def _fill(program: Together, jobs: int, pace_of: object) -> Floats:
@@ -80,7 +84,7 @@ def _fill(program: Together, jobs: int, pace_of: object) -> Floats:
     active[program.jobs] = True
     while active.any():
         pace = pace_of(active)
-        levels = levels + pace * program.largest_t(levels, pace)
+        levels = levels + pace * program.largest_t(levels * (1 - HAIR), pace)
         for job in np.flatnonzero(active).tolist():
             active[job] = not program.stuck(levels, job)
     return levels
@@ -94,14 +98,19 @@ def leximin_levels_packed(problem: Problem, pairs: Ints, rates: Floats) -> Float
     )
 
 
-def can_rise(problem: Problem, pairs: Ints, rates: Floats, levels: Floats, job: int) -> bool:
-    """Whether this job could have more without taking from anybody who has no more than it: then these levels are wrong.
+def rise(problem: Problem, pairs: Ints, rates: Floats, levels: Floats, job: int) -> float:
+    """At most how much more this job could have without taking from anybody who has no more than it.
 
-    Levels of `leximin_packed` are right if no job can.
+    Levels of `leximin_packed` are right if that is nothing for all jobs. The more the others give up, the more slowly it
+    grows: so it is at most what a line through two points says, where the others give up little instead of nothing,
+    which is more than the solver can do.
     """
     c = level_rows(problem)
     program = Together(problem, c, pairs, _like(problem, c, pairs, rates))
-    return not program.stuck(np.minimum(levels, levels[job]), job)
+    floor, only = np.minimum(levels, levels[job]), np.zeros(len(levels))
+    only[job] = 1.0
+    little, twice = (program.largest_t(floor * (1 - part), only) for part in (GIVEN_UP, 2 * GIVEN_UP))
+    return 2 * little - twice
 
 
 def hierarchical_levels(problem: Problem, pairs: Ints, rates: Floats, entity_weight: Floats, fifo: Bools) -> Floats:
