@@ -77,17 +77,19 @@ def both(name: str, *given_to: Any) -> Any:
     return found
 
 
-@given(any_jobs(), st.booleans())
-def test_locate(jobs: Jobs, some: bool) -> None:
-    known = jobs.known[::2] if some else jobs.known
-    at = both("locate", jobs.ints, jobs.slots, jobs.whole, known)
+@given(any_jobs(), st.integers(1, 2), st.lists(st.integers(0, 30)))
+def test_locate(jobs: Jobs, each: int, others: list[int]) -> None:
+    known = jobs.known[::each].copy()
+    active = np.array(sorted({*others, *jobs.known[::-1][::each].tolist()}), np.int64)
+    at, settled = both("locate", jobs.ints, jobs.slots, jobs.whole, known, active)
     place = {int(number): i for i, number in enumerate(known)}
     assert at.tolist() == [place.get(job["number"], -1) for job in jobs.job]
+    assert settled == ((at >= 0).all() and set(known.tolist()) <= set(active.tolist()))
 
 
 @given(any_jobs())
 def test_stand(jobs: Jobs) -> None:
-    at = both("locate", jobs.ints, jobs.slots, jobs.whole, jobs.known)
+    at, _ = both("locate", jobs.ints, jobs.slots, jobs.whole, jobs.known, jobs.known)
     blocks = (jobs.ints, jobs.floats, jobs.slots, jobs.whole, jobs.real)
     queue, found, moved = both("stand", *blocks, NOW, at, *jobs.state, LIMITS, KNOB)
     levels, promoted, *marks = (column[at] for column in jobs.state)

@@ -17,9 +17,13 @@ REAL_COLUMNS = ("submitted", "first_started", "since", "gpu_seconds", "running_s
 PROMOTED, SERVICE, RAN, WAITED, GPU_SECONDS, RUNNING_S, WAITING_S = range(7)
 
 
-def locate(ints: Ints, slots: Ints, whole: Ints, known: Ints) -> Ints:
-    """Per job its place among the numbers that are *known*, which ascend; -1 where it is not among them."""
-    return kernels("attained").locate(ints, slots, whole, known)
+def locate(ints: Ints, slots: Ints, whole: Ints, known: Ints, active: Ints) -> tuple[Ints, bool]:
+    """Per job its place among the numbers that are *known*, which ascend; -1 where it is not among them.
+
+    Whether all jobs are known, and all that are known are *active*, which ascend too.
+    """
+    found: tuple[Ints, bool] = kernels("attained").locate(ints, slots, whole, known, active)
+    return found
 
 
 def stand(

@@ -9,10 +9,11 @@ from levada.kernels.arrays import Floats, Ints
 
 
 @njit(cache=True)
-def locate(ints: Ints, slots: Ints, whole: Ints, known: Ints) -> Ints:
+def locate(ints: Ints, slots: Ints, whole: Ints, known: Ints, active: Ints) -> tuple[Ints, bool]:
     """See `attained`."""
     number = ints[whole[0]]
     at = np.full(len(slots), -1, np.int64)
+    found, alive = 0, 0
     for row in range(len(slots)):
         wanted = number[slots[row]]
         low, high = 0, len(known)
@@ -24,7 +25,11 @@ def locate(ints: Ints, slots: Ints, whole: Ints, known: Ints) -> Ints:
                 high = middle
         if low < len(known) and known[low] == wanted:
             at[row] = low
-    return at
+            found += 1
+    for place in range(len(active)):
+        if alive < len(known) and active[place] == known[alive]:
+            alive += 1
+    return at, found == len(slots) and alive == len(known)
 
 
 @njit(cache=True)

@@ -9,13 +9,17 @@ import numpy as np
 from levada.kernels.arrays import Floats, Ints
 
 
-def locate(ints: Ints, slots: Ints, whole: Ints, known: Ints) -> Ints:
+def locate(ints: Ints, slots: Ints, whole: Ints, known: Ints, active: Ints) -> tuple[Ints, bool]:
     """See `attained`."""
-    number = ints[whole[0]].take(slots)
-    if not len(known):
-        return np.full(len(slots), -1, np.int64)
-    at = np.minimum(known.searchsorted(number), len(known) - 1)
-    return np.where(known.take(at) == number, at, -1)
+    at = _places(ints[whole[0]].take(slots), known)
+    return at, not bool((at < 0).any() or (_places(known, active) < 0).any())
+
+
+def _places(numbers: Ints, among: Ints) -> Ints:
+    if not len(among):
+        return np.full(len(numbers), -1, np.int64)
+    at = np.minimum(among.searchsorted(numbers), len(among) - 1)
+    return np.where(among.take(at) == numbers, at, -1)
 
 
 def stand(

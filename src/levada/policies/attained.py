@@ -145,10 +145,11 @@ def _counters(snap: Snapshot) -> tuple[Floats, Floats, Floats]:
 def _entered(state: Attained, snap: Snapshot) -> tuple[Attained, Ints]:
     """The state with the jobs in view that it did not know and without those that are over; where each job stands."""
     table, slots = snap.table, snap.jobs.slots
-    at = attained.locate(table.ints, slots, _WHOLE, state.number)
-    kept = table.find(state.number) >= 0
-    if np.count_nonzero(kept) == len(kept) and (not len(at) or int(at.min()) >= 0):
+    active, _ = table.index
+    at, settled = attained.locate(table.ints, slots, _WHOLE, state.number, active)
+    if settled:
         return state, at
+    kept = table.find(state.number) >= 0
     fresh = table.number.take(slots[at < 0])
     number = np.concatenate([state.number[kept], fresh])
     by_number = number.argsort()
@@ -164,7 +165,7 @@ def _entered(state: Attained, snap: Snapshot) -> tuple[Attained, Ints]:
         running_s=column(state.running_s, 0.0),
         waiting_s=column(state.waiting_s, 0.0),
     )
-    return state, attained.locate(table.ints, slots, _WHOLE, state.number)
+    return state, attained.locate(table.ints, slots, _WHOLE, state.number, active)[0]
 
 
 def _remembered(state: Attained, at: Ints, queue: Ints, found: Floats) -> Attained:
