@@ -81,3 +81,19 @@ def test_sharing_survives_an_unreliable_world(seed: int) -> None:
     chaos.settle()
     state = chaos.engine.state
     assert not check_state(state.world, submitted=state.submitted, ended=state.ended)
+
+
+@pytest.mark.parametrize("policy", PACKING)
+def test_jobs_of_other_shapes_share_with_nobody(policy: str) -> None:
+    """Only workers of one whole GPU each can: all others run alone, and no decision breaks a rule."""
+    chaos = measured(policy, Node.of("a", {"v100": 4}))
+    shapes = [{"milli": 2000}, {"min": 2, "max": 2}] * 4
+    for shape in shapes:
+        chaos.submit(workload="w1", steps=1e6, **shape)
+    for _ in range(6):
+        chaos.calm()
+        world = chaos.engine.state.world
+        assert not world.table.failures[world.table.order].any(), "no row of a decision was refused"
+        shared = {world.ids[int(world.table.number[slot])] for slot in world.held.rows[0].tolist()}
+        assert shared <= {"j2", "j4", "j6", "j8"}
+        chaos.pass_time(400.0)

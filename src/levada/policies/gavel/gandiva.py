@@ -56,7 +56,7 @@ class Gandiva(Sharing):
             if len(single) < 2:
                 break
             a, b = rng.sample(single, 2)
-            if _alike(instance, row_of[a], row_of[b]):
+            if instance.may_share(row_of[a], row_of[b]):
                 pairs.append((min(a, b), max(a, b)))
                 single.remove(a)
                 single.remove(b)
@@ -74,7 +74,7 @@ class Gandiva(Sharing):
         if pair[0] not in row_of or pair[1] not in row_of:
             return False
         a, b = row_of[pair[0]], row_of[pair[1]]
-        if not _alike(instance, a, b):
+        if not instance.may_share(a, b):
             return False
         kinds = np.array(instance.by_name(), np.int64)
         together = perf.pair_rates(
@@ -84,8 +84,3 @@ class Gandiva(Sharing):
         if (together <= 0).any() or (alone <= 0).any():
             return False
         return bool((together / alone).sum() >= 1.0)
-
-
-def _alike(instance: Instance, a: int, b: int) -> bool:
-    """Whether two jobs could share devices: as many workers, of one whole GPU each."""
-    return bool(instance.plain[a] and instance.plain[b] and instance.size[a] == instance.size[b])

@@ -178,7 +178,7 @@ class GavelFifoPacked(GavelFifoPerf):
         for row in queue:
             best, gain = -1, PACKING_THRESHOLD
             for other in alone:
-                if instance.scale[other] == instance.scale[row]:
+                if instance.may_share(other, row):
                     together = _progress(instance, perf, other, row, int(type_of[other]))
                     if together > gain:
                         best, gain = other, together

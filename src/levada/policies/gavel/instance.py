@@ -120,6 +120,10 @@ class Instance:
         left = self.snap.jobs.steps - self.steps_done
         return np.where(np.isnan(left), self.best * UNKNOWN_LENGTH_S, np.maximum(left, 0.0))
 
+    def may_share(self, a: int, b: int) -> bool:
+        """Whether two jobs could share devices: as many workers, of one whole GPU each."""
+        return bool(self.plain[a] and self.plain[b] and self.size[a] == self.size[b])
+
     @property
     def names(self) -> tuple[str, ...]:
         """The GPU types' names, by column."""
