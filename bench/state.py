@@ -91,7 +91,7 @@ def _simulated(jobs: int, gpus: int, kernels: str) -> Record:
     begin = process_time()
     world.run()
     seconds = process_time() - begin
-    done = sum(len(ended.number) for ended in world.ended)
+    done = len(world.ended)
     note = f"{done} ended, {world.decisions:,} decisions, {1e6 * seconds / max(world.decisions, 1):,.0f} µs each"
     return Record(
         bench="state",

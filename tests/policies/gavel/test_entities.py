@@ -65,7 +65,7 @@ def test_entities_share_by_weight_in_a_simulation(policy: str) -> None:
     )
     world.submit(JobBatch.of(jobs))
     world.run()
-    ends = {name: ended.finished for ended in world.ended for name in ended.id}
+    ends = dict(zip(world.ended.id, world.ended.finished, strict=True))
     mean = {user: sum(end for name, end in ends.items() if name[0] == user) / 6 for user in "ab"}
     assert len(ends) == len(jobs)
     assert mean["a"] < mean["b"]
