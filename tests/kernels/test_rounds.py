@@ -167,17 +167,8 @@ def test_nobody_runs_where_there_is_no_room(scene: Scene, due: bool, strict: boo
         assert (used >= before).all()
 
 
-@given(scene=scenes, owed_only=st.booleans())
-def test_it_is_quiet_until_somebody_could_overtake(scene: Scene, owed_only: bool) -> None:
-    columns = (scene.members, scene.share, scene.credit)
-    seconds = both(KERNELS, "quiet_s", owed_only, *columns, scene.runs, scene.speed, scene.reals, WEIGHTS)
-    assert seconds >= 0
-    if not scene.count or not (scene.speed > 0).any():
-        assert seconds == math.inf or len(scene.members) > scene.count
-
-
-@given(scene=scenes, data=st.data())
-def test_everybody_is_told_why(scene: Scene, data: st.DataObject) -> None:
+@given(scene=scenes, data=st.data(), owed_only=st.booleans())
+def test_everybody_is_told_why(scene: Scene, data: st.DataObject, owed_only: bool) -> None:
     room = scene.capacity.copy()
     chosen = rounds_numpy.take_turns(
         np.where(scene.share > 0, scene.credit, -np.inf), scene.need, scene.members, room, np.zeros(scene.count, bool)
@@ -189,12 +180,15 @@ def test_everybody_is_told_why(scene: Scene, data: st.DataObject) -> None:
     )
     liking = np.array(data.draw(likes), np.int16).reshape(scene.types, scene.count)
     total = scene.capacity + 1000
-    said, names, kept, ran = both(
+    said, names, kept, ran, quiet_s = both(
         KERNELS,
         "answer",
-        *(scene.jobs, scene.members, scene.runs, chosen, scene.credit, scene.speed, allowed),
-        *(liking, slots, scene.capacity, total),
+        *(owed_only, scene.jobs, scene.reals, scene.members, scene.share, scene.credit, scene.runs, chosen),
+        *(scene.speed, allowed, liking, slots, scene.capacity, total, WEIGHTS),
     )
+    assert quiet_s >= 0
+    if len(scene.members) == scene.count and not (scene.speed > 0).any():
+        assert quiet_s == math.inf, "who can run nowhere overtakes nobody"
     assert (kept, ran) == (((scene.runs >= 0) & (chosen == scene.runs)).sum(), (scene.runs >= 0).sum())
     assert ((names >= 0) == (scene.members >= 0)).all()
     assert sorted(said[rounds.RANK].tolist()) == list(range(scene.count))

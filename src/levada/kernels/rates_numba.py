@@ -41,7 +41,8 @@ def hold(rate: Any, allowed: Any, milli: Any) -> Any:
                 rate[i, k] = 0.0
             elif k == _CPU and milli[i] == 0 and rate[i, k] == 0.0:
                 rate[i, k] = 1.0
-            best[i] = max(best[i], rate[i, k])
+            if rate[i, k] > best[i]:
+                best[i] = rate[i, k]
         for k in range(rate.shape[1]):
             relative[i, k] = rate[i, k] / best[i] if best[i] > 0.0 else rate[i, k]
     return best, relative

@@ -74,43 +74,47 @@ def choose(
     return found
 
 
-def quiet_s(
+def answer(
     owed_only: bool,
+    jobs: Ints,
+    reals: Floats,
     members: Ints,
     share: Floats,
     credit: Floats,
-    chosen: Ints,
-    speed: Floats,
-    reals: Floats,
-    weights: Weights,
-) -> float:
-    """For how long no credit can overtake another, at the least: credits grow by shares, and shrink by running."""
-    seconds: float = kernels("rounds").quiet_s(owed_only, members, share, credit, chosen, speed, reals, weights)
-    return seconds
-
-
-def answer(
-    jobs: Ints,
-    members: Ints,
     runs: Ints,
     chosen: Ints,
-    credit: Floats,
     speed: Floats,
     allowed: Bools,
     liking: Ints,
     slots: Ints,
     capacity: Ints,
     total: Ints,
-) -> tuple[Ints, Ints, int, int]:
+    weights: Weights,
+) -> tuple[Ints, Ints, int, int, float]:
     """Per job type, size, reason, evidence and rank (by falling credit) in one block; and members by job number.
 
-    Last come how many combinations go on where they run, and how many run.
+    Last come how many combinations go on where they run, how many run, and for how many seconds no credit can overtake
+    another, at the least: credits grow by shares, and shrink by running.
 
     *liking* is the table's preference by type and slot: all types a user allows, also where a view binds a job to one.
-    *total* is what there is of each type in all.
+    *total* is what there is of each type in all. The rest is as for `choose`.
     """
-    found: tuple[Ints, Ints, int, int] = kernels("rounds").answer(
-        jobs, members, runs, chosen, credit, speed, allowed, liking, slots, capacity, total
+    found: tuple[Ints, Ints, int, int, float] = kernels("rounds").answer(
+        owed_only,
+        jobs,
+        reals,
+        members,
+        share,
+        credit,
+        runs,
+        chosen,
+        speed,
+        allowed,
+        liking,
+        slots,
+        capacity,
+        total,
+        weights,
     )
     return found
 

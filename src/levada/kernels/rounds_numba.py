@@ -14,6 +14,8 @@ _NOT_ALLOWED = 32767
 _RUNS, _CAPACITY, _TOO_LARGE, _UNKNOWN_TYPE, _IN_LINE, _CANNOT_RUN = 0, 2, 6, 7, 30, 31
 _A_LITTLE = 1e-9
 
+# Hot loops call nothing that takes arrays: each such call counts references, which takes longer than what it does.
+
 
 @numba.njit(cache=True)
 def recall(
@@ -42,7 +44,10 @@ def recall(
             if names[at, member] == _NOBODY:
                 rows[at, member] = _NOBODY
                 continue
-            place = _find(number, order, names[at, member], near)
+            if near < count and number[order[near]] == names[at, member]:
+                place = near
+            else:
+                place = _find(number, order, names[at, member])
             rows[at, member] = order[place] if place >= 0 else _GONE
             if member == 0 and place >= 0:
                 near = place + 1
@@ -72,7 +77,11 @@ def recall(
                 owed = credit[at, kind] + share[at, kind] * passed
                 if kind == runs[at]:
                     owed -= passed
-                credit[at, kind] = min(max(owed, -most), most)
+                if owed > most:
+                    owed = most
+                elif owed < -most:
+                    owed = -most
+                credit[at, kind] = owed
     used = np.zeros(types, np.int64)
     for at in range(len(members)):
         if runs[at] >= 0:
@@ -93,10 +102,8 @@ def _ascending(number: Any) -> Any:
 
 
 @numba.njit(cache=True)
-def _find(number: Any, order: Any, wanted: int, near: int) -> int:
-    """The place of a number in *order*, -1 = none; *near* is where it mostly is."""
-    if near < len(order) and number[order[near]] == wanted:
-        return near
+def _find(number: Any, order: Any, wanted: int) -> int:
+    """The place of a number in *order*, -1 = none."""
     low, high = 0, len(order)
     while low < high:
         middle = (low + high) // 2
@@ -134,17 +141,20 @@ def choose(
     capacity: Any,
     weights: Any,
 ) -> Any:
+    stickiness, _, worth, cost_of_age = weights
     count, types = speed.shape
     left, taken = capacity.copy(), np.zeros(count, np.bool_)
     if due:
         priority = np.empty(share.shape, np.float64)
         for at in range(len(members)):
-            older = _older(members, reals, at)
+            a, b = members[at, 0], members[at, 1]
+            age = cost_of_age * _larger(reals[1, a], reals[1, b] if b >= 0 else 0.0)
             for kind in range(types):
-                if _may(at, kind, owed_only, speed, share):
-                    priority[at, kind] = _priority(at, kind, credit, runs[at], speed, older, weights)
-                else:
-                    priority[at, kind] = -np.inf
+                fast = speed[at, kind] if at < count else 1.0
+                priority[at, kind] = -np.inf
+                if fast > 0.0 and (not owed_only or share[at, kind] > 0.0):
+                    bonus = stickiness if kind == runs[at] else 0.0
+                    priority[at, kind] = _priority(credit[at, kind], fast, age, bonus, worth)
         chosen = take_turns(priority, need, members, left, taken)
         if strict:
             return chosen
@@ -184,33 +194,18 @@ def choose(
 
 
 @numba.njit(cache=True)
-def _may(at: int, kind: int, owed_only: bool, speed: Any, share: Any) -> bool:
-    """Whether a combination may run there by its turn."""
-    if owed_only and not share[at, kind] > 0.0:
-        return False
-    return at >= len(speed) or speed[at, kind] > 0.0
+def _larger(a: float, b: float) -> float:
+    return a if a > b else b
 
 
 @numba.njit(cache=True)
-def _older(members: Any, reals: Any, at: int) -> float:
-    """For how long the older of two jobs has run."""
-    b = members[at, 1]
-    return max(reals[1, members[at, 0]], reals[1, b] if b >= 0 else 0.0)
+def _priority(credit: float, fast: float, age: float, bonus: float, worth: float) -> float:
+    """How much a combination is wanted somewhere, in seconds. Pairs are there because they are *fast* together."""
+    return credit + worth - worth * (1.0 - fast) - age + bonus
 
 
 @numba.njit(cache=True)
-def _priority(at: int, kind: int, credit: Any, runs: int, speed: Any, older: float, weights: Any) -> float:
-    """How much it is wanted there, in seconds, when it *runs* on that type."""
-    stickiness, _, worth, cost_of_age = weights
-    priority = credit[at, kind] + worth
-    if at < len(speed):
-        priority -= worth * (1.0 - speed[at, kind])
-    priority -= cost_of_age * older
-    return priority + stickiness if kind == runs else priority
-
-
-@numba.njit(cache=True)
-def quiet_s(
+def _quiet_s(
     owed_only: bool,
     members: Any,
     share: Any,
@@ -220,40 +215,51 @@ def quiet_s(
     reals: Any,
     weights: Any,
 ) -> float:
-    older = np.empty(len(members), np.float64)
+    stickiness, _, worth, cost_of_age = weights
+    count, types = speed.shape
+    highest, lowest = np.full(types, -np.inf), np.full(types, np.inf)
+    fastest, falls = np.zeros(types), np.zeros(types)
     for at in range(len(members)):
-        older[at] = _older(members, reals, at)
+        a, b = members[at, 0], members[at, 1]
+        age = cost_of_age * _larger(reals[1, a], reals[1, b] if b >= 0 else 0.0)
+        for kind in range(types):
+            fast = speed[at, kind] if at < count else 1.0
+            if kind == chosen[at]:
+                priority = _priority(credit[at, kind], fast, age, stickiness, worth)
+                if priority < lowest[kind]:
+                    lowest[kind] = priority
+                fall = share[at, kind] - 1.0 - cost_of_age
+                if fall < falls[kind]:
+                    falls[kind] = fall
+            elif fast > 0.0 and (not owed_only or share[at, kind] > 0.0):
+                priority = _priority(credit[at, kind], fast, age, 0.0, worth)
+                highest[kind] = _larger(highest[kind], priority)
+                fastest[kind] = _larger(fastest[kind], share[at, kind])
     quiet = np.inf
-    for kind in range(speed.shape[1]):
-        highest, lowest, fastest, falls = -np.inf, np.inf, 0.0, 0.0
-        for at in range(len(members)):
-            on = kind == chosen[at]
-            if on or _may(at, kind, owed_only, speed, share):
-                priority = _priority(at, kind, credit, chosen[at], speed, older[at], weights)
-                if on:
-                    lowest = min(lowest, priority)
-                    falls = min(falls, share[at, kind] - 1.0 - weights[3])
-                else:
-                    highest = max(highest, priority)
-                    fastest = max(fastest, share[at, kind])
-        if highest > -np.inf:
-            quiet = min(quiet, max((lowest - highest) / max(fastest - falls, 1e-12), 0.0))
+    for kind in range(types):
+        if highest[kind] > -np.inf:
+            gap = (lowest[kind] - highest[kind]) / max(fastest[kind] - falls[kind], 1e-12)
+            quiet = min(quiet, max(gap, 0.0))
     return quiet
 
 
 @numba.njit(cache=True)
 def answer(
+    owed_only: bool,
     jobs: Any,
+    reals: Any,
     members: Any,
+    share: Any,
+    credit: Any,
     runs: Any,
     chosen: Any,
-    credit: Any,
     speed: Any,
     allowed: Any,
     liking: Any,
     slots: Any,
     capacity: Any,
     total: Any,
+    weights: Any,
 ) -> Any:
     number, size, unit, least, milli = jobs[0], jobs[1], jobs[2], jobs[4], jobs[5]
     count, types = speed.shape
@@ -300,7 +306,7 @@ def answer(
             if at_most < least[row]:
                 said[2, row], said[3, row] = _TOO_LARGE, at_most
     _rank(number, credit, said[4])
-    return said, names, kept, ran
+    return said, names, kept, ran, _quiet_s(owed_only, members, share, credit, chosen, speed, reals, weights)
 
 
 @numba.njit(cache=True)
@@ -312,7 +318,8 @@ def _rank(number: Any, credit: Any, rank: Any) -> None:
     for row in order:
         most = 0.0
         for kind in range(credit.shape[1]):
-            most = max(most, credit[row, kind])
+            if credit[row, kind] > most:
+                most = credit[row, kind]
         rank[row] = most > 0.0
         if most > 0.0:
             owed[ahead], rows[ahead] = -most, row
@@ -330,77 +337,75 @@ def _rank(number: Any, credit: Any, rank: Any) -> None:
 def take_turns(priority: Any, need: Any, members: Any, left: Any, taken: Any) -> Any:
     # Each combination waits with the best pair that still fits. What does not fit now never will, so a combination
     # that finds its pair gone goes back into line with the next; nobody need sort all pairs.
-    count = len(priority)
+    count, types = priority.shape
     runs = np.full(count, -1, np.int64)
     kind, wish = np.empty(count, np.int64), np.empty(count, np.float64)
-    heap, size = np.empty(count, np.int64), 0
-    asked = np.zeros(len(left), np.int64)
+    line, size = np.empty(count, np.int64), 0
+    asked = np.zeros(types, np.int64)
     contested = False
     for at in range(count):
         a, b = members[at, 0], members[at, 1]
         if taken[a] or (b >= 0 and taken[b]):
             continue
-        if _best_pair(priority, need, left, at, kind, wish):
-            heap[size] = at
+        best, most = -1, -np.inf
+        for k in range(types):
+            if need[at] <= left[k] and priority[at, k] > most:
+                best, most = k, priority[at, k]
+        if best >= 0:
+            kind[at], wish[at] = best, most
+            line[size] = at
             size += 1
-            asked[kind[at]] += need[at]
+            asked[best] += need[at]
             contested |= b >= 0
-    for k in range(len(left)):
+    for k in range(types):
         contested |= asked[k] > left[k]
     if not contested:
         # All first wishes fit beside each other.
         for place in range(size):
-            at = heap[place]
+            at = line[place]
             runs[at] = kind[at]
             left[kind[at]] -= need[at]
             taken[members[at, 0]] = True
         return runs
-    for place in range(size // 2 - 1, -1, -1):
-        _sink(heap, size, place, wish)
+    # A heap: the highest wish stands first, of equal ones the lower row.
+    start = size // 2
     while size > 0:
-        at = heap[0]
-        a, b = members[at, 0], members[at, 1]
-        if not taken[a] and not (b >= 0 and taken[b]):
-            if need[at] <= left[kind[at]]:
-                runs[at] = kind[at]
-                left[kind[at]] -= need[at]
-                taken[a] = True
-                if b >= 0:
-                    taken[b] = True
-            elif _best_pair(priority, need, left, at, kind, wish):
-                _sink(heap, size, 0, wish)
-                continue
-        size -= 1
-        heap[0] = heap[size]
-        _sink(heap, size, 0, wish)
+        if start > 0:
+            start -= 1
+            place, at = start, line[start]
+        else:
+            place, at = 0, line[0]
+            a, b = members[at, 0], members[at, 1]
+            again = False
+            if not taken[a] and not (b >= 0 and taken[b]):
+                if need[at] <= left[kind[at]]:
+                    runs[at] = kind[at]
+                    left[kind[at]] -= need[at]
+                    taken[a] = True
+                    if b >= 0:
+                        taken[b] = True
+                else:
+                    best, most = -1, -np.inf
+                    for k in range(types):
+                        if need[at] <= left[k] and priority[at, k] > most:
+                            best, most = k, priority[at, k]
+                    again = best >= 0
+                    kind[at], wish[at] = best, most
+            if not again:
+                size -= 1
+                at = line[size]
+        # Let it sink to where it belongs.
+        while 2 * place + 1 < size:
+            child = 2 * place + 1
+            if child + 1 < size:
+                one, other = line[child + 1], line[child]
+                if wish[one] > wish[other] or (wish[one] == wish[other] and one < other):
+                    child += 1
+            ahead = line[child]
+            if not (wish[ahead] > wish[at] or (wish[ahead] == wish[at] and ahead < at)):
+                break
+            line[place] = ahead
+            place = child
+        if size > 0:
+            line[place] = at
     return runs
-
-
-@numba.njit(cache=True)
-def _best_pair(priority: Any, need: Any, left: Any, at: int, kind: Any, wish: Any) -> bool:
-    """Writes the type with the highest priority that has room for a combination; whether there is one."""
-    kind[at], wish[at] = -1, -np.inf
-    for k in range(len(left)):
-        if need[at] <= left[k] and priority[at, k] > wish[at]:
-            kind[at], wish[at] = k, priority[at, k]
-    return kind[at] >= 0
-
-
-@numba.njit(cache=True)
-def _sink(heap: Any, size: int, place: int, wish: Any) -> None:
-    """Lets the combination at *place* sink to where those above it come first: higher wishes, then lower rows."""
-    while True:
-        child = 2 * place + 1
-        if child >= size:
-            return
-        if child + 1 < size and _first(heap[child + 1], heap[child], wish):
-            child += 1
-        if not _first(heap[child], heap[place], wish):
-            return
-        heap[place], heap[child] = heap[child], heap[place]
-        place = child
-
-
-@numba.njit(cache=True)
-def _first(a: int, b: int, wish: Any) -> bool:
-    return wish[a] > wish[b] or (wish[a] == wish[b] and a < b)

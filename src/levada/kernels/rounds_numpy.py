@@ -135,7 +135,7 @@ def _priority(members: Ints, credit: Floats, runs: Ints, speed: Floats, reals: F
     return priority
 
 
-def quiet_s(
+def _quiet_s(
     owed_only: bool,
     members: Ints,
     share: Floats,
@@ -163,18 +163,22 @@ def quiet_s(
 
 
 def answer(
+    owed_only: bool,
     jobs: Ints,
+    reals: Floats,
     members: Ints,
+    share: Floats,
+    credit: Floats,
     runs: Ints,
     chosen: Ints,
-    credit: Floats,
     speed: Floats,
     allowed: Bools,
     liking: Ints,
     slots: Ints,
     capacity: Ints,
     total: Ints,
-) -> tuple[Ints, Ints, int, int]:
+    weights: Weights,
+) -> tuple[Ints, Ints, int, int, float]:
     number, size, unit, _, least, milli = jobs
     count_of = len(number)
     said = np.zeros((5, count_of), np.int64)
@@ -208,7 +212,8 @@ def answer(
     names = number[np.maximum(members, 0)] if count_of else members
     ran = runs >= 0
     kept = int(np.count_nonzero(ran & (chosen == runs)))
-    return said, np.where(members >= 0, names, _NOBODY), kept, int(np.count_nonzero(ran))
+    quiet_s = _quiet_s(owed_only, members, share, credit, chosen, speed, reals, weights)
+    return said, np.where(members >= 0, names, _NOBODY), kept, int(np.count_nonzero(ran)), quiet_s
 
 
 def take_turns(priority: Floats, need: Ints, members: Ints, left: Ints, taken: Bools) -> Ints:

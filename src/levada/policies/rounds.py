@@ -124,24 +124,27 @@ class Rounds(Generic[S]):
             weights,
         )
         more = _seats(instance, members, chosen) if self.by_node else {}
-        said, names, kept, ran = rounds.answer(
+        said, names, kept, ran, quiet_s = rounds.answer(
+            self._owed_only,
             jobs,
+            reals,
             members,
+            share,
+            credit,
             runs,
             chosen,
-            credit,
             speed,
             instance.allowed,
             snap.table.preference,
             snap.jobs.slots,
             snap.capacity,
             instance.supply[view.TOTAL],
+            weights,
         )
         next_round = snap.now + self.round_s if due else state.next_round
         # Rounds in which nothing could change are not worth waking up for; new shares are.
-        quiet_s = 0.0
-        if due or not stale:
-            quiet_s = rounds.quiet_s(self._owed_only, members, share, credit, chosen, speed, reals, weights)
+        if stale and not due:
+            quiet_s = 0.0
         decision = Decision(
             number=instance.number,
             type=said[rounds.TYPE],
