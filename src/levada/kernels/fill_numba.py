@@ -57,21 +57,21 @@ def home_types(
 
 
 @njit(cache=True)
-def _fits(need: int, line: Ints, room: Ints, kind: int) -> bool:
-    """Whether all queues of a line have room for *need*."""
+def _fits(need: int, lineage: Ints, row: int, room: Ints, kind: int) -> bool:
+    """Whether all queues of a job have room for *need*."""
     least = need
-    for i in range(len(line)):
-        if line[i] >= 0:
-            least = min(least, room[line[i], kind])
+    for i in range(lineage.shape[1]):
+        if lineage[row, i] >= 0:
+            least = min(least, room[lineage[row, i], kind])
     return least >= need
 
 
 @njit(cache=True)
-def _take(need: int, line: Ints, left: Ints, room: Ints, kind: int) -> None:
-    left[kind] -= need
-    for i in range(len(line)):
-        if line[i] >= 0:
-            room[line[i], kind] -= need
+def _take(need: int, lineage: Ints, row: int, room: Ints, kind: int) -> None:
+    """Takes what a job needs from all its queues."""
+    for i in range(lineage.shape[1]):
+        if lineage[row, i] >= 0:
+            room[lineage[row, i], kind] -= need
 
 
 @njit(cache=True)
@@ -94,30 +94,35 @@ def assign_types(
     keeps = np.zeros(len(slots), np.bool_)
     types = _homes(ints, slots, columns, preference, exists, capacity, need, keeps)
     left, rooms = capacity.copy(), room.copy()
+    # Without queues nobody need ask them.
+    fenced = lineage.shape[1] > 0
     for row in range(len(slots)):
         if keeps[row]:
-            _take(need[row], lineage[row], left, rooms, types[row])
-    fenced = lineage.shape[1] > 0
+            left[types[row]] -= need[row]
+            if fenced:
+                _take(need[row], lineage, row, rooms, types[row])
     for row in order:
         if keeps[row] or types[row] < 0:
             continue
-        wants, line = need[row], lineage[row]
+        wants = need[row]
         found, waits, sure = -1, -1, -1
         found_rank = waits_rank = sure_rank = _NOT_ALLOWED
         for kind in range(kinds):
             rank = preference[kind, row]
             if not exists[kind] or rank >= found_rank:
                 continue
-            if wants <= left[kind] and _fits(wants, line, rooms, kind):
+            if wants <= left[kind] and (not fenced or _fits(wants, lineage, row, rooms, kind)):
                 found, found_rank = kind, rank
-            if wants <= capacity[kind] and _fits(wants, line, room, kind):
+            if wants <= capacity[kind] and (not fenced or _fits(wants, lineage, row, room, kind)):
                 if rank < waits_rank:
                     waits, waits_rank = kind, rank
-                if fenced and rank < sure_rank and wants <= guarantee[line[0], kind]:
+                if fenced and rank < sure_rank and wants <= guarantee[lineage[row, 0], kind]:
                     sure, sure_rank = kind, rank
         if found >= 0:
             types[row] = found
-            _take(wants, line, left, rooms, found)
+            left[found] -= wants
+            if fenced:
+                _take(wants, lineage, row, rooms, found)
         elif sure >= 0:
             types[row] = sure
         elif waits >= 0:
