@@ -123,7 +123,7 @@ def random_job(rng: random.Random) -> dict[str, object]:
     if kind < 0.1:
         fields |= {"milli": 0, "cpu": 2000, "memory": 1024}
     elif kind < 0.2:
-        fields |= {"milli": rng.choice([250, 500, 700]), "gpu_memory": 4096}
+        fields |= {"milli": rng.choice([250, 500, 700]), "gpu_memory": 4096, "cpu": rng.choice([0, 1000])}
     elif kind < 0.3:
         fields |= {"milli": 2000}
     elif kind < 0.4:

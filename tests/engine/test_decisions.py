@@ -266,3 +266,23 @@ def test_policies_see_prices_and_which_types_have_none() -> None:
     assert snap.restricted(np.arange(1), snap.capacity).prices is snap.prices
     chaos.tell(ev.PricesChanged(at=0.0, prices={"v100": 3.0}))
     assert snap.prices[1] == 2.5, "the question stays as it was asked"
+
+
+def test_a_part_of_a_gpu_that_moves_within_its_node_takes_its_cores_once() -> None:
+    """While it moves it stands on two devices of one node; it is one worker all the same."""
+    nodes = (Node.of("a", {"v100": 1, "a100": 1}, cpu=4000),)
+    chaos = Chaos(nodes=nodes)
+    gives = {0: ("v100", 1)}
+    chaos.engine = Engine(
+        cluster=Cluster(nodes=nodes),
+        policy="wish",
+        make_policy=lambda name, options: Wish(gives),  # type: ignore[arg-type,return-value]
+        options=Options(rate_limit_s=0.0, min_run_s=0.0, cooldown_s=0.0),
+    )
+    chaos.submit(min=1, milli=500, cpu=1000, gpu_types=("v100", "a100"))
+    chaos.calm()
+    gives |= {0: ("a100", 1), 1: ("v100", 1)}
+    chaos.submit(min=1, milli=1000)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 1, "j2": 1}
+    assert chaos.engine.state.world.held.cpu.tolist() == [1000]

@@ -18,6 +18,14 @@ def whole_devices(inventory: Inventory, plane: Plane, devices: Ints) -> Ints:
     return rows
 
 
+def standing(inventory: Inventory, plane: Plane, slots: Ints) -> Ints:
+    """All places that these jobs have on *plane*."""
+    whole = whole_devices(inventory, plane, plane.devices_of(slots))
+    if not plane.rows.shape[1]:
+        return whole
+    return np.concatenate([whole, plane.rows[:, np.isin(plane.rows[SLOT], slots)]], axis=1)
+
+
 def put(table: JobTable, inventory: Inventory, plane: Plane, rows: Ints) -> None:
     """Adds places to *plane*."""
     before = _standing(table, inventory, plane, rows[SLOT])
@@ -47,10 +55,10 @@ def free(table: JobTable, inventory: Inventory, plane: Plane, devices: Ints) -> 
 
 
 def _standing(table: JobTable, inventory: Inventory, plane: Plane, slots: Ints) -> Ints | None:
-    """Places on whole devices that these jobs have on *plane*; None where none of them takes cores or memory."""
+    """Places that these jobs have on *plane*; None where none of them takes cores or memory."""
     if not (table.cpu[slots].any() or table.memory[slots].any() or table.servers[slots].any()):
         return None
-    return whole_devices(inventory, plane, plane.devices_of(distinct(slots)))
+    return standing(inventory, plane, distinct(slots))
 
 
 def _charge(table: JobTable, plane: Plane, rows: Ints, others: Ints | None, sign: int) -> None:

@@ -33,7 +33,7 @@ class JobRows(JobColumns):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        column = getattr(self._table, name)[self.slots]
+        column = getattr(self._table, name).take(self.slots)
         column.flags.writeable = False
         self.__dict__[name] = column
         return column
@@ -97,7 +97,7 @@ class Snapshot:
     def preference(self) -> Any:
         """Per job and type its rank, 0 = preferred; NOT_ALLOWED where it cannot run. Gathered when first asked for."""
         if self._preference is None:
-            self._preference = self.table.preference[:, self.jobs.slots].T
+            self._preference = self.table.preference.take(self.jobs.slots, axis=1).T
         return self._preference
 
     @property

@@ -22,7 +22,7 @@ from levada.core.names import Names
 from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
 from levada.core.queue import Queue, QueueTree
 from levada.core.snapshot import Snapshot
-from levada.core.types import CPU_TYPE, WHOLE, Floats, Ints, one_or_many
+from levada.core.types import CPU_TYPE, WHOLE, Floats, Ints, distinct, one_or_many
 from levada.kernels import steps
 from levada.kernels.state import node_use
 
@@ -191,9 +191,15 @@ class World:
         cpu, memory = node_use(
             plane.owner, plane.index, inventory.node_of, len(inventory.nodes), table.cpu, table.memory
         )
-        more_cpu, more_memory = places.takes(table, rows)
-        np.add.at(cpu, rows[NODE], more_cpu)
-        np.add.at(memory, rows[NODE], more_memory)
+        if rows.shape[1]:
+            # A worker that changes from a device to a part of one, or to another part, is still one worker.
+            whole = places.whole_devices(inventory, plane, plane.devices_of(distinct(rows[SLOT])))
+            both = np.concatenate([whole, rows], axis=1)
+            first = places.once_per_worker(both[SLOT], both[INDEX], both[NODE])
+            more = both[:, first[first >= whole.shape[1]]]
+            more_cpu, more_memory = places.takes(table, more)
+            np.add.at(cpu, more[NODE], more_cpu)
+            np.add.at(memory, more[NODE], more_memory)
         return cpu, memory
 
     def places(self, plane: Plane, slot: int) -> Ints:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.inventory import UNLIMITED
-from levada.core.places import once_per_worker, takes, whole_devices
+from levada.core.places import once_per_worker, standing, takes, whole_devices
 from levada.core.plane import DEVICE, FREE, GPU_MEMORY, INDEX, MILLI, NODE, SHARED, SLOT
 from levada.core.types import WHOLE, Bools, Ints, distinct
 from levada.engine.holdings import added_places, with_rows
@@ -94,7 +94,7 @@ def _left(state: State, parts: bool) -> list[Ints]:
 def _needs(state: State, rows: Ints, parts: bool) -> list[Ints]:
     """What these places take, as in `_left`. A worker takes its cores once, and not again on a node where it is."""
     table, inventory, held = state.world.table, state.world.inventory, state.world.held
-    there = whole_devices(inventory, held, held.devices_of(distinct(rows[SLOT])))
+    there = standing(inventory, held, distinct(rows[SLOT]))
     both = np.concatenate([there, rows], axis=1)
     first = once_per_worker(both[SLOT], both[INDEX], both[NODE])
     each = both[:, first[first >= there.shape[1]]]
