@@ -41,12 +41,6 @@ def used(owner: Ints, type_of: Ints, types: int, seconds: float) -> Floats:
     return gpu_seconds
 
 
-def are_single(workers: Ints, has_rows: Ints, slots: Ints) -> bool:
-    """Whether none of these jobs has more than one worker, or rows in planes (*has_rows*, by slot)."""
-    single: bool = kernels("drive").are_single(workers, has_rows, slots)
-    return single
-
-
 def node_counts(owner: Ints, node_of: Ints, part_owner: Ints, part_node: Ints, chosen: Ints, slots: int) -> Ints:
     """On how many nodes each of the *chosen* slots has whole devices, or other places (*part_owner* is on *part_node*).
 

@@ -67,14 +67,6 @@ def used(owner: Any, type_of: Any, types: int, seconds: float) -> Any:
 
 
 @njit(cache=True)
-def are_single(workers: Any, has_rows: Any, slots: Any) -> bool:
-    single = True
-    for i in range(len(slots)):
-        single &= workers[i] <= 1 and has_rows[slots[i]] == 0
-    return single
-
-
-@njit(cache=True)
 def node_counts(owner: Any, node_of: Any, part_owner: Any, part_node: Any, chosen: Any, slots: int) -> Any:
     row_of = np.full(slots, -1, np.int64)
     for i in range(len(chosen)):

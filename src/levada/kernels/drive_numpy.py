@@ -42,10 +42,6 @@ def used(owner: Ints, type_of: Ints, types: int, seconds: float) -> Floats:
     return np.bincount(type_of[owner != -1], minlength=types).astype(np.float64) * seconds
 
 
-def are_single(workers: Ints, has_rows: Ints, slots: Ints) -> bool:
-    return not np.count_nonzero(workers > 1) and not np.count_nonzero(has_rows.take(slots))
-
-
 def node_counts(owner: Ints, node_of: Ints, part_owner: Ints, part_node: Ints, chosen: Ints, slots: int) -> Ints:
     # Owners below zero, which are no slots, look up the last two places.
     row_of = np.full(slots + 2, -1, np.int64)

@@ -34,7 +34,7 @@ from levada.sim.failures import Breakdowns
 from levada.sim.pace import Pace
 from levada.sim.segments import Segment, Segments
 from levada.sim.serving import ServingPods
-from levada.sim.speeds import couples, is_packed, node_pairs, pair_rates, rates
+from levada.sim.speeds import couples, is_packed, node_pairs, pair_rates, planned_rates, rates
 from levada.sim.use import Use
 
 __all__ = ["Costs", "Segment", "Simulation"]
@@ -278,15 +278,14 @@ class Simulation:
                 column.take(others) for column in (number, kind, generation, gpu_type, count)
             )
         world = self.engine.state.world
-        slots = world.table.find(number)
         lasts = self._lasts(number, kind, count)
         begin = np.empty(len(number))
         begin[:] = self.now + lasts
-        self.pace.go(number, rates(self.truth, world, world.target, slots, gpu_type, count), begin)
+        self.pace.go(number, planned_rates(self.truth, world, number, gpu_type, count), begin)
         if world.target.rows.shape[1] and not self._packed:
-            self._packed = bool(is_packed(world, world.target)[slots].any())
+            self._packed = bool(is_packed(world, world.target)[world.table.find(number)].any())
         if self._record is not None:
-            self._record.open(slots, gpu_type, count, begin)
+            self._record.open(world.table.find(number), gpu_type, count, begin)
         return done + self._report(ev.Running, number, generation, lasts)
 
     def _lasts(self, number: Ints, kind: Ints, count: Ints) -> Floats | float:

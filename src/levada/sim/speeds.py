@@ -13,27 +13,25 @@ from levada.kernels import drive
 from levada.perf import ThroughputModel
 
 
+def planned_rates(truth: ThroughputModel, world: World, numbers: Ints, types: Ints, workers: Ints) -> Floats:
+    """Steps per second of these jobs, each by itself, at the places that they should have."""
+    if not world.target.rows.shape[1] and max(workers.tolist()) <= 1:
+        return truth.rates(numbers, types, workers)  # one worker with whole GPUs is on one node
+    return rates(truth, world, world.target, world.table.find(numbers), types, workers)
+
+
 def rates(truth: ThroughputModel, world: World, plane: Plane, slots: Ints, types: Ints, workers: Ints) -> Floats:
     """Steps per second of the jobs in *slots*, each by itself at its places on *plane*."""
     table = world.table
-    numbers = table.number.take(slots)
+    numbers, milli = table.number.take(slots), table.milli.take(slots)
     found = truth.rates(numbers, types, workers)
-    if _are_plain(world, plane, slots, workers):
-        return found
-    milli, nodes = table.milli.take(slots), node_counts(world, plane, slots)
+    nodes = node_counts(world, plane, slots)
     odd = (nodes > 1) | (milli < WHOLE)
     for row in odd.nonzero()[0].tolist():
         # A worker without a GPU has its own speed, not none.
         part = int(milli[row]) or WHOLE
         found[row] = truth.rate(int(numbers[row]), int(types[row]), int(workers[row]), int(nodes[row]), part)
     return found
-
-
-def _are_plain(world: World, plane: Plane, slots: Ints, workers: Ints) -> bool:
-    """Whether all of them should have a single worker with whole GPUs: one worker is on one node."""
-    if plane is not world.target:
-        return False  # who moves may hold both the old place and the new one
-    return drive.are_single(workers, world.table.has_rows, slots)
 
 
 def node_counts(world: World, plane: Plane, slots: Ints) -> Ints:
