@@ -146,7 +146,7 @@ def _used(runs: Any, need: Any, types: int) -> Any:
 @given(scene=scenes, due=st.booleans(), strict=st.booleans(), owed_only=st.booleans())
 def test_nobody_runs_where_there_is_no_room(scene: Scene, due: bool, strict: bool, owed_only: bool) -> None:
     columns = (scene.members, scene.share, scene.credit, scene.need, scene.runs)
-    given_to = (scene.speed, scene.reals, scene.capacity, WEIGHTS)
+    given_to = (scene.speed, scene.capacity, WEIGHTS)
     owed_only = owed_only or strict
     chosen = both(KERNELS, "choose", due, strict, owed_only, *columns, *given_to)
     used = scene.use(chosen)
@@ -183,7 +183,7 @@ def test_everybody_is_told_why(scene: Scene, data: st.DataObject, owed_only: boo
     said, names, kept, ran, quiet_s = both(
         KERNELS,
         "answer",
-        *(owed_only, scene.jobs, scene.reals, scene.members, scene.share, scene.credit, scene.runs, chosen),
+        *(owed_only, scene.jobs, scene.members, scene.share, scene.credit, scene.runs, chosen),
         *(scene.speed, allowed, liking, slots, scene.capacity, total, WEIGHTS),
     )
     assert quiet_s >= 0

@@ -26,13 +26,13 @@ def test_every_name_and_alias_makes_its_policy(record: Record) -> None:
 @pytest.mark.parametrize("record", MADE, ids=[record.name for record in MADE])
 def test_the_table_tells_the_options_as_they_are(record: Record) -> None:
     module, _, cls = record.target.partition(":")
-    parameters = inspect.signature(getattr(import_module(module), cls)).parameters
-    own = {name: parameter.default for name, parameter in parameters.items()}
+    made = getattr(import_module(module), cls)
+    own = {name: parameter.default for name, parameter in inspect.signature(made).parameters.items()}
     told = {option.name: option.default for option in record.options}
     if record.shares:
         assert (told.pop("round_s"), told.pop("mechanism"), told.pop("global_queue")) == (360.0, "default", False)
         assert told.pop("placement", False) is False
-        own = {name: default if default is not None else "" for name, default in own.items()}
+        own = {name: default if default is not None else "" for name, default in own.items()} | made.in_rounds
     assert told == own
 
 

@@ -18,8 +18,7 @@ Memory = tuple[Ints, Floats, Floats, Floats, Ints]
 #: The same by row now (members, share, credit, asked), what combinations need and where they run, and two questions
 #: answered: whether shares are out of date, and whether those who run have more than there is for them.
 Recalled = tuple[Ints, Floats, Floats, Floats, Ints, Ints, bool, bool]
-#: Seconds that running already is worth, that are owed at most, and that the fastest type is worth; what a second of
-#: age costs.
+#: Seconds that running already is worth, that are owed at most, that the fastest type is worth, and a whole share.
 Weights = tuple[float, float, float, float]
 
 
@@ -58,7 +57,6 @@ def choose(
     need: Ints,
     runs: Ints,
     speed: Floats,
-    reals: Floats,
     capacity: Ints,
     weights: Weights,
 ) -> Ints:
@@ -69,7 +67,7 @@ def choose(
     rules only to those with a share, and at a round to nobody.
     """
     found: Ints = kernels("rounds").choose(
-        due, strict, owed_only, members, share, credit, need, runs, speed, reals, capacity, weights
+        due, strict, owed_only, members, share, credit, need, runs, speed, capacity, weights
     )
     return found
 
@@ -77,7 +75,6 @@ def choose(
 def answer(
     owed_only: bool,
     jobs: Ints,
-    reals: Floats,
     members: Ints,
     share: Floats,
     credit: Floats,
@@ -102,7 +99,6 @@ def answer(
     found: tuple[Ints, Ints, int, int, float] = kernels("rounds").answer(
         owed_only,
         jobs,
-        reals,
         members,
         share,
         credit,

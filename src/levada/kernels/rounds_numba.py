@@ -137,24 +137,22 @@ def choose(
     need: Any,
     runs: Any,
     speed: Any,
-    reals: Any,
     capacity: Any,
     weights: Any,
 ) -> Any:
-    stickiness, _, worth, cost_of_age = weights
+    stickiness, _, worth_of_speed, worth_of_share = weights
     count, types = speed.shape
     left, taken = capacity.copy(), np.zeros(count, np.bool_)
     if due:
         priority = np.empty(share.shape, np.float64)
         for at in range(len(members)):
-            a, b = members[at, 0], members[at, 1]
-            age = cost_of_age * _larger(reals[1, a], reals[1, b] if b >= 0 else 0.0)
             for kind in range(types):
                 fast = speed[at, kind] if at < count else 1.0
                 priority[at, kind] = -np.inf
                 if fast > 0.0 and (not owed_only or share[at, kind] > 0.0):
-                    bonus = stickiness if kind == runs[at] else 0.0
-                    priority[at, kind] = _priority(credit[at, kind], fast, age, bonus, worth)
+                    due_here = worth_of_share * share[at, kind]
+                    bonus = stickiness if kind == runs[at] and share[at, kind] > 0.0 else 0.0
+                    priority[at, kind] = _priority(credit[at, kind], due_here, fast, bonus, worth_of_speed)
         chosen = take_turns(priority, need, members, left, taken)
         if strict:
             return chosen
@@ -199,9 +197,9 @@ def _larger(a: float, b: float) -> float:
 
 
 @numba.njit(cache=True)
-def _priority(credit: float, fast: float, age: float, bonus: float, worth: float) -> float:
+def _priority(credit: float, due_here: float, fast: float, bonus: float, worth: float) -> float:
     """How much a combination is wanted somewhere, in seconds. Pairs are there because they are *fast* together."""
-    return credit + worth - worth * (1.0 - fast) - age + bonus
+    return credit + due_here + worth - worth * (1.0 - fast) + bonus
 
 
 @numba.njit(cache=True)
@@ -212,27 +210,26 @@ def _quiet_s(
     credit: Any,
     chosen: Any,
     speed: Any,
-    reals: Any,
     weights: Any,
 ) -> float:
-    stickiness, _, worth, cost_of_age = weights
+    stickiness, _, worth_of_speed, worth_of_share = weights
     count, types = speed.shape
     highest, lowest = np.full(types, -np.inf), np.full(types, np.inf)
     fastest, falls = np.zeros(types), np.zeros(types)
     for at in range(len(members)):
-        a, b = members[at, 0], members[at, 1]
-        age = cost_of_age * _larger(reals[1, a], reals[1, b] if b >= 0 else 0.0)
         for kind in range(types):
             fast = speed[at, kind] if at < count else 1.0
+            due_here = worth_of_share * share[at, kind]
             if kind == chosen[at]:
-                priority = _priority(credit[at, kind], fast, age, stickiness, worth)
+                bonus = stickiness if share[at, kind] > 0.0 else 0.0
+                priority = _priority(credit[at, kind], due_here, fast, bonus, worth_of_speed)
                 if priority < lowest[kind]:
                     lowest[kind] = priority
-                fall = share[at, kind] - 1.0 - cost_of_age
+                fall = share[at, kind] - 1.0
                 if fall < falls[kind]:
                     falls[kind] = fall
             elif fast > 0.0 and (not owed_only or share[at, kind] > 0.0):
-                priority = _priority(credit[at, kind], fast, age, 0.0, worth)
+                priority = _priority(credit[at, kind], due_here, fast, 0.0, worth_of_speed)
                 highest[kind] = _larger(highest[kind], priority)
                 fastest[kind] = _larger(fastest[kind], share[at, kind])
     quiet = np.inf
@@ -247,7 +244,6 @@ def _quiet_s(
 def answer(
     owed_only: bool,
     jobs: Any,
-    reals: Any,
     members: Any,
     share: Any,
     credit: Any,
@@ -306,7 +302,7 @@ def answer(
             if at_most < least[row]:
                 said[2, row], said[3, row] = _TOO_LARGE, at_most
     _rank(number, credit, said[4])
-    return said, names, kept, ran, _quiet_s(owed_only, members, share, credit, chosen, speed, reals, weights)
+    return said, names, kept, ran, _quiet_s(owed_only, members, share, credit, chosen, speed, weights)
 
 
 @numba.njit(cache=True)

@@ -82,7 +82,6 @@ def choose(
     need: Ints,
     runs: Ints,
     speed: Floats,
-    reals: Floats,
     capacity: Ints,
     weights: Weights,
 ) -> Ints:
@@ -90,7 +89,7 @@ def choose(
     able = _able(members, speed)
     if due:
         may = able & (share > 0) if owed_only else able
-        priority = np.where(may, _priority(members, credit, runs, speed, reals, weights), -np.inf)
+        priority = np.where(may, _priority(share, credit, runs, speed, weights), -np.inf)
         chosen = take_turns(priority, need, members, left, taken)
         if strict:
             return chosen
@@ -121,16 +120,14 @@ def _able(members: Ints, speed: Floats) -> Bools:
     return able
 
 
-def _priority(members: Ints, credit: Floats, runs: Ints, speed: Floats, reals: Floats, weights: Weights) -> Floats:
+def _priority(share: Floats, credit: Floats, runs: Ints, speed: Floats, weights: Weights) -> Floats:
     """How much each pair is wanted, in seconds, when combinations run on these types."""
-    stickiness, _, worth, cost_of_age = weights
-    priority = credit + worth
+    stickiness, _, worth_of_speed, worth_of_share = weights
+    priority = credit + worth_of_share * share + worth_of_speed
     # Pairs are there because they are fast together: all of them count as their members' best.
-    priority[: len(speed)] -= worth * (1.0 - speed)
-    age, b = reals[1], members[:, 1]
-    older = np.maximum(age[members[:, 0]], np.where(b >= 0, age[b], 0.0))
-    priority -= cost_of_age * older[:, None]
+    priority[: len(speed)] -= worth_of_speed * (1.0 - speed)
     on = (runs >= 0).nonzero()[0]
+    on = on[share[on, runs[on]] > 0]
     priority[on, runs[on]] += stickiness
     return priority
 
@@ -142,7 +139,6 @@ def _quiet_s(
     credit: Floats,
     chosen: Ints,
     speed: Floats,
-    reals: Floats,
     weights: Weights,
 ) -> float:
     able = _able(members, speed)
@@ -153,11 +149,11 @@ def _quiet_s(
     kinds = waits.any(axis=0)
     if not kinds.any():
         return math.inf
-    priority = _priority(members, credit, chosen, speed, reals, weights)
+    priority = _priority(share, credit, chosen, speed, weights)
     highest = np.where(waits, priority, -np.inf).max(axis=0)
     lowest = np.where(runs, priority, np.inf).min(axis=0, initial=np.inf)
     fastest = np.where(waits, share, 0.0).max(axis=0)
-    falls = np.where(runs, share - 1.0 - weights[3], 0.0).min(axis=0, initial=0.0)
+    falls = np.where(runs, share - 1.0, 0.0).min(axis=0, initial=0.0)
     gap = np.where(kinds, (lowest - highest) / np.maximum(fastest - falls, 1e-12), np.inf)
     return float(np.maximum(gap, 0.0).min())
 
@@ -165,7 +161,6 @@ def _quiet_s(
 def answer(
     owed_only: bool,
     jobs: Ints,
-    reals: Floats,
     members: Ints,
     share: Floats,
     credit: Floats,
@@ -212,7 +207,7 @@ def answer(
     names = number[np.maximum(members, 0)] if count_of else members
     ran = runs >= 0
     kept = int(np.count_nonzero(ran & (chosen == runs)))
-    quiet_s = _quiet_s(owed_only, members, share, credit, chosen, speed, reals, weights)
+    quiet_s = _quiet_s(owed_only, members, share, credit, chosen, speed, weights)
     return said, np.where(members >= 0, names, _NOBODY), kept, int(np.count_nonzero(ran)), quiet_s
 
 

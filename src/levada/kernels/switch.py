@@ -10,7 +10,20 @@ from importlib import import_module
 from types import ModuleType
 from typing import Literal
 
-AREAS = ("attained", "checks", "choose", "classes", "drive", "fill", "place", "rates", "rounds", "state", "steps", "view")
+AREAS = (
+    "attained",
+    "checks",
+    "choose",
+    "classes",
+    "drive",
+    "fill",
+    "place",
+    "rates",
+    "rounds",
+    "state",
+    "steps",
+    "view",
+)
 
 _active: dict[str, ModuleType] = {}
 _name: list[str] = ["numpy"]

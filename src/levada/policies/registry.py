@@ -31,8 +31,11 @@ def make(name: str, options: Mapping[str, Any] | None = None) -> AnyPolicy:
     check_names(record.name, [option.name for option in record.options], given)
     module, _, cls = record.target.partition(":")
     make_one = getattr(import_module(module), cls)
-    policy: AnyPolicy = in_rounds(partial(_make_share_policy, make_one), given) if record.shares else make_one(**given)
-    return policy
+    if not record.shares:
+        alone: AnyPolicy = make_one(**given)
+        return alone
+    rounds: AnyPolicy = in_rounds(partial(_make_share_policy, make_one), given, make_one.in_rounds)
+    return rounds
 
 
 def _make_share_policy(make_one: Any, *, placement: Any = False, **options: Any) -> AnySharePolicy:

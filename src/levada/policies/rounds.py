@@ -4,10 +4,9 @@ Every combination (a job, or two that share devices) has credit on every type: i
 passes and shrinks while it runs there. So time received follows shares, whatever the rounds allow, and nothing is
 forgotten when shares change.
 
-- At each round, (combination, type) pairs run by falling priority over all types at once. Priority is credit, within
-  bounds; more where a job is faster, compared with its best type; less with every hour it has run already, so that
-  short jobs are soon done; and more where it runs at present (hysteresis). Credit decides in the long run, the rest
-  when nobody is owed much.
+- At each round, (combination, type) pairs run by falling priority over all types at once. Priority is the share, and
+  credit within bounds; a little for speed, compared with the job's best type; and a little where it has a share and
+  runs at present (hysteresis). So a whole share is followed at once, and credit lets those take turns who have parts.
 - Between rounds nobody is stopped; whoever waits is placed at once where GPUs are free.
 - New shares are asked for when jobs came or went, at the next round.
 
@@ -33,13 +32,13 @@ from levada.policies.gavel.share import S, SharePolicy, Shares
 from levada.policies.protocol import NO_GUARDS, Cadence, Guards
 
 #: A combination that runs stays until another is owed so many rounds more.
-STICKINESS = 5.0
+STICKINESS = 1.0
 #: Nobody is owed, or owes, more than so many rounds: a job that could not run for days shall not block all others.
-MOST_OWED = 8.0
+MOST_OWED = 4.0
 #: The type a job is fastest on is worth so many rounds; others in proportion.
-WORTH_OF_SPEED = 20.0
-#: Each second that a job has run costs it this much of a second.
-COST_OF_AGE = 0.1
+WORTH_OF_SPEED = 5.0
+#: And a whole share, so many.
+WORTH_OF_SHARE = 20.0
 
 _NOBODY, _ALONE = -1, -2
 #: Partners where a policy lets nobody share devices.
@@ -77,7 +76,7 @@ class Rounds(Generic[S]):
         self.by_node = policy.packs
         # A job that shall share its GPU must not come first alone.
         self._owed_only = policy.strict or policy.packs
-        self._weights = (STICKINESS * round_s, MOST_OWED * round_s, WORTH_OF_SPEED * round_s, COST_OF_AGE)
+        self._weights = (STICKINESS * round_s, MOST_OWED * round_s, WORTH_OF_SPEED * round_s, WORTH_OF_SHARE * round_s)
 
     def initial(self, seed: int) -> RoundState[S]:
         """Nobody has a share."""
@@ -119,7 +118,6 @@ class Rounds(Generic[S]):
             need,
             runs,
             speed,
-            reals,
             snap.capacity,
             weights,
         )
@@ -127,7 +125,6 @@ class Rounds(Generic[S]):
         said, names, kept, ran, quiet_s = rounds.answer(
             self._owed_only,
             jobs,
-            reals,
             members,
             share,
             credit,

@@ -22,27 +22,35 @@ from levada.solve.problem import Problem, Solution
 #: Which of many optimal shares: the best for the worst-off, then for the next, and so on; or the middle of them all,
 #: which is what the interior-point solver of the published policies found.
 LEXIMIN, INTERIOR = "leximin", "interior"
+#: Or shares that are not optimal for the worst-off: the most speed in all while nobody falls far below leximin.
+EFFICIENT = "efficient"
 #: What solutions say that stand in for others.
 _SECOND_CHOICE = "the shares that were wanted could not be found; others with the same objective stand in for them"
 #: The type whose speed stands for all others where a policy does not know how types differ.
 REFERENCE_TYPE = "v100"
 
 
-def which_shares(value: Any) -> str:
-    """The option `shares`; raises BadInput."""
-    if value not in (LEXIMIN, INTERIOR):
-        raise BadInput.one(f"must be {LEXIMIN} or {INTERIOR}, not {value!r}", "options.shares")
+def which_shares(value: Any, *more: str) -> str:
+    """The option `shares`, one of the usual two or of *more*; raises BadInput."""
+    known = (LEXIMIN, INTERIOR, *more)
+    if value not in known:
+        raise BadInput.one(f"must be {', '.join(known[:-1])} or {known[-1]}, not {value!r}", "options.shares")
     return str(value)
 
 
-def problem_of(instance: Instance, rate: Floats | None = None, *, weighted: bool = True) -> Problem:
+def problem_of(
+    instance: Instance, rate: Floats | None = None, *, weighted: bool = True, marks: Bools | None = None
+) -> Problem:
     """The instance as a problem over classes of equal jobs; *rate* is what a policy believes, instead of the truth.
+
+    Jobs that differ in *marks* are not equal.
 
     A job gets no time on a type where it may not run or that is too small for it. What it is compared with stays what
     the policy believes about the whole cluster, so its weight makes up for what the problem leaves out.
     """
     # Equal rates are not enough: what two jobs reach together depends on what they are.
-    alike = np.stack([instance.entity, instance.snap.jobs.workload, instance.plain])
+    kinds = instance.plain if marks is None else instance.plain + 2 * marks
+    alike = np.stack([instance.entity, instance.snap.jobs.workload, kinds])
     rates, scale, weight, entity, of = rows_of(
         instance.rate if rate is None else rate,
         instance.rate,

@@ -70,6 +70,11 @@ class Instance:
         """Its workers are one whole GPU each, and nothing else: only such jobs share devices."""
         return (self.jobs[view.MILLI] == WHOLE) & (self.snap.jobs.servers == 0)
 
+    @property
+    def running_s(self) -> Floats:
+        """How long each job has run in all."""
+        return self.reals[view.AGE]
+
     @cached_property
     def weight(self) -> Floats:
         """What each job is worth."""

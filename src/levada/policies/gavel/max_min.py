@@ -5,17 +5,25 @@ A job's level is its rate over what it would have with its part of every type, t
 
     max over shares of  min over jobs  scale / (weight * proportional rate) * rate(shares)
 
-That fixes the lowest level only. By default the next lowest follows, and so on (leximin), which leaves nothing idle
+That fixes the lowest level only. With `shares: leximin` the next lowest follows, and so on, which leaves nothing idle
 that somebody could use; `shares: interior` gives the middle of all optimal shares, as the published solver did.
+
+`shares: efficient`, which rounds take unless told otherwise, keeps `FLOOR` of every job's leximin rate and gives the
+rest where it brings most speed in all; while some must wait, the speed of jobs that have run for long counts less. Near
+saturation that is what keeps queues short: `docs/results.md` has the figures.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from levada.perf.model import ThroughputModel
 from levada.policies.gavel.forms import (
+    EFFICIENT,
     INTERIOR,
     LEXIMIN,
     all_alike,
@@ -28,9 +36,15 @@ from levada.policies.gavel.forms import (
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.protocol import Needs
+from levada.solve.efficient import efficient
 from levada.solve.interior import max_min_interior
 from levada.solve.leximin import leximin
 from levada.solve.packed import leximin_packed, max_min_packed
+
+#: What `efficient` shares leave every job of its leximin rate.
+FLOOR = 0.5
+#: While some must wait, the speed of a job that has run so long, in seconds, counts so much.
+LONG_S, FAVOUR_OF_LONG = 40 * 3600.0, 0.8
 
 
 class MaxMinFairness(Sharing):
@@ -59,6 +73,22 @@ class MaxMinFairnessPerf(MaxMinFairness):
     needs: ClassVar[Needs] = Needs.RATE
     objective: ClassVar[str] = "max_min_normalized"
     aware: ClassVar[bool] = True
+    in_rounds: ClassVar[Mapping[str, Any]] = {"shares": EFFICIENT}
+
+    def __init__(self, shares: str = LEXIMIN) -> None:
+        self.which = which_shares(shares, EFFICIENT)
+
+    def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
+        """Shares with the highest lowest level, or with the most speed above a floor."""
+        if self.which != EFFICIENT:
+            return super().shares(instance, perf, state)
+        crowded = instance.scale.sum() > instance.capacity.sum()
+        is_long = (instance.running_s > LONG_S) & crowded
+        problem = problem_of(instance, marks=is_long)
+        assert problem.of is not None
+        favour = np.ones(len(problem.rate))
+        favour[problem.of[is_long]] = FAVOUR_OF_LONG
+        return shares_of(sound(partial(efficient, problem, favour, FLOOR), partial(leximin, problem))), None
 
 
 class MaxMinFairnessPacked(MaxMinFairnessPerf):
@@ -67,6 +97,10 @@ class MaxMinFairnessPacked(MaxMinFairnessPerf):
     name: ClassVar[str] = "max_min_fairness_packed"
     objective: ClassVar[str] = "max_min_normalized_packed"
     packs: ClassVar[bool] = True
+    in_rounds: ClassVar[Mapping[str, Any]] = {}
+
+    def __init__(self, shares: str = LEXIMIN) -> None:
+        self.which = which_shares(shares)
 
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
         """Shares with the highest lowest level."""

@@ -11,8 +11,13 @@ from levada.policies.options import number_above
 from levada.policies.rounds import Rounds
 
 
-def in_rounds(make_policy: Callable[..., AnySharePolicy], options: Mapping[str, Any]) -> Any:
-    """The share policy with its own options, in the mechanism that the others name; raises BadInput."""
+def in_rounds(
+    make_policy: Callable[..., AnySharePolicy], options: Mapping[str, Any], preferred: Mapping[str, Any]
+) -> Any:
+    """The share policy with its own options, in the mechanism that the others name; raises BadInput.
+
+    *preferred* are options for the default mechanism that hold unless they are given.
+    """
     own = dict(options)
     round_s = number_above("round_s", own.pop("round_s", 360.0), 0.0)
     mechanism = own.pop("mechanism", "default")
@@ -23,4 +28,4 @@ def in_rounds(make_policy: Callable[..., AnySharePolicy], options: Mapping[str, 
         from levada.policies.gavel.published import Published
 
         return Published(make_policy(**own), round_s=round_s, global_queue=bool(global_queue))
-    return Rounds(make_policy(**own), round_s=round_s)
+    return Rounds(make_policy(**{**preferred, **own}), round_s=round_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
@@ -65,3 +66,5 @@ class Sharing:
     aware: ClassVar[bool] = False
     packs: ClassVar[bool] = False
     strict: ClassVar[bool] = False
+    #: Options that it has in the default rounds unless they are given.
+    in_rounds: ClassVar[Mapping[str, Any]] = {}

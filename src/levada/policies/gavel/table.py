@@ -5,6 +5,12 @@ from __future__ import annotations
 from levada.policies.record import Option, Record
 
 _SHARES = Option("shares", "leximin", "", "which of many optimal shares: leximin, or interior as published")
+_EFFICIENT = Option(
+    "shares",
+    "efficient",
+    "",
+    "the most speed in all above half of what is fair; or leximin, as one case is answered, or interior as published",
+)
 _PLACEMENT = Option(
     "placement", False, "", "jobs larger than a node count with the rate they have when spread over several"
 )
@@ -96,7 +102,7 @@ GAVEL_POLICIES: tuple[Record, ...] = (
         summary="The worst-off job as well off as possible, knowing how types differ",
         needs=("throughput",),
         source=_GAVEL,
-        options=(_SHARES, _PLACEMENT, *_ROUNDS),
+        options=(_EFFICIENT, _PLACEMENT, *_ROUNDS),
         shares=True,
     ),
     Record(

@@ -1,0 +1,66 @@
+"""Efficient shares: nobody below its floor, and no feasible shares above it with more speed in all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from levada.solve.efficient import efficient
+from levada.solve.leximin import leximin
+from levada.solve.problem import Problem, problem
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    jobs, types = draw(st.integers(1, 7)), draw(st.integers(1, 3))
+    rate = [[draw(st.sampled_from([0.0, 0.2, 0.5, 1.0, 3.0])) for _ in range(types)] for _ in range(jobs)]
+    scale = [draw(st.sampled_from([1.0, 1.0, 2.0])) for _ in range(jobs)]
+    weight = [draw(st.sampled_from([1.0, 1.0, 5.0])) for _ in range(jobs)]
+    capacity = [float(draw(st.integers(2, 6))) for _ in range(types)]
+    return problem(rate, capacity, scale=scale, weight=weight)
+
+
+def speed(asked: Problem, favour: np.ndarray, share: np.ndarray) -> float:
+    """What `efficient` makes as large as it can."""
+    best = asked.rate.max(axis=1)
+    worth = np.divide(favour * asked.weight * asked.scale, best, out=np.zeros_like(best), where=best > 0)
+    return float((worth[:, None] * asked.rate * share).sum())
+
+
+@given(problems(), st.sampled_from([0.0, 0.5, 1.0]), st.randoms(use_true_random=False))
+def test_nobody_falls_below_the_floor_and_nothing_is_faster(asked: Problem, floor: float, dice: object) -> None:
+    favour = np.array([dice.choice([0.8, 1.0]) for _ in range(len(asked.rate))])  # type: ignore[attr-defined]
+    fair, found = leximin(asked), efficient(asked, favour, floor)
+    assert not found.alarm
+    reached, owed = ((asked.rate * solution.share).sum(axis=1) for solution in (found, fair))
+    assert (reached >= floor * owed - 1e-6).all()
+    assert (found.share.sum(axis=1) <= 1 + 1e-9).all()
+    assert (asked.scale @ found.share <= asked.capacity + 1e-6).all()
+    # Leximin itself, and every mixture with it, keeps the floor: none of them may be faster.
+    assert speed(asked, favour, found.share) >= speed(asked, favour, fair.share) - 1e-6
+    if len(asked.rate) > 1:
+        # Nor is any exchange of a little time between two jobs and two types that both can spare.
+        a, b = 0, len(asked.rate) - 1
+        step = 1e-3
+        for j in range(asked.rate.shape[1]):
+            for k in range(asked.rate.shape[1]):
+                other = found.share.copy()
+                other[a, j] -= step / asked.scale[a]
+                other[a, k] += step / asked.scale[a]
+                other[b, k] -= step / asked.scale[b]
+                other[b, j] += step / asked.scale[b]
+                feasible = (other >= 0).all() and (other.sum(axis=1) <= 1).all()
+                keeps = ((asked.rate * other).sum(axis=1) >= floor * owed).all()
+                if feasible and keeps and (asked.scale @ other <= asked.capacity + 1e-9).all():
+                    assert speed(asked, favour, other) <= speed(asked, favour, found.share) + 1e-6
+
+
+def test_each_stands_where_it_loses_least() -> None:
+    """Both are faster on the first type; the second job would lose less on the other one."""
+    asked = problem([[4.0, 1.0], [2.0, 1.8]], [1.0, 1.0])
+    found = efficient(asked, np.ones(2), 0.0)
+    assert found.share == pytest.approx(np.eye(2), abs=1e-9)
+    half = efficient(asked, np.ones(2), 1.0)
+    assert ((asked.rate * half.share).sum(axis=1) >= (asked.rate * leximin(asked).share).sum(axis=1) - 1e-9).all()
