@@ -13,8 +13,10 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from levada.core.decision import Decision
+from levada.core.plane import MILLI, SLOT
 from levada.core.reasons import Code
 from levada.core.snapshot import Snapshot
+from levada.core.types import PACKED, WHOLE
 from levada.kernels import switch
 from levada.perf.model import remaining_s, speedups
 from levada.policies import registry
@@ -65,6 +67,10 @@ def used(snap: Snapshot, found: Decision) -> Any:
     total = np.zeros(len(snap.capacity), np.int64)
     runs = found.count > 0
     np.add.at(total, found.type[runs], (found.count * snap.jobs.unit)[runs])
+    if found.places is not None:
+        # Two jobs on one device have half of it each.
+        half = found.places[:, (found.places[MILLI] == PACKED) & (snap.jobs.milli[found.places[SLOT]] >= WHOLE)]
+        np.subtract.at(total, found.type[half[SLOT]], WHOLE - PACKED)
     return total
 
 

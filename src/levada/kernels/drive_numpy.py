@@ -21,8 +21,9 @@ def go(jobs: Floats, columns: Ints, rate: Floats, since: Floats) -> None:
     jobs[_SINCE][columns] = since
     left = jobs[_TOTAL].take(columns) - jobs[_DONE].take(columns)
     runs = rate > 0
-    # Infinitely much that is left takes for ever at any rate.
-    jobs[_END][columns] = np.where(runs, since + left / np.where(runs, rate, 1.0), np.inf)
+    # Infinitely much that is left takes for ever at any rate, and anything at hardly any.
+    with np.errstate(over="ignore"):
+        jobs[_END][columns] = np.where(runs, since + left / np.where(runs, rate, 1.0), np.inf)
 
 
 def finish(jobs: Floats, now: float) -> Ints:

@@ -80,7 +80,8 @@ class WaterFilling(Sharing):
         best = hierarchical(problem, *self._entities(instance)) if self.entities else leximin(problem)
         if self.which != INTERIOR:
             return shares_of(best), None
-        reached = (problem.each(problem.rate) * best.share).sum(axis=1)
+        # A hair less: else there is nothing between these shares and others as good.
+        reached = (problem.each(problem.rate) * best.share).sum(axis=1) * (1 - 1e-8)
         zeros = np.zeros(len(instance))
         # All shares with which everybody reaches as much: nobody ends later than after a second with that many steps.
         middle = finish_time_interior(problem, reached, zeros, zeros + 1.0, 1.0)
