@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -341,3 +342,13 @@ def test_nodes_are_made_by_type_in_the_order_of_names() -> None:
     assert [(node.name, len(node.devices)) for node in made.nodes] == [
         ("k80-0", 1), ("k80-1", 1), ("v100-0", 2), ("v100-1", 2), ("v100-2", 1)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["elastic-fifo", "srjf", "tiresias"])
+def test_a_policy_without_speeds_puts_no_job_where_it_makes_no_step(policy: str, tmp_path: Path) -> None:
+    """The catalogue's largest ResNet-50 does not fit on two K80; nobody but the throughput table knows."""
+    trace = tmp_path / "two.csv"
+    jobs = [f"{at},ResNet-50 (batch size 128),2,2,2,1000" for at in range(4)]
+    trace.write_text("\n".join(["arrival_s,workload,scale,min_workers,max_workers,steps", *jobs]))
+    found = result(policy=policy, workload=None, jobs=None, rate=None, trace=str(trace), cluster={"v100": 2, "k80": 8})
+    assert found.report.finished == 4

@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterator
 from itertools import chain, islice
 
+import msgspec
 import numpy as np
 
 from levada.core.names import Names
 from levada.core.types import Floats, Ints
 from levada.errors import BadInput, Fault, did_you_mean
 from levada.perf import ProfileModel, Profiles
+from levada.policies.table import lookup
 from levada.sim.arrivals import in_chunks
 from levada.sim.catalogue import catalogue
 from levada.sim.rows import raise_faults
@@ -82,7 +84,23 @@ class Source:
         """*trace* with steps and durations; raises BadInput where there are none, or a job can run nowhere."""
         filled = trace.filled(self.reference_rate)
         raise_faults([Fault(f"job {first + row}", text) for row, text in self._faults(trace, filled)])
-        return filled
+        record = lookup(self.settings.policy)
+        return filled if record is not None and record.shares else self._where_they_run(filled)
+
+    def _where_they_run(self, trace: Trace) -> Trace:
+        """*trace* with jobs that ask for no type on which they make no step: a policy without speeds would not know."""
+        runs = self.rates(trace.workload, trace.min_workers) > 0
+        if runs.all():
+            return trace
+        allowed = tuple(
+            asked
+            if able.all()
+            else tuple(
+                name for name, good in zip(self.types, able, strict=True) if good and (not asked or name in asked)
+            )
+            for asked, able in zip(trace.gpu_types, runs, strict=True)
+        )
+        return msgspec.structs.replace(trace, gpu_types=allowed)
 
     def _faults(self, given: Trace, trace: Trace) -> Iterator[tuple[int, str]]:
         named = np.array([name == "" or name in self._known for name in trace.workload], bool)
