@@ -94,7 +94,7 @@ def test_each_format_tells_file_line_and_column(text: str, told: str) -> None:
         ("JobID|Submit|AllocTRES\n1|2031-01-01T00:00:00|gres/gpu=1\n", "toy: has no column ElapsedRaw; ask sacct for it with --format"),
         (b"arrival_s\n\xff\n", "toy: not UTF-8 at byte 10"),
         (b"\x1f\x8bnothing", None),
-        (gzip.compress(b"arrival_s\n1\n" * 99)[:30], None),
+        (gzip.compress(b"arrival_s\n1\n" * 99, mtime=0)[:30], None),
         (b"PAR1 and then nothing", "toy: is cut off: a parquet file ends as it begins"),
         (b"PAR1 and then nothing PAR1", None),
         ("once upon a time\n", None),
