@@ -63,4 +63,4 @@ def test_each_stands_where_it_loses_least() -> None:
     found = efficient(asked, np.ones(2), 0.0)
     assert found.share == pytest.approx(np.eye(2), abs=1e-9)
     half = efficient(asked, np.ones(2), 1.0)
-    assert ((asked.rate * half.share).sum(axis=1) >= (asked.rate * leximin(asked).share).sum(axis=1) - 1e-9).all()
+    assert ((asked.rate * half.share).sum(axis=1) >= (asked.rate * leximin(asked).share).sum(axis=1) - 1e-6).all()

@@ -10,32 +10,79 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from levada.core.types import Floats
+from levada.core.types import Floats, Ints
+from levada.solve.highs import Lp, Model
 from levada.solve.leximin import leximin
-from levada.solve.problem import Problem, Solution, normalised, usable
+from levada.solve.problem import Problem, Solution, fit, normalised, usable
 from levada.solve.safe import safe
-from levada.solve.total import total
 
 
 @safe
 def efficient(problem: Problem, favour: Floats, floor: float) -> Solution:
     """The most GPUs' worth of speed, each job's compared with its best, where all reach *floor* of their leximin rate.
 
-    *favour* weighs the speed of each row, besides its weight. `level` is the lowest level, as `leximin` has it.
+    *favour* weighs the speed of each row, besides its weight. `level` is the lowest level, as `leximin` has it. Equal
+    jobs get equal shares.
     """
     fair = leximin(problem)
     if fair.how == "equal":
         return fair
-    rate = usable(problem)
-    best = rate.max(axis=1, initial=0.0)
-    worth = np.divide(favour * problem.weight * problem.scale, best, out=np.zeros_like(best), where=best > 0)
-    speeds = msgspec.structs.replace(problem, rate=rate * worth[:, None])
-    need = floor * (problem.each(speeds.rate) * fair.share).sum(axis=1)
-    found = total(speeds, need=need)
-    if found.how == "equal" or found.alarm:
+    of = problem.of if problem.of is not None else np.arange(len(problem.rate))
+    rows = msgspec.structs.replace(problem, of=of)
+    speed = usable(rows)
+    best = speed.max(axis=1, initial=0.0)
+    speed = np.divide(speed, best[:, None], out=np.zeros_like(speed), where=best[:, None] > 0)
+    owed = floor * (speed * _together(of, fair.share, len(rows.rate))).sum(axis=1)
+    found = _most(rows, speed, speed * (favour * rows.weight * rows.scale)[:, None], owed)
+    if found is None:
         return fair
-    levels = (problem.each(normalised(problem)) * found.share).sum(axis=1)
-    runs = problem.each(best) > 0
-    return msgspec.structs.replace(
-        found, level=float(levels[runs].min(initial=np.inf)) if runs.any() else 0.0, bound=fair.bound, levels=levels
+    mass, prices = found
+    count = rows.count
+    share = fit(mass / np.maximum(count, 1.0)[:, None], rows.scale * count, rows.capacity)
+    levels = (normalised(rows) * share).sum(axis=1)
+    runs = (best > 0) & (count > 0)
+    return Solution(
+        share=rows.each(share),
+        level=float(levels[runs].min()) if runs.any() else 0.0,
+        bound=fair.bound,
+        prices=prices,
+        how="highs",
+        levels=rows.each(levels),
     )
+
+
+def _together(of: Ints, share: Floats, rows: int) -> Floats:
+    """(rows, types): the time of all jobs of a row together."""
+    sums: list[Floats] = [np.bincount(of, column, rows) for column in share.T]
+    return np.column_stack(sums)
+
+
+def _most(rows: Problem, speed: Floats, worth: Floats, owed: Floats) -> tuple[Floats, Floats] | None:
+    """Time by row and type with the largest total *worth* where each row has the speed it is *owed*; and prices.
+
+    A column is one row on one type; it takes GPUs of the type and time of the row's jobs, and adds to the row's speed.
+    """
+    count, types = speed.shape
+    index = np.empty((count, types, 3), np.int64)
+    index[:, :, 0] = np.arange(types)
+    index[:, :, 1] = types + np.arange(count)[:, None]
+    index[:, :, 2] = types + count + np.arange(count)[:, None]
+    value = np.empty((count, types, 3))
+    value[:, :, 0] = rows.scale[:, None]
+    value[:, :, 1] = 1.0
+    value[:, :, 2] = speed
+    program = Lp(
+        cost=worth.ravel(),
+        lower=np.zeros(count * types),
+        upper=np.where(speed.ravel() > 0, np.inf, 0.0),
+        # A hair less than owed: else rounding could ask for more than there is.
+        row_lower=np.concatenate([np.full(types + count, -np.inf), owed * (1 - 1e-9)]),
+        row_upper=np.concatenate([rows.capacity, rows.count, np.full(count, np.inf)]),
+        start=np.arange(0, 3 * count * types + 1, 3),
+        index=index.ravel(),
+        value=value.ravel(),
+    )
+    answer = Model(program).solve()
+    if answer is None:
+        return None
+    return np.maximum(answer.x, 0.0).reshape(count, types), np.maximum(answer.dual[:types], 0.0)
