@@ -53,8 +53,9 @@ def efficient(problem: Problem, favour: Floats, floor: float) -> Solution:
 
 def _together(of: Ints, share: Floats, rows: int) -> Floats:
     """(rows, types): the time of all jobs of a row together."""
-    sums: list[Floats] = [np.bincount(of, column, rows) for column in share.T]
-    return np.column_stack(sums)
+    total = np.zeros((rows, share.shape[1]))
+    np.add.at(total, of, share)
+    return total
 
 
 def _most(rows: Problem, speed: Floats, worth: Floats, owed: Floats) -> tuple[Floats, Floats] | None:
