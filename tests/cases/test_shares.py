@@ -235,7 +235,7 @@ def test_table() -> None:
             ["cluster.prices.v100: must be above 0: max_sum_throughput_normalized_by_cost_perf divides by it"],
         ),
         ({"queues": {"q": {}}}, ["queues: max_min_fairness_perf shares out the whole cluster; leave queues out"]),
-        ({"options": {"shares": "any"}}, ["options.shares: must be leximin or interior, not 'any'"]),
+        ({"options": {"shares": "any"}}, ["options.shares: must be leximin, interior or efficient, not 'any'"]),
         ({"options": {"alpha": 1}}, ["options.alpha: unknown option; max_min_fairness_perf has the options"]),
         ({"policy": "allox_alpha=half"}, ["unknown policy 'allox_alpha=half'"]),
         (

@@ -98,6 +98,9 @@ def decide(raw: dict[str, Any], policy: str | None = None) -> dict[str, Any]:
     record = lookup(case.policy or "")
     if case.entities and record is not None and any(option.name == "entities" for option in record.options):
         options.setdefault("entities", {name: entity.model_dump() for name, entity in case.entities.items()})
+    if record is not None and any(option.name == "shares" for option in record.options):
+        # One case is answered with the best for the worst-off, whatever rounds take.
+        options.setdefault("shares", "leximin")
     return standard.answer(case, find_policy(raw["policy"], options), seed)
 
 

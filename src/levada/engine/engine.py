@@ -94,8 +94,8 @@ class Engine:
         # Without a time of its own (at first, or after a rejection) every policy waits for events.
         heeds = cadence.on_events or state.policy_wake == math.inf
         # That operations were done matters where some job had to be left out because of one, or to who looks at nodes.
-        missed = state.left_out or state.policy.by_node
-        news = state.dirty or (state.acked and missed and cadence.on_acks)
+        missed = state.left_out or (state.policy.by_node and cadence.on_acks)
+        news = state.dirty or (state.acked and missed)
         asks = state.now if news and heeds else min(state.policy_wake, state.guard_wake)
         if asks == math.inf:
             return math.inf

@@ -101,9 +101,9 @@ class State:
         self.left_out = False
         #: The revision that the policy is thinking about, if it is.
         self.deciding: int | None = None
-        #: Numbers of the jobs that it was shown; replaced, never written to.
         #: The policy itself was asked, not the plain FIFO that takes over from one whose decisions were rejected.
         self.asked_policy = True
+        #: Numbers of the jobs that it was shown; replaced, never written to.
         self.in_view: Ints = np.zeros(0, np.int64)
         self.last_decided = -math.inf
         #: The revision at which devices were last numbered anew.

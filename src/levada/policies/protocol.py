@@ -31,8 +31,8 @@ class Cadence(msgspec.Struct, frozen=True, kw_only=True):
     grid_s: float = 0.0
     #: Events alone do not matter to it: it is asked when its own `wake_at` has come.
     on_events: bool = True
-    #: That operations were done, as it wished, matters to it: jobs it could not touch meanwhile are in view again.
-    #: Where there were none such, it is asked only if it decides by node.
+    #: That operations were done, as it wished, matters to a policy that decides by node. Others are asked then only if
+    #: there were jobs that they could not touch meanwhile.
     on_acks: bool = True
 
 

@@ -92,13 +92,10 @@ class Source:
         runs = self.rates(trace.workload, trace.min_workers) > 0
         if runs.all():
             return trace
+        able = [dict(zip(self.types, row, strict=True)) for row in runs.tolist()]
         allowed = tuple(
-            asked
-            if able.all()
-            else tuple(
-                name for name, good in zip(self.types, able, strict=True) if good and (not asked or name in asked)
-            )
-            for asked, able in zip(trace.gpu_types, runs, strict=True)
+            asked if all(good.values()) else tuple(name for name in asked or self.types if good.get(name, False))
+            for asked, good in zip(trace.gpu_types, able, strict=True)
         )
         return msgspec.structs.replace(trace, gpu_types=allowed)
 
