@@ -274,9 +274,10 @@ def answer(
                 kinds[row] = chosen[at]
     left, there = capacity.copy(), capacity > 0
     cores = False
+    for at in range(len(members)):
+        if chosen[at] >= 0:
+            left[chosen[at]] -= size[members[at, 0]] * unit[members[at, 0]]
     for row in range(count):
-        if kinds[row] >= 0:
-            left[kinds[row]] -= size[row] * unit[row]
         cores |= size[row] > 0 and (unit[row] == 0 or (milli[row] == 0 and there[_CPU]))
     there[_CPU] = cores
     for row in range(count):

@@ -187,8 +187,8 @@ def answer(
     home = np.where(types >= 0, types, np.where(speed.any(axis=1), speed.argmax(axis=1), first))
     need = size * unit
     left = capacity.copy()
-    rows = (types >= 0).nonzero()[0]
-    np.subtract.at(left, types[rows], need[rows])
+    at = (chosen >= 0).nonzero()[0]
+    np.subtract.at(left, chosen[at], need[members[at, 0]])
     there = capacity > 0
     there[_CPU] = bool((there[_CPU] & (milli == 0) & (size > 0)).any() or ((unit == 0) & (size > 0)).any())
     able = (speed > 0) & there
