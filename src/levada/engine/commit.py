@@ -24,7 +24,7 @@ from levada.core.reasons import Code
 from levada.core.types import WHOLE, Bools, Ints
 from levada.engine import steps
 from levada.engine.operations import plan_operations
-from levada.engine.shape import shape_fault, well_formed
+from levada.engine.shape import column_fault, shape_fault
 from levada.engine.state import State
 from levada.engine.tidy import tidy, workers_on
 from levada.placement.placer import Placer
@@ -36,7 +36,7 @@ class Rejected(Exception):
 
 def commit(state: State, placer: Placer, decision: Decision) -> None:
     """Makes *decision* the target of all jobs that it still speaks of, or raises `Rejected` and changes nothing."""
-    if well_formed(decision) and steps.commit(state, decision):
+    if column_fault(decision) is None and steps.commit(state, decision):
         return
     if (fault := shape_fault(state.world, decision)) is not None:
         raise Rejected(fault)

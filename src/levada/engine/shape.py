@@ -18,21 +18,8 @@ from levada.core.world import World
 _SAID_BY_POLICIES = sorted(set(Code) - {Code.FINISHED, Code.CANCELLED, Code.FAILED, Code.TIME_LIMIT})
 
 
-def well_formed(decision: Any) -> bool:
-    """Whether it is a decision with columns of whole numbers, all of one length, and a time to wake up."""
-    if not isinstance(decision, Decision):
-        return False
-    columns = (decision.number, decision.type, decision.count, decision.reason, decision.evidence)
-    extra = [column for column in (decision.rank, decision.batch) if column is not None]
-    count = len(decision.number) if _is_column(decision.number) else -1
-    if any(not _is_column(column) or len(column) != count for column in (*columns, *extra)):
-        return False
-    wake_at: Any = decision.wake_at
-    return isinstance(wake_at, float | int) and not math.isnan(wake_at)
-
-
-def shape_fault(world: World, decision: Any) -> str | None:
-    """What is wrong with the form of a decision, or None. What it says is for the invariants to judge."""
+def column_fault(decision: Any) -> str | None:
+    """What keeps it from being a decision with columns of whole numbers and a time to wake up, or None."""
     if not isinstance(decision, Decision):
         return "it is not a decision"
     columns = (decision.number, decision.type, decision.count, decision.reason, decision.evidence)
@@ -40,13 +27,21 @@ def shape_fault(world: World, decision: Any) -> str | None:
     count = len(decision.number) if _is_column(decision.number) else -1
     if any(not _is_column(column) or len(column) != count for column in (*columns, *extra)):
         return "its columns are not whole numbers of one length"
+    wake_at: Any = decision.wake_at
+    if not isinstance(wake_at, float | int) or math.isnan(wake_at):
+        return "its wake_at is no time"
+    return None
+
+
+def shape_fault(world: World, decision: Any) -> str | None:
+    """What is wrong with the form of a decision, or None. What it says is for the invariants to judge."""
+    if (fault := column_fault(decision)) is not None:
+        return fault
+    count = len(decision.number)
     if len(np.unique(decision.number)) != count:
         return "it speaks of a job twice"
     if not np.isin(decision.reason, _SAID_BY_POLICIES).all():
         return "it gives a reason that does not exist, or that no policy can know"
-    wake_at: Any = decision.wake_at
-    if not isinstance(wake_at, float | int) or math.isnan(wake_at):
-        return "its wake_at is no time"
     if not _rooms_exist(world, decision):
         return "it binds or reserves where nothing is"
     return None if decision.places is None else _places_fault(world, decision, decision.places, count)

@@ -81,6 +81,7 @@ def _figures(asked: Asked, profiles: Profiles, count: int, times: int) -> Figure
     record = lookup(asked.policy)
     assert record is not None
     program = PROGRAMS.get(record.name)
+    # Every share policy comes in rounds, which plain policies do not have.
     policy = None if program is not None else find_policy(asked.policy).policy  # type: ignore[attr-defined]
 
     start = time.process_time()
