@@ -77,16 +77,23 @@ def watched(settings: Settings) -> Result:
 
 
 def prepare(settings: Settings) -> None:
-    """Loads what the simulation will need, and runs a tiny one, so that its figures are without that."""
+    """Loads what the simulation will need, and runs a tiny one, so that its figures are without that.
+
+    Where that may take long, a terminal is told so.
+    """
     import msgspec
 
-    from levada.sim.fastest import choose_kernels
+    from levada.sim.fastest import choose_kernels, is_large
     from levada.sim.metrics import ALL
     from levada.sim.run import simulate
     from levada.sim.settings import check
 
     check(settings)
     choose_kernels(settings)
+    shows = sys.stderr.isatty() and is_large(settings)
+    if shows:
+        sys.stderr.write("getting ready (a minute or two the first time, while kernels are compiled)")
+        sys.stderr.flush()
     tiny = msgspec.structs.replace(
         settings,
         cluster={"v100": 2, "k80": 2},
@@ -108,4 +115,9 @@ def prepare(settings: Settings) -> None:
         rounds=None,
         checkpoint=None,
     )
-    simulate(tiny)
+    try:
+        simulate(tiny)
+    finally:
+        if shows:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
