@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chatter(f"levada: {one_line(sentence(error))}")
         return error.exit_code
     except typer.Abort:
-        return ExitCode.INTERRUPTED
+        return _interrupted()
     except BadInput as error:
         for fault in error.faults:
             chatter(one_line(str(fault)))
@@ -88,9 +88,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chatter(f"levada: {one_line(_fault(error))}")
         return ExitCode.ERROR
     if code == _TYPER_INTERRUPTED:
-        return ExitCode.INTERRUPTED
+        return _interrupted()
     # Verbs end with `raise typer.Exit(code)`; what one returns otherwise is not an exit code.
     return code if isinstance(code, int) else ExitCode.OK
+
+
+def _interrupted() -> int:
+    chatter("levada: interrupted")
+    return ExitCode.INTERRUPTED
 
 
 def _fault(error: BaseException) -> str:
