@@ -78,7 +78,7 @@ class Chaos:
         for command in commands:
             if isinstance(command, Apply):
                 ops = self.engine.ops(command.plan)
-                self.story += [f"{op.kind.name} {op.job} g{op.generation} {op.adds} -{op.drops}" for op in ops]
+                self.story += [f"{OpKind.name(op.kind)} {op.job} g{op.generation} {op.adds} -{op.drops}" for op in ops]
                 self.ops += ops
             elif isinstance(command, Decide):
                 self.thoughts.append(command.detached())
@@ -132,17 +132,17 @@ class Chaos:
         """The backend gets an operation, or it is lost on the way, or it fails."""
         op = self.ops.pop(which % len(self.ops))
         if lose:
-            self.story.append(f"lost: {op.kind.name} {op.job} g{op.generation}")
+            self.story.append(f"lost: {OpKind.name(op.kind)} {op.job} g{op.generation}")
             return
         names = {"number": np.array([op.number]), "generation": np.array([op.generation])}
         if op.number in self.over or op.generation < self.generations.get(op.number, 0):
             return  # the backend refuses what is out of date
         self.generations[op.number] = op.generation
         if fail:
-            if op.kind is not OpKind.STOP:
+            if op.kind != OpKind.STOP:
                 self.reports.append(ev.OperationFailed(at=self.now, **names))
             return
-        if op.kind is OpKind.STOP:
+        if op.kind == OpKind.STOP:
             self.truth.pop(op.number, None)
             self.reports.append(ev.Released(at=self.now, **names))
             return
@@ -334,7 +334,7 @@ class Chaos:
         state = self.engine.state
         table = state.world.table
         for slot in table.order:
-            excused = table.phase[slot] == Phase.SUSPENDED or Code(int(table.reason[slot])) in EXCUSES
+            excused = table.phase[slot] == Phase.SUSPENDED or int(table.reason[slot]) in EXCUSES
             name = state.world.ids[int(table.number[slot])]
             told = self.engine.explain(name)
             self._demand(excused, f"{name} never ends: {told}; next wake {self.wake}, {state.last_rejection}")
@@ -373,7 +373,7 @@ class Chaos:
             self._demand(really <= keys, f"{world.ids[number]} runs on {really - keys}, which the engine does not know")
         for slot in table.order:
             if table.phase[slot] in (Phase.RUNNING, Phase.PENDING) and table.issued[slot]:
-                self._demand(False, f"slot {slot} is {Phase(int(table.phase[slot]))} with an operation out")
+                self._demand(False, f"slot {slot} is {Phase.name(int(table.phase[slot]))} with an operation out")
 
     def _demand(self, ok: bool, text: str) -> None:
         if not ok:

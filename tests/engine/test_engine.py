@@ -55,7 +55,7 @@ def test_one_slow_release_does_not_hold_up_others() -> None:
     chaos.carry_out()
     while chaos.reports:
         chaos.deliver()
-    starts = [op for op in chaos.ops if op.kind is OpKind.START]
+    starts = [op for op in chaos.ops if op.kind == OpKind.START]
     assert len(starts) == 1, "whoever waits for the quick one starts"
     assert set(starts[0].adds) == set(quick.drops)
     assert chaos.job(slow.job)["phase"] == Phase.RESIZING

@@ -254,7 +254,7 @@ def test_a_failed_resize_leaves_the_job_as_it_was() -> None:
     while chaos.thoughts:
         chaos.think()
     (op,) = chaos.ops
-    assert op.kind is OpKind.RESIZE
+    assert op.kind == OpKind.RESIZE
     chaos.carry_out(fail=True)
     chaos.deliver()
     assert chaos.job("j2")["phase"] == Phase.RUNNING

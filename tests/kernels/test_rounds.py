@@ -199,19 +199,19 @@ def test_everybody_is_told_why(scene: Scene, data: st.DataObject, owed_only: boo
     assert (runs == (said[rounds.REASON] == Code.RUNS)).all()
     assert (said[rounds.COUNT][runs] == scene.size[runs]).all()
     for row in (~runs).nonzero()[0]:
-        reason, need = Code(int(said[rounds.REASON, row])), scene.need[row]
+        reason, need = int(said[rounds.REASON, row]), scene.need[row]
         fast = [kind for kind in range(scene.types) if scene.speed[row, kind] > 0]
-        if reason is Code.TOO_LARGE:
+        if reason == Code.TOO_LARGE:
             likes = [kind for kind in range(scene.types) if liking[kind, slots[row]] == 0]
             most = max([0, *(total[kind] // max(scene.unit[row], 1) for kind in likes)])
             assert said[rounds.EVIDENCE, row] == most < scene.jobs[view.LEAST, row]
-        elif reason is Code.UNKNOWN_TYPE:
+        elif reason == Code.UNKNOWN_TYPE:
             assert not allowed[row].any()
-        elif reason is Code.IN_LINE:
+        elif reason == Code.IN_LINE:
             assert any(room[kind] >= need for kind in fast)
-        elif reason is Code.CAPACITY:
+        elif reason == Code.CAPACITY:
             # Cores count only while some job could use them, so the first type proves nothing.
             assert not any(room[kind] >= need and scene.capacity[kind] > 0 for kind in fast if kind > 0)
         else:
-            assert reason is Code.CANNOT_RUN
+            assert reason == Code.CANNOT_RUN
             assert not any(scene.capacity[kind] > 0 for kind in fast if kind > 0)

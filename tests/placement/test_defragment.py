@@ -331,7 +331,7 @@ def test_the_engine_moves_within_its_budget_and_the_moved_job_is_operated_on() -
 
 
 @pytest.mark.parametrize("preemptible", [Preemptible.NEVER])
-def test_the_engine_never_moves_a_job_that_may_not_be_preempted(preemptible: Preemptible) -> None:
+def test_the_engine_never_moves_a_job_that_may_not_be_preempted(preemptible: int) -> None:
     shell = Shell(4, 4, move_budget=8)
     split_by(shell, preemptible=preemptible)
     assert shell.nodes_of("b") == {"n1": 2}

@@ -20,10 +20,10 @@ def decide(policy: AnyPolicy, there: World, perf: TableModel = LINEAR) -> dict[s
     return {there.ids[int(number)]: found.allocation(row, names) for row, number in enumerate(found.number)}
 
 
-def reasons(name: str, there: World, perf: TableModel = LINEAR) -> list[tuple[Code, int]]:
+def reasons(name: str, there: World, perf: TableModel = LINEAR) -> list[tuple[int, int]]:
     policy = registry.make(name)
     found, _ = policy.decide(there.snapshot(0.0), perf, policy.initial(0))
-    return [(Code(int(code)), int(number)) for code, number in zip(found.reason, found.evidence, strict=True)]
+    return [(int(code), int(number)) for code, number in zip(found.reason, found.evidence, strict=True)]
 
 
 def runs(there: World, name: str, workers: int, kind: str) -> None:

@@ -21,9 +21,9 @@ from levada.policies.dragon_victims import Spare, victims_for
 from tests.policies.dragon_world import PERF, Story, job, node
 
 
-def reason(story: Story, name: str) -> Code:
+def reason(story: Story, name: str) -> int:
     row = story.last.number.tolist().index(story.world.numbers[name])
-    return Code(int(story.last.reason[row]))
+    return int(story.last.reason[row])
 
 
 # --- waiting and starting -----------------------------------------------------------------------------------------

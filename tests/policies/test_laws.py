@@ -155,7 +155,7 @@ def test_reasons_are_true(scene: Scene) -> None:
         for row in (found.count == 0).nonzero()[0]:
             types = snap.allowed[row].nonzero()[0]
             real = [kind for kind in types if snap.capacity[kind] > 0 or kind == 0]
-            match Code(int(found.reason[row])):
+            match int(found.reason[row]):
                 case Code.UNKNOWN_TYPE:
                     assert not real
                 case Code.TOO_LARGE:
@@ -306,7 +306,7 @@ def test_reasons_of_queues_are_true(scene: Scene) -> None:
             need = size[row] * snap.jobs.unit[row]
             types = snap.allowed[row].nonzero()[0]
             queue = int(snap.jobs.queue[row])
-            match Code(int(found.reason[row])):
+            match int(found.reason[row]):
                 case Code.QUEUE_LIMIT:
                     assert (bounds.room(queue, own, only_limits=True)[types] < need).any()
                 case Code.QUEUE_SHARE:

@@ -62,7 +62,7 @@ def jobs(draw: st.DrawFn) -> list[Job]:
                 servers=servers,
                 queue=draw(st.sampled_from(["default", "x", "y", "z"])),
                 steps=draw(st.sampled_from([None, 10.0, 1000.0])),
-                preemptible=draw(st.sampled_from(list(Preemptible))),
+                preemptible=draw(st.sampled_from(Preemptible.numbers())),
                 resizes_in_place=draw(st.booleans()),
                 workload=draw(st.sampled_from(["a", "b"])),
             )

@@ -33,7 +33,7 @@ def decide(policy: AnyPolicy, there: World, slots: Any = None) -> tuple[dict[str
     found, _ = wrapped.decide(there.snapshot(1000.0, slots), LINEAR, wrapped.initial(0))
     names = [there.ids[int(number)] for number in found.number]
     sizes = dict(zip(names, found.count.tolist(), strict=True))
-    return sizes, {name: Code(int(code)) for name, code in zip(names, found.reason, strict=True)}
+    return sizes, {name: int(code) for name, code in zip(names, found.reason, strict=True)}
 
 
 def runs(there: World, name: str, workers: int, kind: str = "v100") -> None:

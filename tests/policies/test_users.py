@@ -25,7 +25,7 @@ def decide(there: World, policy: str = "elastic-fifo") -> tuple[dict[str, int], 
     found, _ = wrapped.decide(there.snapshot(1000.0), TableModel([]), wrapped.initial(0))
     names = [there.ids[int(number)] for number in found.number]
     sizes = dict(zip(names, found.count.tolist(), strict=True))
-    return sizes, {name: Code(int(code)) for name, code in zip(names, found.reason, strict=True)}
+    return sizes, {name: int(code) for name, code in zip(names, found.reason, strict=True)}
 
 
 def anns(count: int, **fields: Any) -> list[Job]:
@@ -37,7 +37,7 @@ def test_one_user_stays_within_the_limit_and_others_have_the_rest() -> None:
     free = job("free", 10.0, max=20, entity="ann")
     sizes, reasons = decide(world(cluster(12), *anns(4, max=2), bob, free, queues=(LAB,)))
     assert sizes == {"a0": 1, "a1": 1, "a2": 1, "a3": 0, "b": 3, "free": 6}
-    assert reasons["a3"] is Code.USER_LIMIT
+    assert reasons["a3"] == Code.USER_LIMIT
 
 
 def test_who_comes_first_for_the_policy_grows_first() -> None:
@@ -49,7 +49,7 @@ def test_a_smaller_job_of_the_user_uses_what_a_larger_one_cannot() -> None:
     jobs = [job(f"a{i}", float(i), min=size, max=size, queue="lab", entity="ann") for i, size in enumerate((2, 2, 1))]
     sizes, reasons = decide(world(cluster(12), *jobs, queues=(LAB,)), "fifo")
     assert sizes == {"a0": 2, "a1": 0, "a2": 1}
-    assert reasons["a1"] is Code.USER_LIMIT
+    assert reasons["a1"] == Code.USER_LIMIT
 
 
 def test_queues_below_count_for_the_user() -> None:

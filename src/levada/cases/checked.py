@@ -25,7 +25,7 @@ from levada.policies.protocol import AnyPolicy, decides_by_node
 
 _COLUMNS = ("number", "type", "count", "reason", "evidence")
 _OPTIONAL = ("rank", "batch")
-_REASONS = [int(code) for code in Code]
+_REASONS = Code.numbers()
 
 
 class Checked:

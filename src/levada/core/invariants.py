@@ -26,7 +26,8 @@ from levada.core.world import World
 from levada.kernels.state import fresh_rows, worker_faults
 
 #: Reasons for a job to wait; the others are about jobs that run or are over.
-_REASONS_TO_WAIT = sorted(set(Code) - {Code.RUNS, Code.FINISHED, Code.CANCELLED, Code.FAILED, Code.TIME_LIMIT})
+_OTHER_REASONS = {Code.RUNS, Code.FINISHED, Code.CANCELLED, Code.FAILED, Code.TIME_LIMIT}
+_REASONS_TO_WAIT = sorted(set(Code.numbers()) - _OTHER_REASONS)
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):

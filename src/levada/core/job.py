@@ -2,45 +2,42 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from typing import Final
 
 import msgspec
+
+from levada.core.codes import Codes
 
 #: Workers, or parameter servers, that one job may have.
 LARGEST_SIZE = 1_000_000
 
 
-class Phase(IntEnum):
+class Phase(Codes):
     """Where a job stands. The last three are final."""
 
-    PENDING = 0
-    STARTING = 1
-    RUNNING = 2
-    RESIZING = 3
-    STOPPING = 4
-    SUSPENDED = 5
-    SUCCEEDED = 6
-    FAILED = 7
-    CANCELLED = 8
+    PENDING: Final = 0
+    STARTING: Final = 1
+    RUNNING: Final = 2
+    RESIZING: Final = 3
+    STOPPING: Final = 4
+    SUSPENDED: Final = 5
+    SUCCEEDED: Final = 6
+    FAILED: Final = 7
+    CANCELLED: Final = 8
 
-    @property
-    def terminal(self) -> bool:
-        """Whether nothing can follow."""
-        return self >= Phase.SUCCEEDED
-
-    @property
-    def label(self) -> str:
+    @classmethod
+    def label(cls, number: int) -> str:
         """The word that users see."""
-        return self.name.capitalize()
+        return cls.name(number).capitalize()
 
 
-class Preemptible(IntEnum):
+class Preemptible(Codes):
     """Whether a running job may be resized, moved or stopped for others."""
 
-    NEVER = 0
+    NEVER: Final = 0
     #: In place at once; by restart only after a checkpoint, so that no work is lost silently.
-    AUTO = 1
-    ALWAYS = 2
+    AUTO: Final = 1
+    ALWAYS: Final = 2
 
 
 class ParameterServers(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +96,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 0
     #: Jobs that must have succeeded before this one starts.
     after: tuple[str, ...] = ()
-    preemptible: Preemptible = Preemptible.ALWAYS
+    preemptible: int = Preemptible.ALWAYS
     #: Its framework changes size without a restart.
     resizes_in_place: bool = True
 

@@ -9,6 +9,9 @@ from levada.core.jobtable import JobTable
 from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
 from levada.core.types import WHOLE, Ints, distinct
 
+#: For fewer places than this, plain Python is faster than numpy.
+FEW = 32
+
 
 def whole_devices(inventory: Inventory, plane: Plane, devices: Ints) -> Ints:
     """Places on these devices that *plane* gives to somebody whole."""
@@ -39,11 +42,14 @@ def put(table: JobTable, inventory: Inventory, plane: Plane, rows: Ints) -> None
 
 def clear(table: JobTable, inventory: Inventory, plane: Plane, slots: int | Ints) -> None:
     """Takes all places of these jobs off *plane*."""
-    free(table, inventory, plane, plane.devices_of(slots))
+    devices = plane.devices_of(slots)
+    gone = whole_devices(inventory, plane, devices)
+    plane.owner[devices] = FREE
     if plane.rows.shape[1]:
         parts = np.isin(plane.rows[SLOT], slots)
-        gone = plane.rows[:, parts]
+        gone = np.concatenate([gone, plane.rows[:, parts]], axis=1)
         plane.drop_rows(parts)
+    if _takes_any(table, gone[SLOT]):
         _charge(table, plane, gone, np.zeros((6, 0), np.int64), -1)
 
 
@@ -56,9 +62,12 @@ def free(table: JobTable, inventory: Inventory, plane: Plane, devices: Ints) -> 
 
 def _standing(table: JobTable, inventory: Inventory, plane: Plane, slots: Ints) -> Ints | None:
     """Places that these jobs have on *plane*; None where none of them takes cores or memory."""
-    if not (table.cpu[slots].any() or table.memory[slots].any() or table.servers[slots].any()):
-        return None
-    return standing(inventory, plane, distinct(slots))
+    return standing(inventory, plane, distinct(slots)) if _takes_any(table, slots) else None
+
+
+def _takes_any(table: JobTable, slots: Ints) -> bool:
+    """Whether any of these jobs takes cores or memory."""
+    return bool(table.cpu[slots].any() or table.memory[slots].any() or table.servers[slots].any())
 
 
 def _charge(table: JobTable, plane: Plane, rows: Ints, others: Ints | None, sign: int) -> None:
@@ -91,8 +100,11 @@ def takes(table: JobTable, rows: Ints) -> tuple[Ints, Ints]:
 
 def once_per_worker(slot: Ints, index: Ints, node: Ints) -> Ints:
     """The first place of each worker on each node it is on; while it moves to another node it is on two."""
-    if len(slot) < 2:
-        return np.arange(len(slot))
+    if len(slot) < FEW:
+        first_at: dict[tuple[int, int, int], int] = {}
+        for at, worker in enumerate(zip(slot.tolist(), index.tolist(), node.tolist(), strict=True)):
+            first_at.setdefault(worker, at)
+        return np.array(list(first_at.values()), np.int64)
     lowest = index.min()  # parameter servers are below zero
     # One number per worker and node: sorting those is ten times as fast as sorting columns.
     key = (slot * (node.max() + 1) + node) * (index.max() - lowest + 1) + (index - lowest)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from enum import IntEnum
+from typing import Final
 
 import msgspec
 import numpy as np
 
+from levada.core.codes import Codes
 from levada.core.grant import Grant
 from levada.core.types import Ints
 
 
-class OpKind(IntEnum):
+class OpKind(Codes):
     """What a backend is asked to do with a job."""
 
-    NONE = 0
-    START = 1
-    RESIZE = 2
-    STOP = 3
+    NONE: Final = 0
+    START: Final = 1
+    RESIZE: Final = 2
+    STOP: Final = 3
 
 
 class Op(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str
     number: int
-    kind: OpKind
+    kind: int  #: an OpKind
     generation: int
     #: What the job shall hold after it; None for a stop.
     grant: Grant | None
@@ -53,7 +53,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def __len__(self) -> int:
         return len(self.number)
 
-    def rows(self, kind: OpKind) -> Ints:
+    def rows(self, kind: int) -> Ints:
         """The rows of one kind of operation."""
         return (self.kind == kind).nonzero()[0]
 
@@ -72,10 +72,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         both = np.zeros(len(self), bool)
         both[self.add_row[marks[self.add_row]]] = True
         return both.nonzero()[0]
-
-    def kinds(self) -> Iterator[OpKind]:
-        """The kind of each operation."""
-        return (OpKind(kind) for kind in self.kind)
 
 
 _NOTHING = np.zeros(0, np.int64)

@@ -61,6 +61,8 @@ class Plane:
         wanted = np.atleast_1d(slots)
         if len(wanted) == 1:
             return (self.owner == wanted[0]).nonzero()[0]  # the usual live case, ten times as fast
+        if not len(wanted):
+            return np.zeros(0, np.int64)
         # FREE and SHARED are below zero: they look up the last two places, which belong to nobody.
         chosen = np.zeros(max(int(self.owner.max(initial=0)), int(wanted.max(initial=0))) + 3, bool)
         chosen[wanted] = True

@@ -2,51 +2,53 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from typing import Final
 
 import msgspec
 
+from levada.core.codes import Codes
 
-class Code(IntEnum):
+
+class Code(Codes):
     """Each waiting job has exactly one of these."""
 
     #: Not waiting.
-    RUNS = 0
-    NEW = 1
-    CAPACITY = 2
-    FRAGMENTED = 3
-    QUEUE_SHARE = 4
-    QUEUE_LIMIT = 5
-    TOO_LARGE = 6
-    UNKNOWN_TYPE = 7
-    DEPENDENCY = 8
-    DEPENDENCY_FAILED = 9
-    SUSPENDED = 10
-    PREEMPTED = 11
-    NODE_LOST = 12
-    RESTARTING = 13
-    BACKOFF = 14
-    SET_ASIDE = 15
-    REJECTED = 16
-    STARTING = 17
-    STOPPING = 18
-    RESERVED = 19
-    HELD_DOWN = 20
-    NO_GAIN = 21
-    UNKNOWN_SPEED = 22
-    FINISHED = 23
-    CANCELLED = 24
-    FAILED = 25
-    WAITS_FOR_DEVICES = 26
-    INVALID = 27
-    TIME_LIMIT = 28
-    USER_LIMIT = 29
-    IN_LINE = 30
-    CANNOT_RUN = 31
+    RUNS: Final = 0
+    NEW: Final = 1
+    CAPACITY: Final = 2
+    FRAGMENTED: Final = 3
+    QUEUE_SHARE: Final = 4
+    QUEUE_LIMIT: Final = 5
+    TOO_LARGE: Final = 6
+    UNKNOWN_TYPE: Final = 7
+    DEPENDENCY: Final = 8
+    DEPENDENCY_FAILED: Final = 9
+    SUSPENDED: Final = 10
+    PREEMPTED: Final = 11
+    NODE_LOST: Final = 12
+    RESTARTING: Final = 13
+    BACKOFF: Final = 14
+    SET_ASIDE: Final = 15
+    REJECTED: Final = 16
+    STARTING: Final = 17
+    STOPPING: Final = 18
+    RESERVED: Final = 19
+    HELD_DOWN: Final = 20
+    NO_GAIN: Final = 21
+    UNKNOWN_SPEED: Final = 22
+    FINISHED: Final = 23
+    CANCELLED: Final = 24
+    FAILED: Final = 25
+    WAITS_FOR_DEVICES: Final = 26
+    INVALID: Final = 27
+    TIME_LIMIT: Final = 28
+    USER_LIMIT: Final = 29
+    IN_LINE: Final = 30
+    CANNOT_RUN: Final = 31
 
 
 #: One sentence per code. `{evidence}` is the number in the evidence column.
-SENTENCES: dict[Code, str] = {
+SENTENCES: dict[int, str] = {
     Code.RUNS: "It runs.",
     Code.NEW: "It has just arrived; the next decision is about it.",
     Code.CAPACITY: "Not enough is free for it; jobs before it in the policy's order have the rest.",
@@ -91,5 +93,5 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
 def reason(code: int, evidence: int = 0) -> Reason:
     """The reason in words."""
-    known = Code(code)
-    return Reason(code=known.name.lower().replace("_", "-"), text=SENTENCES[known].format(evidence=evidence))
+    name = Code.name(code).lower().replace("_", "-")
+    return Reason(code=name, text=SENTENCES[code].format(evidence=evidence))

@@ -88,18 +88,18 @@ def failed(state: State, event: OperationFailed) -> None:
     slots, _ = state.current(event.number, event.generation)
     for slot in slots[table.issued[slots] > 0]:
         one = np.array([slot])
-        kind = OpKind(int(table.op[slot]))
+        kind = int(table.op[slot])
         _count_failure(state, one)
-        if kind is OpKind.STOP:
+        if kind == OpKind.STOP:
             _done(state, one)
             plan_operations(state, one)
-        elif kind is OpKind.START:
-            state.wants_stop(one, Intent(int(table.intent[slot])))
+        elif kind == OpKind.START:
+            state.wants_stop(one, int(table.intent[slot]))
             stopped(state, one)
         elif table.unsure[slot] or table.count[slot] == 0:
             # Nobody knows which of its places it has, or it shall stop anyway.
             _done(state, one)
-            state.wants_stop(one, Intent(int(table.intent[slot])))
+            state.wants_stop(one, int(table.intent[slot]))
             table.retry_at[one] = state.now
             plan_operations(state, one)
         else:
@@ -113,12 +113,12 @@ def timed_out(state: State, event: OperationTimedOut) -> None:
     slots, _ = state.current(event.number, event.generation)
     for slot in slots[table.issued[slots] > 0]:
         one = np.array([slot])
-        kind = OpKind(int(table.op[slot]))
+        kind = int(table.op[slot])
         _count_failure(state, one)
         _done(state, one)
         table.unsure[one] = 1
-        if kind is OpKind.START:
-            state.wants_stop(one, Intent(int(table.intent[slot])))
+        if kind == OpKind.START:
+            state.wants_stop(one, int(table.intent[slot]))
             # What may run there must go before anybody else can have the devices: no pause for that.
             table.retry_at[one] = state.now
         plan_operations(state, one)

@@ -18,7 +18,7 @@ from levada.engine.state import State
 #: What one worker, and the parameter servers, take.
 _TAKEN = ("milli", "cpu", "memory", "gpu_memory", "servers", "server_cpu", "server_memory")
 _SHAPE = np.array([INT_COLUMNS.index(name) for name in _TAKEN])
-_INFEASIBLE = np.zeros(max(Code) + 1, bool)
+_INFEASIBLE = np.zeros(max(Code.numbers()) + 1, bool)
 _INFEASIBLE[[Code.UNKNOWN_TYPE, Code.TOO_LARGE, Code.QUEUE_LIMIT, Code.USER_LIMIT]] = True
 
 

@@ -71,7 +71,7 @@ def _say_why(state: State, slots: Ints) -> None:
     state.say(aside, Code.SET_ASIDE, table.failures[aside])
 
 
-def end(state: State, slots: Ints, phase: Phase, code: Code) -> None:
+def end(state: State, slots: Ints, phase: int, code: int) -> None:
     """These jobs are over for good."""
     if not len(slots):
         return
@@ -87,8 +87,8 @@ def end(state: State, slots: Ints, phase: Phase, code: Code) -> None:
         JobsEnded(
             number=numbers,
             id=tuple([world.ids[number] for number in numbers.tolist()]),
-            phase=np.full(len(slots), int(phase)),
-            reason=np.full(len(slots), int(code)),
+            phase=np.full(len(slots), phase),
+            reason=np.full(len(slots), code),
             submitted=table.submitted[at].copy(),
             first_started=table.first_started[at].copy(),
             finished=state.now,
@@ -107,7 +107,7 @@ def end(state: State, slots: Ints, phase: Phase, code: Code) -> None:
     _tell_dependents(state, numbers, phase)
 
 
-def _tell_dependents(state: State, numbers: Ints, phase: Phase) -> None:
+def _tell_dependents(state: State, numbers: Ints, phase: int) -> None:
     table = state.world.table
     for number in numbers.tolist() if state.dependents else ():
         after = state.dependents.pop(number, None)
@@ -116,5 +116,5 @@ def _tell_dependents(state: State, numbers: Ints, phase: Phase) -> None:
         slots = state.active_slots(np.array(after, np.int64))
         ok = table.waits_for[slots] > 0
         # Below zero: it can never start; its user may cancel it, or the server may fail it.
-        table.waits_for[slots[ok]] = table.waits_for[slots[ok]] - 1 if phase is Phase.SUCCEEDED else -1
+        table.waits_for[slots[ok]] = table.waits_for[slots[ok]] - 1 if phase == Phase.SUCCEEDED else -1
         state.touch(slots)

@@ -253,7 +253,7 @@ class Engine:
             return tuple((inventory.nodes[int(inventory.node_of[d])], inventory.device_id(int(d))) for d in devices)
 
         for row, slot in enumerate(slots):
-            kind = OpKind(int(plan.kind[row]))
+            kind = int(plan.kind[row])
             if slot < 0:
                 continue
             made.append(
@@ -262,7 +262,7 @@ class Engine:
                     number=int(plan.number[row]),
                     kind=kind,
                     generation=int(plan.generation[row]),
-                    grant=None if kind is OpKind.STOP else world.grant(world.target, int(slot)),
+                    grant=None if kind == OpKind.STOP else world.grant(world.target, int(slot)),
                     adds=names(plan.adds(row)),
                     drops=names(plan.drops(row)),
                     batch=int(table.batch[slot]),

@@ -52,7 +52,7 @@ def explain(state: State, job_id: str) -> Explanation:
     target = world.places(world.target, slot)
     return Explanation(
         job=job_id,
-        phase=Phase(int(table.phase[slot])).label,
+        phase=Phase.label(int(table.phase[slot])),
         reason=reason(int(table.reason[slot]), int(table.evidence[slot])),
         would_help=tuple(_would_help(state, slot)) if waits else (),
         before=tuple(world.ids[int(number)] for number in table.number[ahead]),
@@ -67,8 +67,8 @@ def explain(state: State, job_id: str) -> Explanation:
 def _would_help(state: State, slot: int) -> list[str]:
     """What would have to change for the job to start."""
     table = state.world.table
-    code = Code(int(table.reason[slot]))
-    if code is Code.UNKNOWN_SPEED or (Needs.REMAINING in state.policy.needs and np.isnan(table.steps[slot])):
+    code = int(table.reason[slot])
+    if code == Code.UNKNOWN_SPEED or (Needs.REMAINING in state.policy.needs and np.isnan(table.steps[slot])):
         return [
             f"Its total work (steps or epochs): {state.policy.name} goes by what is left.",
             *_room(state, slot, code),
@@ -76,7 +76,7 @@ def _would_help(state: State, slot: int) -> list[str]:
     return _room(state, slot, code)
 
 
-def _room(state: State, slot: int, code: Code) -> list[str]:
+def _room(state: State, slot: int, code: int) -> list[str]:
     world, table = state.world, state.world.table
     least, unit = int(table.min[slot]), int(table.units()[slot])
     if code in (Code.CAPACITY, Code.PREEMPTED, Code.NEW, Code.FRAGMENTED, Code.RESERVED, Code.REJECTED):
@@ -90,21 +90,21 @@ def _room(state: State, slot: int, code: Code) -> list[str]:
             if short > 0:
                 more = f"{short / WHOLE:g} more {name}{'' if short == WHOLE else 's'}"
                 sentences.append(f"{more} ({free[kind] / WHOLE:g} free now).")
-            elif code is Code.FRAGMENTED:
+            elif code == Code.FRAGMENTED:
                 sentences.append(f"{name}s in one piece; enough are free in all.")
         return sentences
-    if code is Code.TOO_LARGE:
+    if code == Code.TOO_LARGE:
         return [f"A minimum of at most {int(table.evidence[slot])} workers, or more or larger nodes."]
-    if code is Code.UNKNOWN_TYPE:
+    if code == Code.UNKNOWN_TYPE:
         names = [world.inventory.types[k] for k in (table.preference[:, slot] != NOT_ALLOWED).nonzero()[0]]
         return [f"A node with one of {', '.join(names)}, or another list of GPU types."]
-    if code is Code.SET_ASIDE:
+    if code == Code.SET_ASIDE:
         return ["Resume or update it, after what made it fail is mended."]
-    if code is Code.SUSPENDED:
+    if code == Code.SUSPENDED:
         return ["Resume it."]
     if code in (Code.QUEUE_LIMIT, Code.QUEUE_SHARE):
         return [f"Another queue than {world.queues.names[int(table.queue[slot])]}, or a larger share of it."]
-    if code is Code.USER_LIMIT:
+    if code == Code.USER_LIMIT:
         return [f"Less for other jobs of its user, or another queue than {world.queues.names[int(table.queue[slot])]}."]
     if code in (Code.BACKOFF, Code.RESTARTING):
         return [f"{max(0.0, float(table.retry_at[slot]) - state.now):.0f} s from now it is tried again."]

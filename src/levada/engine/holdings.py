@@ -84,12 +84,14 @@ def release(state: State, slots: Ints, everything: bool) -> None:
             keeps = has[:, [tuple(row) in wants for row in has.T.tolist()]]
         world.replace_workers(held, np.array([slot]), keeps)
     plain = slots if not len(special) else np.setdiff1d(slots, special)
-    mine = held.devices_of(plain)
-    free(table, world.inventory, held, mine if everything else mine[held.owner[mine] != world.target.owner[mine]])
     state.may_issue = True
-    table.held[slots] = 0 if everything else table.count[slots]
     if everything:
-        table.held_type[slots] = -1
+        world.clear_workers(held, plain)
+        table.held[slots], table.held_type[slots] = 0, -1
+        return
+    mine = held.devices_of(plain)
+    free(table, world.inventory, held, mine[held.owner[mine] != world.target.owner[mine]])
+    table.held[slots] = table.count[slots]
 
 
 def confirm(state: State, slots: Ints) -> None:

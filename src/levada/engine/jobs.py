@@ -157,7 +157,7 @@ def _forgive(state: State, slots: Ints) -> None:
     state.say(again[table.phase[again] == Phase.PENDING], Code.NEW)
 
 
-def _stop_for(state: State, slots: Ints, intent: Intent) -> None:
+def _stop_for(state: State, slots: Ints, intent: int) -> None:
     table = state.world.table
     state.wants_stop(slots, intent)
     idle = slots[table.held[slots] == 0]
@@ -252,7 +252,7 @@ def observed(state: State, event: Observed) -> None:
     for slot in gone:
         one = np.array([slot])
         state.say(one, Code.RESTARTING, table.restarts[one])
-        state.wants_stop(one, Intent(int(table.intent[slot])))
+        state.wants_stop(one, int(table.intent[slot]))
         stopped(state, one)
     if stray:
         state.commands.append(StopStray(number=tuple(sorted({int(number) for number in stray}))))

@@ -32,9 +32,9 @@ def within_limits(state: State, slots: Ints) -> Bools:
     """
     rows = _added(state, slots)
     parts = bool((rows[MILLI] % WHOLE).any())
-    left = _left(state, parts)
-    if not parts and _easily_fit(state, rows, left):
+    if not parts and _easily_fit(state, rows):
         return np.ones(len(slots), bool)
+    left = _left(state, parts)
     over = [_exceeds(*pair) for pair in zip(_needs(state, rows, parts), left, strict=True)]
     crowded = (over[0] | over[1])[rows[NODE]]
     if parts:
@@ -53,12 +53,12 @@ def within_limits(state: State, slots: Ints) -> Bools:
     return fits
 
 
-def _easily_fit(state: State, rows: Ints, left: list[Ints]) -> bool:
+def _easily_fit(state: State, rows: Ints) -> bool:
     """Whether all of it would fit even if each device had a worker of its own, which is quickly seen."""
-    node, table = rows[NODE], state.world.table
+    node, nodes = rows[NODE], len(state.world.inventory.nodes)
     return not any(
-        _exceeds(_sums(node, amounts, len(there)), there)[node].any()
-        for amounts, there in zip(takes(table, rows), left, strict=True)
+        _exceeds(_sums(node, amounts, nodes)[node], there).any()
+        for amounts, there in zip(takes(state.world.table, rows), _left_on(state, node), strict=True)
     )
 
 
@@ -80,15 +80,21 @@ def _added(state: State, slots: Ints) -> Ints:
 def _left(state: State, parts: bool) -> list[Ints]:
     """What nobody is seen to use: cores and memory per node; with *parts*, 1/1000ths and MiB per device too."""
     inventory, held = state.world.inventory, state.world.held
-    left = [
-        inventory.cpu - inventory.foreign_cpu - held.cpu,
-        inventory.memory - inventory.foreign_memory - held.memory,
-    ]
+    left = _left_on(state, slice(None))
     if parts:
         milli = WHOLE - inventory.foreign - held.shared_milli()
         milli[(held.owner != FREE) & (held.owner != SHARED)] = 0
         left += [milli, inventory.gpu_memory - inventory.foreign_gpu_memory - held.shared_gpu_memory()]
     return left
+
+
+def _left_on(state: State, nodes: Ints | slice) -> list[Ints]:
+    """The cores and memory that nobody is seen to use on these nodes."""
+    inventory, held = state.world.inventory, state.world.held
+    return [
+        inventory.cpu[nodes] - inventory.foreign_cpu[nodes] - held.cpu[nodes],
+        inventory.memory[nodes] - inventory.foreign_memory[nodes] - held.memory[nodes],
+    ]
 
 
 def _needs(state: State, rows: Ints, parts: bool) -> list[Ints]:

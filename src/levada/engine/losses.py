@@ -16,7 +16,7 @@ from levada.engine.state import Intent, State
 from levada.engine.withdraw import revert_targets
 
 
-def lose_workers(state: State, slot: int, indices: Ints, nodes: Ints, why: Code) -> None:
+def lose_workers(state: State, slot: int, indices: Ints, nodes: Ints, why: int) -> None:
     """The workers (below zero: parameter servers) with these indices on these nodes are gone from *slot*.
 
     Where the framework can go on without them (worker 0 and the parameter servers live, and the minimum is left) the
@@ -62,16 +62,16 @@ def _go_on(state: State, slot: int, workers: Ints) -> None:
     plan_operations(state, one)
 
 
-def restart(state: State, slot: int, why: Code) -> None:
+def restart(state: State, slot: int, why: int) -> None:
     """What is left of a broken job stops; then it starts again, or has failed when its retries are used up.
 
     A lost node is nobody's fault and costs no retry. A job that was on its way out just goes.
     """
     world, table = state.world, state.world.table
     one = np.array([slot])
-    intent = Intent(int(table.intent[slot]))
+    intent = int(table.intent[slot])
     state.account(one)
-    if intent is Intent.WAIT and why is Code.RESTARTING:
+    if intent == Intent.WAIT and why == Code.RESTARTING:
         if table.restarts[slot] < table.retries[slot]:
             table.restarts[slot] += 1
         else:

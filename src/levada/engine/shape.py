@@ -15,7 +15,7 @@ from levada.core.types import WHOLE
 from levada.core.world import World
 
 #: A policy cannot know that a job is over.
-_SAID_BY_POLICIES = sorted(set(Code) - {Code.FINISHED, Code.CANCELLED, Code.FAILED, Code.TIME_LIMIT})
+_SAID_BY_POLICIES = sorted(set(Code.numbers()) - {Code.FINISHED, Code.CANCELLED, Code.FAILED, Code.TIME_LIMIT})
 
 
 def column_fault(decision: Any) -> str | None:

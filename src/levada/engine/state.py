@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
-from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from levada.core.codes import Codes
 from levada.core.commands import Command
 from levada.core.decision import Reservation
 from levada.core.job import Preemptible
@@ -24,23 +24,23 @@ from levada.policies.protocol import AnyPolicy
 from levada.policies.queued import Queued
 
 
-class Intent(IntEnum):
+class Intent(Codes):
     """What becomes of a job when it has stopped."""
 
-    WAIT = 0
-    SUSPEND = 1
-    CANCEL = 2
-    FAIL = 3
+    WAIT: Final = 0
+    SUSPEND: Final = 1
+    CANCEL: Final = 2
+    FAIL: Final = 3
     #: A time limit ends a job as its user wished it: it fails, with that reason.
-    TIME_LIMIT = 4
+    TIME_LIMIT: Final = 4
 
 
-_TELLING = np.zeros(max(Code) + 1, bool)
+_TELLING = np.zeros(max(Code.numbers()) + 1, bool)
 _TELLING[[Code.BACKOFF, Code.RESTARTING, Code.NODE_LOST, Code.SET_ASIDE]] = True
 
 
 #: These only say what a job does.
-_PLAIN = np.zeros(max(Code) + 1, bool)
+_PLAIN = np.zeros(max(Code.numbers()) + 1, bool)
 _PLAIN[[Code.RUNS, Code.NEW, Code.STARTING, Code.STOPPING, Code.WAITS_FOR_DEVICES]] = True
 
 
@@ -187,7 +187,7 @@ class State:
             self.perf.unbind(np.concatenate(self.over))
         self.lessons, self.pauses, self.over = [], [], []
 
-    def say(self, slots: Ints, code: Code, evidence: int | Ints = 0) -> None:
+    def say(self, slots: Ints, code: int, evidence: int | Ints = 0) -> None:
         """Gives these jobs a reason."""
         self.world.table.reason[slots] = code
         self.world.table.evidence[slots] = evidence
@@ -227,7 +227,7 @@ class State:
         slots = self.world.table.find(numbers)
         return distinct(slots[slots >= 0])
 
-    def wants_stop(self, slots: Ints, intent: Intent) -> None:
+    def wants_stop(self, slots: Ints, intent: int) -> None:
         """These jobs shall hold nothing, and *intent* follows when they do."""
         table = self.world.table
         self.world.clear_workers(self.world.target, slots)

@@ -18,6 +18,9 @@ _ROW_INDEX_BITS, _PLACE_BITS = 22, 21
 
 def accrue(ints: Ints, floats: Floats, slots: Ints, now: float, columns: tuple[int, ...]) -> None:
     observed, phase, milli, since, waiting, running, gpu, run_waiting, run_running, run_gpu = columns
+    if len(slots) == 1:
+        _accrue_one(ints, floats, int(slots[0]), now, columns)
+        return
     # A row first and then its slots: numpy takes much longer over both at once.
     passed = np.maximum(now - floats[since][slots], 0.0)
     workers = ints[observed][slots]
@@ -30,6 +33,23 @@ def accrue(ints: Ints, floats: Floats, slots: Ints, now: float, columns: tuple[i
     floats[gpu][slots] += gpus
     floats[run_gpu][slots] += gpus
     floats[since][slots] = np.maximum(floats[since][slots], now)
+
+
+def _accrue_one(ints: Ints, floats: Floats, slot: int, now: float, columns: tuple[int, ...]) -> None:
+    """One job, as live events speak of: plain numbers are several times as fast as columns of one."""
+    observed, phase, milli, since, waiting, running, gpu, run_waiting, run_running, run_gpu = columns
+    before, workers = floats.item(since, slot), ints.item(observed, slot)
+    passed = max(now - before, 0.0)
+    if workers > 0:
+        floats[running, slot] += passed
+        floats[run_running, slot] += passed
+        gpus = passed * workers * (ints.item(milli, slot) / 1000.0)
+        floats[gpu, slot] += gpus
+        floats[run_gpu, slot] += gpus
+    elif ints.item(phase, slot) < _SUSPENDED:
+        floats[waiting, slot] += passed
+        floats[run_waiting, slot] += passed
+    floats[since, slot] = max(before, now)
 
 
 def blocked(target: Ints, held: Ints, slots: int) -> Ints:

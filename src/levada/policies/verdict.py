@@ -90,7 +90,7 @@ def because_unknown(snap: Snapshot, types: Ints, count: Ints, remaining: Floats)
     )
 
 
-def where_it_fits(snap: Snapshot, types: Ints, count: Ints, code: Code) -> Ints:
+def where_it_fits(snap: Snapshot, types: Ints, count: Ints, code: int) -> Ints:
     """Reasons of waiting jobs under a policy that leaves one out though it fits: *code* where it does."""
     free = left_over(snap, types, count)
     return fill.fitting(snap.table.ints, snap.jobs.slots, COLUMNS, free, types, int(code), int(Code.CAPACITY))

@@ -227,7 +227,7 @@ def _stories(world: Simulation, described: list[tuple[Job, str]]) -> tuple[JobSt
     ended = world.ended
     for row, name in enumerate(ended.id):
         facts[name] = {
-            "phase": Phase(ended.phase[row]).label,
+            "phase": Phase.label(int(ended.phase[row])),
             "waited_s": ended.waiting_s[row],
             "ran_s": ended.running_s[row],
             "gpu_seconds": ended.gpu_seconds[row],
@@ -239,7 +239,7 @@ def _stories(world: Simulation, described: list[tuple[Job, str]]) -> tuple[JobSt
         if job.id not in facts:
             slot = slot_of(job.id)
             facts[job.id] = {
-                "phase": Phase(int(table.phase[slot])).label,
+                "phase": Phase.label(int(table.phase[slot])),
                 "waited_s": float(table.waiting_s[slot]),
                 "ran_s": float(table.running_s[slot]),
                 "gpu_seconds": float(table.gpu_seconds[slot]),
