@@ -18,6 +18,8 @@ from levada.placement.fractions import tags_allow
 PLENTY = 1 << 40
 #: Cores beyond this are all the same to best fit.
 _MOST_CPU = (1 << 40) - 1
+#: So many nodes are brought up to date one by one.
+_FEW = 4
 #: Kinds of shares whose answers are kept.
 _KEPT = 64
 
@@ -355,6 +357,29 @@ class Board:
                 column[its][whole] = 0
         self._touched.append(node)
 
+    def _refresh_all(self, nodes: Ints) -> None:
+        """Brings the sums of these nodes up to date; for more than a few, all at once is faster than one by one."""
+        if len(nodes) <= _FEW:
+            for node in nodes.tolist():
+                self.refresh(node)
+            return
+        inventory = self.inventory
+        marks = np.zeros(len(self.first), bool)
+        marks[nodes] = True
+        its = marks[inventory.node_of].nonzero()[0]
+        milli, node = self.milli[its], inventory.node_of[its]
+        whole = milli == WHOLE
+        fresh = np.zeros_like(self.fresh)
+        np.add.at(fresh, (inventory.type_of[its[whole]], node[whole]), 1)
+        self.idle += (fresh[:, nodes] - self.fresh[:, nodes]).sum(axis=1)
+        self.fresh[:, nodes] = fresh[:, nodes]
+        spare = np.bincount(node, weights=milli, minlength=len(marks)).astype(np.int64)
+        self.tightness[nodes] = (spare[nodes] << 40) + np.minimum(self.cpu[nodes], _MOST_CPU)
+        if self.tagged:
+            for column in (self.affinity, self.anti_affinity, self.exclusion):
+                column[its[whole]] = 0
+        self._touched += nodes.tolist()
+
     def give(self, nodes: Ints, cpu: Ints, memory: Ints, devices: Ints, milli: Ints, gpu_memory: Ints) -> None:
         """Gives back many workers at once: cpu and memory by node, 1/1000ths and memory by device.
 
@@ -367,12 +392,7 @@ class Board:
         np.add.at(self.milli, devices[usable], milli[usable])
         np.add.at(self.gpu_memory, devices[usable], gpu_memory[usable])
         np.minimum(self.milli, WHOLE, out=self.milli)
-        touched = set(nodes.tolist())
-        if len(touched) > len(self.first) // 8:
-            self.rebuild()
-        else:
-            for node in sorted(touched):
-                self.refresh(node)
+        self._refresh_all(np.unique(nodes))
 
     def clip(self, other: Board, nodes: list[int]) -> None:
         """Leaves on *nodes* no more than *other* has there."""

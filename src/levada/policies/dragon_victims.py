@@ -87,8 +87,8 @@ def victims_for(spare: Spare, gang: Gang, least: int) -> Ints | None:
     units = units[: shortest(len(units), lambda length: fits(units[:length]))]
     board = cycle.soon.copy()
     crew.give_back(board, _joined(units))
-    there = [spot.node for spot in lay_out(board, gang, least, least).spots]
-    near = [unit for unit in units if np.isin(crew.node[unit], there).any()]
+    fitting = {spot.node for spot in lay_out(board, gang, least, least).spots}
+    near = [unit for unit in units if not fitting.isdisjoint(crew.node[unit].tolist())]
     if len(near) < len(units) and fits(near):
         units = near
     return _joined(pruned(units, spare, gang, least))
