@@ -73,29 +73,49 @@ def _break_cycles(state: State, waiting: Ints, ready: Bools) -> Bools:
     table = state.world.table
     stuck = waiting[~ready].tolist()
     blockers = _blockers(state, stuck)
-    moving = set(waiting[ready].tolist()) | set(state.where(table.issued > 0).tolist())
-    freed = np.zeros(len(waiting), bool)
-    while True:
-        # Whoever waits only for jobs that are on their way is on its way too.
-        on_its_way = set(moving)
-        found = True
-        while found:
-            fresh = [slot for slot in stuck if slot not in on_its_way and blockers[slot] <= on_its_way]
-            on_its_way.update(fresh)
-            found = bool(fresh)
-        circle = [slot for slot in stuck if slot not in on_its_way]
-        in_the_way = {blocker for slot in circle for blocker in blockers[slot]}
-        # A job that waits for nobody is in its own way: it moves within a full node.
-        alone = [slot for slot in stuck if slot not in moving and not blockers[slot] and table.held[slot] > 0]
-        circle += alone
-        in_the_way.update(alone)
-        breakable = [slot for slot in circle if slot in in_the_way and table.held[slot] > 0]
-        if not breakable:
-            return freed
-        cheapest = min(breakable, key=lambda slot: (table.held[slot] * table.milli[slot], -table.number[slot]))
-        table.op[cheapest] = OpKind.STOP
-        freed |= waiting == cheapest
-        moving.add(cheapest)
+    flow = _Flow(blockers, {*waiting[ready].tolist(), *state.where(table.issued > 0).tolist()})
+    holding = [slot for slot in stuck if table.held[slot] > 0]
+    # A job that waits for nobody is in its own way: it moves within a full node.
+    broken = [slot for slot in holding if not blockers[slot]]
+    # Fewer and fewer are stuck, and in the way of those: whoever need not stop now need not stop later.
+    for slot in sorted(holding, key=lambda slot: (table.held[slot] * table.milli[slot], -table.number[slot])):
+        if flow.holds_up(slot):
+            broken.append(slot)
+            flow.move(slot)
+    table.op[broken] = OpKind.STOP
+    return state.flags(np.array(broken, np.int64))[waiting]
+
+
+class _Flow:
+    """Who is on its way: whoever moves, and whoever waits only for those that are on their way."""
+
+    def __init__(self, blockers: dict[int, set[int]], moving: set[int]) -> None:
+        self._waiters: dict[int, list[int]] = {}
+        for slot, ahead in blockers.items():
+            for blocker in ahead:
+                self._waiters.setdefault(blocker, []).append(slot)
+        self._ahead = {slot: len(ahead) for slot, ahead in blockers.items()}
+        self._on_its_way: set[int] = set()
+        for slot in moving.union(slot for slot, ahead in blockers.items() if not ahead):
+            self.move(slot)
+
+    def holds_up(self, slot: int) -> bool:
+        """Whether the job is stuck, and somebody who is stuck waits for it."""
+        stuck = slot not in self._on_its_way
+        return stuck and any(waiter not in self._on_its_way for waiter in self._waiters.get(slot, ()))
+
+    def move(self, slot: int) -> None:
+        """The job moves, and with it whoever now waits for nobody else."""
+        fresh = [slot]
+        while fresh:
+            one = fresh.pop()
+            if one in self._on_its_way:
+                continue
+            self._on_its_way.add(one)
+            for waiter in self._waiters.get(one, ()):
+                self._ahead[waiter] -= 1
+                if not self._ahead[waiter]:
+                    fresh.append(waiter)
 
 
 def _blockers(state: State, stuck: list[int]) -> dict[int, set[int]]:
