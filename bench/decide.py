@@ -25,7 +25,7 @@ STEEP_SIZE = (1_000, 1_000, 100.0, 60, 10)
 #: A larger size is tried only if a decision of the smaller one took less, in seconds, for the next one takes ten to a
 #: hundred times as long; and no size is measured longer than this.
 HOPELESS_S = 1.5
-ENOUGH_S = 20.0
+ENOUGH_S = 6.0
 
 
 def run(printer: Printer, implementations: list[str], *, quick: bool) -> None:

@@ -7,10 +7,7 @@ import numpy as np
 from levada.core.inventory import Inventory
 from levada.core.jobtable import JobTable
 from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
-from levada.core.types import WHOLE, Ints, distinct
-
-#: For fewer places than this, plain Python is faster than numpy.
-FEW = 32
+from levada.core.types import FEW, WHOLE, Ints, distinct
 
 
 def whole_devices(inventory: Inventory, plane: Plane, devices: Ints) -> Ints:
@@ -77,13 +74,23 @@ def _charge(table: JobTable, plane: Plane, rows: Ints, others: Ints | None, sign
     """
     if others is None or not rows.shape[1]:
         return
-    if others.shape[1] or rows.shape[1] > 1:
-        both = np.concatenate([others, rows], axis=1)
-        first = once_per_worker(both[SLOT], both[INDEX], both[NODE])
-        rows = both[:, first[first >= others.shape[1]]]
+    if rows.shape[1] + others.shape[1] < FEW:
+        for slot, index, node in _workers(rows) - _workers(others):
+            worker = index >= 0
+            plane.cpu[node] += sign * (table.cpu if worker else table.server_cpu).item(slot)
+            plane.memory[node] += sign * (table.memory if worker else table.server_memory).item(slot)
+        return
+    both = np.concatenate([others, rows], axis=1)
+    first = once_per_worker(both[SLOT], both[INDEX], both[NODE])
+    rows = both[:, first[first >= others.shape[1]]]
     cpu, memory = takes(table, rows)
     np.add.at(plane.cpu, rows[NODE], sign * cpu)
     np.add.at(plane.memory, rows[NODE], sign * memory)
+
+
+def _workers(rows: Ints) -> set[tuple[int, int, int]]:
+    """Which worker of which job is on which node."""
+    return set(zip(rows[SLOT].tolist(), rows[INDEX].tolist(), rows[NODE].tolist(), strict=True))
 
 
 def takes(table: JobTable, rows: Ints) -> tuple[Ints, Ints]:

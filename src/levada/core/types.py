@@ -5,9 +5,20 @@ GPUs are counted in 1/1000ths (`milli`), cores in 1/1000ths (`cpu`), memory in M
 
 from __future__ import annotations
 
-from levada.kernels.arrays import Bools, Floats, Ints, distinct, one_or_many
+from levada.kernels.arrays import FEW, Bools, Floats, Ints, distinct, one_or_many
 
-__all__ = ["CPU_TYPE", "CPU_TYPE_NAME", "PACKED", "WHOLE", "Bools", "Floats", "Ints", "distinct", "one_or_many"]
+__all__ = [
+    "CPU_TYPE",
+    "CPU_TYPE_NAME",
+    "FEW",
+    "PACKED",
+    "WHOLE",
+    "Bools",
+    "Floats",
+    "Ints",
+    "distinct",
+    "one_or_many",
+]
 
 #: One whole GPU, in the unit that columns count.
 WHOLE = 1000

@@ -57,7 +57,7 @@ def _easily_fit(state: State, rows: Ints) -> bool:
     """Whether all of it would fit even if each device had a worker of its own, which is quickly seen."""
     node, nodes = rows[NODE], len(state.world.inventory.nodes)
     return not any(
-        _exceeds(_sums(node, amounts, nodes)[node], there).any()
+        _exceeds(np.bincount(node, amounts, nodes)[node], there).any()
         for amounts, there in zip(takes(state.world.table, rows), _left_on(state, node), strict=True)
     )
 
