@@ -1,6 +1,7 @@
 """Completion scripts are valid shell and ask `levada` in a way it answers."""
 
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -24,26 +25,81 @@ def test_script_is_valid(shell: str, capsys: pytest.CaptureFixture[str], tmp_pat
     subprocess.run([*CHECKS[shell], str(script)], check=True)
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["levada", "pol"], {"policy"}),
-        (["levada", "policy", ""], {"ls", "describe"}),
-        (["levada", "schema", "j"], {"job"}),
-    ],
-)
-def test_bash_completes(
-    words: list[str], expected: set[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    main(["completion", "bash"])
+WORDS = [
+    (["levada", "pol"], {"policy"}),
+    (["levada", "policy", ""], {"ls", "describe"}),
+    (["levada", "schema", "j"], {"job"}),
+    (["levada", "no-such-verb"], set[str]()),
+]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Where the shell finds `levada` as a command."""
     command = tmp_path / "levada"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m levada "$@"\n', encoding="utf-8")
     command.chmod(0o755)
+    return {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "TERM": "dumb"}
+
+
+@pytest.mark.parametrize(("words", "expected"), WORDS)
+def test_bash_completes_and_says_nothing_else(
+    words: list[str], expected: set[str], capsys: pytest.CaptureFixture[str], environment: dict[str, str]
+) -> None:
+    main(["completion", "bash"])
     quoted = " ".join(f"'{word}'" for word in words)
     script = (
         f"{capsys.readouterr().out}\nCOMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; "
         "_levada_completion levada; printf '%s\\n' \"${COMPREPLY[@]}\""
     )
-    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment, check=True)
     assert set(done.stdout.split()) == expected
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"_LEVADA_COMPLETE": "complete_bash", "COMP_WORDS": "levada pol", "COMP_CWORD": "1"},
+        {"_LEVADA_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "levada pol"},
+        {
+            "_LEVADA_COMPLETE": "complete_fish",
+            "_TYPER_COMPLETE_ARGS": "levada pol",
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        },
+    ],
+)
+def test_levada_answers_a_script_and_ends_well(asked: dict[str, str], environment: dict[str, str]) -> None:
+    done = subprocess.run(["levada"], capture_output=True, text=True, env={**environment, **asked}, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "policy" in done.stdout
+
+
+def test_the_tab_key_writes_nothing_but_the_word(environment: dict[str, str]) -> None:
+    """In a real terminal, where what goes to stderr lands in the middle of the command line."""
+    if os.name != "posix":
+        pytest.skip("no pseudo-terminal here")
+    import pty
+
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], {**environment, "PS1": "ready> "})
+    try:
+        until(terminal, "ready> ")
+        os.write(terminal, b"source <(levada completion bash)\n")
+        until(terminal, "ready> ")
+        os.write(terminal, b"levada allo\t")
+        assert until(terminal, "cate ").split() == ["levada", "allocate"]
+    finally:
+        os.close(terminal)
+        os.waitpid(process, 0)
+
+
+def until(terminal: int, end: str) -> str:
+    """What the terminal shows up to *end*; it must show it within a minute."""
+    shown = ""
+    while end not in shown:
+        ready, _, _ = select.select([terminal], [], [], 60.0)
+        assert ready, f"no {end!r} came, only {shown!r}"
+        shown += os.read(terminal, 4096).decode()
+    return shown

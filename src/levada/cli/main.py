@@ -82,6 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chatter(f"levada: {one_line(str(error))}")
         return code_of(error)
     except BaseException as error:
+        if isinstance(error, SystemExit) and completion.ASKED in os.environ:
+            # So typer ends when it has answered a completion script.
+            return error.code if isinstance(error.code, int) else ExitCode.OK
         # A fault of Levada's, or a policy of the user's that raises what nobody expects.
         if os.environ.get("LEVADA_DEBUG"):
             raise
