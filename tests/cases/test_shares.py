@@ -260,3 +260,16 @@ def test_one_line_for_each_fault(changes: dict[str, Any], lines: list[str]) -> N
     assert len(told) == len(lines)
     for text, line in zip(told, lines, strict=True):
         assert text.startswith(line)
+
+
+@pytest.mark.parametrize("policy", ["gavel-fifo", "gavel-fifo_perf", "gavel-fifo_packed"])
+def test_who_waits_in_line_is_told_whether_others_take_all_or_only_stand_before_it(policy: str) -> None:
+    def codes(gpus: int, *scales: int) -> list[str]:
+        jobs = [{"id": f"j{i}", "throughput": {"v100": 2.0}, "scale_factor": n} for i, n in enumerate(scales)]
+        reasons = decide({"policy": policy, "cluster": {"gpus": {"v100": gpus}}, "jobs": jobs})["reasons"]
+        return [reasons[job["id"]]["code"] for job in jobs]
+
+    # Nothing is free: that is why they wait, not that somebody before them does not fit.
+    assert codes(1, 1, 1, 1) == ["runs", "capacity", "capacity"]
+    # One GPU is free, and the job that does not fit keeps the last from it.
+    assert codes(3, 2, 2, 1) == ["runs", "capacity", "in-line"]

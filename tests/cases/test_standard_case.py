@@ -375,3 +375,20 @@ def test_a_real_interrupt_stays_one(tmp_path: Any) -> None:
     path.write_text(SMALLEST_FIRST.replace(RETURN, "raise KeyboardInterrupt"))
     with pytest.raises(KeyboardInterrupt):
         solve(f"{path}:SmallestFirst", job("A"))
+
+
+def test_dragon_compat_tells_true_reasons() -> None:
+    """It starts one job per decision: others wait for room, or for the next decision, but have not just arrived."""
+    result = solve("dragon-compat", *(job(name, min=4, max=4, submitted=i) for i, name in enumerate("ABC")))
+    assert [why["code"] for why in result["reasons"].values()] == ["runs", "new", "new"]
+    assert result["reasons"]["B"]["text"] == "The policy starts one job per decision; the next one is about it."
+
+    result = solve("dragon-compat", *(job(name, min=5, max=5, submitted=i) for i, name in enumerate("ABC")))
+    assert [why["code"] for why in result["reasons"].values()] == ["runs", "capacity", "capacity"]
+
+    nodes = {"nodes": [{"name": f"n{i}", "gpus": {"v100": 3}} for i in range(3)]}
+    small = job("A", min=1, max=1, gpus_per_worker=2, submitted=1)
+    large = job("D", min=3, max=3, gpus_per_worker=2, submitted=9)
+    result = solve("dragon-compat", small, large, cluster=nodes)
+    assert result["reasons"]["D"]["code"] == "fragmented"
+    assert "2 of them could be placed" in result["reasons"]["D"]["text"]

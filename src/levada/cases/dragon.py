@@ -14,9 +14,9 @@ import numpy as np
 
 from levada.cases.dragon_case import DragonCase, check
 from levada.cases.dragon_scene import Scene
+from levada.cases.told import told
 from levada.core.decision import Decision
 from levada.core.plane import DEVICE, INDEX, NODE, SLOT
-from levada.core.reasons import reason
 from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
 from levada.errors import BadInput
@@ -169,7 +169,7 @@ def _reasons(case: DragonCase, scene: Scene, snap: Snapshot, decision: Decision)
     for name in (*(job.name for job in case.running), *(job.name for job in case.pending)):
         if name in row_of:
             row = row_of[name]
-            why = reason(int(decision.reason[row]), int(decision.evidence[row]))
+            why = told(int(decision.reason[row]), int(decision.evidence[row]))
             found[name] = {"code": why.code, "text": why.text}
     invalid = {name: {"code": "invalid", "text": text} for name, text in scene.refused.items()}
     return found | invalid

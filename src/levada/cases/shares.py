@@ -18,7 +18,7 @@ from levada.cases.limits import share_faults
 from levada.cases.scene import Scene, build, faults_of
 from levada.cases.speeds import speeds
 from levada.core.reasons import Code, Reason, reason
-from levada.core.types import Floats
+from levada.core.types import Bools, Floats
 from levada.errors import BadInput, Fault
 from levada.policies.gavel.allox import AlloxState
 from levada.policies.gavel.finish_time_fairness import Account, FinishTimeState
@@ -174,6 +174,7 @@ def _reasons(
         for side in (0, 1):
             np.add.at(time, shares.pairs[:, side], shares.pair_share.sum(axis=1))
     runs = able(instance)
+    held_back = policy.strict & (runs & _fits_beside(instance, shares)).any(axis=1)
     row_of = {int(slot): row for row, slot in enumerate(instance.snap.jobs.slots)}
     reasons = {}
     for slot, job in zip(scene.slots.tolist(), case.jobs, strict=True):
@@ -183,7 +184,15 @@ def _reasons(
         elif time[row] > 0:
             why = Reason(code=reason(Code.RUNS).code, text=f"It runs {100 * min(time[row], 1.0):.4g} % of the time.")
         else:
-            waits = Code.IN_LINE if policy.strict else Code.CAPACITY
+            waits = Code.IN_LINE if held_back[row] else Code.CAPACITY
             why = reason(waits if runs[row].any() else Code.CANNOT_RUN)
         reasons[job.id] = {"code": why.code, "text": why.text}
     return reasons
+
+
+def _fits_beside(instance: Instance, shares: Shares) -> Bools:
+    """By job and GPU type: whether what the others leave free is enough for it."""
+    left = instance.capacity - instance.scale @ shares.share
+    if shares.pair_share is not None:
+        left -= instance.scale[shares.pairs[:, 0]] @ shares.pair_share
+    return np.asarray(instance.scale[:, None] <= left + _NOTHING)

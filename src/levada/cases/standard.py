@@ -14,8 +14,9 @@ from levada.cases.feasible import infeasible
 from levada.cases.limits import policy_faults
 from levada.cases.scene import Scene, build, faults_of
 from levada.cases.speeds import speeds
+from levada.cases.told import told
 from levada.core.decision import Decision
-from levada.core.reasons import Reason, reason
+from levada.core.reasons import Reason
 from levada.core.snapshot import Snapshot
 from levada.errors import BadInput, Fault
 from levada.policies.protocol import AnyPolicy, Needs
@@ -81,7 +82,7 @@ def _as_json(
     reasons: dict[str, dict[str, str]] = {}
     for slot, job in zip(scene.slots.tolist(), case.jobs, strict=True):
         row = row_of.get(slot, -1)
-        why = refused[slot] if row < 0 else reason(int(decision.reason[row]), int(decision.evidence[row]))
+        why = refused[slot] if row < 0 else told(int(decision.reason[row]), int(decision.evidence[row]))
         allocations[job.id] = {} if row < 0 else decision.allocation(row, names)
         reasons[job.id] = {"code": why.code, "text": why.text}
     return {"policy": policy, "allocations": allocations, "reasons": reasons}

@@ -108,10 +108,29 @@ class DragonCompat:
                 workers = cycle.allowed_size(row, min(workers, cycle.affordable(gang, layout.gpu_type)))
             if workers >= least:
                 cycle.start(row, layout.cut(workers))
-                # The others were not looked at; their turn comes with the next decision.
-                cycle.reason[waiting[i + 1 :]] = int(Code.NEW)
+                self._explain(cycle, waiting[i + 1 :])
                 return True
         return False
+
+    def _explain(self, cycle: Cycle, waiting: list[int]) -> None:
+        """Why these wait, whom nobody looked at: no room beside the job that starts, or just that one starts at once."""
+        known: dict[tuple[Gang, int], tuple[int, int]] = {}
+        for row in waiting:
+            key = (cycle.gang(row), cycle.min[row])
+            if key not in known:
+                known[key] = self._reason(cycle, *key)
+            cycle.reason[row], cycle.evidence[row] = known[key]
+
+    def _reason(self, cycle: Cycle, gang: Gang, least: int) -> tuple[int, int]:
+        board, worker = cycle.now, gang.worker
+        layout = place(board, gang, least, least)
+        if layout.workers and (not self.clamp or cycle.affordable(gang, layout.gpu_type) >= least):
+            return int(Code.NEW), 0
+        room = max((int(np.minimum(board.room(worker, t), least).sum()) for t in gang.types), default=0)
+        idle = max((int(board.idle[t]) for t in gang.types), default=0)
+        if worker.devices and room < least and idle >= least * worker.devices:
+            return int(Code.FRAGMENTED), room
+        return int(Code.CAPACITY), 0
 
     def _grow(self, cycle: Cycle, running: list[int]) -> None:
         """Node by node to the oldest job, going on to the next one only when it wants no more."""
