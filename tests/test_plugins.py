@@ -32,14 +32,22 @@ class SmallestFirst:
         jobs, allowed, left = snap.jobs, snap.allowed, snap.capacity.copy()
         need = jobs.min * jobs.unit
         gpu_type, count = np.full(len(jobs), -1), np.zeros(len(jobs), np.int64)
-        for row in np.argsort(need, kind="stable"):  # equal ones stay in the order of submission
+        order = np.argsort(need, kind="stable")  # equal ones stay in the order of submission
+        for row in order:
             for kind in np.argsort(snap.preference[row], kind="stable"):
                 if allowed[row, kind] and need[row] <= left[kind]:
                     gpu_type[row], count[row] = kind, jobs.min[row]
                     left[kind] -= need[row]
                     break
-        return decision(snap, gpu_type, count), state
+        rank = np.empty(len(jobs), np.int64)
+        rank[order] = np.arange(len(jobs))
+        return decision(snap, gpu_type, count, rank=rank), state
 '''
+
+
+def test_the_example_is_that_of_contributing() -> None:
+    page = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert f"```python\n{SMALLEST_FIRST}```" in page
 
 
 def refusal(name: str, **options: object) -> str:
@@ -149,9 +157,11 @@ def test_class_that_is_no_policy(policy_file: Path, lacks: str) -> None:
     assert refusal(name) == f"{name} is not a policy: it lacks {lacks}"
 
 
-def test_field_of_a_wrong_type_counts_as_lacking(policy_file: Path) -> None:
+def test_field_of_a_wrong_type_is_named_with_what_it_should_be(policy_file: Path) -> None:
     policy_file.write_text(SMALLEST_FIRST.replace("Needs.NOTHING", "'NOTHING'"))
-    assert refusal(f"{policy_file}:SmallestFirst").endswith("it lacks needs")
+    assert refusal(f"{policy_file}:SmallestFirst").endswith(
+        "is not a policy: its needs must be Needs, as Needs.NOTHING is, not 'NOTHING'"
+    )
 
 
 def test_options_of_a_class(policy_file: Path) -> None:

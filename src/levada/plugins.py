@@ -24,7 +24,13 @@ from levada.policies.table import lookup, unknown
 #: The group of entry points in which a package names its policies.
 GROUP = "levada.policies"
 
-_VALUES = {"name": str, "needs": Needs, "cadence": Cadence, "guards": Guards}
+_VALUES: dict[str, type] = {"name": str, "needs": Needs, "cadence": Cadence, "guards": Guards}
+_A: dict[type, str] = {
+    str: "a text",
+    Needs: "Needs, as Needs.NOTHING is",
+    Cadence: "a Cadence, as ON_EVENTS is",
+    Guards: "Guards, as ALL_GUARDS is",
+}
 _METHODS = ("initial", "decide")
 
 
@@ -47,7 +53,7 @@ def find_class(name: str) -> type:
     if name.endswith(".py"):
         classes = _classes(_module(name))
         raise BadInput.one(f"{name}: say which class of it, as in {name}:{classes[0] if classes else 'Mine'}")
-    raise BadInput.one(unknown(name))
+    raise BadInput.one(unknown(name, [entry.name for entry in entry_points(group=GROUP)]))
 
 
 def options_of(found: type) -> list[Parameter] | None:
@@ -111,10 +117,21 @@ def _classes(module: ModuleType) -> list[str]:
 def _policy_class(found: Any, name: str) -> type:
     if not isinstance(found, type):
         raise BadInput.one(f"{name} is not a class")
-    lacks = [field for field, kind in _VALUES.items() if not isinstance(getattr(found, field, None), kind)]
-    lacks += [method for method in _METHODS if not callable(getattr(found, method, None))]
+    lacks = [field for field in (*_VALUES, *_METHODS) if not hasattr(found, field)]
     if lacks:
         raise BadInput.one(f"{name} is not a policy: it lacks {', '.join(lacks)}")
+    wrong = [
+        Fault("", f"{name} is not a policy: its {field} must be {_A[kind]}, not {getattr(found, field)!r}")
+        for field, kind in _VALUES.items()
+        if not isinstance(getattr(found, field), kind)
+    ]
+    wrong += [
+        Fault("", f"{name} is not a policy: its {method} must be a method")
+        for method in _METHODS
+        if not callable(getattr(found, method))
+    ]
+    if wrong:
+        raise BadInput(wrong)
     return found
 
 

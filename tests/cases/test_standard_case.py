@@ -312,7 +312,7 @@ def test_fault_of_a_cluster() -> None:
     assert refusal("fifo", cluster={"gpus": {"a": 60_000, "b": 60_000}}) == ["cluster: has more than 100000 GPUs"]
 
 
-RETURN = "return decision(snap, gpu_type, count), state"
+RETURN = "return decision(snap, gpu_type, count, rank=rank), state"
 #: A decision made without `decision`, which would mend some of what is wrong with it.
 RAW = """
         from levada.core.decision import Decision
@@ -330,12 +330,12 @@ def raw(change: str) -> str:
     [
         ("count[row] = kind, jobs.min[row]", "count[row] = kind, 9", "the policy smallest-first gave A 9 workers; it allows 5 to 5"),
         ("and need[row] <= left[kind]", "", "the policy smallest-first gave away more v100 than there is"),
-        (RETURN, "return 1 / 0", "line 28): ZeroDivisionError: division by zero"),
-        (RETURN, "return np.linalg.inv(np.zeros((2, 2)))", "mine.py, line 28): LinAlgError: Singular matrix"),
-        (RETURN, "raise SystemExit(0)", "mine.py, line 28): SystemExit: 0"),
-        (RETURN, "import sys; sys.exit(7)", "mine.py, line 28): SystemExit: 7"),
-        (RETURN, "raise GeneratorExit", "mine.py, line 28): GeneratorExit"),
-        (RETURN, "raise type('Odd', (BaseException,), {})('no')", "mine.py, line 28): Odd: no"),
+        (RETURN, "return 1 / 0", "line 31): ZeroDivisionError: division by zero"),
+        (RETURN, "return np.linalg.inv(np.zeros((2, 2)))", "mine.py, line 31): LinAlgError: Singular matrix"),
+        (RETURN, "raise SystemExit(0)", "mine.py, line 31): SystemExit: 0"),
+        (RETURN, "import sys; sys.exit(7)", "mine.py, line 31): SystemExit: 7"),
+        (RETURN, "raise GeneratorExit", "mine.py, line 31): GeneratorExit"),
+        (RETURN, "raise type('Odd', (BaseException,), {})('no')", "mine.py, line 31): Odd: no"),
         (RETURN, "return None, None", "must return a decision and a state, not (NoneType, NoneType)"),
         (RETURN, "return None", "must return a decision and a state, not None"),
         (RETURN, "return decision(snap, gpu_type, count)", "must return a decision and a state, not Decision"),

@@ -172,7 +172,7 @@ def test_policy_of_a_file_that_fails_is_one_line(levada: Levada) -> None:
     assert err == f"levada: smallest-first failed ({path}, line 20): ZeroDivisionError: division by zero\n"
 
 
-RETURN = "return decision(snap, gpu_type, count), state"
+RETURN = "return decision(snap, gpu_type, count, rank=rank), state"
 
 
 def test_what_a_policy_prints_is_no_part_of_the_answer(levada: Levada) -> None:
@@ -187,8 +187,8 @@ def test_what_a_policy_prints_is_no_part_of_the_answer(levada: Levada) -> None:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ("raise SystemExit(0)", "smallest-first failed ({path}, line 28): SystemExit: 0"),
-        ("raise GeneratorExit", "smallest-first failed ({path}, line 28): GeneratorExit"),
+        ("raise SystemExit(0)", "smallest-first failed ({path}, line 31): SystemExit: 0"),
+        ("raise GeneratorExit", "smallest-first failed ({path}, line 31): GeneratorExit"),
         ("return None", "the policy smallest-first must return a decision and a state, not None"),
         ("return decision(snap, gpu_type, count * np.nan), state",
          "the policy smallest-first gave count as float64; it must be whole numbers (np.int64)"),

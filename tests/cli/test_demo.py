@@ -116,7 +116,7 @@ def test_policy_of_a_file(capsys: Capture, tmp_path: Path) -> None:
     assert told["policy"] == "smallest-first"
 
 
-RETURN = "return decision(snap, gpu_type, count), state"
+RETURN = "return decision(snap, gpu_type, count, rank=rank), state"
 
 
 def test_what_a_policy_prints_is_no_part_of_the_day(capsys: Capture, tmp_path: Path) -> None:

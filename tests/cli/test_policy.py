@@ -1,7 +1,9 @@
 """`policy ls` and `policy describe`, and the static table behind them."""
 
 import json
+import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -168,6 +170,58 @@ def test_describe_a_policy_of_the_user(capsys: pytest.CaptureFixture[str], tmp_p
     assert "Needs:    speedup, remaining_s" in capsys.readouterr().out
     assert main(["policy", "describe", f"{path}:Mien"]) == 2
     assert capsys.readouterr().err.endswith(f"{path}: there is no 'Mien' in it; did you mean Mine?\n")
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package that announces policies, installed."""
+    (tmp_path / "levada_mine.py").write_text(OWN.removeprefix('print("loading")\n'))
+    metadata = tmp_path / "levada_mine-1.2.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: levada-mine\nVersion: 1.2\n")
+    (metadata / "entry_points.txt").write_text(
+        "[console_scripts]\nfirst = levada_mine:main\n\n"
+        "[levada.policies]\n# a note\nours = levada_mine:Mine\nfifo = levada_mine:Mine\ngone=not_there:Mine [fast]\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("levada_mine", None)
+
+
+def test_ls_lists_the_policies_of_installed_packages(capsys: pytest.CaptureFixture[str], package: Path) -> None:
+    assert main(["policy", "ls", "-o", "name"]) == 0
+    assert capsys.readouterr().out.split() == [*NAMES, "ours", "gone"]
+    assert main(["policy", "ls"]) == 0
+    assert "Of the package levada_mine 1.2" in capsys.readouterr().out.splitlines()[-1]
+    assert main(["policy", "ls", "-o", "json"]) == 0
+    ours = json.loads(capsys.readouterr().out)[-2]
+    assert (ours["name"], ours["target"], ours["source"]) == ("ours", "levada_mine:Mine", "levada_mine 1.2")
+    assert ours["needs"] is None
+
+
+def test_describe_an_installed_policy_by_the_name_it_is_called_by(
+    capsys: pytest.CaptureFixture[str], package: Path
+) -> None:
+    assert main(["policy", "describe", "ours", "-o", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["name"], shown["target"]) == ("ours", "levada_mine:Mine")
+    assert shown["source"] == f"levada_mine 1.2 ({package / 'levada_mine.py'})"
+    assert main(["policy", "describe", "ourss"]) == 2
+    assert capsys.readouterr().err.endswith("did you mean ours?\n")
+
+
+@pytest.mark.parametrize("wide", [60, 80, 120, 300])
+def test_a_row_of_ls_stays_on_one_line_of_a_terminal(
+    wide: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(wide))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["policy", "ls"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= wide
+    assert [line.split()[0] for line in lines[1:]] == NAMES
+    assert ("NEEDS" in lines[0]) == (wide == 300)
 
 
 def test_needs_in_the_documentation_are_those_of_ls(capsys: pytest.CaptureFixture[str]) -> None:

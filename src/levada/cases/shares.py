@@ -174,7 +174,7 @@ def _reasons(
         for side in (0, 1):
             np.add.at(time, shares.pairs[:, side], shares.pair_share.sum(axis=1))
     runs = able(instance)
-    held_back = policy.strict & (runs & _fits_beside(instance, shares)).any(axis=1)
+    has_room = np.asarray((runs & _fits_beside(instance, shares)).any(axis=1))
     row_of = {int(slot): row for row, slot in enumerate(instance.snap.jobs.slots)}
     reasons = {}
     for slot, job in zip(scene.slots.tolist(), case.jobs, strict=True):
@@ -184,7 +184,8 @@ def _reasons(
         elif time[row] > 0:
             why = Reason(code=reason(Code.RUNS).code, text=f"It runs {100 * min(time[row], 1.0):.4g} % of the time.")
         else:
-            waits = Code.IN_LINE if held_back[row] else Code.CAPACITY
+            # Where nobody overtakes, whoever has room waits for somebody before it.
+            waits = Code.IN_LINE if policy.strict and has_room[row] else Code.CAPACITY
             why = reason(waits if runs[row].any() else Code.CANNOT_RUN)
         reasons[job.id] = {"code": why.code, "text": why.text}
     return reasons

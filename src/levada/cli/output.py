@@ -73,10 +73,40 @@ def bold(text: str) -> str:
     return f"\x1b[1m{text}\x1b[0m" if colour(sys.stdout) else text
 
 
-def columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A left-aligned table as kubectl prints it: no frames, two spaces between columns, no trailing blanks."""
+def line_width() -> int | None:
+    """How many characters a line may have; None where stdout is no terminal: whoever reads that takes all."""
+    if not sys.stdout.isatty():
+        return None
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
+def columns(header: Sequence[str], rows: Iterable[Sequence[str]], *, spare: Sequence[str] | None = None) -> str:
+    """A left-aligned table as kubectl prints it: no frames, two spaces between columns, no trailing blanks.
+
+    With *spare* the last column is prose: where a terminal is too narrow, the columns named so are left out, one after
+    the other, and then the prose is cut, so that a row stays on one line.
+    """
     table = [tuple(header), *(tuple(row) for row in rows)]
-    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    room = line_width()
+    if spare is not None and room is not None:
+        table = _fitted(table, spare, room)
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
     lines[0] = bold(lines[0])
     return "\n".join(lines)
+
+
+def _fitted(table: list[tuple[str, ...]], spare: Sequence[str], room: int) -> list[tuple[str, ...]]:
+    def left_for_prose() -> int:
+        return room - sum(max(len(row[i]) for row in table) + 2 for i in range(len(table[0]) - 1))
+
+    longest = max(len(row[-1]) for row in table)
+    for name in spare:
+        if left_for_prose() >= longest:
+            return table
+        place = table[0].index(name)
+        table = [row[:place] + row[place + 1 :] for row in table]
+    left = max(left_for_prose(), len(table[0][-1]))
+    return [(*row[:-1], row[-1] if len(row[-1]) <= left else f"{row[-1][: left - 1]}…") for row in table]

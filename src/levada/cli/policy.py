@@ -1,4 +1,4 @@
-"""`levada policy ls|describe`: which policies there are, from the static table."""
+"""`levada policy ls|describe`: which policies there are, from the static table and of installed packages."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from levada.cli.installed import Installed, installed
 from levada.cli.output import Format, TextOrJson, columns, data, data_json
 from levada.policies.record import Option, Record
 from levada.policies.table import POLICIES, lookup
@@ -27,14 +28,17 @@ def register(app: typer.Typer) -> None:
 
 def ls(output: Annotated[Format, typer.Option("--output", "-o", help="How to print it.")] = Format.TABLE) -> None:
     """List the policies."""
+    # Levada's own are installed as well, and a name of the table always means the table's.
+    others = [each for each in installed() if lookup(each.name) is None]
     match output:
         case Format.JSON:
-            data_json([as_json(record) for record in POLICIES])
+            data_json([*map(as_json, POLICIES), *map(announced_as_json, others)])
         case Format.NAME:
-            data("\n".join(record.name for record in POLICIES))
+            data("\n".join([*(record.name for record in POLICIES), *(each.name for each in others)]))
         case Format.TABLE:
             rows = [(r.name, ", ".join(r.aliases) or "-", ", ".join(r.needs) or "-", r.summary) for r in POLICIES]
-            data(columns(("NAME", "ALIASES", "NEEDS", "SUMMARY"), rows))
+            rows += [(o.name, "-", "?", f"Of the package {o.package}: levada policy describe {o.name}") for o in others]
+            data(columns(("NAME", "ALIASES", "NEEDS", "SUMMARY"), rows, spare=("ALIASES", "NEEDS")))
 
 
 def describe(
@@ -58,15 +62,17 @@ def _of_user(name: str) -> Record:
         from levada.plugins import find_class, options_of
 
         found: Any = find_class(name)
+    entry = next((each for each in installed() if each.name == name), None)
     text = (found.__doc__ or getattr(sys.modules.get(found.__module__), "__doc__", None) or "-").strip()
+    file = getattr(sys.modules.get(found.__module__), "__file__", None) or found.__module__
     options = [Option(one.name, _default(one.default), "", "-") for one in options_of(found) or ()]
     return Record(
-        name=found.name,
+        name=found.name if entry is None else name,
         aliases=(),
-        target=name,
+        target=name if entry is None else entry.target,
         summary=text.splitlines()[0].rstrip("."),
         needs=tuple(_FIELD_OF_NEED[need.name or ""] for need in found.needs),
-        source=getattr(sys.modules.get(found.__module__), "__file__", None) or found.__module__,
+        source=file if entry is None else f"{entry.package} ({file})",
         options=tuple(options),
     )
 
@@ -101,3 +107,9 @@ def as_text(record: Record) -> str:
 def as_json(record: Record) -> dict[str, Any]:
     """The policy as `-o json` prints it."""
     return {**record._asdict(), "options": [option._asdict() for option in record.options]}
+
+
+def announced_as_json(policy: Installed) -> dict[str, Any]:
+    """A policy of another package as `ls -o json` prints it: what only its code could tell is null."""
+    known = {"name": policy.name, "aliases": [], "target": policy.target, "source": policy.package}
+    return {field: known.get(field) for field in Record._fields}

@@ -113,7 +113,7 @@ class DragonCompat:
         return False
 
     def _explain(self, cycle: Cycle, waiting: list[int]) -> None:
-        """Why these wait, whom nobody looked at: no room beside the job that starts, or just that one starts at once."""
+        """Why these wait, whom nobody looked at: no room beside the job that starts, or only that one does."""
         known: dict[tuple[Gang, int], tuple[int, int]] = {}
         for row in waiting:
             key = (cycle.gang(row), cycle.min[row])

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from levada import errors
 from levada.policies.gavel.table import GAVEL_POLICIES
 from levada.policies.record import Option, Record
@@ -147,7 +149,8 @@ def nearest(name: str) -> list[str]:
     return list(dict.fromkeys(_BY_NAME[close].name for close in errors.nearest(name, _BY_NAME)))
 
 
-def unknown(name: str) -> str:
-    """The sentence for a name that is no policy, with the names close to it."""
-    close = nearest(name)
+def unknown(name: str, others: Iterable[str] = ()) -> str:
+    """The sentence for a name that is no policy, with the names close to it, of the table or of *others*."""
+    names = {**_BY_NAME, **{other: None for other in others if other not in _BY_NAME}}
+    close = list(dict.fromkeys(known.name if (known := names[each]) else each for each in errors.nearest(name, names)))
     return f"unknown policy {name!r}; " + (f"did you mean {' or '.join(close)}?" if close else "see levada policy ls")
