@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -16,6 +16,7 @@ from levada.core.cluster import Cluster, Device, Foreign, Node
 from levada.core.commands import Apply, Decide
 from levada.core.job import Job
 from levada.engine import Engine, Options, answer
+from levada.kernels import switch
 from tests.engine.chaos import Chaos, desk
 
 
@@ -115,6 +116,33 @@ def test_a_job_that_finds_no_room_on_another_type_keeps_what_it_has_unless_it_is
     assert chaos.engine.state.rejections == 0
     if taken:
         assert chaos.why("j1") == "fragmented"
+
+
+@pytest.mark.parametrize("kernels", ["numpy", "numba"])
+def test_a_move_and_a_resize_are_counted_apart(kernels: Literal["numpy", "numba"]) -> None:
+    switch.use(kernels)
+    try:
+        nodes = (Node.of("a", {"v100": 4}), Node.of("b", {"a100": 4}))
+        chaos = Chaos(nodes=nodes)
+        gives = {0: ("v100", 2)}
+        chaos.engine = Engine(
+            cluster=Cluster(nodes=nodes),
+            policy="wish",
+            make_policy=lambda name, options: Wish(gives),  # type: ignore[arg-type,return-value]
+            options=Options(rate_limit_s=0.0),
+        )
+        chaos.submit(min=1, max=4, gpu_types=("v100", "a100"))
+        chaos.calm()
+        seen = []
+        for wish in (("a100", 2), ("a100", 3), ("v100", 1)):
+            gives[0] = wish
+            chaos.users("update", 0, priority=len(seen) + 1)
+            chaos.calm()
+            job = chaos.job("j1")
+            seen.append((job["moves"], job["resizes"]))
+        assert seen == [(1, 0), (1, 1), (2, 2)]
+    finally:
+        switch.use("numpy")
 
 
 def _spoiled(**columns: Any) -> Any:

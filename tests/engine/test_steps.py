@@ -76,6 +76,7 @@ def plain_job(rng: random.Random) -> dict[str, Any]:
         "resizes_in_place": rng.random() < 0.7,
         "workload": rng.choice(["w1", "w2"]),
         "cpu": rng.choice([0, 0, 0, 0, 0, 0, 0, 0, 0, 1000]),
+        "time_limit_s": rng.choice([None, None, 40.0, 400.0]),
     }
 
 
@@ -129,9 +130,25 @@ class Pair:
             assert np.array_equal(left.index[taken], right.index[taken]), what
         used = a.held.owner >= 0
         assert np.array_equal(a.held.claimed[used], b.held.claimed[used]), what
-        for name in ("dirty", "acked", "left_out", "deciding", "guard_wake", "policy_wake", "next_alarm", "told_wake"):
+        for name in (
+            *("dirty", "turnover", "acked", "left_out", "deciding", "may_issue", "may_cycle"),
+            *("guard_wake", "policy_wake", "heed_at", "next_alarm", "told_wake"),
+        ):
             assert getattr(one, name) == getattr(two, name), (what, name)
+        assert [_told(state.pauses) for state in (one, two)] == [_told(one.pauses)] * 2, what
+        # Every operation is in the story, with what it takes and gives up.
+        stories = [chaos.story for chaos in self.worlds.values()]
+        assert stories[0] == stories[1], what
         assert (one.rejections, one.last_rejection) == (two.rejections, two.last_rejection)
+
+
+def _told(pauses: list[tuple[Any, Any, Any]]) -> list[tuple[str, int, float]]:
+    """What was seen of restarts: one by one, in whatever batches it came."""
+    return sorted(
+        (str(kind), int(workload), float(seconds))
+        for kind, workloads, all_seconds in pauses
+        for workload, seconds in zip(workloads, all_seconds, strict=True)
+    )
 
 
 @pytest.mark.parametrize("plain", [True, False])

@@ -352,3 +352,10 @@ def test_a_policy_without_speeds_puts_no_job_where_it_makes_no_step(policy: str,
     trace.write_text("\n".join(["arrival_s,workload,scale,min_workers,max_workers,steps", *jobs]))
     found = result(policy=policy, workload=None, jobs=None, rate=None, trace=str(trace), cluster={"v100": 2, "k80": 8})
     assert found.report.finished == 4
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_sharing_devices_pays_where_many_wait(seed: int) -> None:
+    crowd = {"cluster": {"v100": 2, "p100": 2, "k80": 2}, "jobs": 40, "rate": 1.0, "seed": seed, "round_s": 1800.0}
+    plain, packed = (result(policy=f"max_min_fairness_{form}", **crowd) for form in ("perf", "packed"))
+    assert sum(jct(packed)) < 0.95 * sum(jct(plain))

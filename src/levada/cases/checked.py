@@ -70,9 +70,10 @@ class Checked:
             raise self._wrong("must answer for the jobs in view, in their order: number is not theirs")
         if not np.isin(decision.reason, _REASONS).all():
             raise self._wrong("gave a reason that is none of levada.core.reasons.Code")
-        wake_at: Any = decision.wake_at
-        if not isinstance(wake_at, int | float) or math.isnan(wake_at):
-            raise self._wrong(f"gave {wake_at!r} as wake_at, which must be a time in seconds")
+        for field in ("wake_at", "heed_at"):
+            at: Any = getattr(decision, field)
+            if not isinstance(at, int | float) or math.isnan(at):
+                raise self._wrong(f"gave {at!r} as {field}, which must be a time in seconds")
         if decision.places is not None or decision.placed is not None:
             placed, places = np.asarray(decision.placed), np.asarray(decision.places)
             if placed.ndim != 1 or places.ndim != 2 or len(places) != PLACE_COLUMNS:

@@ -48,6 +48,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Ints
     #: Time at which the answer could change though nothing happens.
     wake_at: float = math.inf
+    #: Jobs that come or go until then are no news, unless some job waits while a GPU is free.
+    heed_at: float = -math.inf
     #: Where, for policies that decide by node: full places of each job in `placed`.
     places: Ints | None = None
     #: Rows of the jobs that `places` speaks of; a job with a count that is not among them keeps its places.

@@ -103,7 +103,7 @@ def end(state: State, slots: Ints, phase: int, code: int) -> None:
     state.over.append(numbers)
     world.remove_jobs(slots)
     state.ended += len(slots)
-    state.dirty = True
+    state.turnover = True
     _tell_dependents(state, numbers, phase)
 
 

@@ -96,7 +96,12 @@ class Engine:
         # That operations were done matters where some job had to be left out because of one, or to who looks at nodes.
         missed = state.left_out or (state.policy.by_node and cadence.on_acks)
         news = state.dirty or (state.acked and missed)
-        asks = state.now if news and heeds else min(state.policy_wake, state.guard_wake)
+        asks = min(state.policy_wake, state.guard_wake)
+        if heeds and state.turnover and not news:
+            news = state.heed_at <= state.now or state.could_fill()
+            asks = min(asks, state.heed_at)
+        if heeds and news:
+            asks = state.now
         if asks == math.inf:
             return math.inf
         earliest = max(asks, state.last_decided + state.options.rate_limit_s, state.next_try)
@@ -112,7 +117,7 @@ class Engine:
         if state.world.foreign and not state.policy.by_node:
             make_room(state)
         view, capacity = visible(state)
-        state.dirty = state.acked = False
+        state.dirty = state.acked = state.turnover = False
         state.policy_wake = math.inf
         state.deciding = state.revision
         state.last_decided = state.now
@@ -152,6 +157,7 @@ class Engine:
             state.policy_state = memory
         # A time that has come already would have it asked again at once, for ever.
         state.policy_wake = event.decision.wake_at if event.decision.wake_at > state.now else math.inf
+        state.heed_at = event.decision.heed_at
         foreign.reserve(state, event.decision.reservations)
         if event.decision.binds:
             state.commands.append(BindPods(binds=event.decision.binds))
@@ -172,6 +178,7 @@ class Engine:
         if state.rejections == state.options.max_rejections:
             # Plain FIFO takes over at once: it needs no second thought.
             state.next_try = state.now
+        state.heed_at = -math.inf
         slots = table.find(state.in_view)
         slots = slots[slots >= 0]
         waits = slots[(table.phase[slots] == Phase.PENDING) & (table.count[slots] == 0)]

@@ -63,7 +63,8 @@ def submitted(state: State, event: JobsSubmitted) -> None:
         state.perf.bind(numbers, world.table.workload[slots])
     judge_feasibility(state, slots)
     _put_aside_impossible(state, slots)
-    state.touch(slots)
+    table.changed[slots] = state.revision
+    state.turnover = True
 
 
 def _put_aside_impossible(state: State, slots: Ints) -> None:

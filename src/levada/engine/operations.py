@@ -51,6 +51,7 @@ def issue(state: State) -> None:
     table = state.world.table
     waiting = state.where((table.op != OpKind.NONE) & (table.issued == 0) & (table.retry_at <= state.now))
     if not len(waiting):
+        state.may_cycle = False
         return
     missing = blocked(state.world.target.owner, state.world.held.owner, table.capacity)
     ready = (table.op[waiting] == OpKind.STOP) | (missing[waiting] == 0)
@@ -155,7 +156,8 @@ def _send(state: State, slots: Ints) -> None:
     table.op_deadline[slots] = state.now + state.options.op_timeout_s
     state.alarm(state.now + state.options.op_timeout_s)
     plan = _plan(state, slots, op)
-    resized = slots[op == OpKind.RESIZE]
+    # One that takes a job elsewhere with as many workers is a move, not a resize.
+    resized = slots[(op == OpKind.RESIZE) & (table.count[slots] != table.held[slots])]
     table.resizes[resized] += 1
     table.moves[slots[plan.moved()]] += 1
     starts = op == OpKind.START

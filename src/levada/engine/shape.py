@@ -27,9 +27,9 @@ def column_fault(decision: Any) -> str | None:
     count = len(decision.number) if _is_column(decision.number) else -1
     if any(not _is_column(column) or len(column) != count for column in (*columns, *extra)):
         return "its columns are not whole numbers of one length"
-    wake_at: Any = decision.wake_at
-    if not isinstance(wake_at, float | int) or math.isnan(wake_at):
-        return "its wake_at is no time"
+    times: tuple[Any, ...] = (decision.wake_at, decision.heed_at)
+    if any(not isinstance(at, float | int) or math.isnan(at) for at in times):
+        return "its wake_at or heed_at is no time"
     return None
 
 

@@ -12,10 +12,11 @@ import numpy as np
 from levada.core.codes import Codes
 from levada.core.commands import Command
 from levada.core.decision import Reservation
-from levada.core.job import Preemptible
+from levada.core.job import Phase, Preemptible
 from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS
+from levada.core.plane import FREE
 from levada.core.reasons import Code
-from levada.core.types import Bools, Floats, Ints, distinct
+from levada.core.types import WHOLE, Bools, Floats, Ints, distinct
 from levada.core.world import World
 from levada.engine.options import Options
 from levada.kernels.state import accrue
@@ -95,6 +96,9 @@ class State:
         self.revision = 0
         #: Something happened that a decision should hear of.
         self.dirty = False
+        #: Jobs came or went since the last decision, and until when the policy said that this is no news by itself.
+        self.turnover = False
+        self.heed_at = -math.inf
         #: Operations were done, or given up, since the last decision.
         self.acked = False
         #: Some job was not in view of the last decision, or what it said of one did not count, for an operation on it.
@@ -152,6 +156,15 @@ class State:
         """These jobs changed: decisions made before do not count for them, and a new one is due."""
         self.world.table.changed[slots] = self.revision
         self.dirty = True
+
+    def could_fill(self) -> bool:
+        """Whether some job waits for what is free: at a glance, so that it may turn out to be of no use to it."""
+        table = self.world.table
+        waits = (table.phase == Phase.PENDING) & (table.count == 0) & (table.feasible > 0) & (table.number >= 0)
+        if not waits.any():
+            return False
+        needs_device = (table.milli > 0) & (table.milli % WHOLE == 0)
+        return bool((self.world.target.owner == FREE).any() or (waits & ~needs_device).any())
 
     def account(self, slots: Ints) -> None:
         """Brings the times of these jobs up to now; call it before what they are seen to do changes."""

@@ -83,6 +83,7 @@ def issue(
             if plain(ints[c.REASON, s]):
                 ints[c.REASON, s], ints[c.EVIDENCE, s] = c.SAYS_STOPPING, 0
         else:
+            resized = ints[c.COUNT, s] != ints[c.HELD, s]
             ints[c.HELD_TYPE, s] = ints[c.TYPE, s]
             ints[c.HELD, s] = max(ints[c.HELD, s], ints[c.COUNT, s])
             if op == c.OP_START:
@@ -90,7 +91,7 @@ def issue(
                 ints[c.REASON, s], ints[c.EVIDENCE, s] = c.SAYS_STARTING, 0
             else:
                 ints[c.PHASE, s] = c.RESIZING
-                ints[c.RESIZES, s] += 1
+                ints[c.RESIZES, s] += resized
         operations[0, r], operations[1, r], operations[2, r] = ints[c.NUMBER, s], op, ints[c.GENERATION, s]
         operations[3, r] = -1 if op == c.OP_STOP else ints[c.TYPE, s]
         operations[4, r] = 0 if op == c.OP_STOP else ints[c.COUNT, s]

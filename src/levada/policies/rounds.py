@@ -150,6 +150,7 @@ class Rounds(Generic[S]):
             evidence=said[rounds.EVIDENCE],
             rank=said[rounds.RANK],
             wake_at=max(next_round, snap.now + quiet_s) if len(instance) else math.inf,
+            heed_at=next_round,
             **more,
         )
         return decision, RoundState(

@@ -16,7 +16,8 @@ from levada.solve.leximin import leximin
 from levada.solve.problem import Problem, Solution, fit, normalised, usable
 from levada.solve.safe import safe
 
-_FAIR_INSTEAD = "the most speed above the floor could not be found: leximin shares stand in for it"
+#: What a solution says that is leximin's.
+FAIR_INSTEAD = "the most speed above the floor could not be found: leximin shares stand in for it"
 
 
 @safe
@@ -37,7 +38,7 @@ def efficient(problem: Problem, favour: Floats, floor: float) -> Solution:
     owed = floor * (speed * _together(of, fair.share, len(rows.rate))).sum(axis=1)
     found = _most(rows, speed, speed * (favour * rows.weight * rows.scale)[:, None], owed)
     if found is None:
-        return msgspec.structs.replace(fair, alarm=_FAIR_INSTEAD)
+        return msgspec.structs.replace(fair, alarm=FAIR_INSTEAD)
     mass, prices = found
     count = rows.count
     share = fit(mass / np.maximum(count, 1.0)[:, None], rows.scale * count, rows.capacity)

@@ -13,11 +13,13 @@ import numpy as np
 
 from levada.core.types import Bools, Floats, Ints
 from levada.kernels.classes import distinct_rows
+from levada.solve.efficient import FAIR_INSTEAD
 from levada.solve.entities import Entities, turns
 from levada.solve.filling import fill
 from levada.solve.finish_time import Duties
 from levada.solve.highs import Answer, NoAnswer
 from levada.solve.levels import LevelLp
+from levada.solve.leximin import leximin
 from levada.solve.pairs import Columns, between_jobs
 from levada.solve.problem import TRACE, Problem, Solution, normalised, relative, usable
 from levada.solve.safe import safe
@@ -51,6 +53,36 @@ def leximin_packed(problem: Problem, pairs: Ints, pair_rate: Floats) -> Solution
     solution = _solution(problem, program, columns, pairs, together, filled.answer, bound)
     _check(solution, problem.each(filled.levels), problem.each(program.best))
     return solution
+
+
+@safe
+def efficient_packed(problem: Problem, pairs: Ints, pair_rate: Floats, favour: Floats, floor: float) -> Solution:
+    """See `efficient`: a pair is worth the speed of both of its jobs. What is fair is so where nobody shares."""
+    fair = leximin(problem)
+    if fair.how == "equal" or fair.levels is None:
+        return fair
+    rate = usable(problem)
+    best = np.where(rate.any(axis=1), rate.max(axis=1, initial=0.0), 1.0)
+    speed, together = rate / best[:, None], pair_rate / best[pairs][:, None, :]
+    a_level = normalised(problem).max(axis=1, initial=0.0)  # what a row reaches where it is fastest
+    owed = np.zeros(len(best))
+    owed[np.arange(len(best)) if problem.of is None else problem.of] = fair.levels
+    owed = floor * np.divide(owed, a_level, out=np.zeros_like(owed), where=a_level > 0)
+    each = favour * problem.weight * problem.scale
+    worth = speed * (each * problem.count)[:, None]
+    gpus = problem.count * problem.scale
+    # A hair less than owed: else rounding could ask for more than there is.
+    program = LevelLp(speed, gpus, problem.capacity, np.zeros(len(best)), owed * (1 - 1e-9), worth=worth)
+    columns = Columns(program, problem.count, problem.scale, pairs, together, (together * each[pairs][:, None]).sum(2))
+    try:
+        answer, _ = columns.solve()
+    except NoAnswer:
+        return msgspec.structs.replace(fair, alarm=FAIR_INSTEAD)
+    solution = _solution(problem, program, columns, pairs, together, answer, fair.bound)
+    assert solution.levels is not None
+    levels = solution.levels * problem.each(a_level)
+    part = problem.each(program.part)
+    return msgspec.structs.replace(solution, levels=levels, level=float(levels[part].min()) if part.any() else 0.0)
 
 
 @safe

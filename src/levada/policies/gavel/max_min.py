@@ -10,7 +10,8 @@ that somebody could use; `shares: interior` gives the middle of all optimal shar
 
 `shares: efficient`, which rounds take unless told otherwise, keeps `FLOOR` of every job's leximin rate and gives the
 rest where it brings most speed in all; while some must wait, the speed of jobs that have run for long counts less. Near
-saturation that is what keeps queues short: `docs/results.md` has the figures.
+saturation that is what keeps queues short: `docs/results.md` has the figures. Where two jobs may share GPUs, the rate
+is what leximin would give if nobody did.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from levada.core.types import Floats
 from levada.perf.model import ThroughputModel
 from levada.policies.gavel.forms import (
     EFFICIENT,
@@ -39,7 +41,8 @@ from levada.policies.protocol import Needs
 from levada.solve.efficient import efficient
 from levada.solve.interior import max_min_interior
 from levada.solve.leximin import leximin
-from levada.solve.packed import leximin_packed, max_min_packed
+from levada.solve.packed import efficient_packed, leximin_packed, max_min_packed
+from levada.solve.problem import Problem
 
 #: What `efficient` shares leave every job of its leximin rate.
 FLOOR = 0.5
@@ -82,12 +85,7 @@ class MaxMinFairnessPerf(MaxMinFairness):
         """Shares with the highest lowest level, or with the most speed above a floor."""
         if self.which != EFFICIENT:
             return super().shares(instance, perf, state)
-        crowded = instance.scale.sum() > instance.capacity.sum()
-        is_long = (instance.running_s > LONG_S) & crowded
-        problem = problem_of(instance, marks=is_long)
-        assert problem.of is not None
-        favour = np.ones(len(problem.rate))
-        favour[problem.of[is_long]] = FAVOUR_OF_LONG
+        problem, favour = _favoured(instance)
         return shares_of(sound(partial(efficient, problem, favour, FLOOR), partial(leximin, problem))), None
 
 
@@ -97,15 +95,24 @@ class MaxMinFairnessPacked(MaxMinFairnessPerf):
     name: ClassVar[str] = "max_min_fairness_packed"
     objective: ClassVar[str] = "max_min_normalized_packed"
     packs: ClassVar[bool] = True
-    in_rounds: ClassVar[Mapping[str, Any]] = {}
-
-    def __init__(self, shares: str = LEXIMIN) -> None:
-        self.which = which_shares(shares)
 
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
-        """Shares with the highest lowest level."""
-        problem = problem_of(instance)
+        """Shares with the highest lowest level, or with the most speed above a floor."""
+        problem, favour = _favoured(instance) if self.which == EFFICIENT else (problem_of(instance), None)
         pairs, rates = pairs_of(instance, problem)
         lowest = partial(max_min_packed, problem, pairs, rates)
         all_levels = partial(leximin_packed, problem, pairs, rates)
+        if favour is not None:
+            return shares_of(sound(partial(efficient_packed, problem, pairs, rates, favour, FLOOR), lowest)), None
         return shares_of(lowest() if self.which == INTERIOR else sound(all_levels, lowest)), None
+
+
+def _favoured(instance: Instance) -> tuple[Problem, Floats]:
+    """The instance with jobs apart that have run for long while others must wait, and what speed of each row counts."""
+    crowded = instance.scale.sum() > instance.capacity.sum()
+    is_long = (instance.running_s > LONG_S) & crowded
+    problem = problem_of(instance, marks=is_long)
+    assert problem.of is not None
+    favour = np.ones(len(problem.rate))
+    favour[problem.of[is_long]] = FAVOUR_OF_LONG
+    return problem, favour

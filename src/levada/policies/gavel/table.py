@@ -112,7 +112,7 @@ GAVEL_POLICIES: tuple[Record, ...] = (
         summary="The worst-off job as well off as possible, knowing how types differ, two jobs may share GPUs",
         needs=("throughput", "pairs"),
         source=_GAVEL,
-        options=(_SHARES, *_ROUNDS),
+        options=(_EFFICIENT, *_ROUNDS),
         shares=True,
     ),
     Record(
