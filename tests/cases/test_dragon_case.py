@@ -679,3 +679,16 @@ def test_an_empty_case():
             "scale_up": {},
             "last_action_reset": True,  # the clock starts with the first decision
         }
+
+
+def test_misspelt_fields_are_faults_and_notes_are_not():
+    made = {"now": 0.0, "nodes": [{**node("n"), "gpoos": 2}], "pending": [], "runing": [], "note": "as it is"}
+    made["pending"] = [{"name": "j", "mn": 1, "max": 2, "worker": group(2, gpu=1)}]
+    with pytest.raises(BadInput) as caught:
+        answer(made, None)
+    assert [str(fault) for fault in caught.value.faults] == [
+        "policy: is required",
+        "runing: unknown field; did you mean running?",
+        "nodes[0].gpoos: unknown field; did you mean gpus?",
+        "pending[0].mn: unknown field; did you mean min?",
+    ]

@@ -146,7 +146,7 @@ def test_yaml_by_name(levada: Levada, text: str) -> None:
     for name in ("case.yaml", "case.yml"):
         code, out, _ = levada("-f", levada.file(text, name), "-o", "json")
         assert (code, json.loads(out)["allocations"]) == (0, {"A": {"v100": 1}})
-    assert levada.faults(text)[0].startswith("not JSON: ")
+    assert "case.json: not JSON: " in levada.faults(text)[0]
 
 
 def test_policy_option_overrides_the_case(levada: Levada) -> None:
@@ -279,17 +279,17 @@ def test_a_pipe_is_read_as_a_file_is(levada: Levada) -> None:
         ("", "case.json: is empty"),
         (" \n\t", "case.json: is empty"),
         (b'{"policy": "\xff"}', "case.json: not UTF-8 at byte 12"),
-        ('{"policy":\n fifo}', "not JSON: Expecting value in line 2, column 2"),
-        ('{"jobs": [}', "not JSON: Expecting value in line 1, column 11"),
-        ("{}{}", "not JSON: Extra data in line 1, column 3"),
-        ("[]", "a case must be a mapping"),
-        ("3", "a case must be a mapping"),
-        ('{"now": NaN}', "not JSON: NaN is not a number of JSON"),
-        ('{"now": -Infinity}', "not JSON: -Infinity is not a number of JSON"),
+        ('{"policy":\n fifo}', "case.json: not JSON: Expecting value in line 2, column 2"),
+        ('{"jobs": [}', "case.json: not JSON: Expecting value in line 1, column 11"),
+        ("{}{}", "case.json: not JSON: Extra data in line 1, column 3"),
+        ("[]", "case.json: a case must be a mapping"),
+        ("3", "case.json: a case must be a mapping"),
+        ('{"now": NaN}', "case.json: not JSON: NaN is not a number of JSON"),
+        ('{"now": -Infinity}', "case.json: not JSON: -Infinity is not a number of JSON"),
         ('{"now": 1, "now": 2}', "now: is given twice"),
         ('{"jobs": [{"id": "A", "id": "B"}]}', "jobs[0].id: is given twice"),
-        ('{"a":' * 100_000, "not JSON: nested too deeply"),
-        ("[" * 100_000, "not JSON: nested too deeply"),
+        ('{"a":' * 100_000, "case.json: not JSON: nested too deeply"),
+        ("[" * 100_000, "case.json: not JSON: nested too deeply"),
     ],
 )
 def test_text_that_is_no_case(levada: Levada, content: str | bytes, line: str) -> None:
@@ -322,7 +322,7 @@ def aliases(first: str, following: str, count: int) -> str:
     ids=["aliases", "merge keys", "itself", "base 60", "hexadecimal", "large"],
 )  # fmt: skip
 def test_small_yaml_that_means_much(levada: Levada, content: str, line: str) -> None:
-    assert levada.faults(content, name="case.yaml") == [line]
+    assert levada.faults(content, name="case.yaml") == [f"{levada.folder / 'case.yaml'}: {line}"]
 
 
 def test_aliases_are_welcome(levada: Levada) -> None:
@@ -332,7 +332,8 @@ def test_aliases_are_welcome(levada: Levada) -> None:
 
 
 def test_number_that_is_too_long(levada: Levada) -> None:
-    assert levada.faults('{"now": 1%s}' % ("0" * 5000)) == ["not JSON: a number of more than 1000 digits"]
+    (said,) = levada.faults('{"now": 1%s}' % ("0" * 5000))
+    assert said.endswith("case.json: not JSON: a number of more than 1000 digits")
     assert levada.faults({**SMALL, "now": 10**400}) == ["now: must be a number"]
     assert levada.faults(with_job(max=10**400)) == ["jobs[0].max: must be at most 1000000000"]
 
@@ -394,7 +395,7 @@ def with_job(**fields: Any) -> dict[str, Any]:
         ({**SMALL, "policy": 3}, "policy: must be text (put it in quotes)"),
         ({**SMALL, "policy": "srjf"}, "jobs[0].remaining_s: srjf needs it"),
         (
-            {"policy": "fifo", "mode": "nvidia", "nodes": []},
+            {"policy": "fifo", "mode": "nvidia", "now": 0, "nodes": []},
             "policy: takes no case of this kind; dragon and dragon-compat do",
         ),
         ({**SMALL, "options": {"seed": -1}}, "options.seed: must be a whole number, 0 or more"),
@@ -440,7 +441,7 @@ CURVE_OF_TWO = {"1": 1, "9": 5}
         ({"cluster": {"gpus": {"v100": 10**6}}}, "cluster: has more than 100000 GPUs"),
         ({"cluster": {"gpus": {f"t{i}": 1 for i in range(300)}}}, "has more than 256 GPU types"),
         ({"jobs": [{"id": f"j{i}", "gpu_types": [f"t{i}"]} for i in range(300)]}, "has more than 256 GPU types"),
-        ({"jobs": [{"id": f"j{i}", "throughput": {f"t{i}": 1}} for i in range(300)]}, "has more than 256 GPU types"),
+        ({"jobs": [{"id": f"j{i}", "throughput": {f"kind{i}": 1}} for i in range(300)]}, "has more than 256 GPU types"),
         ({"queues": {f"q{i}": {} for i in range(10_000)}}, "queues: has more than 1000 queues"),
         ({"queues": {f"q{i}": {"parent": f"q{i - 1}"} if i else {} for i in range(200)}}, "queues: has more than 100 queues above one another"),
         ({"jobs": many(1, max=10**6, gpus_per_worker=0)}, "jobs: could have more than 250000 workers together; lower max"),
@@ -586,3 +587,25 @@ def test_golden_cases_with_something_changed(data: st.DataObject) -> None:
     assert code in (0, 2), err
     assert (out == "") == (code == 2)
     assert (err == "") == (code == 0)
+
+
+def test_faults_of_case_and_policy_together(levada: Levada) -> None:
+    assert levada.faults({}) == ["cluster: is required", "jobs: is required", "policy: is required"]
+    case = {**SMALL, "policy": "tiresias", "options": {"queue_limt": 3}, "jobs": [{"id": "A", "min": 0}]}
+    assert levada.faults(case) == [
+        "jobs[0].min: must be at least 1",
+        "options.queue_limt: unknown option; did you mean queue_limit?",
+    ]
+
+
+def test_a_dragon_cycle_says_why_nobody_starts(levada: Levada) -> None:
+    case = {
+        "policy": "dragon",
+        "now": 100.0,
+        "nodes": [{"name": "n1", "cpu": 16000, "mem": 65536, "gpus": 2}],
+        "pending": [{"name": "large", "min": 4, "max": 4, "worker": {"replicas": 4, "gpu": 1}}],
+    }
+    code, out, _ = levada("-f", levada.file(json.dumps(case)))
+    assert code == 0
+    assert "admit              null" in out
+    assert out.splitlines()[-1].startswith("large  No state of this cluster could hold its minimum")

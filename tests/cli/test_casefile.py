@@ -144,3 +144,43 @@ def test_anything_is_a_case_or_bad_input(raw: dict[str, Any]) -> None:
     except BadInput as error:
         assert error.faults
         assert all("\n" not in fault.text for fault in error.faults)
+
+
+def test_one_fault_does_not_hide_another() -> None:
+    raw = {
+        "cluster": {"gpus": {"v100": 8}},
+        "jobs": [{"id": "A", "entity": "t2"}, {"id": "A", "min": 4, "max": 2}],
+        "entities": {"t1": {"policy": "fare"}},
+    }
+    assert lines(raw) == [
+        "jobs[1].max: must be at least min (4)",
+        "entities.t1.policy: must be 'fairness' or 'fifo'",
+        "jobs[1].id: 'A' is the same as in jobs[0]",
+        "jobs[0].entity: 't2' is not among entities",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"queues": {"p": {"guaranteed": {"v10": 6}}}},
+         "queues.p.guaranteed.v10: the cluster has no such GPU type; did you mean v100?"),
+        ({"queues": {"p": {"limit": {"a100x": 6}}}, "cluster": {"nodes": [{"name": "n", "gpus": {"h200": 2}}]}},
+         "queues.p.limit.a100x: the cluster has no such GPU type; it has h200"),
+        ({"jobs": [{"id": "A", "throughput": {"v10": 3}}]},
+         "jobs[0].throughput.v10: the cluster has no such GPU type; did you mean v100?"),
+        ({"pairs": [{"jobs": ["A", "B"], "throughput": {"v10": [1, 1]}}]},
+         "pairs[0].throughput.v10: the cluster has no such GPU type; did you mean v100?"),
+        ({"cluster": {"gpus": {"v100": 8}, "prices": {"V100": 2}}},
+         "cluster.prices.V100: the cluster has no such GPU type; did you mean v100?"),
+    ],
+)  # fmt: skip
+def test_gpu_type_that_is_not_there(changes: dict[str, Any], line: str) -> None:
+    raw = {"cluster": {"gpus": {"v100": 8}}, "jobs": [{"id": "A"}, {"id": "B"}], **changes}
+    assert lines(raw) == [line]
+
+
+def test_speeds_and_prices_of_types_that_the_cluster_has_not_are_no_fault() -> None:
+    """Whoever has a table of them copies all of it."""
+    speeds = {"v100": 8.0, "p100": 4.0, "k80": 2.0}
+    check({"cluster": {"gpus": {"v100": 8}, "prices": speeds}, "jobs": [{"id": "A", "throughput": speeds}]})

@@ -49,6 +49,16 @@ def test_case(capsys: pytest.CaptureFixture[str]) -> None:
     assert not accepts(schema, {**CASE, "jobs": [{"id": "A", "mim": 1}]})
 
 
+def test_case_as_dragon_saw_it(capsys: pytest.CaptureFixture[str]) -> None:
+    schema = schema_of("case", capsys)
+    node = {"name": "n1", "cpu": 16000, "mem": 65536, "gpus": 4}
+    job = {"name": "j1", "min": 1, "max": 2, "worker": {"replicas": 2, "gpu": 1}}
+    made = {"policy": "dragon", "now": 100.0, "nodes": [node], "pending": [job], "note": "anything"}
+    assert accepts(schema, made)
+    assert not accepts(schema, {**made, "nodes": [{**node, "gpoos": 4}]})
+    assert not accepts(schema, {**made, "now": "later"})
+
+
 @pytest.mark.parametrize("kind", ["job", "queue", "case"])
 def test_every_field_is_described(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     schema = schema_of(kind, capsys)

@@ -80,7 +80,7 @@ def test_every_flag_reaches_the_simulation(capsys: Capture, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("--policy fifo", "Missing option '--cluster'"),
+        ("--policy fifo", "levada sim run needs --cluster: GPUs by type"),
         ("--policy fifo --cluster 36:36:36 --workload gavel --jobs 1", "must be TYPE=GPUS"),
         ("--policy fifo --cluster a100=4 --workload gavel --jobs 1", "a100 is not in the throughput table"),
         ("--policy fifo --cluster v100=4", "--trace FILE or --workload NAME"),

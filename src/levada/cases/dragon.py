@@ -19,7 +19,7 @@ from levada.core.decision import Decision
 from levada.core.plane import DEVICE, INDEX, NODE, SLOT
 from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
-from levada.errors import BadInput
+from levada.errors import BadInput, Fault
 from levada.perf.table import TableModel
 from levada.policies.dragon import Dragon
 from levada.policies.dragon_compat import DragonCompat
@@ -28,13 +28,21 @@ from levada.policies.registry import check_names
 from levada.policies.table import lookup, unknown
 
 
-def answer(raw: dict[str, Any], policy: str) -> dict[str, Any]:
+def answer(raw: dict[str, Any], policy: Any) -> dict[str, Any]:
     """What *policy* does in the cycle that *raw* describes; raises BadInput with all faults."""
-    if policy not in (Dragon.name, DragonCompat.name):
+    faults: list[Fault] = []
+    if policy is None:
+        faults.append(Fault("policy", "is required"))
+    elif policy not in (Dragon.name, DragonCompat.name):
         name = str(policy)
         strange = unknown(name) if lookup(name) is None else "takes no case of this kind; dragon and dragon-compat do"
-        raise BadInput.one(strange, "policy")
-    case = check(raw)
+        faults.append(Fault("policy", strange))
+    try:
+        case = check(raw)
+    except BadInput as error:
+        raise BadInput([*faults, *error.faults]) from None
+    if faults:
+        raise BadInput(faults)
     chosen = _policy(policy, case.options)
     scene = Scene(case, as_original=policy == DragonCompat.name)
     world = scene.world

@@ -1,7 +1,7 @@
 """The case that describes pods and nodes as DRAGON saw them, checked before anything is made of it.
 
 Units are those of the case: millicores, MiB, devices; `gpu_request` is a part of a device and `gpu_mem` bytes, both as
-text. Keys that nobody knows are ignored.
+text. Keys beside those of a case are notes, as long as they do not look like one misspelt; inside they are faults.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
+from difflib import SequenceMatcher
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from levada.cases.limits import MOST_GPUS
 from levada.core.types import WHOLE
 from levada.errors import BadInput, Fault
-from levada.jobfile.faults import faults_of
+from levada.jobfile.faults import faults_of, unknown_field
 from levada.jobfile.fields import Count, Finite, NotNegative, Text
 
 _OVER = ("Succeeded", "Failed")
@@ -30,73 +31,73 @@ Some = Annotated[int, Field(ge=0, le=4096)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
 
 class Use(_Model):
-    """What a pod takes. `limit_*` counts where nothing is requested."""
+    """What a pod takes."""
 
-    cpu: Count | None = None
-    mem: Count | None = None
-    limit_cpu: Count | None = None
-    limit_mem: Count | None = None
-    gpu: Some = 0
-    gpu_request: Any = None
-    gpu_mem: Any = None
+    cpu: Count | None = Field(default=None, description="Requested cores, in 1/1000ths (millicores).")
+    mem: Count | None = Field(default=None, description="Requested memory, in MiB.")
+    limit_cpu: Count | None = Field(default=None, description="Its limit, in millicores; counts where cpu is absent.")
+    limit_mem: Count | None = Field(default=None, description="Its limit, in MiB; counts where mem is absent.")
+    gpu: Some = Field(default=0, description="Whole GPUs, in mode nvidia.")
+    gpu_request: Any = Field(default=None, description='A part of one GPU as text, such as "0.5", in mode kubeshare.')
+    gpu_mem: Any = Field(default=None, description="GPU memory in bytes, as text, in mode kubeshare.")
 
 
 class Replicas(Use):
-    """One group of a job."""
+    """One group of a job: its parameter servers or its workers. Amounts are those of one replica."""
 
-    replicas: Some = 1
+    replicas: Some = Field(default=1, description="How many there are, or were asked for.")
 
 
 class Place(_Model):
     """One planned process of a running job."""
 
-    node: Text
-    critical: bool = False
-    gpuid: Text | None = None
-    live: bool = True
+    node: Text = Field(description="The node that it stands on.")
+    critical: bool = Field(default=False, description="Whether it is the chief, which is never removed.")
+    gpuid: Text | None = Field(default=None, description="The shared GPU that it is on, in mode kubeshare.")
+    live: bool = Field(default=True, description="Whether its pod exists; false: planned, and not seen yet.")
 
 
 class Places(_Model):
     """The plan of a running job."""
 
-    ps: list[Place] = []
-    worker: list[Place] = []
+    ps: list[Place] = Field(default=[], description="Its parameter servers.")
+    worker: list[Place] = Field(default=[], description="Its workers.")
 
 
 class Pending(_Model):
     """A job that waits."""
 
-    name: Text
-    waited: NotNegative = 0.0
-    min: Some | None = None
-    max: Some | None = None
-    ps: Replicas | None = None
-    worker: Replicas
+    name: Text = Field(description="The job's name in the answer.")
+    waited: NotNegative = Field(default=0.0, description="Seconds that it has waited, at now.")
+    min: Some | None = Field(default=None, description="The fewest workers it can run with; a job without is refused.")
+    max: Some | None = Field(default=None, description="The most it can use; a job without is refused.")
+    ps: Replicas | None = Field(default=None, description="Its parameter servers, if it has any.")
+    worker: Replicas = Field(description="Its workers.")
 
 
 class Running(_Model):
     """A job that runs."""
 
-    name: Text
-    min: Some
-    max: Some
-    ps: Replicas | None = None
-    worker: Replicas
-    placement: Places = Places()
+    name: Text = Field(description="The job's name in the answer.")
+    min: Some = Field(description="The fewest workers it can run with.")
+    max: Some = Field(description="The most it can use.")
+    ps: Replicas | None = Field(default=None, description="Its parameter servers, if it has any.")
+    worker: Replicas = Field(description="Its workers.")
+    placement: Places = Field(default=Places(), description="Where its processes stand.")
 
 
 class Pod(Use):
     """A pod or SharePod of somebody else."""
 
-    node: Text
-    gpuid: Text | None = None
-    kubeshare_internal: bool = False
-    terminating: bool = False
-    phase: str | None = None
+    node: Text = Field(description="The node that it stands on.")
+    gpuid: Text | None = Field(default=None, description="The shared GPU that it is on, in mode kubeshare.")
+    kubeshare_internal: bool = Field(default=False, description="Whether it only holds a GPU for KubeShare.")
+    terminating: bool = Field(default=False, description="Whether it is on its way out.")
+    phase: str | None = Field(default=None, description="Its phase; Succeeded and Failed use nothing any more.")
 
     @property
     def is_over(self) -> bool:
@@ -107,45 +108,58 @@ class Pod(Use):
 class ServingPod(Use):
     """A priority pod, which waits unless it has a node."""
 
-    name: Text
-    node: Text | None = None
-    gpuid: Text | None = None
-    priority: int = 0
+    name: Text = Field(description="The pod's name in the answer.")
+    node: Text | None = Field(default=None, description="The node that it stands on; null: it waits.")
+    gpuid: Text | None = Field(default=None, description="The shared GPU that it is on, in mode kubeshare.")
+    priority: int = Field(default=0, description="Higher ones come first.")
 
 
-class CaseNode(_Model):
-    """One node. `taints` are effects."""
+class DragonNode(_Model):
+    """One node."""
 
-    name: Text
-    cpu: Count
-    mem: Count
-    gpus: Some = 0
-    gpu_mem_mib: Count | None = None
-    taints: list[str] = []
+    name: Text = Field(description="The node's name.")
+    cpu: Count = Field(description="Its cores, in 1/1000ths (millicores).")
+    mem: Count = Field(description="Its memory, in MiB.")
+    gpus: Some = Field(default=0, description="How many GPUs it has.")
+    gpu_mem_mib: Count | None = Field(default=None, description="Memory of each of its GPUs, in MiB.")
+    taints: list[str] = Field(default=[], description="Effects such as NoSchedule, which keep pods off.")
 
 
 class DragonCase(_Model):
-    """One cycle of DRAGON."""
+    """One cycle of DRAGON: pods and nodes as it saw them."""
 
-    mode: Literal["nvidia", "kubeshare"] = "nvidia"
-    now: Finite
-    last_action: Finite | None = None
-    nodes: list[CaseNode]
-    running: list[Running] = []
-    pending: list[Pending] = []
-    other_pods: list[Pod] = []
-    other_sharepods: list[Pod] = []
-    priority_pods: list[ServingPod] = []
-    options: dict[str, Any] = {}
+    # Cases carry notes, ids and expected answers for other programs.
+    model_config = ConfigDict(extra="ignore", json_schema_extra={"additionalProperties": True})
+
+    policy: Text | None = Field(default=None, description="Who decides: dragon or dragon-compat.")
+    mode: Literal["nvidia", "kubeshare"] = Field(
+        default="nvidia", description="Whether jobs take whole GPUs, or parts of them as KubeShare hands them out."
+    )
+    now: Finite = Field(description="The time of the decision, in seconds on a clock of your own.")
+    last_action: Finite | None = Field(
+        default=None, description="When something was last started, shrunk or grown, on the clock of now."
+    )
+    nodes: list[DragonNode] = Field(description="The nodes.")
+    running: list[Running] = Field(default=[], description="The jobs that run, oldest first.")
+    pending: list[Pending] = Field(default=[], description="The jobs that wait, first in line first.")
+    other_pods: list[Pod] = Field(default=[], description="Pods of others, whose room is taken.")
+    other_sharepods: list[Pod] = Field(default=[], description="SharePods of others, in mode kubeshare.")
+    priority_pods: list[ServingPod] = Field(default=[], description="Serving pods, for which training makes room.")
+    options: dict[str, Any] = Field(
+        default={}, description="Settings of the policy, as `levada policy describe` lists them."
+    )
 
 
 def check(raw: dict[str, Any]) -> DragonCase:
     """The case that *raw* describes; raises BadInput with all faults."""
+    # Whoever has hundreds of notes beside the case has not misspelt one of its fields.
+    misspelt = [Fault(key, text) for key in list(raw)[:200] if (text := _misspelt(key))]
     try:
         case = DragonCase.model_validate(raw)
     except ValidationError as error:
-        raise BadInput(faults_of(error, DragonCase)) from None
-    faults = _repeated([node.name for node in case.nodes], "nodes[{}].name", len(case.nodes))
+        raise BadInput([*misspelt, *faults_of(error, DragonCase)]) from None
+    faults = misspelt
+    faults += _repeated([node.name for node in case.nodes], "nodes[{}].name", len(case.nodes))
     jobs = [*(job.name for job in case.running), *(job.name for job in case.pending)]
     faults += _repeated(jobs, "running[{}].name", len(case.running), "pending[{}].name")
     faults += _repeated([pod.name for pod in case.priority_pods], "priority_pods[{}].name", len(case.priority_pods))
@@ -157,6 +171,15 @@ def check(raw: dict[str, Any]) -> DragonCase:
     if faults:
         raise BadInput(faults)
     return case
+
+
+def _misspelt(key: Any) -> str:
+    """What to say about *key* at the top of a case: strange keys are ignored, misspelt ones are not."""
+    if key in DragonCase.model_fields:
+        return ""
+    # `note` is as near to `nodes` as many a slip, and notes are welcome: only what is nearer still is a fault.
+    alike = max(SequenceMatcher(None, str(key), name).ratio() for name in DragonCase.model_fields)
+    return unknown_field(str(key), DragonCase.model_fields) if alike >= 0.8 else ""
 
 
 def _parts(case: DragonCase, gpus: int) -> int:

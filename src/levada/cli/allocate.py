@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from levada.cli.output import columns, data, data_json
-from levada.errors import BadInput
+from levada.errors import BadInput, Fault
+
+if TYPE_CHECKING:
+    from levada.cli.casefile import Case
+    from levada.policies.protocol import AnyPolicy
+
+T = TypeVar("T")
 
 #: The keys that tell the two kinds of cases apart.
 STANDARD_KEYS = frozenset({"cluster", "jobs"})
@@ -66,11 +73,15 @@ def parse(file: str, text: str) -> dict[str, Any]:
     if not text.strip():
         raise BadInput.one(f"{file}: is empty")
     is_yaml = file.endswith((".yaml", ".yml")) or (file == "-" and text.lstrip()[0] not in "{[")
-    documents = parse_documents(text) if is_yaml else [parse_json(text)]
+    try:
+        documents = parse_documents(text) if is_yaml else [parse_json(text)]
+    except BadInput as error:
+        # What is said of no field is said of the file.
+        raise BadInput(each if each.path else Fault("", f"{file}: {each.text}") for each in error.faults) from None
     if len(documents) != 1:
-        raise BadInput.one("the file must hold one case")
+        raise BadInput.one(f"{file}: must hold one case")
     if not isinstance(documents[0], dict):
-        raise BadInput.one("a case must be a mapping")
+        raise BadInput.one(f"{file}: a case must be a mapping")
     return documents[0]
 
 
@@ -78,30 +89,52 @@ def decide(raw: dict[str, Any], policy: str | None = None) -> dict[str, Any]:
     """The answer to a case of either kind; *policy* overrides the case's. Raises BadInput."""
     if policy is not None:
         raw = {**raw, "policy": policy}
-    if raw.get("policy") is None:
-        raise BadInput.one("is required", "policy")
     if DRAGON_KEYS & raw.keys() and not STANDARD_KEYS & raw.keys():
         from levada.cases import dragon
 
-        return dragon.answer(raw, raw["policy"])
+        return dragon.answer(raw, raw.get("policy"))
 
     from levada.cases import standard
     from levada.cli.casefile import check
+
+    faults: list[Fault] = []
+    case = _tried(lambda: check(raw), faults)
+    # The policy is looked for in any case: what is wrong with it is told together with the rest.
+    found = _tried(lambda: _policy(raw, case), faults) if isinstance(raw.get("policy"), str | None) else None
+    if case is None or found is None:
+        raise BadInput(faults)
+    return standard.answer(case, *found)
+
+
+def _tried(make: Callable[[], T], faults: list[Fault]) -> T | None:
+    """What *make* makes; its faults, where it makes nothing, go to those of others."""
+    try:
+        return make()
+    except BadInput as error:
+        faults += error.faults
+        return None
+
+
+def _policy(raw: dict[str, Any], case: Case | None) -> tuple[AnyPolicy, int]:
+    """The policy that a case names, even one with faults, with its options, and the seed; raises BadInput."""
     from levada.plugins import find_policy
     from levada.policies.table import lookup
 
-    case = check(raw)
-    options = dict(case.options)
+    name = raw.get("policy")
+    if name is None:
+        raise BadInput.one("is required", "policy")
+    options = dict(given) if isinstance(given := raw.get("options", {}), dict) else {}
     seed = options.pop("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise BadInput.one("must be a whole number, 0 or more", "options.seed")
-    record = lookup(case.policy or "")
-    if case.entities and record is not None and any(option.name == "entities" for option in record.options):
-        options.setdefault("entities", {name: entity.model_dump() for name, entity in case.entities.items()})
-    if record is not None and any(option.name == "shares" for option in record.options):
+    record = lookup(name)
+    known = {option.name for option in record.options} if record is not None else set()
+    if case is not None and case.entities and "entities" in known:
+        options.setdefault("entities", {each: entity.model_dump() for each, entity in case.entities.items()})
+    if "shares" in known:
         # One case is answered with the best for the worst-off, whatever rounds take.
         options.setdefault("shares", "leximin")
-    return standard.answer(case, find_policy(raw["policy"], options), seed)
+    return find_policy(name, options), seed
 
 
 def as_table(answer: dict[str, Any]) -> str:
@@ -110,7 +143,9 @@ def as_table(answer: dict[str, Any]) -> str:
 
     if "outcome" in answer:
         outcome = [(key, json.dumps(value, ensure_ascii=False)) for key, value in answer["outcome"].items()]
-        return columns(("OUTCOME", "VALUE"), outcome)
+        waits = [(one_line(job), why["text"]) for job, why in answer["reasons"].items()]
+        tables = [columns(("OUTCOME", "VALUE"), outcome), *([columns(("JOB", "REASON"), waits)] if waits else [])]
+        return "\n\n".join(tables)
     if "shares" in answer:
         return shares_as_table(answer)
     rows = []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from levada.errors import BadInput, Fault, did_you_mean
+from levada.cli.casefaults import faults_between
+from levada.errors import BadInput, Fault
 from levada.jobfile.faults import fault, faults_of, unknown_field
 from levada.jobfile.fields import (
     Cpu,
@@ -241,13 +241,14 @@ def parse(text: str) -> dict[str, Any]:
 def check(raw: dict[str, Any]) -> Case:
     """The case that *raw* describes; raises BadInput with all faults."""
     # Whoever has hundreds of notes beside the case has not misspelt one of its fields.
-    misspelt = [Fault(str(key), text) for key in list(raw)[:200] if (text := _misspelt(key))]
+    faults = [Fault(str(key), text) for key in list(raw)[:200] if (text := _misspelt(key))]
+    case = None
     try:
         case = Case.model_validate(raw)
     except ValidationError as error:
-        raise BadInput([*misspelt, *faults_of(error, Case)]) from None
-    faults = [*misspelt, *_cluster_faults(case.cluster), *_job_faults(case), *_queue_faults(case)]
-    if faults:
+        faults += faults_of(error, Case)
+    faults += faults_between(raw)
+    if case is None or faults:
         raise BadInput(faults)
     return case
 
@@ -256,66 +257,3 @@ def _misspelt(key: Any) -> str:
     """What to say about *key* at the top of a case: strange keys are ignored, misspelt ones are not."""
     text = "" if key in Case.model_fields else unknown_field(str(key), Case.model_fields)
     return text if "did you mean" in text else ""
-
-
-def _cluster_faults(cluster: CaseCluster) -> list[Fault]:
-    if (cluster.gpus is None) == (cluster.nodes is None):
-        return [Fault("cluster", "must have gpus or nodes, and not both")]
-    names = [node.name for node in cluster.nodes or ()]
-    return _repeated(names, "cluster.nodes[{}].name")
-
-
-def _job_faults(case: Case) -> list[Fault]:
-    ids = [job.id for job in case.jobs]
-    known = set(ids)
-    faults = _repeated(ids, "jobs[{}].id")
-    for i, job in enumerate(case.jobs):
-        if case.entities and job.entity is not None and job.entity not in case.entities:
-            faults.append(Fault(f"jobs[{i}].entity", _not_among(job.entity, "entities", case.entities)))
-        if case.queues and job.queue not in case.queues and job.queue != CaseJob.model_fields["queue"].default:
-            faults.append(Fault(f"jobs[{i}].queue", _not_among(job.queue, "queues", case.queues)))
-    first: dict[frozenset[str], int] = {}
-    for i, pair in enumerate(case.pairs):
-        if pair.jobs[0] == pair.jobs[1]:
-            faults.append(Fault(f"pairs[{i}].jobs", "must be two different jobs"))
-        elif (earlier := first.setdefault(frozenset(pair.jobs), i)) != i:
-            faults.append(Fault(f"pairs[{i}].jobs", f"are the same two as in pairs[{earlier}]"))
-        faults += [
-            Fault(f"pairs[{i}].jobs[{k}]", _not_among(job, "jobs", ids))
-            for k, job in enumerate(pair.jobs)
-            if job not in known
-        ]
-    return faults
-
-
-def _queue_faults(case: Case) -> list[Fault]:
-    faults: list[Fault] = []
-    sound: set[str | None] = {None}  # queues from which the way up ends
-    for name, queue in case.queues.items():
-        if queue.parent is not None and queue.parent not in case.queues:
-            faults.append(Fault(f"queues.{name}.parent", _not_among(queue.parent, "queues", case.queues)))
-            continue
-        above: dict[str, None] = {}
-        at: str | None = name
-        while at in case.queues and at not in sound and at not in above:
-            above[at] = None
-            at = case.queues[at].parent
-        if above and at == name:
-            faults.append(Fault(f"queues.{name}.parent", "must not lead back to the queue itself"))
-        elif at not in above:
-            sound.update(above)
-    return faults
-
-
-def _not_among(name: str, what: str, known: Iterable[str]) -> str:
-    return f"{name!r} is not among {what}" + did_you_mean(name, known)
-
-
-def _repeated(names: list[str], path: str) -> list[Fault]:
-    first: dict[str, int] = {}
-    faults: list[Fault] = []
-    for i, name in enumerate(names):
-        earlier = first.setdefault(name, i)
-        if earlier != i:
-            faults.append(Fault(path.format(i), f"{name!r} is the same as in {path.rpartition('[')[0]}[{earlier}]"))
-    return faults

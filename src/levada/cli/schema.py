@@ -24,11 +24,15 @@ def register(app: typer.Typer) -> None:
 
 
 def schema(kind: Annotated[Kind, typer.Argument(help="Which file.", show_default=False)]) -> None:
-    """Print the JSON Schema of a job file, a queue file or a case."""
-    from pydantic import BaseModel
+    """Print the JSON Schema of a job file, a queue file or a case, be it of jobs or of DRAGON's pods."""
+    from typing import Any
 
+    from pydantic import TypeAdapter
+
+    from levada.cases.dragon_case import DragonCase
     from levada.cli.casefile import Case
     from levada.jobfile.model import Job, Queue
 
-    models: dict[Kind, type[BaseModel]] = {Kind.JOB: Job, Kind.QUEUE: Queue, Kind.CASE: Case}
-    data_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **models[kind].model_json_schema()})
+    models: dict[Kind, Any] = {Kind.JOB: Job, Kind.QUEUE: Queue, Kind.CASE: Case | DragonCase}
+    made = TypeAdapter(models[kind]).json_schema()
+    data_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **made})

@@ -25,7 +25,9 @@ def sentence(error: typer.TyperException) -> str:
     if said == "Missing command":
         return f"{context.command_path} needs a verb: {', '.join(_verbs(context))}; {see}"
     if strange := _NO_COMMAND.match(said):
-        return said + did_you_mean(strange[1], _verbs(context), see)
+        return f"{context.command_path} has no verb {strange[1]!r}" + did_you_mean(strange[1], _verbs(context), see)
+    if said.startswith("Missing") and (param := getattr(error, "param", None)) is not None:
+        return f"{context.command_path} needs {_named(param)}: {param.help.rstrip('.')}"
     if option := getattr(error, "option_name", None):
         known = [name for param in context.command.get_params(context) for name in param.opts]
         return f"no such option {option}" + did_you_mean(option, known, see) if "No such option" in said else said
@@ -38,3 +40,11 @@ def sentence(error: typer.TyperException) -> str:
 def _verbs(context: Any) -> Iterable[str]:
     names: list[str] = context.command.list_commands(context)
     return names
+
+
+def _named(param: Any) -> str:
+    """An option as it is written; an argument by what can be written for it."""
+    if param.param_type_name == "option":
+        return " or ".join(param.opts)
+    choices = getattr(param.type, "choices", ())
+    return "one of " + ", ".join(map(str, choices)) if choices else str(param.metavar or param.name).upper()
