@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from levada.kernels import switch
+from levada.solve.classes import classify
 from levada.solve.efficient import efficient
+from levada.solve.instance import instance
 from levada.solve.leximin import leximin
-from levada.solve.problem import Problem, problem
+from levada.solve.problem import Problem, Solution, problem
 
 
 @st.composite
@@ -22,13 +25,22 @@ def problems(draw: st.DrawFn) -> Problem:
     return problem(rate, capacity, scale=scale, weight=weight)
 
 
-def speed(asked: Problem, favour: np.ndarray, share: np.ndarray) -> float:
+def speed(asked: Problem, favour: np.ndarray, count: np.ndarray | float, share: np.ndarray) -> float:
     """What `efficient` makes as large as it can."""
     best = asked.rate.max(axis=1)
-    worth = np.divide(favour * asked.weight * asked.scale, best, out=np.zeros_like(best), where=best > 0)
+    worth = np.divide(favour * asked.weight * asked.scale * count, best, out=np.zeros_like(best), where=best > 0)
     return float((worth[:, None] * asked.rate * share).sum())
 
 
+def by_row(asked: Problem, found: Solution) -> np.ndarray:
+    """The share of each class, from those of its jobs."""
+    share = np.zeros_like(asked.rate)
+    share[asked.of] = found.share
+    return share
+
+
+@pytest.mark.usefixtures("both_methods")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problems(), st.sampled_from([0.0, 0.5, 1.0]), st.randoms(use_true_random=False))
 def test_nobody_falls_below_the_floor_and_nothing_is_faster(asked: Problem, floor: float, dice: object) -> None:
     favour = np.array([dice.choice([0.8, 1.0]) for _ in range(len(asked.rate))])  # type: ignore[attr-defined]
@@ -39,7 +51,7 @@ def test_nobody_falls_below_the_floor_and_nothing_is_faster(asked: Problem, floo
     assert (found.share.sum(axis=1) <= 1 + 1e-9).all()
     assert (asked.scale @ found.share <= asked.capacity + 1e-6).all()
     # Leximin itself, and every mixture with it, keeps the floor: none of them may be faster.
-    assert speed(asked, favour, found.share) >= speed(asked, favour, fair.share) - 1e-6
+    assert speed(asked, favour, 1.0, found.share) >= speed(asked, favour, 1.0, fair.share) - 1e-6
     if len(asked.rate) > 1:
         # Nor is any exchange of a little time between two jobs and two types that both can spare.
         a, b = 0, len(asked.rate) - 1
@@ -54,7 +66,7 @@ def test_nobody_falls_below_the_floor_and_nothing_is_faster(asked: Problem, floo
                 feasible = (other >= 0).all() and (other.sum(axis=1) <= 1).all()
                 keeps = ((asked.rate * other).sum(axis=1) >= floor * owed).all()
                 if feasible and keeps and (asked.scale @ other <= asked.capacity + 1e-9).all():
-                    assert speed(asked, favour, other) <= speed(asked, favour, found.share) + 1e-6
+                    assert speed(asked, favour, 1.0, other) <= speed(asked, favour, 1.0, found.share) + 1e-6
 
 
 def test_each_stands_where_it_loses_least() -> None:
@@ -64,3 +76,22 @@ def test_each_stands_where_it_loses_least() -> None:
     assert found.share == pytest.approx(np.eye(2), abs=1e-9)
     half = efficient(asked, np.ones(2), 1.0)
     assert ((asked.rate * half.share).sum(axis=1) >= (asked.rate * leximin(asked).share).sum(axis=1) - 1e-6).all()
+
+
+@pytest.mark.parametrize("types", [1, 3, 5])
+@pytest.mark.parametrize("load", [0.5, 2.0, 10.0])
+def test_large_problems_are_solved_by_prices(types: int, load: float) -> None:
+    pytest.importorskip("numba")
+    asked = classify(instance(300, types, load, seed=types))
+    favour = np.where(np.arange(len(asked.rate)) % 3 == 0, 0.8, 1.0)
+    before, found = switch.active(), []
+    try:
+        for implementation in ("numba", "numpy"):
+            switch.use("numba" if implementation == "numba" else "numpy")
+            found.append(efficient(asked, favour, 0.5))
+    finally:
+        switch.use("numba" if before == "numba" else "numpy")
+    assert [one.how for one in found] == ["price", "highs"]
+    prices, highs = (speed(asked, favour, asked.count, by_row(asked, one)) for one in found)
+    assert prices == pytest.approx(highs, rel=1e-7)
+    assert found[0].bound == pytest.approx(found[1].bound, rel=1e-7)

@@ -30,7 +30,7 @@ _PATIENCE = 60
 
 
 @njit(cache=True)
-def _invert(matrix: Floats, inverse: Floats) -> bool:
+def invert(matrix: Floats, inverse: Floats) -> bool:
     """Gauss-Jordan with pivots; whether it could be done."""
     size = len(matrix)
     work = matrix.copy()
@@ -83,7 +83,7 @@ def _mix(level: Floats, use: Floats, columns: int, basis: Ints, inverse: Floats,
                 for k in range(types):
                     matrix[k, at] = use[z, k]
                 matrix[types, at] = 1.0
-        if not _invert(matrix, inverse):
+        if not invert(matrix, inverse):
             return False
         for at in range(rows):
             total = 0.0

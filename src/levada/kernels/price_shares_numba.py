@@ -71,7 +71,7 @@ def leximin_shares(
         found &= use[j] <= room[j] * (1.0 + proved)
     if not found or lowest < bound * (1.0 - proved):
         return False, share, levels, 0.0, 0.0, prices, plans
-    _fit(x, their, room, trace)
+    fit(x, their, room, trace)
     lowest = np.inf
     for at in range(len(mine)):
         for j in range(len(kinds)):
@@ -87,7 +87,7 @@ def leximin_shares(
 
 
 @njit(cache=True)
-def _fit(share: Floats, gpus: Floats, capacity: Floats, trace: float) -> None:
+def fit(share: Floats, gpus: Floats, capacity: Floats, trace: float) -> None:
     """Takes traces away, and what rounding gave beyond all time or GPUs."""
     use = np.zeros(len(capacity))
     for i in range(len(share)):

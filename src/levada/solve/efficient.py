@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from levada.core.types import Floats, Ints
+from levada.solve import price
 from levada.solve.highs import Lp, Model
 from levada.solve.leximin import leximin
 from levada.solve.problem import Problem, Solution, fit, normalised, usable
@@ -27,6 +28,11 @@ def efficient(problem: Problem, favour: Floats, floor: float) -> Solution:
     *favour* weighs the speed of each row, besides its weight. `level` is the lowest level, as `leximin` has it. Equal
     jobs get equal shares.
     """
+    found = price.efficient(problem, favour, floor)
+    return found if found is not None else _by_programs(problem, favour, floor)
+
+
+def _by_programs(problem: Problem, favour: Floats, floor: float) -> Solution:
     fair = leximin(problem)
     if fair.how == "equal":
         return fair

@@ -1,4 +1,4 @@
-"""Prices instead of a linear program: the accelerator behind `max_min`, `leximin` and `finish_time`.
+"""Prices instead of a linear program: the accelerator behind `max_min`, `leximin`, `efficient` and `finish_time`.
 
 It works where numba kernels run, proves what it finds, and gives None where it cannot: then HiGHS is asked.
 """
@@ -75,6 +75,22 @@ def leximin(rows: Problem, warm: Warm | None) -> Solution | None:
         how="price",
         warm=Warm(prices=plans),
         levels=rows.each(levels),
+    )
+
+
+def efficient(rows: Problem, favour: Floats, floor: float) -> Solution | None:
+    """Shares of the most speed above a part of what leximin gives."""
+    if switch.active() != "numba":
+        return None
+    from levada.kernels.efficient_numba import efficient_shares
+
+    found, share, levels, level, bound, prices = efficient_shares(
+        rows.rate, rows.scale, rows.weight, rows.count, rows.capacity, favour, floor, _STOP, _PROVED, TRACE
+    )
+    if not found:
+        return None
+    return Solution(
+        share=rows.each(share), level=level, bound=bound, prices=prices, how="price", levels=rows.each(levels)
     )
 
 
