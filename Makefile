@@ -9,25 +9,32 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INPUTS := pyproject.toml constraints.txt
 # Compiled kernels are cached by the age of their own file alone: when any of them changes, all are forgotten.
+FORGOTTEN := $(VENV)/.forgotten
 KERNELS := $(VENV)/.kernels
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Make .venv and install everything in it (quick when done)
+setup: $(KERNELS) ## Make .venv and install everything in it (quick when done)
 
 $(STAMP): $(INPUTS) scripts/setup.sh
 	@scripts/setup.sh $(VENV) $(STAMP) $(INPUTS)
 
-$(KERNELS): $(STAMP) $(wildcard src/levada/kernels/*.py)
+$(FORGOTTEN): $(STAMP) $(wildcard src/levada/kernels/*.py)
 	@rm -f src/levada/kernels/__pycache__/*.nbi src/levada/kernels/__pycache__/*.nbc
+	@touch $@
+
+# Who interrupts this keeps what was compiled so far.
+$(KERNELS): $(FORGOTTEN)
+	@$(BIN)/python -m levada.sim.compiled
 	@touch $@
 
 # Three policies, three loads, three seeds: small enough for a minute on two cores.
 SWEEP := --policy fifo,max_min_fairness,max_min_fairness_perf --cluster v100=4,p100=4,k80=4 \
 	--workload gavel --jobs 45 --fixed-duration 14400 --rate 1,2,3 --seed 0-2
 
-run: $(KERNELS) ## Show what Levada does: a day of jobs, then policies compared, with a picture
+# Simulations as small as these run on kernels that need no compiling.
+run: $(FORGOTTEN) ## Show what Levada does: a day of jobs, then policies compared, with a picture
 	@$(BIN)/levada demo
 	@rm -rf build/run && mkdir -p build
 	@printf '\nThree policies at three loads (about a minute):\n\n'

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from levada.cli import main as cli
+from tests.test_plugins import SMALLEST_FIRST
 
 Capture = pytest.CaptureFixture[str]
 SMALL = ["--cluster", "v100=4,k80=4", "--workload", "gavel", "--jobs", "6", "--rate", "4", "--fixed-duration", "3600"]
@@ -19,6 +20,11 @@ KEYS = [
     "policy", "jobs", "finished", "makespan_s", "avg_jct_s", "jct_s", "p50_jct_s", "p90_jct_s", "p99_jct_s",
     "utilization", "ftf", "cost", "slo_violations", "rounds", "decisions", "preemptions", "cpu_s", "wall_s",
     "peak_rss_mb",
+]  # fmt: skip
+#: What the table tells beyond the interface, and which simulation it was.
+MORE_KEYS = [
+    "queueing_s", "dropped", "deadlines", "moves", "resizes", "lease_extensions", "utilization_by_type", "measured",
+    "events", "cluster", "gpus", "trace", "workload", "rate", "asked_jobs", "seed", "profiling", "reference_models",
 ]  # fmt: skip
 
 
@@ -33,7 +39,12 @@ def test_json_has_the_keys_of_the_interface_in_their_order(capsys: Capture, poli
     code, out, err = run(capsys, "sim", "run", "--policy", policy, *SMALL, "-o", "json")
     assert (code, err) == (0, "")
     said = json.loads(out)
-    assert list(said) == KEYS
+    assert list(said) == KEYS + MORE_KEYS
+    assert (said["cluster"], said["rate"], said["asked_jobs"], said["seed"], said["measured"]) == (
+        *("k80=4,v100=4", 4.0, 6, 0, 6),
+    )
+    assert list(said["queueing_s"]) == ["mean", "p50", "p90", "p99"]
+    assert list(said["utilization_by_type"]) == ["k80", "v100"]
     assert (said["policy"], said["jobs"], said["finished"]) == (policy, 6, 6)
     assert list(said["jct_s"]) == list("012345")
 
@@ -44,6 +55,16 @@ def test_a_table_for_people(capsys: Capture) -> None:
     for word in ("completion time", "utilization", "finish-time fairness", "6 finished"):
         assert word in out
     assert "nan" not in out
+
+
+def test_the_table_says_whom_the_means_are_about_and_what_the_cost_is(capsys: Capture) -> None:
+    _, out, _ = run(capsys, "sim", "run", "--policy", "fifo", *SMALL)
+    assert "measured" not in out
+    assert "GPU-hours" in out, "nobody named a price"
+    _, out, _ = run(capsys, "sim", "run", "--policy", "fifo", *SMALL, "--window", "2:5", "--prices", "v100=2")
+    rows = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert rows["measured"] == "3 (jobs 2 to 4)"
+    assert rows["cost"].startswith("$")
 
 
 def test_bench_tells_what_it_took(capsys: Capture) -> None:
@@ -80,7 +101,7 @@ def test_every_flag_reaches_the_simulation(capsys: Capture, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("--policy fifo", "levada sim run needs --cluster: GPUs by type"),
+        ("--policy fifo", " needs --cluster: GPUs by type"),
         ("--policy fifo --cluster 36:36:36 --workload gavel --jobs 1", "must be TYPE=GPUS"),
         ("--policy fifo --cluster a100=4 --workload gavel --jobs 1", "a100 is not in the throughput table"),
         ("--policy fifo --cluster v100=4", "--trace FILE or --workload NAME"),
@@ -142,9 +163,29 @@ def test_an_interrupt_ends_with_a_line_and_leaves_the_state(number: int, tmp_pat
     out, err = process.communicate(timeout=600)
     assert process.returncode == 3
     assert out == ""
-    assert err.count("\n") == 1
-    assert f"the same command goes on from {state}" in err
+    assert f"the same command goes on from {state}" in err.splitlines()[-1]
     assert state.exists()
+
+
+def test_an_interrupt_before_it_begins_says_that_nothing_is_kept(tmp_path: Path) -> None:
+    state, marker = tmp_path / "state", tmp_path / "marker"
+    own = tmp_path / "slow.py"
+    wait = f"from pathlib import Path; import signal; Path({str(marker)!r}).touch(); signal.pause()"
+    own.write_text(SMALLEST_FIRST.replace("return None  # it remembers nothing", wait))
+    words = ["sim", "run", "--cluster", "v100=4", "--workload", "gavel", "--jobs", "3", "--policy"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "levada", *words, f"{own}:SmallestFirst", "--checkpoint", str(state)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _until(marker.exists, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=600)
+    assert (process.returncode, out, state.exists()) == (3, "", False)
+    assert err.splitlines()[-1] == (
+        f"levada: interrupted while getting ready: the simulation had not begun, and nothing is kept in {state}"
+    )
 
 
 def test_progress_is_shown_on_a_terminal() -> None:

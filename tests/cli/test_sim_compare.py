@@ -38,6 +38,17 @@ def test_a_table_for_people(folder: str, capsys: Capture) -> None:
     ]
 
 
+@pytest.mark.parametrize("wide", [60, 80, 200])
+def test_a_table_fits_the_terminal(wide: int, folder: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(wide))
+    monkeypatch.setenv("NO_COLOR", "1")
+    lines = said(capsys, folder).splitlines()
+    assert max(len(line) for line in lines if line.startswith(("POLICY", "fifo", "srjf"))) <= wide
+    assert ("UNFAIR" in lines[0]) == (wide == 200)
+    assert lines[-1].startswith("left out, for want of room: ") == (wide < 200)
+
+
 def test_markdown_has_the_best_in_bold(folder: str, capsys: Capture) -> None:
     lines = said(capsys, folder, "--metric", "avg_jct_s", "-o", "md").splitlines()
     assert lines[0] == "| policy | jobs per hour | runs | mean JCT (h) |"
@@ -63,6 +74,21 @@ def test_single_runs_are_compared(tmp_path: Path, capsys: Capture) -> None:
         names[-1].write_text(capsys.readouterr().out)
     lines = said(capsys, *map(str, names)).splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["POLICY", "fifo", "srjf"]
+    moves = said(capsys, *map(str, names), "--metric", "moves", "--metric", "queueing_s").splitlines()
+    assert all("-" not in line for line in moves[1:3]), "what the table of a run tells, its JSON tells too"
+
+
+def test_single_runs_say_their_cluster_and_load(tmp_path: Path, capsys: Capture) -> None:
+    names = []
+    for cluster, rate in (("v100=2", "2"), ("v100=3", "4")):
+        words = f"sim run --policy fifo --cluster {cluster} --workload gavel --jobs 3 --rate {rate} -o json"
+        assert cli.main(words.split()) == 0
+        names.append(str(tmp_path / f"{cluster}.json"))
+        Path(names[-1]).write_text(capsys.readouterr().out)
+    lines = said(capsys, *names).splitlines()
+    assert lines[0].split()[:5] == ["POLICY", "CLUSTER", "JOBS", "PER", "HOUR"]
+    assert [lines[row].split()[:3] for row in (1, 3)] == [["fifo", "v100=2", "2"], ["fifo", "v100=3", "4"]]
+    assert cli.main(["sim", "plot", "jct", *names, "--out", str(tmp_path / "jct.svg")]) == 0
 
 
 def test_faults_are_one_line_each(tmp_path: Path, capsys: Capture) -> None:

@@ -31,6 +31,14 @@ def test_every_kind_is_drawn(folder: Path, tmp_path: Path, capsys: Capture, kind
     assert ElementTree.parse(path).getroot().tag.endswith("svg")
 
 
+def test_the_order_of_a_cluster_does_not_matter(folder: Path, tmp_path: Path, capsys: Capture) -> None:
+    for cluster in ("v100=4,k80=4", "k80=4,v100=4"):
+        assert plot("cdf", folder, "--cluster", cluster, "--out", tmp_path / "a.svg") == 0
+    capsys.readouterr()
+    assert plot("cdf", folder, "--cluster", "v100=4", "--out", tmp_path / "a.svg") == 2
+    assert capsys.readouterr().err == "--cluster v100=4: there is k80=4,v100=4\n"
+
+
 def test_the_ending_says_how(folder: Path, tmp_path: Path) -> None:
     assert plot("jct", folder, "--out", tmp_path / "a.png") == 0
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

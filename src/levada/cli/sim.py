@@ -37,25 +37,63 @@ def run(settings: Settings, output: Output) -> None:
         prepare(settings)
         result = watched(settings)
     if output is Output.JSON:
-        import msgspec
-
-        data_json(msgspec.to_builtins(result.report))
+        data_json(as_json(result, settings))
     else:
-        data(as_text(result))
+        data(as_text(result, settings))
 
 
-def as_text(result: Result) -> str:
+def as_json(result: Result, settings: Settings) -> dict[str, Any]:
+    """The report, what the table tells beyond it, and which simulation it is of."""
+    import msgspec
+
+    from levada.sim.sweep.one import cluster_text
+
+    more = msgspec.to_builtins(result.detail)
+    told = ("queueing_s", "dropped", "deadlines", "moves", "resizes", "lease_extensions")
+    return {
+        **msgspec.to_builtins(result.report),
+        **{name: more[name] for name in told},
+        "utilization_by_type": more["utilization"],
+        "measured": _measured(result, settings),
+        "events": result.events,
+        "cluster": cluster_text(settings.cluster),
+        "gpus": result.gpus,
+        "trace": settings.trace,
+        "workload": settings.workload,
+        "rate": settings.rate,
+        "asked_jobs": settings.jobs,
+        "seed": settings.seed,
+        "profiling": settings.profiling,
+        "reference_models": settings.reference_models,
+    }
+
+
+def _measured(result: Result, settings: Settings) -> int:
+    """How many jobs the means are about."""
+    rows = settings.window.rows(len(result.jobs))
+    return int(rows.stop - rows.start)
+
+
+def as_text(result: Result, settings: Settings) -> str:
     """The result for people."""
+    from levada.sim.sweep.one import cluster_text
+
     report, more = result.report, result.detail
+    window = settings.window.rows(len(result.jobs))
+    count = _measured(result, settings)
+    measured = [] if count == report.jobs else [("measured", f"{count:,} (jobs {window.start} to {window.stop - 1})")]
+    cost = f"${report.cost:,.2f}" if settings.prices or settings.prices_dir else f"{report.cost:,.2f} GPU-hours"
     rows = [
         ("policy", report.policy),
+        ("cluster", cluster_text(settings.cluster)),
         ("jobs", f"{report.jobs:,}, {report.finished:,} finished, {more.dropped:,} dropped"),
+        *measured,
         ("makespan", _time(report.makespan_s)),
         ("completion time", _spread(report.avg_jct_s, report.p50_jct_s, report.p90_jct_s, report.p99_jct_s)),
         ("queueing", _spread(*(getattr(more.queueing_s, name) for name in ("mean", "p50", "p90", "p99")))),
         ("utilization", f"{report.utilization:.1%}  ({_by_type(more.utilization)})"),
         ("finish-time fairness", _fairness(report.ftf)),
-        ("cost", f"${report.cost:,.2f}"),
+        ("cost", cost),
         ("missed deadlines", f"{report.slo_violations:,} of {more.deadlines:,}"),
         ("rounds, decisions", f"{report.rounds:,}, {report.decisions:,}"),
         ("preemptions, moves, resizes", f"{report.preemptions:,}, {more.moves:,}, {more.resizes:,}"),

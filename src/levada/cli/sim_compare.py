@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from levada.cli.output import bold, colour, data, data_json
+from levada.cli.output import bold, colour, data, data_json, line_width
 
 if TYPE_CHECKING:
     from levada.report.data import Runs
@@ -101,17 +101,32 @@ def _table(rows: list[Row], names: Sequence[str], load_unit: str) -> str:
     # Without bold letters a star says who is best.
     marked = [[text if paints or not best else f"{text} *" for text, best in line] for line in table]
     widths = [max(len(header[i]), *(len(line[i]) for line in marked)) for i in range(len(header))]
-    lines = [bold("  ".join(_upper(name).ljust(width) for name, width in zip(header, widths, strict=True)).rstrip())]
+    fits = _that_fit(widths, len(header) - len(names) + 1)
+    left_out = [_upper(name) for name in header[fits:]]
+    widths = widths[:fits]
+    lines = [bold("  ".join(_upper(name).ljust(width) for name, width in zip(header, widths, strict=False)).rstrip())]
     loads = [row.load for row in rows]
     for place, (texts, line) in enumerate(zip(marked, table, strict=True)):
         if place and (loads[place] != loads[place - 1] or rows[place].cluster != rows[place - 1].cluster):
             lines.append("")
-        padded = [text.ljust(width) for text, width in zip(texts, widths, strict=True)]
-        shown = [bold(text) if best else text for text, (_, best) in zip(padded, line, strict=True)]
+        padded = [text.ljust(width) for text, width in zip(texts, widths, strict=False)]
+        shown = [bold(text) if best else text for text, (_, best) in zip(padded, line, strict=False)]
         lines.append("  ".join(shown).rstrip())
-    if any(best for line in table for _, best in line) and not paints:
-        lines += ["", "* the best of its load"]
-    return "\n".join(lines)
+    notes = []
+    if any(best for line in table for _, best in line):
+        notes.append(f"{bold('bold')}: the best of its load" if paints else "* the best of its load")
+    if left_out:
+        notes.append(f"left out, for want of room: {', '.join(left_out)}; -o md has all")
+    return "\n".join([*lines, "", *notes] if notes else lines)
+
+
+def _that_fit(widths: list[int], least: int) -> int:
+    """How many columns, two spaces between them, a line of the terminal holds; *least* of them in any case."""
+    room = line_width()
+    count = len(widths)
+    while room is not None and count > least and sum(widths[:count]) + 2 * (count - 1) > room:
+        count -= 1
+    return count
 
 
 def _upper(heading: str) -> str:

@@ -34,6 +34,8 @@ _MANY: dict[str, tuple[tuple[str, ...], str, bool]] = {
     "profiling": (("--profiling",), "Parts of the pairs that are measured: 0.2,0.6,1.", False),
     "reference_models": (("--reference-models",), "Workloads that all others are measured beside: 8,16,26.", False),
 }
+#: How many lines of progress a log gets of a sweep.
+_LINES = 20
 _NOT_HERE = ("rounds", "checkpoint")
 
 
@@ -118,9 +120,17 @@ def _named(task: Task) -> str:
 
 @contextmanager
 def _progress(total: int, before: int) -> Iterator[Callable[[str], None]]:
-    """A bar on a terminal; elsewhere silence."""
+    """A bar on a terminal; elsewhere a line now and then."""
     if not sys.stderr.isatty():
-        yield lambda text: None
+        over = before
+
+        def say(text: str) -> None:
+            nonlocal over
+            over += 1
+            if over * _LINES // total > (over - 1) * _LINES // total:
+                chatter(f"{over:,} of {total:,} runs done; the last was {text}")
+
+        yield say
         return
     from rich.console import Console
     from rich.progress import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -79,21 +80,17 @@ def watched(settings: Settings) -> Result:
 def prepare(settings: Settings) -> None:
     """Loads what the simulation will need, and runs a tiny one, so that its figures are without that.
 
-    Where that may take long, a terminal is told so.
+    Where that takes long, whoever waits is told so.
     """
     import msgspec
 
+    from levada.cli.waiting import Waiting
     from levada.sim.fastest import choose_kernels, is_large
     from levada.sim.metrics import ALL
     from levada.sim.run import simulate
     from levada.sim.settings import check
 
     check(settings)
-    choose_kernels(settings)
-    shows = sys.stderr.isatty() and is_large(settings)
-    if shows:
-        sys.stderr.write("getting ready (a minute or two the first time, while kernels are compiled)")
-        sys.stderr.flush()
     tiny = msgspec.structs.replace(
         settings,
         cluster={"v100": 2, "k80": 2},
@@ -116,8 +113,11 @@ def prepare(settings: Settings) -> None:
         checkpoint=None,
     )
     try:
-        simulate(tiny)
-    finally:
-        if shows:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        choose_kernels(settings)
+        text = "getting ready (a minute or two the first time, while kernels are compiled)"
+        with Waiting(text) if is_large(settings) else nullcontext():
+            simulate(tiny)
+    except KeyboardInterrupt:
+        kept = "" if settings.checkpoint is None else f", and nothing is kept in {settings.checkpoint}"
+        chatter(f"levada: interrupted while getting ready: the simulation had not begun{kept}")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None

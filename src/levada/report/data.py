@@ -102,7 +102,9 @@ def _input(name: str) -> Input:
     row: dict[str, Any] = {column: said.get(column) for column in RUN_COLUMNS}
     fairness = said.get("ftf") or {}
     row |= {f"ftf_{key}": fairness.get(key) for key in ("mean", "worst", "unfair")}
-    row |= {"run": name, "status": FINISHED, "cluster": "", "seed": 0}
+    row |= {"run": name, "status": FINISHED, "cluster": said.get("cluster") or "", "seed": said.get("seed") or 0}
+    if isinstance(row["queueing_s"], dict):
+        row["queueing_s"] = row["queueing_s"].get("mean")
     row["jct_values"] = [value for value in (said.get("jct_s") or {}).values() if value is not None]
     return Input(name=name, folder=None, shared={}, rows=[row])
 

@@ -148,9 +148,10 @@ def fairness(runs: Runs, load: float | None = None, cluster: str | None = None) 
 def chosen(runs: Runs, load: float | None, cluster: str | None) -> list[Row]:
     """The runs of one cluster and load: as asked, or the first cluster, and its highest load that all could bear."""
     clusters = sorted({row["cluster"] for row in runs.rows})
-    if cluster is not None and cluster not in clusters:
-        raise BadInput.one(f"--cluster {cluster}: there is {', '.join(clusters)}")
-    rows = [row for row in runs.rows if row["cluster"] == (cluster if cluster is not None else clusters[0])]
+    alike = clusters if cluster is None else [each for each in clusters if _parts(each) == _parts(cluster)]
+    if not alike:
+        raise BadInput.one(f"--cluster {cluster}: there is {' and '.join(clusters)}")
+    rows = [row for row in runs.rows if row["cluster"] == alike[0]]
     loads = sorted({row["load"] for row in rows if row["load"] is not None})
     if load is not None and load not in loads:
         raise BadInput.one(f"--load {load:g}: there is {', '.join(f'{each:g}' for each in loads)}")
@@ -163,6 +164,11 @@ def chosen(runs: Runs, load: float | None, cluster: str | None) -> list[Row]:
     if not found:
         raise BadInput.one(f"at load {load:g} every run saturated" if load is not None else "no run has finished")
     return found
+
+
+def _parts(cluster: str) -> set[str]:
+    """GPUs by type, whatever their order."""
+    return {part.strip() for part in cluster.split(",")}
 
 
 def _spread(runs: Runs, rows: list[Row], column: str, factor: float, title: str) -> Any:
