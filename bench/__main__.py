@@ -1,20 +1,22 @@
-"""`python -m bench [decide|events|state|machine|all] [--quick] [-o table|json]`."""
+"""`python -m bench [decide|events|state|sim|machine|all|sim-large] [--quick] [-o table|json]`."""
 
 from __future__ import annotations
 
 import argparse
 
-from bench import decide, events, machine, state
+from bench import decide, events, machine, sim, state
 from bench.report import Printer
 from levada.kernels import switch
 
-PARTS = ("decide", "events", "state", "machine")
+PARTS = ("decide", "events", "state", "sim", "machine")
+#: Only where it is asked for by name.
+LONG = "sim-large"
 
 
 def main() -> None:
     """Runs the parts asked for, all by default."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="CPU times of the engine and its policies.")
-    parser.add_argument("part", nargs="?", choices=(*PARTS, "all"), default="all")
+    parser.add_argument("part", nargs="?", choices=(*PARTS, "all", LONG), default="all")
     parser.add_argument("--quick", action="store_true", help="fewer samples")
     parser.add_argument("--kernels", choices=("numba", "numpy", "both"), default="both")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
@@ -27,6 +29,10 @@ def main() -> None:
         events.run(printer, quick=options.quick)
     if "state" in wanted:
         state.run(printer, quick=options.quick)
+    if "sim" in wanted:
+        sim.run(printer, quick=options.quick)
+    if LONG in wanted:
+        sim.run_large(printer)
     if "machine" in wanted:
         machine.run(printer, quick=options.quick)
     printer.end()

@@ -83,7 +83,7 @@ class Printer:
             print(f"  MISSED: {record.bench}: {' '.join(cell for cell in _cells(record)[:8] if cell)}")
 
 
-_WIDTHS = (26, 7, 6, 7, 5, 10, 10, 8, 6, 0)
+_WIDTHS = (26, 7, 7, 7, 5, 10, 10, 12, 6, 0)
 _LEFT = (0, 1, 8, 9)
 
 
@@ -105,7 +105,7 @@ def _cells(record: Record) -> tuple[str, ...]:
         str(record.samples) if record.samples else "",
         f"{_number(record.p50)} {record.unit}" if record.p50 is not None else "",
         f"{_number(record.p99)} {record.unit}" if record.p99 is not None else "",
-        f"{record.limit:g} {record.unit}" if record.limit is not None else "",
+        f"{_number(record.limit)} {record.unit}" if record.limit is not None else "",
         "" if record.ok is None else "ok" if record.ok else "MISSED",
         "  ".join(text for text in (parts, record.note) if text),
     )

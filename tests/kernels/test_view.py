@@ -78,3 +78,26 @@ def test_jobs_have_sizes_that_they_may_have(data: st.DataObject) -> None:
         assert size <= max([*holds, least[slot]])
         assert size <= max(desired[slot], least[slot])
         assert jobs[view.RUNS, row] == (kind[slot] if count[slot] > 0 else -1)
+
+
+@given(data=st.data())
+def test_amounts_are_in_whole_gpus_and_cores_suffice(data: st.DataObject) -> None:
+    draw = data.draw
+    count, types = draw(st.integers(0, 12)), draw(st.integers(1, 3))
+    size = _column(draw, st.integers(0, 5), count)
+    milli, cpu = (_column(draw, st.sampled_from([0, 500, 1000, 4000]), count) for _ in range(2))
+    unit = np.where(milli > 0, milli, cpu)
+    zeros = np.zeros(count, np.int64)
+    jobs = np.stack([zeros, size, unit, zeros, zeros, milli])
+    entity, workload, servers = (_column(draw, st.integers(0, 2), count) for _ in range(3))
+    capacity = _column(draw, st.sampled_from([0, 700, 9000, UNLIMITED]), types)
+    slots = np.array(draw(st.permutations(range(count))), np.int64)
+    scale, room, alike = both(
+        KERNELS, "amounts", jobs, np.stack([entity, workload, servers]), slots, (0, 1, 2), capacity
+    )
+    assert scale.tolist() == [s * max(u, 1) / 1000 for s, u in zip(size.tolist(), unit.tolist(), strict=True)]
+    assert room[1:].tolist() == (capacity[1:] / 1000).tolist()
+    cores = scale[milli == 0].sum()
+    assert room[0] == pytest.approx(min(capacity[0] / 1000, cores) + scale[unit == 0].sum())
+    assert (alike[:2] == [entity[slots], workload[slots]]).all()
+    assert (alike[2] == ((milli == 1000) & (servers[slots] == 0))).all()

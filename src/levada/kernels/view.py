@@ -52,3 +52,17 @@ def jobs(
     """
     found: tuple[Ints, Floats, Bools] = kernels("view").jobs(ints, floats, slots, columns, preference, exists, capacity)
     return found
+
+
+def amounts(
+    jobs: Ints, ints: Ints, slots: Ints, columns: tuple[int, ...], capacity: Ints
+) -> tuple[Floats, Floats, Ints]:
+    """GPUs of each job (cores for a job without any), GPUs of each type, and what jobs must share to be equal.
+
+    *jobs* is the first block of `jobs`, *ints* that of the table, *columns* the numbers of (entity, workload, servers)
+    in it. Cores may be without limit: there are no more than jobs without a GPU take, and always enough for jobs that
+    ask for nothing at all. The rows of the last block are entity, workload, and whether workers are one whole GPU each
+    and nothing else.
+    """
+    found: tuple[Floats, Floats, Ints] = kernels("view").amounts(jobs, ints, slots, columns, capacity)
+    return found

@@ -78,3 +78,25 @@ def jobs(ints: Any, floats: Any, slots: Any, columns: Any, preference: Any, exis
         reals[0, row] = floats[weight, s]
         reals[1, row] = floats[running, s]
     return numbers, reals, allowed
+
+
+@numba.njit(cache=True)
+def amounts(jobs: Any, ints: Any, slots: Any, columns: Any, capacity: Any) -> Any:
+    entity, workload, servers = columns
+    scale, room = np.empty(len(slots), np.float64), np.empty(len(capacity), np.float64)
+    alike = np.empty((3, len(slots)), np.int64)
+    cores, nothing = 0, 0
+    for row in range(len(slots)):
+        s, unit, milli = slots[row], jobs[2, row], jobs[5, row]
+        milli_gpus = jobs[1, row] * max(unit, 1)
+        scale[row] = milli_gpus / _WHOLE
+        if milli == 0:
+            cores += milli_gpus
+        if unit == 0:
+            nothing += milli_gpus
+        alike[0, row], alike[1, row] = ints[entity, s], ints[workload, s]
+        alike[2, row] = milli == _WHOLE and ints[servers, s] == 0
+    for kind in range(len(capacity)):
+        room[kind] = capacity[kind] / _WHOLE
+    room[_CPU] = min(room[_CPU], cores / _WHOLE) + nothing / _WHOLE
+    return scale, room, alike

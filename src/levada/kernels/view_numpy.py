@@ -58,3 +58,14 @@ def jobs(
     numbers = np.stack([number, size, unit, runs, least, milli])
     reals = np.stack([floats[column][slots] for column in columns[9:]])
     return numbers, reals, np.ascontiguousarray(allowed.T)
+
+
+def amounts(
+    jobs: Ints, ints: Ints, slots: Ints, columns: tuple[int, ...], capacity: Ints
+) -> tuple[Floats, Floats, Ints]:
+    _, size, unit, _, _, milli = jobs
+    milli_gpus = size * np.maximum(unit, 1)
+    room = capacity / _WHOLE
+    room[_CPU] = min(room[_CPU], milli_gpus[milli == 0].sum() / _WHOLE) + milli_gpus[unit == 0].sum() / _WHOLE
+    entity, workload, servers = (ints[column][slots] for column in columns)
+    return milli_gpus / _WHOLE, room, np.stack([entity, workload, (milli == _WHOLE) & (servers == 0)])

@@ -159,7 +159,8 @@ class Simulation:
 
     def _give_up_if_stuck(self, happened: list[ev.Event]) -> None:
         """Raises where jobs wait and only the policy's own clock goes on."""
-        if self._queue or self.pace.next_end() < math.inf or any(type(event) is not ev.Tick for event in happened):
+        # What is cheapest to ask comes first: nearly always somebody came, ended or reported.
+        if type(happened[0]) is not ev.Tick or self._queue or self.pace.next_end() < math.inf or len(happened) > 1:
             self._quiet = 0
             return
         self._quiet += 1
@@ -296,6 +297,8 @@ class Simulation:
         told: Floats | float = 0.0
         if start is None or resize is None:
             told = self.truth.restart_costs_s(number, np.zeros(len(number), np.int64), count)
+            if start is None and resize is None:
+                return told
         return np.where(kind == _START, told if start is None else start, told if resize is None else resize)
 
     def _report(

@@ -49,8 +49,10 @@ def problem_of(
     the policy believes about the whole cluster, so its weight makes up for what the problem leaves out.
     """
     # Equal rates are not enough: what two jobs reach together depends on what they are.
-    kinds = instance.plain if marks is None else instance.plain + 2 * marks
-    alike = np.stack([instance.entity, instance.snap.jobs.workload, kinds])
+    alike = instance.alike
+    if marks is not None:
+        alike = alike.copy()
+        alike[2] += 2 * marks
     rates, scale, weight, entity, of = rows_of(
         instance.rate if rate is None else rate,
         instance.rate,

@@ -8,7 +8,7 @@ import numpy as np
 
 from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.snapshot import Snapshot
-from levada.core.types import CPU_TYPE, WHOLE, Bools, Floats, Ints
+from levada.core.types import Bools, Floats, Ints
 from levada.kernels import rates, view
 from levada.perf.model import ThroughputModel, rates_by_type
 
@@ -19,6 +19,8 @@ _COLUMNS = (
     *map(INT_COLUMNS.index, ("number", "min", "max", "step", "desired", "milli", "cpu", "type", "count")),
     *map(FLOAT_COLUMNS.index, ("weight", "running_s")),
 )
+#: And `view.amounts`.
+_MORE_COLUMNS = tuple(map(INT_COLUMNS.index, ("entity", "workload", "servers")))
 
 
 class Instance:
@@ -61,29 +63,43 @@ class Instance:
     # --- what only shares ask for -----------------------------------------------------------------------------------
 
     @cached_property
+    def _amounts(self) -> tuple[Floats, Floats, Ints]:
+        return view.amounts(self.jobs, self.snap.table.ints, self.snap.jobs.slots, _MORE_COLUMNS, self.snap.capacity)
+
+    @property
     def scale(self) -> Floats:
         """GPUs of each job (cores for a job without any)."""
-        return self.size * np.maximum(self.jobs[view.UNIT], 1) / WHOLE
+        return self._amounts[0]
+
+    @property
+    def capacity(self) -> Floats:
+        """GPUs of each type; cores are for jobs without a GPU, and may be without limit."""
+        return self._amounts[1]
+
+    @property
+    def alike(self) -> Ints:
+        """What jobs must share to be equal, besides numbers: entity, workload, and whether they are plain."""
+        return self._amounts[2]
+
+    @property
+    def entity(self) -> Ints:
+        """To whom each job belongs."""
+        return self.alike[0]
 
     @cached_property
     def plain(self) -> Bools:
         """Its workers are one whole GPU each, and nothing else: only such jobs share devices."""
-        return (self.jobs[view.MILLI] == WHOLE) & (self.snap.jobs.servers == 0)
+        return np.asarray(self.alike[2] > 0)
 
     @property
     def running_s(self) -> Floats:
         """How long each job has run in all."""
         return self.reals[view.AGE]
 
-    @cached_property
+    @property
     def weight(self) -> Floats:
         """What each job is worth."""
         return self.reals[view.WEIGHT]
-
-    @cached_property
-    def entity(self) -> Ints:
-        """To whom each job belongs."""
-        return self.snap.jobs.entity
 
     @cached_property
     def submitted(self) -> Floats:
@@ -104,15 +120,6 @@ class Instance:
     def deadline(self) -> Floats:
         """When each job should be over; inf = any time."""
         return self.snap.jobs.deadline
-
-    @cached_property
-    def capacity(self) -> Floats:
-        """GPUs of each type; cores are for jobs without a GPU, and may be without limit."""
-        capacity: Floats = self.snap.capacity / WHOLE
-        capacity[CPU_TYPE] = min(capacity[CPU_TYPE], self.scale[self.jobs[view.MILLI] == 0].sum())
-        # A job that asks for nothing at all can always run.
-        capacity[CPU_TYPE] += self.scale[self.jobs[view.UNIT] == 0].sum()
-        return capacity
 
     @cached_property
     def prices(self) -> Floats:

@@ -109,10 +109,12 @@ class MaxMinFairnessPacked(MaxMinFairnessPerf):
 
 def _favoured(instance: Instance) -> tuple[Problem, Floats]:
     """The instance with jobs apart that have run for long while others must wait, and what speed of each row counts."""
-    crowded = instance.scale.sum() > instance.capacity.sum()
-    is_long = (instance.running_s > LONG_S) & crowded
+    is_long = None
+    if instance.scale.sum() > instance.capacity.sum():
+        is_long = instance.running_s > LONG_S
     problem = problem_of(instance, marks=is_long)
     assert problem.of is not None
     favour = np.ones(len(problem.rate))
-    favour[problem.of[is_long]] = FAVOUR_OF_LONG
+    if is_long is not None:
+        favour[problem.of[is_long]] = FAVOUR_OF_LONG
     return problem, favour
