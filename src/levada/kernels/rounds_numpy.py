@@ -174,7 +174,7 @@ def answer(
     total: Ints,
     weights: Weights,
 ) -> tuple[Ints, Ints, int, int, float]:
-    number, size, unit, _, least, milli = jobs
+    number, size, unit, _, least, _ = jobs
     count_of = len(number)
     said = np.zeros((5, count_of), np.int64)
     types = np.full(count_of, _NOBODY, np.int64)
@@ -189,9 +189,8 @@ def answer(
     left = capacity.copy()
     at = (chosen >= 0).nonzero()[0]
     np.subtract.at(left, chosen[at], need[members[at, 0]])
-    there = capacity > 0
-    there[_CPU] = bool((there[_CPU] & (milli == 0) & (size > 0)).any() or ((unit == 0) & (size > 0)).any())
-    able = (speed > 0) & there
+    # Whatever is out of view now: it could run there.
+    able = speed > 0
     reason = np.where((able & (left >= need[:, None])).any(axis=1), _IN_LINE, _CAPACITY)
     reason = np.where(able.any(axis=1), reason, _CANNOT_RUN)
     reason = np.where(count > 0, _RUNS, np.where(home < 0, _UNKNOWN_TYPE, reason))
