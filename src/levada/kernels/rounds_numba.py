@@ -72,9 +72,10 @@ def recall(
     need, runs = running(members, jobs, partner)
     if 0.0 < passed < np.inf:
         most = weights[1]
+        pace = _pace(share, need, runs)
         for at in range(len(members)):
             for kind in range(types):
-                owed = credit[at, kind] + share[at, kind] * passed
+                owed = credit[at, kind] + share[at, kind] * passed * pace[kind]
                 if kind == runs[at]:
                     owed -= passed
                 if owed > most:
@@ -90,6 +91,24 @@ def recall(
     for kind in range(types):
         crowded |= used[kind] > capacity[kind]
     return members, share, credit, asked, need, runs, stale, crowded
+
+
+@numba.njit(cache=True)
+def _pace(share: Any, need: Any, runs: Any) -> Any:
+    types = share.shape[1]
+    owed, served, pace = np.zeros(types), np.zeros(types), np.ones(types)
+    for at in range(len(share)):
+        whole = 0.0
+        for kind in range(types):
+            whole += share[at, kind]
+            owed[kind] += share[at, kind] * need[at]
+        if runs[at] >= 0 and whole > 0.0:
+            for kind in range(types):
+                served[kind] += share[at, kind] * need[at] / whole
+    for kind in range(types):
+        if owed[kind] > served[kind]:
+            pace[kind] = served[kind] / owed[kind]
+    return pace
 
 
 @numba.njit(cache=True)

@@ -47,11 +47,25 @@ def recall(
     need, runs = running(members, jobs, partner)
     on = (runs >= 0).nonzero()[0]
     if 0 < passed < math.inf:
-        credit += share * passed
+        credit += share * passed * _pace(share, need, on)
         credit[on, runs[on]] -= passed
         np.clip(credit, -weights[1], weights[1], out=credit)
     used = np.bincount(runs[on], need[on], len(capacity))
     return members, share, credit, asked, need, runs, stale, bool((used > capacity).any())
+
+
+def _pace(share: Floats, need: Ints, on: Ints) -> Floats:
+    """Per type the part of what is owed there that can be given: less than all where those with a share cannot all run.
+
+    Else credit would grow for all of them for ever, and whoever has the largest share would always come first. A
+    combination that runs counts for the types of its shares, wherever it is.
+    """
+    # Cumulative sums add in order, as a loop does.
+    owed = np.cumsum(np.vstack([np.zeros(share.shape[1]), share * need[:, None]]), axis=0)[-1]
+    whole = np.cumsum(share[on], axis=1)[:, -1:]
+    parts = np.divide(share[on] * need[on][:, None], whole, out=np.zeros((len(on), share.shape[1])), where=whole > 0)
+    served = np.cumsum(np.vstack([np.zeros(share.shape[1]), parts]), axis=0)[-1]
+    return np.where(owed > served, served / np.where(owed > 0, owed, 1.0), 1.0)
 
 
 def _rows(by_number: Ints, order: Ints, numbers: Ints) -> Ints:
