@@ -49,6 +49,31 @@ def test_json_has_the_keys_of_the_interface_in_their_order(capsys: Capture, poli
     assert list(said["jct_s"]) == list("012345")
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("raise ZeroDivisionError('no way')", "was refused: ZeroDivisionError: no way"),
+        ("return None", "was refused: TypeError"),
+        ("return decision(snap, count, count * 99), state", "was refused: I3"),
+    ],
+)
+def test_a_policy_that_breaks_ends_the_simulation(capsys: Capture, tmp_path: Path, line: str, expected: str) -> None:
+    source = (
+        "import numpy as np\nfrom levada.core.decision import decision\n"
+        "from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Needs\n\n\n"
+        "class Broken:\n"
+        "    name, needs, cadence, guards = 'broken', Needs.NOTHING, ON_EVENTS, ALL_GUARDS\n\n"
+        "    def initial(self, seed):\n        return None\n\n"
+        "    def decide(self, snap, perf, state):\n"
+        f"        count = np.ones(len(snap), np.int64)\n        {line}\n"
+    )
+    (tmp_path / "broken.py").write_text(source)
+    code, out, err = run(capsys, "sim", "run", "--policy", f"{tmp_path / 'broken.py'}:Broken", *SMALL)
+    assert (code, out) == (1, "")
+    assert expected in err
+    assert len(err.splitlines()) == 1
+
+
 def test_a_table_for_people(capsys: Capture) -> None:
     code, out, err = run(capsys, "sim", "run", "--policy", "max_min_fairness_perf", *SMALL)
     assert (code, err) == (0, "")

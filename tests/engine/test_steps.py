@@ -21,7 +21,7 @@ from levada.kernels import columns, switch
 from tests.engine.chaos import Chaos
 from tests.engine.machine import NODES, one_step
 
-PLAIN = ("elastic-fifo", "srjf", "elastic-tiresias", "max_min_fairness_perf", "gavel-fifo")
+PLAIN = ("elastic-fifo", "srjf", "elastic-tiresias", "isolated", "gavel-fifo")
 
 
 @pytest.fixture(autouse=True)

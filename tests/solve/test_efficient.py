@@ -25,10 +25,10 @@ def problems(draw: st.DrawFn) -> Problem:
     return problem(rate, capacity, scale=scale, weight=weight)
 
 
-def speed(asked: Problem, favour: np.ndarray, count: np.ndarray | float, share: np.ndarray) -> float:
+def speed(asked: Problem, count: np.ndarray | float, share: np.ndarray) -> float:
     """What `efficient` makes as large as it can."""
     best = asked.rate.max(axis=1)
-    worth = np.divide(favour * asked.weight * asked.scale * count, best, out=np.zeros_like(best), where=best > 0)
+    worth = np.divide(asked.weight * asked.scale * count, best, out=np.zeros_like(best), where=best > 0)
     return float((worth[:, None] * asked.rate * share).sum())
 
 
@@ -41,17 +41,16 @@ def by_row(asked: Problem, found: Solution) -> np.ndarray:
 
 @pytest.mark.usefixtures("both_methods")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(problems(), st.sampled_from([0.0, 0.5, 1.0]), st.randoms(use_true_random=False))
-def test_nobody_falls_below_the_floor_and_nothing_is_faster(asked: Problem, floor: float, dice: object) -> None:
-    favour = np.array([dice.choice([0.8, 1.0]) for _ in range(len(asked.rate))])  # type: ignore[attr-defined]
-    fair, found = leximin(asked), efficient(asked, favour, floor)
+@given(problems(), st.sampled_from([0.0, 0.5, 1.0]))
+def test_nobody_falls_below_the_floor_and_nothing_is_faster(asked: Problem, floor: float) -> None:
+    fair, found = leximin(asked), efficient(asked, floor)
     assert not found.alarm
     reached, owed = ((asked.rate * solution.share).sum(axis=1) for solution in (found, fair))
     assert (reached >= floor * owed - 1e-6).all()
     assert (found.share.sum(axis=1) <= 1 + 1e-9).all()
     assert (asked.scale @ found.share <= asked.capacity + 1e-6).all()
     # Leximin itself, and every mixture with it, keeps the floor: none of them may be faster.
-    assert speed(asked, favour, 1.0, found.share) >= speed(asked, favour, 1.0, fair.share) - 1e-6
+    assert speed(asked, 1.0, found.share) >= speed(asked, 1.0, fair.share) - 1e-6
     if len(asked.rate) > 1:
         # Nor is any exchange of a little time between two jobs and two types that both can spare.
         a, b = 0, len(asked.rate) - 1
@@ -66,15 +65,15 @@ def test_nobody_falls_below_the_floor_and_nothing_is_faster(asked: Problem, floo
                 feasible = (other >= 0).all() and (other.sum(axis=1) <= 1).all()
                 keeps = ((asked.rate * other).sum(axis=1) >= floor * owed).all()
                 if feasible and keeps and (asked.scale @ other <= asked.capacity + 1e-9).all():
-                    assert speed(asked, favour, 1.0, other) <= speed(asked, favour, 1.0, found.share) + 1e-6
+                    assert speed(asked, 1.0, other) <= speed(asked, 1.0, found.share) + 1e-6
 
 
 def test_each_stands_where_it_loses_least() -> None:
     """Both are faster on the first type; the second job would lose less on the other one."""
     asked = problem([[4.0, 1.0], [2.0, 1.8]], [1.0, 1.0])
-    found = efficient(asked, np.ones(2), 0.0)
+    found = efficient(asked, 0.0)
     assert found.share == pytest.approx(np.eye(2), abs=1e-9)
-    half = efficient(asked, np.ones(2), 1.0)
+    half = efficient(asked, 1.0)
     assert ((asked.rate * half.share).sum(axis=1) >= (asked.rate * leximin(asked).share).sum(axis=1) - 1e-6).all()
 
 
@@ -83,15 +82,14 @@ def test_each_stands_where_it_loses_least() -> None:
 def test_large_problems_are_solved_by_prices(types: int, load: float) -> None:
     pytest.importorskip("numba")
     asked = classify(instance(300, types, load, seed=types))
-    favour = np.where(np.arange(len(asked.rate)) % 3 == 0, 0.8, 1.0)
     before, found = switch.active(), []
     try:
         for implementation in ("numba", "numpy"):
             switch.use("numba" if implementation == "numba" else "numpy")
-            found.append(efficient(asked, favour, 0.5))
+            found.append(efficient(asked, 0.5))
     finally:
         switch.use("numba" if before == "numba" else "numpy")
     assert [one.how for one in found] == ["price", "highs"]
-    prices, highs = (speed(asked, favour, asked.count, by_row(asked, one)) for one in found)
+    prices, highs = (speed(asked, asked.count, by_row(asked, one)) for one in found)
     assert prices == pytest.approx(highs, rel=1e-7)
     assert found[0].bound == pytest.approx(found[1].bound, rel=1e-7)

@@ -22,11 +22,6 @@ cases = st.tuples(problems(most_jobs=6, most_types=3), st.integers(0, 99), st.sa
 floors = st.sampled_from([0.0, 0.5, 1.0])
 
 
-def favours(rows: Problem) -> Floats:
-    """Some count less than others."""
-    return np.where(np.arange(len(rows.rate)) % 2 == 0, 1.0, 0.8)
-
-
 def speeds(rows: Problem, pairs: Ints, rate: Floats, found: Solution) -> Floats:
     """What each job reaches, alone and together, as parts of its best alone."""
     alone = usable(rows)
@@ -43,17 +38,17 @@ def speeds(rows: Problem, pairs: Ints, rate: Floats, found: Solution) -> Floats:
     return got / rows.each(best)
 
 
-def worth(rows: Problem, favour: Floats, reached: Floats) -> float:
+def worth(rows: Problem, reached: Floats) -> float:
     """What `efficient` makes as large as it can."""
-    return float(rows.each(favour * rows.weight * rows.scale) @ reached)
+    return float(rows.each(rows.weight * rows.scale) @ reached)
 
 
-def most(rows: Problem, pairs: Ints, rate: Floats, favour: Floats, owed: Floats) -> float:
+def most(rows: Problem, pairs: Ints, rate: Floats, owed: Floats) -> float:
     """The largest worth at which each job has the speed it is *owed*: one column per job or two jobs, and type."""
     jobs, twos, rates = by_job(rows, pairs, rate)
     alone = usable(jobs)
     best = np.where(alone.any(axis=1), alone.max(axis=1, initial=0.0), 1.0)
-    each = rows.each(favour) * jobs.weight * jobs.scale
+    each = jobs.weight * jobs.scale
     columns = [
         (kind, {job: alone[job, kind] / best[job]}) for job in range(jobs.jobs) for kind in range(alone.shape[1])
     ]
@@ -76,17 +71,16 @@ def most(rows: Problem, pairs: Ints, rate: Floats, favour: Floats, owed: Floats)
 def test_all_keep_the_floor_and_nothing_is_faster(case: tuple[Problem, int, float], floor: float) -> None:
     rows = classify(case[0])
     pairs, rate = together(rows, *case[1:])
-    favour = favours(rows)
-    found = check(rows, efficient_packed(rows, pairs, rate, favour, floor))
+    found = check(rows, efficient_packed(rows, pairs, rate, floor))
     assert not found.alarm
     reached, fair = speeds(rows, pairs, rate, found), speeds(rows, pairs, rate, leximin(rows))
     assert (reached >= floor * fair - 1e-6).all()
-    value = worth(rows, favour, reached)
-    assert value == pytest.approx(most(rows, pairs, rate, favour, floor * fair), rel=1e-6, abs=1e-6)
-    assert value >= worth(rows, favour, fair) - 1e-6
+    value = worth(rows, reached)
+    assert value == pytest.approx(most(rows, pairs, rate, floor * fair), rel=1e-6, abs=1e-6)
+    assert value >= worth(rows, fair) - 1e-6
     leximin_together = speeds(rows, pairs, rate, leximin_packed(rows, pairs, rate))
     if (leximin_together >= floor * fair).all():
-        assert value >= worth(rows, favour, leximin_together) - 1e-6
+        assert value >= worth(rows, leximin_together) - 1e-6
 
 
 @given(cases, floors)
@@ -94,9 +88,8 @@ def test_pairs_that_help_nobody_change_nothing(case: tuple[Problem, int, float],
     rows = classify(case[0])
     pairs, _ = together(rows, *case[1:])
     useless = 0.5 * np.stack([rows.rate[pairs[:, 0]], rows.rate[pairs[:, 1]]], axis=2)
-    favour = favours(rows)
-    packed, plain = efficient_packed(rows, pairs, useless, favour, floor), efficient(rows, favour, floor)
-    found, expected = (worth(rows, favour, speeds(rows, pairs, useless, one)) for one in (packed, plain))
+    packed, plain = efficient_packed(rows, pairs, useless, floor), efficient(rows, floor)
+    found, expected = (worth(rows, speeds(rows, pairs, useless, one)) for one in (packed, plain))
     assert found == pytest.approx(expected, rel=1e-6, abs=1e-6)
     assert packed.pair_share is not None
     assert not packed.pair_share.any()
@@ -107,7 +100,7 @@ def test_those_share_who_lose_least() -> None:
     rows = classify(problem([[1.0], [2.0], [4.0]], [1.0]))
     pairs = np.array([[0, 1], [0, 2], [1, 2]])
     rate = np.array([[[0.9, 1.8]], [[0.5, 2.2]], [[1.0, 2.1]]])
-    found = efficient_packed(rows, pairs, rate, np.ones(3), 0.5)
+    found = efficient_packed(rows, pairs, rate, 0.5)
     assert found.pairs is not None
     assert found.pair_share is not None
     assert found.pairs[found.pair_share.any(axis=1)].tolist() == [[0, 1]]

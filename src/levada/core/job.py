@@ -10,6 +10,7 @@ from levada.core.codes import Codes
 
 #: Workers, or parameter servers, that one job may have.
 LARGEST_SIZE = 1_000_000
+LARGEST_PRIORITY = 1_000_000_000
 
 
 class Phase(Codes):

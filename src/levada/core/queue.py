@@ -16,6 +16,8 @@ from levada.core.names import Names
 from levada.core.types import WHOLE, Ints
 
 DEFAULT_QUEUE = "default"
+#: Bounds that no real cluster reaches, and within which all sums stay exact.
+MOST_QUEUES, MOST_LEVELS, LARGEST_AMOUNT = 1_000, 100, 1_000_000_000
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,15 +37,17 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 def faults_of(queues: Sequence[Queue]) -> list[tuple[str, str]]:
     """What is wrong with these queues together, as (queue, sentence)."""
     faults: list[tuple[str, str]] = []
+    if len(queues) > MOST_QUEUES:
+        return [("", f"{len(queues)} queues are more than {MOST_QUEUES}")]
     by_name = {queue.name: queue for queue in queues}
     if len(by_name) != len(queues):
         faults.append(("", "two queues have the same name"))
     for queue in queues:
-        if not 0 < queue.weight < float("inf"):
-            faults.append((queue.name, "weight must be a finite number above 0"))
+        if not 0 < queue.weight <= LARGEST_AMOUNT:
+            faults.append((queue.name, f"weight must be above 0 and at most {LARGEST_AMOUNT:,}"))
         for gpu_type, amount in [*queue.guaranteed.items(), *queue.limit.items(), *queue.per_user_limit.items()]:
-            if not 0 <= amount < float("inf"):
-                faults.append((queue.name, f"{gpu_type}: must be a finite number, 0 or more"))
+            if not 0 <= amount <= LARGEST_AMOUNT:
+                faults.append((queue.name, f"{gpu_type}: must be 0 to {LARGEST_AMOUNT:,}"))
         for gpu_type, amount in queue.guaranteed.items():
             if amount > queue.limit.get(gpu_type, float("inf")):
                 faults.append((queue.name, f"{gpu_type}: guarantees more than its limit"))
@@ -57,6 +61,9 @@ def faults_of(queues: Sequence[Queue]) -> list[tuple[str, str]]:
                 faults.append((queue.name, "is its own ancestor"))
                 break
             seen.add(above)
+            if len(seen) > MOST_LEVELS:
+                faults.append((queue.name, f"is more than {MOST_LEVELS} levels deep"))
+                break
             above = by_name[above].parent
     return faults
 

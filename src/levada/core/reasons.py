@@ -51,9 +51,9 @@ class Code(Codes):
 SENTENCES: dict[int, str] = {
     Code.RUNS: "It runs.",
     Code.NEW: "It has just arrived; the next decision is about it.",
-    Code.CAPACITY: "Not enough is free for it; jobs before it in the policy's order have the rest.",
+    Code.CAPACITY: "Not enough is free for it; jobs before it have the rest, or it is out of service.",
     Code.FRAGMENTED: "Enough is free in all, but not where its workers fit ({evidence} of them could be placed).",
-    Code.QUEUE_SHARE: "Its queue has used up its share, and nothing is left to borrow.",
+    Code.QUEUE_SHARE: "What its queue has left of its share, and may borrow, is too little for it.",
     Code.QUEUE_LIMIT: "Its queue's limit leaves no room for its minimum.",
     Code.TOO_LARGE: "No state of this cluster could hold its minimum ({evidence} workers at most).",
     Code.UNKNOWN_TYPE: "None of the GPU types it allows exists in this cluster.",

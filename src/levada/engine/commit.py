@@ -21,7 +21,7 @@ from levada.core.invariants import (
 from levada.core.job import Phase
 from levada.core.plane import DEVICE, FREE, MILLI, SHARED, SLOT
 from levada.core.reasons import Code
-from levada.core.types import WHOLE, Bools, Ints
+from levada.core.types import CPU_TYPE, WHOLE, Bools, Ints
 from levada.engine import steps
 from levada.engine.operations import plan_operations
 from levada.engine.shape import column_fault, shape_fault
@@ -36,7 +36,11 @@ class Rejected(Exception):
 
 def commit(state: State, placer: Placer, decision: Decision) -> None:
     """Makes *decision* the target of all jobs that it still speaks of, or raises `Rejected` and changes nothing."""
-    if column_fault(decision) is None and steps.commit(state, decision):
+    if (fault := column_fault(decision)) is not None:
+        raise Rejected(fault)
+    if not np.array_equal(decision.number, state.in_view):
+        raise Rejected("it must speak of all jobs that it was shown, in their order")
+    if steps.commit(state, decision):
         return
     if (fault := shape_fault(state.world, decision)) is not None:
         raise Rejected(fault)
@@ -53,7 +57,7 @@ def commit(state: State, placer: Placer, decision: Decision) -> None:
             break
         guilty = {violation.slot for violation in violations}
         # One job's fault is that job's; the fault of many is the policy's.
-        many = len(aside) + len(guilty) > max(1, int(np.count_nonzero(decision.count[rows])) // 2)
+        many = len(aside) + len(guilty) > int(np.count_nonzero(decision.count[rows])) // 2
         if many or -1 in guilty or guilty <= set(aside) or not guilty <= set(slots[keep].tolist()):
             raise Rejected(_sentence(state, violations))
         aside += sorted(guilty)
@@ -89,8 +93,9 @@ def _propose(state: State, placer: Placer, decision: Decision, rows: Ints, slots
     proposal = Proposal(plane=plane, type=kind, count=count, slots=slots, protected=state.protected())
     reached = given.copy()
     sound = (given >= 0) & (want_type < len(world.inventory.types)) & (want_type >= np.where(given > 0, 0, -1))
+    sound &= (given == 0) | ((want_type == CPU_TYPE) == (table.milli[slots] == 0))
     if not sound.all():
-        return proposal, reached  # I3 will say so
+        return proposal, reached  # I3 and I4 will say so
     differs = (want_type != table.type[slots]) | (given != table.count[slots])
     if decision.places is not None and decision.placed is not None:
         said = np.isin(rows, decision.placed) | (given == 0)

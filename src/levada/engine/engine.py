@@ -35,6 +35,9 @@ from levada.policies.fifo import Fifo
 from levada.policies.protocol import AnyPolicy
 from levada.policies.queued import QueueState, queued
 
+#: An event that is said to happen beyond this, in seconds from the beginning, is one whose clock is broken.
+_END_OF_TIME_S = 1e12
+
 
 class Engine:
     """Owner of all job state. Same events, same commands."""
@@ -66,9 +69,9 @@ class Engine:
         state.commands = []
         for event in events:
             state.revision += 1
-            if math.isfinite(event.at):
-                state.now = max(state.now, event.at)
             try:
+                if abs(event.at) < _END_OF_TIME_S:
+                    state.now = max(state.now, event.at)
                 _HANDLERS[type(event)](self, event)
             except Exception as broken:
                 # An event that cannot be (a broken shell, an absurd number) must not take the others with it.
@@ -214,7 +217,7 @@ class Engine:
         try:
             merged = {**msgspec.to_builtins(state.options), **event.options}
             state.options = msgspec.convert(merged, Options)
-        except (msgspec.ValidationError, TypeError) as broken:
+        except (msgspec.ValidationError, TypeError, ValueError) as broken:
             state.last_rejection = str(broken)
             return
         state.give_another_chance()
@@ -241,7 +244,8 @@ class Engine:
         state = self.state
         state.deciding = None
         state.rejections = 0
-        state.next_try = -math.inf
+        state.next_try = state.heed_at = -math.inf
+        state.policy_wake = math.inf
         state.dirty = True
 
     # --- questions --------------------------------------------------------------------------------------------------

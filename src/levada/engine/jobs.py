@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
+import msgspec
 import numpy as np
 
+from levada.core.batch import JobBatch
 from levada.core.commands import StopStray
 from levada.core.events import (
     CheckpointSaved,
@@ -21,7 +25,7 @@ from levada.core.events import (
     WorkersStopped,
 )
 from levada.core.inventory import UNLIMITED
-from levada.core.job import LARGEST_SIZE, Phase
+from levada.core.job import LARGEST_PRIORITY, LARGEST_SIZE, Phase
 from levada.core.jobtable import INT_COLUMNS
 from levada.core.plan import OpKind
 from levada.core.plane import INDEX, NODE
@@ -42,7 +46,7 @@ _ASKED = np.array([INT_COLUMNS.index(name) for name in (*_SIZES, *_AMOUNTS)])
 def submitted(state: State, event: JobsSubmitted) -> None:
     """New jobs wait; a job whose id is active already changes nothing."""
     world, table = state.world, state.world.table
-    slots = world.add_jobs(event.jobs)
+    slots = world.add_jobs(_timely(event.jobs, state.now))
     state.submitted += len(slots)
     if not len(slots):
         return
@@ -67,6 +71,15 @@ def submitted(state: State, event: JobsSubmitted) -> None:
     state.turnover = True
 
 
+def _timely(jobs: JobBatch, now: float) -> JobBatch:
+    """These jobs; those that came at no time came now."""
+    submitted = jobs.columns.get("submitted")
+    if submitted is None or np.isfinite(submitted).all():
+        return jobs
+    columns = {**jobs.columns, "submitted": np.where(np.isfinite(submitted), submitted, now)}
+    return msgspec.structs.replace(jobs, columns=columns)
+
+
 def _put_aside_impossible(state: State, slots: Ints) -> None:
     """Jobs that whoever submitted them should have refused wait for ever, with that reason, and harm nobody."""
     table = state.world.table
@@ -78,7 +91,9 @@ def _put_aside_impossible(state: State, slots: Ints) -> None:
     asked = (table.cpu, table.memory, table.gpu_memory, table.servers, table.server_cpu, table.server_memory)
     every = np.array([column[slots] for column in asked])
     amounts = ((every < 0) | (every >= UNLIMITED)).any(axis=0)
-    bad = slots[sizes | parts | amounts | (table.servers[slots] > LARGEST_SIZE) | ~(table.weight[slots] > 0)]
+    weight, steps = table.weight[slots], table.steps[slots]
+    numbers = ~(weight > 0) | np.isinf(weight) | np.isinf(steps)
+    bad = slots[sizes | parts | amounts | numbers | (table.servers[slots] > LARGEST_SIZE)]
     if len(bad):
         table.aside[bad] = 2
         # Nothing that scans all jobs shall stumble over them.
@@ -93,7 +108,8 @@ def _is_sound(state: State, slot: int) -> bool:
     sizes = 1 <= least <= most <= LARGEST_SIZE and step >= 1
     parts = 0 <= milli <= WHOLE or (milli > 0 and milli % WHOLE == 0)
     within = all(0 <= amount < UNLIMITED for amount in amounts)
-    return sizes and parts and within and 0 <= servers <= LARGEST_SIZE and float(table.weight[slot]) > 0
+    numbers = 0 < float(table.weight[slot]) < math.inf and not math.isinf(table.steps[slot])
+    return sizes and parts and within and 0 <= servers <= LARGEST_SIZE and numbers
 
 
 def updated(state: State, event: JobsUpdated) -> None:
@@ -104,13 +120,16 @@ def updated(state: State, event: JobsUpdated) -> None:
             low = int(table.min[slot]) if update.min is None else update.min
             high = int(table.max[slot]) if update.max is None else update.max
             weight = float(table.weight[slot]) if update.weight is None else update.weight
-            if not (1 <= low <= high and 0 < weight < float("inf")):
-                continue
             asked = int(table.desired[slot]) if update.desired is None else update.desired
+            priority = int(table.priority[slot]) if update.priority is None else update.priority
+            whole = all(isinstance(number, int) for number in (low, high, asked, priority))
+            if not (whole and 1 <= low <= high <= LARGEST_SIZE and 0 < weight < float("inf")):
+                continue
+            if abs(priority) > LARGEST_PRIORITY:
+                continue
             table.min[slot], table.max[slot], table.weight[slot] = low, high, weight
             table.desired[slot] = max(low, min(high, asked))
-            if update.priority is not None:
-                table.priority[slot] = update.priority
+            table.priority[slot] = priority
             if update.queue is not None:
                 table.queue_name[slot] = world.queue_names.add(update.queue)
                 table.queue[slot] = world.queue_number(update.queue)

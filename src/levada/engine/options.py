@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+#: Decisions are never further apart: an engine that does not decide is of no use.
+_LONGEST_RATE_LIMIT_S = 86_400.0
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in seconds."""
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Times in seconds. Raises ValueError for values with which nothing could ever run."""
 
     #: Decisions are at least so far apart; what happens meanwhile waits for the next one.
     rate_limit_s: float = 1.0
@@ -33,3 +36,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     highest_first: bool = False
     #: Workers that defragmentation may move per decision; 0 = never.
     move_budget: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("rate_limit_s", "min_run_s", "cooldown_s", "payback", "backoff_s", "backoff_max_s", "move_budget"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be a number, 0 or more")
+        for name in ("decide_limit_s", "op_timeout_s", "reservation_s", "max_failures", "max_rejections"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0")
+        if self.rate_limit_s > _LONGEST_RATE_LIMIT_S:
+            raise ValueError(f"rate_limit_s must be at most {_LONGEST_RATE_LIMIT_S:.0f}")

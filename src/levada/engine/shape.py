@@ -27,9 +27,11 @@ def column_fault(decision: Any) -> str | None:
     count = len(decision.number) if _is_column(decision.number) else -1
     if any(not _is_column(column) or len(column) != count for column in (*columns, *extra)):
         return "its columns are not whole numbers of one length"
-    times: tuple[Any, ...] = (decision.wake_at, decision.heed_at)
-    if any(not isinstance(at, float | int) or math.isnan(at) for at in times):
+    if not _is_time(decision.wake_at) or not _is_time(decision.heed_at):
         return "its wake_at or heed_at is no time"
+    lists: tuple[Any, ...] = (decision.binds, decision.reservations)
+    if not all(isinstance(each, tuple) for each in lists):
+        return "its binds or reservations are no tuple"
     return None
 
 
@@ -51,6 +53,7 @@ def _rooms_exist(world: World, decision: Any) -> bool:
     nodes, devices = len(world.inventory.nodes), len(world.inventory.node_of)
     kept = decision.reservations
     known = all(isinstance(each, Reservation) and 0 <= each.node < nodes for each in kept)
+    known = known and all(isinstance(each.id, str) and _is_time(each.expires) for each in kept)
     known = known and all(
         0 <= device < devices and 0 <= milli <= WHOLE and 0 <= memory < UNLIMITED
         for each in kept
@@ -59,6 +62,10 @@ def _rooms_exist(world: World, decision: Any) -> bool:
     known = known and all(0 <= each.cpu < UNLIMITED and 0 <= each.memory < UNLIMITED for each in kept)
     bound = all(isinstance(each, Bind) and 0 <= each.node < nodes and each.device < devices for each in decision.binds)
     return known and bound
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, float | int) and not math.isnan(value)
 
 
 def _is_column(value: object) -> bool:

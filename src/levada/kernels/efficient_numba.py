@@ -35,7 +35,6 @@ def efficient_shares(
     weight: Floats,
     count: Floats,
     capacity: Floats,
-    favour: Floats,
     floor: float,
     near: float,
     proved: float,
@@ -66,7 +65,7 @@ def efficient_shares(
         # A hair less than owed: else rounding could ask for more than there is.
         owed[at] = floor * had * (1 - 1e-9)
         gpus[at] = count[i] * scale[i]
-        worth[at] = favour[i] * weight[i] * gpus[at]
+        worth[at] = weight[i] * gpus[at]
     found, x, proof = most_speed(speed, worth, gpus, owed, capacity[kinds], proved)
     if not found:
         return False, share, levels, 0.0, bound, prices

@@ -72,9 +72,10 @@ def recall(
     need, runs = running(members, jobs, partner)
     if 0.0 < passed < np.inf:
         most = weights[1]
+        pace = _pace(share, need, runs)
         for at in range(len(members)):
             for kind in range(types):
-                owed = credit[at, kind] + share[at, kind] * passed
+                owed = credit[at, kind] + share[at, kind] * passed * pace[kind]
                 if kind == runs[at]:
                     owed -= passed
                 if owed > most:
@@ -90,6 +91,24 @@ def recall(
     for kind in range(types):
         crowded |= used[kind] > capacity[kind]
     return members, share, credit, asked, need, runs, stale, crowded
+
+
+@numba.njit(cache=True)
+def _pace(share: Any, need: Any, runs: Any) -> Any:
+    types = share.shape[1]
+    owed, served, pace = np.zeros(types), np.zeros(types), np.ones(types)
+    for at in range(len(share)):
+        whole = 0.0
+        for kind in range(types):
+            whole += share[at, kind]
+            owed[kind] += share[at, kind] * need[at]
+        if runs[at] >= 0 and whole > 0.0:
+            for kind in range(types):
+                served[kind] += share[at, kind] * need[at] / whole
+    for kind in range(types):
+        if owed[kind] > served[kind]:
+            pace[kind] = served[kind] / owed[kind]
+    return pace
 
 
 @numba.njit(cache=True)
@@ -257,7 +276,7 @@ def answer(
     total: Any,
     weights: Any,
 ) -> Any:
-    number, size, unit, least, milli = jobs[0], jobs[1], jobs[2], jobs[4], jobs[5]
+    number, size, unit, least = jobs[0], jobs[1], jobs[2], jobs[4]
     count, types = speed.shape
     said = np.zeros((5, count), np.int64)
     kinds = said[0]
@@ -272,14 +291,10 @@ def answer(
             names[at, member] = number[row] if row >= 0 else _NOBODY
             if row >= 0 and chosen[at] >= 0:
                 kinds[row] = chosen[at]
-    left, there = capacity.copy(), capacity > 0
-    cores = False
+    left = capacity.copy()
     for at in range(len(members)):
         if chosen[at] >= 0:
             left[chosen[at]] -= size[members[at, 0]] * unit[members[at, 0]]
-    for row in range(count):
-        cores |= size[row] > 0 and (unit[row] == 0 or (milli[row] == 0 and there[_CPU]))
-    there[_CPU] = cores
     for row in range(count):
         if kinds[row] >= 0 and size[row] > 0:
             said[1, row], said[2, row] = size[row], _RUNS
@@ -287,7 +302,8 @@ def answer(
         known, able, fits = kinds[row] >= 0, False, False
         for kind in range(types):
             known |= allowed[row, kind]
-            if there[kind] and speed[row, kind] > 0.0:
+            # Whatever is out of view now: it could run there.
+            if speed[row, kind] > 0.0:
                 able = True
                 fits |= left[kind] >= size[row] * unit[row]
         kinds[row] = _NOBODY

@@ -47,11 +47,25 @@ def recall(
     need, runs = running(members, jobs, partner)
     on = (runs >= 0).nonzero()[0]
     if 0 < passed < math.inf:
-        credit += share * passed
+        credit += share * passed * _pace(share, need, on)
         credit[on, runs[on]] -= passed
         np.clip(credit, -weights[1], weights[1], out=credit)
     used = np.bincount(runs[on], need[on], len(capacity))
     return members, share, credit, asked, need, runs, stale, bool((used > capacity).any())
+
+
+def _pace(share: Floats, need: Ints, on: Ints) -> Floats:
+    """Per type the part of what is owed there that can be given: less than all where those with a share cannot all run.
+
+    Else credit would grow for all of them for ever, and whoever has the largest share would always come first. A
+    combination that runs counts for the types of its shares, wherever it is.
+    """
+    # Cumulative sums add in order, as a loop does.
+    owed = np.cumsum(np.vstack([np.zeros(share.shape[1]), share * need[:, None]]), axis=0)[-1]
+    whole = np.cumsum(share[on], axis=1)[:, -1:]
+    parts = np.divide(share[on] * need[on][:, None], whole, out=np.zeros((len(on), share.shape[1])), where=whole > 0)
+    served = np.cumsum(np.vstack([np.zeros(share.shape[1]), parts]), axis=0)[-1]
+    return np.where(owed > served, served / np.where(owed > 0, owed, 1.0), 1.0)
 
 
 def _rows(by_number: Ints, order: Ints, numbers: Ints) -> Ints:
@@ -174,7 +188,7 @@ def answer(
     total: Ints,
     weights: Weights,
 ) -> tuple[Ints, Ints, int, int, float]:
-    number, size, unit, _, least, milli = jobs
+    number, size, unit, _, least, _ = jobs
     count_of = len(number)
     said = np.zeros((5, count_of), np.int64)
     types = np.full(count_of, _NOBODY, np.int64)
@@ -189,9 +203,8 @@ def answer(
     left = capacity.copy()
     at = (chosen >= 0).nonzero()[0]
     np.subtract.at(left, chosen[at], need[members[at, 0]])
-    there = capacity > 0
-    there[_CPU] = bool((there[_CPU] & (milli == 0) & (size > 0)).any() or ((unit == 0) & (size > 0)).any())
-    able = (speed > 0) & there
+    # Whatever is out of view now: it could run there.
+    able = speed > 0
     reason = np.where((able & (left >= need[:, None])).any(axis=1), _IN_LINE, _CAPACITY)
     reason = np.where(able.any(axis=1), reason, _CANNOT_RUN)
     reason = np.where(count > 0, _RUNS, np.where(home < 0, _UNKNOWN_TYPE, reason))

@@ -21,8 +21,13 @@ def cut_view(snap: Snapshot, bounds: Bounds) -> Snapshot:
     """
     roots = snap.queues.roots
     room = np.maximum(bounds.most - bounds.outside, 0)[roots].sum(axis=0)
-    never = (snap.jobs.min * snap.jobs.unit)[:, None] > bounds.at_most()
-    return snap.restricted(np.arange(len(snap)), np.minimum(snap.capacity, room), forbidden=never)
+    return snap.restricted(np.arange(len(snap)), np.minimum(snap.capacity, room), forbidden=_never(snap, bounds))
+
+
+def _never(snap: Snapshot, bounds: Bounds) -> Bools:
+    """Per job and type whether the bounds of its queue, or of its user, are below its minimum for good."""
+    never: Bools = (snap.jobs.min * snap.jobs.unit)[:, None] > bounds.at_most()
+    return never
 
 
 def capped(snap: Snapshot, bounds: Bounds, wish: Decision) -> Decision:
@@ -36,7 +41,10 @@ def capped(snap: Snapshot, bounds: Bounds, wish: Decision) -> Decision:
     wish = _no_start_too_large(snap, bounds, wish)
     kind, count = wish.type.copy(), wish.count.copy()
     left_out = np.zeros(len(snap), bool)
-    reason = wish.reason.copy()
+    # A job that was shown without any type waits for its queue, whatever the policy made of that.
+    barred = snap.allowed.any(axis=1) & ~(snap.allowed & ~_never(snap, bounds)).any(axis=1)
+    reason = np.where(barred & (count == 0), Code.QUEUE_SHARE, wish.reason)
+    wish = msgspec.structs.replace(wish, reason=reason)
 
     def use() -> Ints:
         runs = (count > 0).nonzero()[0]

@@ -131,7 +131,10 @@ class Admission:
             return int(Code.UNKNOWN_TYPE), 0
         at_most = lay_out(cycle.empty, gang, least, least).workers
         if at_most < least:
-            return int(Code.TOO_LARGE), at_most
+            # What is out of service may come back.
+            inventory = cycle.snap.inventory
+            whole = inventory.usable.all() and inventory.usable_nodes.all()
+            return (Code.TOO_LARGE, at_most) if whole else (Code.CAPACITY, 0)
         if cycle.unclaimed is not None and lay_out(cycle.unclaimed, gang, least, least).workers >= least:
             return int(Code.RESERVED), 0
         each = gang.worker.devices

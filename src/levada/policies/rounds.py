@@ -2,7 +2,8 @@
 
 Every combination (a job, or two that share devices) has credit on every type: it grows with its share of the time that
 passes and shrinks while it runs there. So time received follows shares, whatever the rounds allow, and nothing is
-forgotten when shares change.
+forgotten when shares change. Where not all that is owed can be given (jobs of several GPUs do not always fit side by
+side), credit grows more slowly for all, so that they take turns.
 
 - At each round, (combination, type) pairs run by falling priority over all types at once. Priority is the share, and
   credit within bounds; a little for speed, compared with the job's best type; and a little where it has a share and
@@ -33,8 +34,9 @@ from levada.policies.protocol import NO_GUARDS, Cadence, Guards
 
 #: A combination that runs stays until another is owed so many rounds more.
 STICKINESS = 1.0
-#: Nobody is owed, or owes, more than so many rounds: a job that could not run for days shall not block all others.
-MOST_OWED = 4.0
+#: Nobody is owed, or owes, more than so many rounds: a job that could not run for days shall not block all others. But
+#: more than all that follows is worth, or a job with a smaller share would never get its turn beside one with a larger.
+MOST_OWED = 30.0
 #: The type a job is fastest on is worth so many rounds; others in proportion.
 WORTH_OF_SPEED = 5.0
 #: And a whole share, so many.

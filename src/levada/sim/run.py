@@ -109,8 +109,15 @@ class _Session:
         def count_time() -> None:
             self.cpu_s, self.wall_s = time.process_time() - cpu, time.monotonic() - wall
 
+        state = None if isinstance(self.world, IdealWorld) else self.world.engine.state
+
         def done() -> bool:
             nonlocal saved
+            if state is not None and state.rejections:
+                # Live, plain FIFO would take over; here its figures would stand under the policy's name.
+                raise LevadaError(
+                    f"the policy's decision at {self.world.now:.0f} s was refused: {state.last_rejection}"
+                )
             interrupted = stop(Progress(self._count_over(), of, self.world.now, self.world.arrivals.count, self._ended))
             if path is not None and (interrupted or time.monotonic() - saved > SAVE_EVERY_S):
                 count_time()

@@ -22,17 +22,17 @@ FAIR_INSTEAD = "the most speed above the floor could not be found: leximin share
 
 
 @safe
-def efficient(problem: Problem, favour: Floats, floor: float) -> Solution:
+def efficient(problem: Problem, floor: float) -> Solution:
     """The most GPUs' worth of speed, each job's compared with its best, where all reach *floor* of their leximin rate.
 
-    *favour* weighs the speed of each row, besides its weight. `level` is the lowest level, as `leximin` has it. Equal
-    jobs get equal shares.
+    The speed of a job counts by its weight. `level` is the lowest level, as `leximin` has it. Equal jobs get equal
+    shares.
     """
-    found = price.efficient(problem, favour, floor)
-    return found if found is not None else _by_programs(problem, favour, floor)
+    found = price.efficient(problem, floor)
+    return found if found is not None else _by_programs(problem, floor)
 
 
-def _by_programs(problem: Problem, favour: Floats, floor: float) -> Solution:
+def _by_programs(problem: Problem, floor: float) -> Solution:
     fair = leximin(problem)
     if fair.how == "equal":
         return fair
@@ -42,7 +42,7 @@ def _by_programs(problem: Problem, favour: Floats, floor: float) -> Solution:
     best = speed.max(axis=1, initial=0.0)
     speed = np.divide(speed, best[:, None], out=np.zeros_like(speed), where=best[:, None] > 0)
     owed = floor * (speed * _together(of, fair.share, len(rows.rate))).sum(axis=1)
-    found = _most(rows, speed, speed * (favour * rows.weight * rows.scale)[:, None], owed)
+    found = _most(rows, speed, speed * (rows.weight * rows.scale)[:, None], owed)
     if found is None:
         return msgspec.structs.replace(fair, alarm=FAIR_INSTEAD)
     mass, prices = found

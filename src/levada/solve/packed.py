@@ -56,7 +56,7 @@ def leximin_packed(problem: Problem, pairs: Ints, pair_rate: Floats) -> Solution
 
 
 @safe
-def efficient_packed(problem: Problem, pairs: Ints, pair_rate: Floats, favour: Floats, floor: float) -> Solution:
+def efficient_packed(problem: Problem, pairs: Ints, pair_rate: Floats, floor: float) -> Solution:
     """See `efficient`: a pair is worth the speed of both of its jobs. What is fair is so where nobody shares."""
     fair = leximin(problem)
     if fair.how == "equal" or fair.levels is None:
@@ -68,7 +68,7 @@ def efficient_packed(problem: Problem, pairs: Ints, pair_rate: Floats, favour: F
     owed = np.zeros(len(best))
     owed[np.arange(len(best)) if problem.of is None else problem.of] = fair.levels
     owed = floor * np.divide(owed, a_level, out=np.zeros_like(owed), where=a_level > 0)
-    each = favour * problem.weight * problem.scale
+    each = problem.weight * problem.scale
     worth = speed * (each * problem.count)[:, None]
     gpus = problem.count * problem.scale
     # A hair less than owed: else rounding could ask for more than there is.

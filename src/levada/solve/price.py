@@ -78,14 +78,14 @@ def leximin(rows: Problem, warm: Warm | None) -> Solution | None:
     )
 
 
-def efficient(rows: Problem, favour: Floats, floor: float) -> Solution | None:
+def efficient(rows: Problem, floor: float) -> Solution | None:
     """Shares of the most speed above a part of what leximin gives."""
     if switch.active() != "numba":
         return None
     from levada.kernels.efficient_numba import efficient_shares
 
     found, share, levels, level, bound, prices = efficient_shares(
-        rows.rate, rows.scale, rows.weight, rows.count, rows.capacity, favour, floor, _STOP, _PROVED, TRACE
+        rows.rate, rows.scale, rows.weight, rows.count, rows.capacity, floor, _STOP, _PROVED, TRACE
     )
     if not found:
         return None

@@ -38,28 +38,20 @@ def which_shares(value: Any, *more: str) -> str:
     return str(value)
 
 
-def problem_of(
-    instance: Instance, rate: Floats | None = None, *, weighted: bool = True, marks: Bools | None = None
-) -> Problem:
+def problem_of(instance: Instance, rate: Floats | None = None, *, weighted: bool = True) -> Problem:
     """The instance as a problem over classes of equal jobs; *rate* is what a policy believes, instead of the truth.
-
-    Jobs that differ in *marks* are not equal.
 
     A job gets no time on a type where it may not run or that is too small for it. What it is compared with stays what
     the policy believes about the whole cluster, so its weight makes up for what the problem leaves out.
     """
     # Equal rates are not enough: what two jobs reach together depends on what they are.
-    alike = instance.alike
-    if marks is not None:
-        alike = alike.copy()
-        alike[2] += 2 * marks
     rates, scale, weight, entity, of = rows_of(
         instance.rate if rate is None else rate,
         instance.rate,
         instance.scale,
         instance.weight,
         instance.capacity,
-        alike,
+        instance.alike,
         weighted,
     )
     return Problem(rate=rates, scale=scale, weight=weight, entity=entity, capacity=instance.capacity, of=of)

@@ -92,11 +92,6 @@ class Instance:
         return np.asarray(self.alike[2] > 0)
 
     @property
-    def running_s(self) -> Floats:
-        """How long each job has run in all."""
-        return self.reals[view.AGE]
-
-    @property
     def weight(self) -> Floats:
         """What each job is worth."""
         return self.reals[view.WEIGHT]

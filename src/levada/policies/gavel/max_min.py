@@ -9,9 +9,8 @@ That fixes the lowest level only. With `shares: leximin` the next lowest follows
 that somebody could use; `shares: interior` gives the middle of all optimal shares, as the published solver did.
 
 `shares: efficient`, which rounds take unless told otherwise, keeps `FLOOR` of every job's leximin rate and gives the
-rest where it brings most speed in all; while some must wait, the speed of jobs that have run for long counts less. Near
-saturation that is what keeps queues short: `docs/results.md` has the figures. Where two jobs may share GPUs, the rate
-is what leximin would give if nobody did.
+rest where it brings most speed in all. Near saturation that is what keeps queues short: `docs/results.md` has the
+figures. Where two jobs may share GPUs, the rate is what leximin would give if nobody did.
 """
 
 from __future__ import annotations
@@ -20,9 +19,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-import numpy as np
-
-from levada.core.types import Floats
 from levada.perf.model import ThroughputModel
 from levada.policies.gavel.forms import (
     EFFICIENT,
@@ -42,12 +38,9 @@ from levada.solve.efficient import efficient
 from levada.solve.interior import max_min_interior
 from levada.solve.leximin import leximin
 from levada.solve.packed import efficient_packed, leximin_packed, max_min_packed
-from levada.solve.problem import Problem
 
 #: What `efficient` shares leave every job of its leximin rate.
 FLOOR = 0.5
-#: While some must wait, the speed of a job that has run so long, in seconds, counts so much.
-LONG_S, FAVOUR_OF_LONG = 40 * 3600.0, 0.8
 
 
 class MaxMinFairness(Sharing):
@@ -85,8 +78,8 @@ class MaxMinFairnessPerf(MaxMinFairness):
         """Shares with the highest lowest level, or with the most speed above a floor."""
         if self.which != EFFICIENT:
             return super().shares(instance, perf, state)
-        problem, favour = _favoured(instance)
-        return shares_of(sound(partial(efficient, problem, favour, FLOOR), partial(leximin, problem))), None
+        problem = problem_of(instance)
+        return shares_of(sound(partial(efficient, problem, FLOOR), partial(leximin, problem))), None
 
 
 class MaxMinFairnessPacked(MaxMinFairnessPerf):
@@ -98,23 +91,10 @@ class MaxMinFairnessPacked(MaxMinFairnessPerf):
 
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
         """Shares with the highest lowest level, or with the most speed above a floor."""
-        problem, favour = _favoured(instance) if self.which == EFFICIENT else (problem_of(instance), None)
+        problem = problem_of(instance)
         pairs, rates = pairs_of(instance, problem)
         lowest = partial(max_min_packed, problem, pairs, rates)
         all_levels = partial(leximin_packed, problem, pairs, rates)
-        if favour is not None:
-            return shares_of(sound(partial(efficient_packed, problem, pairs, rates, favour, FLOOR), lowest)), None
+        if self.which == EFFICIENT:
+            return shares_of(sound(partial(efficient_packed, problem, pairs, rates, FLOOR), lowest)), None
         return shares_of(lowest() if self.which == INTERIOR else sound(all_levels, lowest)), None
-
-
-def _favoured(instance: Instance) -> tuple[Problem, Floats]:
-    """The instance with jobs apart that have run for long while others must wait, and what speed of each row counts."""
-    is_long = None
-    if instance.scale.sum() > instance.capacity.sum():
-        is_long = instance.running_s > LONG_S
-    problem = problem_of(instance, marks=is_long)
-    assert problem.of is not None
-    favour = np.ones(len(problem.rate))
-    if is_long is not None:
-        favour[problem.of[is_long]] = FAVOUR_OF_LONG
-    return problem, favour
