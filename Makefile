@@ -31,7 +31,7 @@ $(KERNELS): $(FORGOTTEN)
 
 # Three policies, three loads, three seeds: small enough for a minute on two cores.
 SWEEP := --policy fifo,max_min_fairness,max_min_fairness_perf --cluster v100=4,p100=4,k80=4 \
-	--workload gavel --jobs 45 --fixed-duration 14400 --rate 1,2,3 --seed 0-2
+	--workload gavel --jobs 60 --fixed-duration 14400 --rate 2,3,4 --seed 0-2
 
 # Simulations as small as these run on kernels that need no compiling.
 run: $(FORGOTTEN) ## Show what Levada does: a day of jobs, then policies compared, with a picture

@@ -139,6 +139,15 @@ def test_every_flag_reaches_the_simulation(capsys: Capture, tmp_path: Path) -> N
         ("--policy isolated --cluster v100=4 --workload gavel --jobs 1 --policy-option x=1", "unknown option"),
         ("--policy fifo --cluster v100=4 --workload gavel --jobs 1 --throughputs no.json", "no.json: No such file"),
         ("--policy fifo --cluster v100=4 --workload gavel --jobs 1 --outptu json", "did you mean --output?"),
+        (
+            "--policy fifo --cluster v100=4 --workload gavel --jobs 1 --gpus-per-node v10=3",
+            "--gpus-per-node: the cluster has no v10; did you mean v100?",
+        ),
+        (
+            "--policy fifo --cluster v100=4 --workload gavel --jobs 1 --prices v10=3",
+            "--prices: the cluster has no v10; did you mean v100?",
+        ),
+        ("--policy fifo --cluster v100=4 --workload gavel --jobs 5 --window 10:20", "--window 10:20 holds none of"),
     ],
 )
 def test_faults_are_one_line_and_code_2(capsys: Capture, arguments: str, expected: str) -> None:

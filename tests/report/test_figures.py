@@ -77,8 +77,17 @@ def test_clusters_have_a_panel_each(tmp_path: Path) -> None:
         run("fifo", load, cluster=cluster, run=f"{load}{cluster}") for load in (1.0, 2.0) for cluster in ("a=1", "b=2")
     ]
     figure = figures.against_load(read([sweep(tmp_path / "s", rows)]), "avg_jct_s")
-    assert [axes.get_title() for axes in figure.axes] == ["a=1", "b=2"]
+    assert [axes.get_title() for axes in figure.axes] == ["GPUs: a=1", "GPUs: b=2"]
     assert len(figure.legends[0].get_texts()) == 1
+
+
+def test_a_figure_says_what_it_shows_and_has_ticks_where_something_was_run(tmp_path: Path) -> None:
+    made = read([sweep(tmp_path / "a", [run("fifo", rate, seed) for rate in (1.0, 2.0, 3.5) for seed in (0, 1)])])
+    figure = figures.against_load(made, "avg_jct_s")
+    assert figure.get_suptitle() == "Mean JCT against load (shades: 95 % intervals over 2 seeds)"
+    (axes,) = figure.axes
+    assert axes.get_title() == "GPUs: v100=4"
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "2", "3.5"]
 
 
 def test_runs_without_a_load_are_not_drawn_against_it(tmp_path: Path) -> None:

@@ -72,7 +72,8 @@ def test_gavels_own_tables_are_taken_in_full(file):
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("", ["F: not JSON: Expecting value in line 1, column 1"]),
+        ("", ["F: is empty"]),
+        (" ", ["F: not JSON: Expecting value in line 1, column 2"]),
         ("[1]", ["F: must be a mapping from GPU types to rates"]),
         ("{}", ["F: holds no rate"]),
         ('{"v100": {}, "v100": {}}', ["F: v100: is given twice"]),
@@ -133,3 +134,11 @@ def test_many_faults_are_told_in_few_lines(tmp_path):
 
 def test_a_file_that_is_not_there(tmp_path):
     assert faults(tmp_path / "none.json") == ["F: No such file or directory"]
+
+
+@pytest.mark.parametrize("name", ["empty.csv", "empty.json"])
+def test_a_file_that_is_empty(tmp_path, name):
+    (tmp_path / name).touch()
+    with pytest.raises(BadInput) as caught:
+        read_throughputs(tmp_path / name)
+    assert str(caught.value) == f"{tmp_path / name}: is empty"

@@ -139,7 +139,7 @@ class DragonCase(_Model):
     last_action: Finite | None = Field(
         default=None, description="When something was last started, shrunk or grown, on the clock of now."
     )
-    nodes: list[DragonNode] = Field(description="The nodes.")
+    nodes: list[DragonNode] = Field(description="The nodes of the cluster.")
     running: list[Running] = Field(default=[], description="The jobs that run, oldest first.")
     pending: list[Pending] = Field(default=[], description="The jobs that wait, first in line first.")
     other_pods: list[Pod] = Field(default=[], description="Pods of others, whose room is taken.")

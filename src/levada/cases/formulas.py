@@ -31,6 +31,27 @@ from levada.policies.gavel.share import Shares
 #: The name of what policies without an objective are measured by.
 NO_OBJECTIVE = "none_sum_throughput"
 
+_WORST_OFF = "speed of the worst-off job for its weight, 1 being that on an average GPU of the cluster all the time"
+#: What each is, for people.
+_MEANINGS = {
+    "max_min_normalized": _WORST_OFF,
+    "leximin_normalized": _WORST_OFF,
+    "geo_mean_normalized": "geometric mean of the same speeds as in max_min_normalized, before the discount",
+    "finish_time_rho": "the worst job's time over its time with 1/n of the cluster; below 1 it gains",
+    "makespan": "seconds until all jobs are done",
+    "sum_throughput": "steps/s of all jobs together",
+    "sum_throughput_per_cost": "steps/s of all jobs for a dollar per hour",
+    "allox_assignment_cost": "sum of completion times, in seconds, of the whole assignment",
+    "none_sum_throughput": "steps/s of all jobs together; the policy itself has no objective",
+}
+
+
+def meaning(name: str) -> str:
+    """What the objective *name* is, in a few words."""
+    kind = name.removesuffix("_packed").removesuffix("_agnostic")
+    alike = "; all GPU types alike" if name.endswith("_agnostic") else ""
+    return _MEANINGS[kind] + alike
+
 
 def value(name: str, instance: Instance, shares: Shares, isolated_s: Mapping[int, float]) -> float | None:
     """The objective *name* at these shares; None where there is nobody to speak of or no finite number.

@@ -17,6 +17,7 @@ from levada.cases.formulas import NO_OBJECTIVE, value
 from levada.cases.limits import share_faults
 from levada.cases.scene import Scene, build, faults_of
 from levada.cases.speeds import speeds
+from levada.cases.told import percent
 from levada.core.reasons import Code, Reason, reason
 from levada.core.types import Bools, Floats
 from levada.errors import BadInput, Fault
@@ -182,7 +183,7 @@ def _reasons(
         if row < 0:
             why = refused[slot]
         elif time[row] > 0:
-            why = Reason(code=reason(Code.RUNS).code, text=f"It runs {100 * min(time[row], 1.0):.4g} % of the time.")
+            why = Reason(code=reason(Code.RUNS).code, text=f"It runs {percent(min(time[row], 1.0))} % of the time.")
         else:
             # Where nobody overtakes, whoever has room waits for somebody before it.
             waits = Code.IN_LINE if policy.strict and has_room[row] else Code.CAPACITY

@@ -12,3 +12,8 @@ def told(code: int, evidence: int) -> Reason:
     """The reason that a decision gives for a job."""
     why = reason(code, evidence)
     return Reason(code=why.code, text=_LEFT_ASIDE) if code == Code.NEW else why
+
+
+def percent(part: float) -> str:
+    """A part of the time in per cent, without the sign; what is hardly anything says so."""
+    return f"{100 * part:.4g}" if part >= 1e-4 else "<0.01"

@@ -157,6 +157,8 @@ def as_table(answer: dict[str, Any]) -> str:
 
 def shares_as_table(answer: dict[str, Any]) -> str:
     """Shares in per cent of the time, one column per GPU type, and the objective below them."""
+    from levada.cases.formulas import meaning
+    from levada.cases.told import percent
     from levada.cli.main import one_line
 
     shares, reasons = answer["shares"], answer["reasons"]
@@ -164,12 +166,13 @@ def shares_as_table(answer: dict[str, Any]) -> str:
     rows = [
         (
             one_line(job),
-            *(f"{100 * share[name]:.4g}" if name in share else "-" for name in types),
+            *(percent(share[name]) if name in share else "-" for name in types),
             reasons[job]["text"] if job in reasons else "They run together.",
         )
         for job, share in shares.items()
     ]
     value = answer["objective"]["value"]
     lines = [columns(("JOB", *(f"{one_line(name)} %" for name in types), "REASON"), rows)]
-    lines.append(f"{answer['objective']['name']}: {'-' if value is None else f'{value:.6g}'}")
+    name = answer["objective"]["name"]
+    lines += ["", f"{name}: {'-' if value is None else f'{value:.6g}'} ({meaning(name)})"]
     return "\n".join([*lines, answer["alarm"]] if "alarm" in answer else lines)

@@ -62,6 +62,10 @@ def register(app: typer.Typer) -> None:
     app.command("completion")(completion)
 
 
-def completion(shell: Annotated[Shell, typer.Argument(help="Which shell.", show_default=False)]) -> None:
+def completion(
+    shell: Annotated[
+        Shell, typer.Argument(metavar="SHELL", help="Which shell: bash, zsh or fish.", show_default=False)
+    ],
+) -> None:
     """Print the completion script of a shell."""
     data(SCRIPTS[shell])

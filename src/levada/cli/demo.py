@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 #: What stands in the columns of the table.
 LEGEND = (
     "GPUS: most it had / range it asked for; TYPE: on what; NODES: where it was last;",
-    "WAIT, RAN: hours:minutes; RESIZED, MOVED: how often; ENDED: time of day",
+    "WAIT, RAN: hours:minutes; RESIZED, MOVED: how often; ENDED: time of day, which",
+    "after midnight goes on with 24:00",
 )
 
 #: Width of the output where no terminal says otherwise.

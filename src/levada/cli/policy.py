@@ -12,7 +12,7 @@ import typer
 from levada.cli.installed import Installed, installed
 from levada.cli.output import Format, TextOrJson, columns, data, data_json
 from levada.policies.record import Option, Record
-from levada.policies.table import POLICIES, lookup
+from levada.policies.table import POLICIES, alpha_of, lookup
 
 #: What a case gives for each of a policy's `Needs`.
 _FIELD_OF_NEED = {"RATE": "speedup", "REMAINING": "remaining_s", "DEADLINE": "deadline_s"}
@@ -43,16 +43,26 @@ def ls(output: Annotated[Format, typer.Option("--output", "-o", help="How to pri
 
 def describe(
     name: Annotated[
-        str, typer.Argument(help="A policy's name or alias, or path/to/file.py:Class.", show_default=False)
+        str,
+        typer.Argument(metavar="NAME", help="A policy's name or alias, or path/to/file.py:Class.", show_default=False),
     ],
     output: Annotated[TextOrJson, typer.Option("--output", "-o", help="How to print it.")] = TextOrJson.TEXT,
 ) -> None:
     """Show one policy: what it does, what it needs, its options and where it comes from."""
-    record = lookup(name) or _of_user(name)
+    record = _with_alpha(lookup(name), name) or _of_user(name)
     if output is TextOrJson.JSON:
         data_json(as_json(record))
     else:
         data(as_text(record))
+
+
+def _with_alpha(record: Record | None, name: str) -> Record | None:
+    """The record as `allox_alpha=0.5` means it, with that default."""
+    alpha = alpha_of(name)
+    if record is None or alpha is None:
+        return record
+    options = tuple(each._replace(default=alpha) if each.name == "alpha" else each for each in record.options)
+    return record._replace(name=name, options=options)
 
 
 def _of_user(name: str) -> Record:
@@ -94,6 +104,8 @@ def as_text(record: Record) -> str:
         f"Source:   {record.source}",
         f"Class:    {record.target}",
     ]
+    if record.shares:
+        lines.insert(3, f"Goal:     {_goal(record)}")
     if not record.options:
         return "\n".join([*lines, "Options:  -"])
     rows = [
@@ -102,6 +114,17 @@ def as_text(record: Record) -> str:
     ]
     table = columns(("OPTION", "DEFAULT", "UNIT", "MEANING"), rows)
     return "\n".join([*lines, "Options:", *("  " + line for line in table.splitlines())])
+
+
+def _goal(record: Record) -> str:
+    """The objective of a share policy, by name and in words, as `levada allocate` prints it."""
+    from importlib import import_module
+
+    from levada.cases.formulas import NO_OBJECTIVE, meaning
+
+    module, _, cls = record.target.partition(":")
+    name = getattr(import_module(module), cls).objective or NO_OBJECTIVE
+    return f"{name}: {meaning(name)}"
 
 
 def as_json(record: Record) -> dict[str, Any]:

@@ -23,7 +23,9 @@ def register(app: typer.Typer) -> None:
     app.command("schema")(schema)
 
 
-def schema(kind: Annotated[Kind, typer.Argument(help="Which file.", show_default=False)]) -> None:
+def schema(
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="Which file: job, queue or case.", show_default=False)],
+) -> None:
     """Print the JSON Schema of a job file, a queue file or a case, be it of jobs or of DRAGON's pods."""
     from typing import Any
 

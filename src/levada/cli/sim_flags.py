@@ -55,9 +55,14 @@ def settings_of(
         str, typer.Option("--gpus-per-node", help="For all types, or by type: v100=8,k80=4.")
     ] = "4",
     trace: Annotated[str | None, typer.Option("--trace", help="Jobs from a file.")] = None,
-    workload: Annotated[str | None, typer.Option("--workload", help="Jobs of a generator, or of FILE.yaml.")] = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", help="Only so many.")] = None,
-    rate: Annotated[float | None, typer.Option("--rate", help="Jobs per hour; 0: all at time 0.")] = None,
+    workload: Annotated[
+        str | None, typer.Option("--workload", help="Drawn jobs: gavel, gavel-trace, philly, or FILE.yaml.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", help="How many jobs; of a trace, the first so many.")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", help="Jobs per hour of a workload; 0 or not given: all at time 0."),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of jobs, mechanism and policy.")] = 0,
     multi_gpu: Annotated[bool, typer.Option("--multi-gpu", help="Draw jobs of several GPUs, too.")] = False,
     priorities: Annotated[bool, typer.Option("--priorities", help="One job in five has weight 5.")] = False,
@@ -84,7 +89,10 @@ def settings_of(
     global_queue: Annotated[
         bool, typer.Option("--global-queue", help="Mechanism gavel: one queue over all types.")
     ] = False,
-    window: Annotated[str, typer.Option("--window", help="Measure jobs A to B-1, end when they are done: A:B.")] = ":",
+    window: Annotated[
+        str | None,
+        typer.Option("--window", help="Measure jobs A to B-1 (A:B) and end when they are done; else all."),
+    ] = None,
     ideal: Annotated[bool, typer.Option("--ideal", help="Follow shares exactly, without rounds.")] = False,
     policy_option: Annotated[
         list[str] | None, typer.Option("--policy-option", help="NAME=VALUE; may be given several times.")

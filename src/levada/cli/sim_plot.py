@@ -41,7 +41,13 @@ def add(group: typer.Typer) -> None:
 
 
 def plot(
-    kind: Annotated[Kind, typer.Argument(help="What to draw; report: everything, as one HTML page.")],
+    kind: Annotated[
+        Kind,
+        typer.Argument(
+            metavar="KIND",
+            help="What to draw: jct, cdf, ftf, gantt, runtime, makespan, utilization; report: everything, in one page.",
+        ),
+    ],
     inputs: Annotated[
         list[str],
         typer.Argument(

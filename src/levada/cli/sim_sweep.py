@@ -28,7 +28,11 @@ _Texts = list[str]
 _MANY: dict[str, tuple[tuple[str, ...], str, bool]] = {
     "policy": (("--policy", "--policies"), "Names, or path/to/file.py:Class: a,b; may be given several times.", True),
     "cluster": (("--cluster", "--clusters"), "GPUs by type: v100=36,k80=36; may be given several times.", True),
-    "rate": (("--rate", "--rates"), "Jobs per hour: 1,2,4, or FROM:TO:COUNT; 0: all at time 0.", False),
+    "rate": (
+        ("--rate", "--rates"),
+        "Jobs per hour: 1,2,4, or FROM:TO:COUNT; 0 or not given: all at time 0.",
+        False,
+    ),
     "jobs": (("--jobs",), "How many jobs: 100,200.", False),
     "seed": (("--seed", "--seeds"), "Of jobs, mechanism and policy: 0,1,2 or 0-4; 0 unless given.", False),
     "profiling": (("--profiling",), "Parts of the pairs that are measured: 0.2,0.6,1.", False),

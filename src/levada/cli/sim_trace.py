@@ -71,7 +71,9 @@ def generate(
     out: _OUT,
     workload: Annotated[str, typer.Option("--workload", help="gavel, gavel-trace, philly, or FILE.yaml.")],
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="How many.")],
-    rate: Annotated[float | None, typer.Option("--rate", min=0.0, help="Jobs per hour; 0: all at time 0.")] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0.0, help="Jobs per hour; 0 or not given: all at time 0.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Another seed, other jobs.")] = 0,
     multi_gpu: Annotated[bool, typer.Option("--multi-gpu", help="Draw jobs of several GPUs, too.")] = False,
     priorities: Annotated[bool, typer.Option("--priorities", help="One job in five has weight 5.")] = False,

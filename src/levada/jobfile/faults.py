@@ -89,7 +89,11 @@ def _fields_at(model: type[BaseModel], keys: Iterable[int | str]) -> list[str]:
     node = schema
     for key in keys:
         node = _resolve(node, schema)
-        if isinstance(key, int):
+        # Of several kinds of the same thing pydantic names the one that was meant in the path.
+        kinds = node.get("discriminator", {}).get("mapping", {})
+        if key in kinds:
+            node = {"$ref": kinds[key]}
+        elif isinstance(key, int):
             node = node.get("items", {})
         else:
             node = node.get("properties", {}).get(key) or node.get("additionalProperties") or {}

@@ -16,6 +16,7 @@ from levada.sim.metrics import UNFAIR
 from levada.sim.sweep.one import FINISHED
 
 _HOUR_S = 3600.0
+_MOST_TICKS = 12
 
 Row = dict[str, Any]
 
@@ -69,14 +70,27 @@ def _lines(runs: Runs, title: str, value: Callable[[Row], float | None]) -> Any:
                 axes.fill_between(loads, low, high, color=look["color"], alpha=0.15, linewidth=0)
             any_saturated = any_saturated or bool(saturated)
             _mark_saturated(axes, saturated, look["color"], place, len(labels))
-        axes.set(xlabel=f"load ({runs.load_unit})")
-        if len(clusters) > 1:
-            axes.set_title(cluster)
+        axes.set(xlabel=f"load ({runs.load_unit})", title=f"GPUs: {cluster}" if cluster else "")
+        _ticks_at_loads(axes.xaxis, sorted({row["load"] for row in runs.rows if row["load"] is not None}))
         if any(handle.get_xdata().size for handle in axes.lines):
             axes.set_ylim(bottom=0)
     all_axes[0].set_ylabel(title)
+    figure.suptitle(_headline(runs, title), fontsize=12)
     legend(figure, [*handles.values(), *([_saturated_handle()] if any_saturated else [])])
     return figure
+
+
+def _headline(runs: Runs, title: str) -> str:
+    """What is drawn, and what the shades are: `Mean JCT against load (shades: 95 % intervals over 3 seeds)`."""
+    seeds = len({row["seed"] for row in runs.rows})
+    sure = f" (shades: 95 % intervals over {seeds} seeds)" if seeds > 1 else ""
+    return f"{title[0].upper()}{title.partition(' (')[0][1:]} against load{sure}"
+
+
+def _ticks_at_loads(axis: Any, loads: list[float]) -> None:
+    """Ticks where something was simulated, unless that is in more places than have room."""
+    if len(loads) <= _MOST_TICKS:
+        axis.set_ticks(loads, labels=[f"{load:g}" for load in loads])
 
 
 def _points(

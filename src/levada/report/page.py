@@ -128,4 +128,6 @@ def _put(path: str, content: bytes) -> None:
     try:
         Path(path).write_bytes(content)
     except OSError as error:
-        raise BadInput.one(f"--out {path}: {error.strerror}") from None
+        folder = Path(path).parent
+        why = error.strerror if folder.is_dir() else f"there is no folder {folder}"
+        raise BadInput.one(f"--out {path}: {why}") from None

@@ -131,7 +131,7 @@ def belief_of(settings: Settings, truth: ProfileModel) -> ProfileModel:
 def prices_of(settings: Settings) -> list[PricesChanged]:
     strange = [name for name in settings.prices if name not in settings.cluster]
     if strange:
-        raise BadInput.one(f"--prices: the cluster has no {', '.join(strange)}")
+        raise BadInput.one(f"--prices: the cluster has no {', '.join(strange)}; it has {', '.join(settings.cluster)}")
     if settings.prices_dir is not None:
         return read_prices(settings.prices_dir, sorted(settings.cluster))
     return [PricesChanged(at=0.0, prices=settings.prices)] if settings.prices else []

@@ -43,6 +43,10 @@ class Window(msgspec.Struct, frozen=True):
             raise BadInput.one(f"window {text!r} holds no job: the second number must be above the first")
         return Window(start, stop)
 
+    def __str__(self) -> str:
+        """As `--window` takes it."""
+        return f"{self.start}:{'' if self.stop is None else self.stop}"
+
     def rows(self, jobs: int) -> slice:
         """The rows of the measured jobs among so many."""
         return slice(min(self.start, jobs), jobs if self.stop is None else min(self.stop, jobs))

@@ -85,7 +85,7 @@ class _Session:
         self.total = self.source.total(first)
         chunks = chain([first], chunks)
         if self.total is not None and settings.window.start >= self.total:
-            raise BadInput.one(f"--window {settings.window.start}: holds none of the {self.total} jobs")
+            raise BadInput.one(f"--window {settings.window} holds none of the {self.total} jobs")
         policy, options = policy_of(settings)
         saved = checkpoint.load(settings.checkpoint, settings) if settings.checkpoint is not None else None
         self.cpu_s = self.wall_s = 0.0

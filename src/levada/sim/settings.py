@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from levada.core.job import LARGEST_SIZE
-from levada.errors import BadInput, Fault
+from levada.errors import BadInput, Fault, did_you_mean
 from levada.sim.metrics import ALL, Window
 from levada.sim.simulation import Costs
 
@@ -80,6 +80,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def check(settings: Settings) -> None:
     """Raises BadInput with all that does not fit together."""
     faults = [text for wrong, text in _rules(settings) if wrong]
+    faults += _strange_types("--gpus-per-node", settings.gpus_per_node, settings.cluster)
+    faults += _strange_types("--prices", settings.prices, settings.cluster)
     if faults:
         raise BadInput(Fault("", text) for text in faults)
 
@@ -109,7 +111,7 @@ def _rules(s: Settings) -> list[tuple[bool, str]]:
         (endless and s.window.stop is not None and s.rate == 0, "--rate 0 lets all jobs come at once: say --jobs N"),
         (
             s.jobs is not None and 1 <= s.jobs <= s.window.start,
-            f"--window {s.window.start}: holds none of the {s.jobs} jobs",
+            f"--window {s.window} holds none of the {s.jobs} jobs",
         ),
         (not 0 < s.profiling <= 1, "--profiling must be above 0 and at most 1"),
         (s.round_s is not None and not 0 < s.round_s < math.inf, "--round must be a number of seconds above 0"),
@@ -128,6 +130,17 @@ def _rules(s: Settings) -> list[tuple[bool, str]]:
             "--failures needs the default mechanism: in Gavel's world no machine breaks",
         ),
     ]
+
+
+def _strange_types(flag: str, given: Mapping[str, Any], cluster: Mapping[str, int]) -> list[str]:
+    """A sentence for each type that the cluster has not, unless it stands beside all that the cluster has.
+
+    Whoever simulates several clusters names the types of all of them at once.
+    """
+    missing = [name for name in cluster if name not in given]
+    strange = [name for name in given if name and name not in cluster]
+    has = f"it has {', '.join(cluster)}"
+    return [f"{flag}: the cluster has no {name}{did_you_mean(name, missing, has)}" for name in strange if missing]
 
 
 # ------------------------------------------------------------------------------------------------------------- texts

@@ -27,6 +27,8 @@ def read_throughputs(path: str | Path) -> Profiles:
     place = Path(path)
     if place.is_dir():
         return read_sia(place)
+    if place.is_file() and place.stat().st_size == 0:
+        raise BadInput.one("is empty", str(place))
     if place.suffix in (".csv", ".parquet"):
         return read_table(place)
     return read_gavel(place)

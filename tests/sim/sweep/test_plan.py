@@ -30,6 +30,15 @@ def test_every_value_meets_every_other_once() -> None:
     assert len({task.key for task in tasks}) == len(tasks)
 
 
+def test_a_job_that_fits_nowhere_is_told_with_its_cluster_and_seed() -> None:
+    common = msgspec.structs.replace(COMMON, multi_gpu=True, jobs=40)
+    with pytest.raises(BadInput) as caught:
+        plan(common=common, cluster=({"v100": 4}, {"v100": 8}), seed=(7,)).tasks()
+    lines = [str(fault) for fault in caught.value.faults]
+    assert lines
+    assert all(line.startswith("--cluster v100=4, seed 7, job ") for line in lines)
+
+
 def test_a_run_keeps_its_name_when_others_join() -> None:
     few = {task.key for task in plan().tasks()}
     many = {task.key for task in plan(policy=("srjf", "fifo"), seed=(1, 0)).tasks()}

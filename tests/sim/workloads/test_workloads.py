@@ -151,6 +151,13 @@ def test_arrivals_and_jobs_are_drawn_apart() -> None:
             "{arrivals: {process: at-once, rate: 3}, duration: {law: fixed, value: 1h}, scales: {1: 1}}",
             ["arrivals.rate: unknown field", "scales: unknown field; did you mean scale?"],
         ),
+        (
+            "{arrivals: {process: poisson, rate: 3, dayly: 1}, duration: [{law: fixed, value: 1h, vaule: 2h}]}",
+            [
+                "arrivals.dayly: unknown field; did you mean daily?",
+                "duration[0].vaule: unknown field; did you mean value?",
+            ],
+        ),
     ],
 )
 def test_a_bad_spec_gets_a_line_for_each_fault(text: str, faults: list[str]) -> None:

@@ -155,9 +155,17 @@ def _raise_faults(made: list[Settings]) -> None:
                 policy_of(settings)
                 next(Source(settings).chunks(), None)
         except BadInput as error:
-            faults |= dict.fromkeys(error.faults)
+            faults |= dict.fromkeys(_with_place(fault, settings) for fault in error.faults)
     if faults:
         raise BadInput(faults)
+
+
+def _with_place(fault: Fault, settings: Settings) -> Fault:
+    """A fault of a job with the run that the job is of: other runs have other clusters and other jobs."""
+    if not fault.path.startswith("job "):
+        return fault
+    cluster = ",".join(f"{name}={count}" for name, count in settings.cluster.items())
+    return Fault(f"--cluster {cluster}, seed {settings.seed}, {fault.path}", fault.text)
 
 
 class _Digests:
