@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from levada.core.reasons import Code
+from levada.core.types import Floats, Ints
 from levada.kernels import rounds, rounds_numpy, view
 from tests.kernels.twins import both
 
@@ -131,11 +132,27 @@ def test_memory_follows_the_jobs(scene: Scene, later: Scene, passed: float) -> N
             assert share[at, :width].tolist() == scene.share[old, :width].tolist()
             had[:width] = scene.credit[old, :width]
         if 0 < passed < math.inf:
-            had += share[at] * passed
+            had += share[at] * passed * paces(share, need, runs)
             if runs[at] >= 0:
                 had[runs[at]] -= passed
             had = np.clip(had, -WEIGHTS[1], WEIGHTS[1])
         assert credit[at].tolist() == had.tolist()
+
+
+def paces(share: Floats, need: Ints, runs: Ints) -> list[float]:
+    """What can be given of what is owed, by type: those that run against all that have a share."""
+    found = []
+    for kind in range(share.shape[1]):
+        owed = served = 0.0
+        for at in range(len(share)):
+            owed += share[at, kind] * need[at]
+            if runs[at] >= 0 and share[at].any():
+                whole = 0.0
+                for part in share[at]:
+                    whole += part
+                served += share[at, kind] * need[at] / whole
+        found.append(served / owed if owed > served else 1.0)
+    return found
 
 
 def _used(runs: Any, need: Any, types: int) -> Any:
