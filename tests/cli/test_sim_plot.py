@@ -90,7 +90,7 @@ def test_benches_are_drawn(tmp_path: Path) -> None:
         (["gantt", "{folder}", "--policy", "srjf"], "no such run; there is fifo seed 0, max_min_fairness_perf seed 0"),
         (["gantt", "{folder}/jobs.parquet"], "{folder}/jobs.parquet:1: is no round"),
         (["jct", "{folder}", "--out", "absent/a.svg"], "--out absent/a.svg: there is no folder absent"),
-        (["jctt", "{folder}"], "levada: Invalid value for 'kind': 'jctt' is not one of"),
+        (["jctt", "{folder}"], "levada: Invalid value for 'KIND': 'jctt' is not one of"),
     ],
 )
 def test_every_fault_is_one_line(
