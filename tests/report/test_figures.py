@@ -155,6 +155,12 @@ def test_a_gantt_chart_has_a_line_for_each_job_or_gpu() -> None:
     assert sorted(text.get_text() for text in figure.axes[0].texts) == ["0", "0", "1"], "shared ones have no room"
 
 
+def test_two_dozen_jobs_on_gpus_have_colours_of_their_own() -> None:
+    bars = [Stretch(job, job * 600.0, job * 600.0 + 600.0, "v100", (0,)) for job in range(24)]
+    (axes,) = gantt.by_gpu(gantt.Timeline("title", bars, {})).axes
+    assert len({tuple(bar.get_facecolor()[0]) for bar in axes.collections}) == 23, "all but a darker black"
+
+
 def test_rounds_alone_make_a_chart() -> None:
     rounds = [Round(0, 0.0, [("0", "v100", (0,))]), Round(1, 360.0, [("0", "v100", (0,))])]
     assert gantt.of_rounds("r", rounds).bars == [Stretch(0, 0.0, 720.0, "v100", (0,))]

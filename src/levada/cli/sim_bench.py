@@ -28,7 +28,7 @@ def bench(settings: Settings, output: Output) -> None:
     if output is Output.JSON:
         data_json(figures)
     else:
-        data(columns(("FIGURE", "VALUE"), [(name, _shown(value)) for name, value in figures.items()]))
+        data(columns(("METRIC", "VALUE"), [(name, _shown(value)) for name, value in figures.items()]))
 
 
 def measure(settings: Settings) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def by_gpu(timeline: Timeline) -> Any:
         for number, job in enumerate(sorted(jobs)):
             height = 0.9 / len(jobs)
             bottom = place[device] - 0.45 + number * height
-            colour = COLOURS[job % len(COLOURS)]
+            colour = _shade(job)
             axes.broken_barh(
                 [(begin / _HOUR_S, (end - begin) / _HOUR_S)],
                 (bottom, height),
@@ -83,7 +83,7 @@ def by_gpu(timeline: Timeline) -> Any:
                 edgecolor="white",
                 linewidth=0.4,
             )
-            if (end - begin) / until > 0.015 * len(str(job)) and len(jobs) == 1:
+            if (end - begin) / until > 0.009 * len(str(job)) and len(jobs) == 1:
                 middle = (begin + end) / 2 / _HOUR_S
                 axes.text(middle, place[device], str(job), ha="center", va="center", fontsize=7, color=_ink(colour))
     _lines(axes, [f"{kind} {device}" for kind, device in devices], "GPU")
@@ -129,6 +129,14 @@ def _waiting() -> Any:
     from matplotlib.lines import Line2D
 
     return Line2D([], [], color="#9A9A9A", linewidth=1, label="waits")
+
+
+def _shade(job: int) -> str:
+    """A colour for a job: as it is, then lighter, then darker, so that the next ones of the same hue are far away."""
+    hue = COLOURS[job % len(COLOURS)]
+    towards, part = ((0, 0.0), (255, 0.45), (0, 0.35))[job // len(COLOURS) % 3]
+    mixed = (round(int(hue[at : at + 2], 16) * (1 - part) + towards * part) for at in (1, 3, 5))
+    return "#" + "".join(f"{value:02X}" for value in mixed)
 
 
 def _ink(colour: str) -> str:
