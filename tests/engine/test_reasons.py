@@ -36,18 +36,43 @@ def test_a_job_whose_gpus_are_out_of_reach_waits_for_room(policy: str, how: str)
     assert chaos.why(f"j{chaos.jobs_made}") == "capacity"
 
 
-@pytest.mark.parametrize("policy", registry.names())
-def test_a_job_whose_queue_may_not_borrow_waits_for_its_queue(policy: str) -> None:
+def with_queues(policy: str, *queues: Queue) -> Chaos:
+    """Four GPUs and these queues."""
     chaos = Chaos(policy=policy, nodes=NODES[:1])
     chaos.engine = Engine(
         cluster=Cluster(nodes=NODES[:1]),
         policy=policy,
-        queues=(Queue(name="x"), Queue(name="y", borrow=False)),
+        queues=queues,
         options=Options(rate_limit_s=0.0, min_run_s=0.0, cooldown_s=0.0),
     )
+    return chaos
+
+
+def let_rounds_pass(chaos: Chaos) -> None:
+    """Policies with rounds look at who has come at the next one."""
+    for _ in range(4):
+        chaos.calm()
+        chaos.pass_time(400.0)
+    chaos.calm()
+
+
+@pytest.mark.parametrize("policy", registry.names())
+def test_a_job_whose_queue_may_not_borrow_waits_for_its_queue(policy: str) -> None:
+    chaos = with_queues(policy, Queue(name="x"), Queue(name="y", borrow=False))
     chaos.submit(min=4, queue="x", steps=1e9)
     chaos.submit(min=1, max=2, queue="y", steps=1e9)
-    chaos.calm()
-    chaos.pass_time(400.0)  # policies with rounds look at it at the next one
-    chaos.calm()
+    let_rounds_pass(chaos)
     assert chaos.why("j2") == "queue-share"
+
+
+@pytest.mark.parametrize("policy", sorted(set(registry.names()) - {"dragon-compat"}))
+def test_what_was_borrowed_is_given_back_to_a_guarantee(policy: str) -> None:
+    # dragon-compat starts jobs as the original did, which knew no queues.
+    chaos = with_queues(policy, Queue(name="x", guaranteed={"v100": 4}), Queue(name="y"))
+    chaos.submit(min=1, queue="y", steps=1e9)
+    let_rounds_pass(chaos)
+    assert chaos.sizes() == {"j1": 1}
+    chaos.submit(min=4, queue="x", steps=1e9)
+    let_rounds_pass(chaos)
+    assert chaos.sizes() == {"j1": 0, "j2": 4}
+    assert chaos.why("j1") == "queue-share"

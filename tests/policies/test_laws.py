@@ -20,7 +20,7 @@ from levada.core.types import PACKED, WHOLE
 from levada.kernels import switch
 from levada.perf.model import remaining_s, speedups
 from levada.policies import registry
-from levada.policies.protocol import AnyPolicy
+from levada.policies.protocol import AnyPolicy, decides_by_node
 from levada.policies.queued import queued
 from levada.policies.shares import Bounds
 from levada.policies.sizes import asked, largest, on_grid
@@ -301,6 +301,8 @@ def test_no_queue_goes_beyond_its_limit(scene: Scene) -> None:
 def test_reasons_of_queues_are_true(scene: Scene) -> None:
     for name in each(LAWFUL, scene):
         snap, bounds = scene.snap, Bounds(scene.snap)
+        if decides_by_node(registry.make(name)):
+            bounds.keep_guarantees(snap)
         found = decide(queued(registry.make(name)), scene)
         own, free = own_use(snap, found), snap.capacity - used(snap, found)
         for row in (found.count == 0).nonzero()[0]:

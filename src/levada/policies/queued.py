@@ -73,6 +73,7 @@ class Queued(Generic[S]):
             return self._whole(snap, perf, state)
         bounds = Bounds(snap)
         if decides_by_node(self.policy):
+            bounds.keep_guarantees(snap)
             wish, state = self._whole(cut_view(snap, bounds), perf, state)
             return capped(snap, bounds, wish), state
         types = assign_types(snap, np.arange(len(snap)), smallest(snap), bounds.fence())

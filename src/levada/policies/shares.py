@@ -25,6 +25,28 @@ class Bounds:
         #: What one user may have; None where no queue limits that.
         self.users = UserBounds(snap) if tree.limiting_users else None
 
+    def keep_guarantees(self, snap: Snapshot) -> None:
+        """Lowers what each queue may use by what its neighbours are sure of and ask for.
+
+        For policies that decide over all queues at once: they are not asked queue by queue, guarantees first.
+        """
+        asked = np.minimum(self.guarantee, self.with_children(self._demand(snap)) + self.outside)
+        pending = [(self._tree.roots, snap.capacity + self.outside[self._tree.roots].sum(axis=0))]
+        while pending:
+            level, room = pending.pop()
+            for number in level:
+                theirs = asked[[other for other in level if other != number]].sum(axis=0)
+                self.most[number] = np.minimum(self.most[number], np.maximum(room - theirs, 0))
+                pending.append((self._tree.children[number], self.most[number]))
+
+    def _demand(self, snap: Snapshot) -> Ints:
+        """Per queue and type what its own jobs in view ask for: on the type they run on, else on any they may use."""
+        jobs = snap.jobs
+        on_type = np.where(jobs.count[:, None] > 0, np.arange(len(snap.capacity)) == jobs.type[:, None], snap.allowed)
+        total = np.zeros((len(self._tree.values), len(snap.capacity)), np.int64)
+        np.add.at(total, jobs.queue, on_type * (jobs.max * jobs.unit)[:, None])
+        return total
+
     def _used_outside(self, snap: Snapshot) -> Ints:
         table = snap.table
         hidden = table.count > 0

@@ -37,7 +37,8 @@ class ShortestJobFirst(Sharing):
         liking = -rate if self.aware else instance.snap.preference
         free = instance.capacity.copy()
         share = np.zeros_like(instance.rate)
-        for row in np.lexsort((instance.number, left)).tolist():
+        # Rows stand in the order of submission.
+        for row in np.argsort(left, kind="stable").tolist():
             fits = np.flatnonzero(runs[row] & (free >= instance.scale[row]))
             if len(fits):
                 kind = fits[np.argmin(liking[row, fits])]
