@@ -19,12 +19,16 @@ def main() -> None:
     parser.add_argument("part", nargs="?", choices=(*PARTS, "all", LONG), default="all")
     parser.add_argument("--quick", action="store_true", help="fewer samples")
     parser.add_argument("--kernels", choices=("numba", "numpy", "both"), default="both")
+    parser.add_argument(
+        "--policy", action="append", default=[], help="decide: only this one; may be given several times"
+    )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     options = parser.parse_args()
     printer = Printer(as_json=options.output == "json")
     wanted = PARTS if options.part == "all" else (options.part,)
     if "decide" in wanted:
-        decide.run(printer, _implementations(options.kernels), quick=options.quick)
+        only = frozenset(options.policy)
+        decide.run(printer, _implementations(options.kernels), quick=options.quick, only=only)
     if "events" in wanted:
         events.run(printer, quick=options.quick)
     if "state" in wanted:

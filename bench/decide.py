@@ -28,12 +28,12 @@ HOPELESS_S = 1.5
 ENOUGH_S = 6.0
 
 
-def run(printer: Printer, implementations: list[str], *, quick: bool) -> None:
-    """Measures all policies under each implementation of the kernels."""
+def run(printer: Printer, implementations: list[str], *, quick: bool, only: frozenset[str] = frozenset()) -> None:
+    """Measures all policies, or *only* some, under each implementation of the kernels."""
     for name in implementations:
         switch.use("numba" if name == "numba" else "numpy")
         printer.title(f"One decision, CPU time, {name} kernels")
-        for policy in POLICIES:
+        for policy in (each for each in POLICIES if not only or each.name in only):
             module = policy.target.partition(":")[0]
             if find_spec(module) is None:
                 note = f"skipped: there is no {module}"

@@ -9,6 +9,9 @@ from levada.core.jobtable import JobTable
 from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
 from levada.core.types import FEW, WHOLE, Ints, distinct
 
+#: No places at all.
+NOWHERE: Ints = np.zeros((6, 0), np.int64)
+
 
 def whole_devices(inventory: Inventory, plane: Plane, devices: Ints) -> Ints:
     """Places on these devices that *plane* gives to somebody whole."""
@@ -26,9 +29,9 @@ def standing(inventory: Inventory, plane: Plane, slots: Ints) -> Ints:
     return np.concatenate([whole, plane.rows[:, np.isin(plane.rows[SLOT], slots)]], axis=1)
 
 
-def put(table: JobTable, inventory: Inventory, plane: Plane, rows: Ints) -> None:
-    """Adds places to *plane*."""
-    before = _standing(table, inventory, plane, rows[SLOT])
+def put(table: JobTable, inventory: Inventory, plane: Plane, rows: Ints, *, first: bool = False) -> None:
+    """Adds places to *plane*; the *first* ones of their jobs, where that is known."""
+    before = NOWHERE if first and _takes_any(table, rows[SLOT]) else _standing(table, inventory, plane, rows[SLOT])
     whole = rows[MILLI] == WHOLE
     plane.owner[rows[DEVICE][whole]] = rows[SLOT][whole]
     plane.index[rows[DEVICE][whole]] = rows[INDEX][whole]
@@ -42,12 +45,13 @@ def clear(table: JobTable, inventory: Inventory, plane: Plane, slots: int | Ints
     devices = plane.devices_of(slots)
     gone = whole_devices(inventory, plane, devices)
     plane.owner[devices] = FREE
+    plane.claimed[devices] = False
     if plane.rows.shape[1]:
         parts = np.isin(plane.rows[SLOT], slots)
         gone = np.concatenate([gone, plane.rows[:, parts]], axis=1)
         plane.drop_rows(parts)
     if _takes_any(table, gone[SLOT]):
-        _charge(table, plane, gone, np.zeros((6, 0), np.int64), -1)
+        _charge(table, plane, gone, NOWHERE, -1)
 
 
 def free(table: JobTable, inventory: Inventory, plane: Plane, devices: Ints) -> None:

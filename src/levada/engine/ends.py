@@ -10,7 +10,7 @@ from levada.core.plan import OpKind
 from levada.core.reasons import Code
 from levada.core.types import Ints, one_or_many
 from levada.engine import steps
-from levada.engine.holdings import confirm, release
+from levada.engine.holdings import forget_claims, release
 from levada.engine.operations import plan_operations
 from levada.engine.state import Intent, State, tells, tells_why
 
@@ -19,7 +19,7 @@ def stopped(state: State, slots: Ints) -> None:
     """These jobs hold nothing any more; what was meant to follow follows."""
     table = state.world.table
     state.account(slots)
-    confirm(state, slots)
+    forget_claims(state, slots)
     release(state, slots, everything=True)
     table.observed[slots] = table.unsure[slots] = 0
     table.op[slots] = OpKind.NONE
@@ -79,7 +79,7 @@ def end(state: State, slots: Ints, phase: int, code: int) -> None:
     if not steps.vacate(state, slots):
         state.account(slots)
         world.clear_workers(world.target, slots)
-        confirm(state, slots)
+        forget_claims(state, slots)
         release(state, slots, everything=True)
     at = one_or_many(slots)
     numbers = table.number[at].copy()

@@ -65,7 +65,8 @@ def take(state: State, slots: Ints, devices: Ints) -> None:
         state.claimed_rows[int(table.number[slot])] = added
     if len(special):
         devices = devices[~state.flags(special)[world.target.owner[devices]]]
-    put(table, world.inventory, world.held, whole_devices(world.inventory, world.target, devices))
+    added = whole_devices(world.inventory, world.target, devices)
+    put(table, world.inventory, world.held, added, first=not table.held[slots].any())
     world.held.claimed[devices] = True
     table.held_type[slots] = table.type[slots]
     table.held[slots] = np.maximum(table.held[slots], table.count[slots])
@@ -98,8 +99,13 @@ def confirm(state: State, slots: Ints) -> None:
     """What these jobs claimed they are seen to use."""
     world = state.world
     world.held.claimed[world.held.devices_of(slots)] = False
+    forget_claims(state, slots)
+
+
+def forget_claims(state: State, slots: Ints) -> None:
+    """What these jobs claimed, besides whole devices, is nobody's any more, or is seen to be theirs."""
     for slot in with_rows(state, slots):
-        state.claimed_rows.pop(int(world.table.number[slot]), None)
+        state.claimed_rows.pop(int(state.world.table.number[slot]), None)
 
 
 def unclaim(state: State, slot: int) -> None:

@@ -15,6 +15,9 @@ from levada.engine.holdings import added_places, with_rows
 from levada.engine.state import State
 from levada.kernels.state import changes
 
+#: Parts of a whole number may add up to a little more than it.
+_A_HAIR = 1e-6
+
 
 def limited(state: State, slots: Ints) -> bool:
     """Whether cores, memory or parts of GPUs can stand in the way of any of these jobs."""
@@ -54,11 +57,13 @@ def within_limits(state: State, slots: Ints) -> Bools:
 
 
 def _easily_fit(state: State, rows: Ints) -> bool:
-    """Whether all of it would fit even if each device had a worker of its own, which is quickly seen."""
-    node, nodes = rows[NODE], len(state.world.inventory.nodes)
+    """Whether all of it would fit even if none of these workers were on its node yet, which is quickly seen."""
+    table, node, nodes = state.world.table, rows[NODE], len(state.world.inventory.nodes)
+    # Each of a worker's devices stands for its part of what the worker takes.
+    devices = np.where(rows[INDEX] >= 0, np.maximum(table.milli[rows[SLOT]] // WHOLE, 1), 1)
     return not any(
-        _exceeds(np.bincount(node, amounts, nodes)[node], there).any()
-        for amounts, there in zip(takes(state.world.table, rows), _left_on(state, node), strict=True)
+        _exceeds(np.ceil(np.bincount(node, amounts / devices, nodes)[node] - _A_HAIR), there).any()
+        for amounts, there in zip(takes(table, rows), _left_on(state, node), strict=True)
     )
 
 
@@ -74,6 +79,8 @@ def _added(state: State, slots: Ints) -> Ints:
     plain[special] = False
     devices, _ = changes(world.target.owner, world.held.owner, plain)
     whole = whole_devices(world.inventory, world.target, devices)
+    if not len(special):
+        return whole
     return np.concatenate([whole, *(added_places(state, int(slot)) for slot in special)], axis=1)
 
 

@@ -29,6 +29,9 @@ def plan_operations(state: State, slots: Ints) -> None:
     if not len(slots):
         return
     has, gets = table.held[slots] > 0, table.count[slots] > 0
+    if not (has.any() or gets.any()):
+        table.op[slots] = OpKind.NONE
+        return
     phase = table.phase[slots]
     # An operation that nobody has confirmed must be asked for again, though the planes agree.
     starts = ~has | (phase == Phase.STARTING)

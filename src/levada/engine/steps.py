@@ -28,6 +28,8 @@ def survey(state: State) -> tuple[Ints, Ints, bool] | None:
 
     `state` knows when a guard falls, and whether somebody is left out.
     """
+    if not steps.offered():
+        return None
     table, options, wanted = state.world.table, state.options, state.policy.guards
     done, view, guard_wake, busy, near_end, capacity = steps.survey(
         table.ints,
@@ -47,6 +49,8 @@ def survey(state: State) -> tuple[Ints, Ints, bool] | None:
 
 def commit(state: State, decision: Decision) -> bool:
     """Makes *decision* the target of all jobs that it still speaks of, if there is nothing special about it."""
+    if not steps.offered():
+        return False
     world = state.world
     special = decision.places is not None or decision.placed is not None or decision.binds or decision.reservations
     if special or state.options.move_budget > 0 or state.deciding is None or not _unlimited(state):
@@ -111,6 +115,8 @@ def _unlimited(state: State) -> bool:
 
 def issue(state: State) -> bool:
     """Sends out every operation that may go."""
+    if not steps.offered():
+        return False
     table, target, held = state.world.table, state.world.target, state.world.held
     done, operations, adds, drops = steps.issue(
         table.ints,
@@ -149,6 +155,8 @@ def issue(state: State) -> bool:
 
 def running(state: State, event: Running) -> bool:
     """Operations are complete: all workers run where they should, and what they gave up is free."""
+    if not steps.offered():
+        return False
     done, news, follows, limit, paused, seconds = steps.running(*_report(state, event))
     if done:
         state.acked |= news
@@ -164,6 +172,8 @@ def running(state: State, event: Running) -> bool:
 
 def released(state: State, event: Released) -> bool:
     """Operations gave up what they had to; stops are complete with it."""
+    if not steps.offered():
+        return False
     done, news, freed, follows = steps.released(*_report(state, event))
     if done:
         state.acked |= news
@@ -191,6 +201,8 @@ def _report(state: State, event: Running | Released) -> tuple[Any, ...]:
 
 def vacate(state: State, slots: Ints) -> bool:
     """These jobs have nothing any more, on neither plane; their times are up to now."""
+    if not steps.offered():
+        return False
     table, target, held = state.world.table, state.world.target, state.world.held
     done = steps.vacate(slots, table.ints, table.floats, state.now, target.owner, held.owner, held.claimed)
     state.may_issue |= done

@@ -17,6 +17,12 @@ from levada.kernels.arrays import Floats, Ints
 from levada.kernels.switch import kernels
 
 
+def offered() -> bool:
+    """Whether any of these would do its step; else nobody need gather what it takes to ask."""
+    found: bool = kernels("steps").OFFERED
+    return found
+
+
 def survey(*columns: Any) -> tuple[bool, Ints, float, bool, bool, Ints]:
     """Brings all jobs' times up to now; the slots that a policy gets to see, in order.
 

@@ -14,6 +14,8 @@ from levada.kernels.jobs_numba import accrue, find, plain, plan_operation, prote
 
 __all__ = ["capacity", "commit", "issue", "released", "running", "survey", "vacate"]
 
+OFFERED = True
+
 _UNLIMITED = 1 << 50
 
 

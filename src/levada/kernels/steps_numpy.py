@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+OFFERED = False
+
 _NOTHING = np.zeros(0, np.int64)
 _NO_SECONDS = np.zeros(0)
 _NO_ROWS = np.zeros((5, 0), np.int64)
