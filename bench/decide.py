@@ -6,6 +6,7 @@ policy may see, `commit` is place + check + diff + taking over, `issue` sends op
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from importlib.util import find_spec
 from time import process_time
@@ -63,6 +64,8 @@ def _policy(policy: str, kernels: str, *, quick: bool) -> Iterator[Record]:
             note = f"skipped: a decision of the size before took {slowest:.1f} s"
             yield Record(what=policy, note=note, **known)
             continue
+        # What was measured before must not be swept up at the cost of this.
+        gc.collect()
         floor = Floor(policy, jobs, gpus)
         try:
             cold = floor.fill()
