@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -61,6 +62,9 @@ def top(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `levada` with *arguments* (those of the process by default) and returns its exit code."""
     open_streams()
+    if arguments is None and not sys.warnoptions:
+        # Warnings with lines of source are for developers: `python -W default -m levada` shows them.
+        warnings.simplefilter("ignore")
     if completion.ASKED in os.environ:
         completion.prepare()
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -72,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except typer.TyperException as error:
         chatter(f"levada: {one_line(sentence(error))}")
         return error.exit_code
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         return _interrupted()
     except BadInput as error:
         for fault in error.faults:

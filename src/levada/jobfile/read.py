@@ -10,19 +10,19 @@ from levada.errors import BadInput
 MOST_BYTES = 64 * 2**20
 
 
-def read_bytes(path: str) -> bytes:
+def read_bytes(path: str, most: int = MOST_BYTES) -> bytes:
     """What is in the file, or on standard input for `-`; raises BadInput."""
     try:
         if path == "-":
             if sys.stdin is None:
                 raise BadInput.one("standard input is closed; name a file")
-            content = sys.stdin.buffer.read(MOST_BYTES + 1)
+            content = sys.stdin.buffer.read(most + 1)
         else:
             with open(path, "rb") as file:
-                content = file.read(MOST_BYTES + 1)
+                content = file.read(most + 1)
     except (OSError, ValueError) as error:
         # A name with a null byte is a ValueError.
         raise BadInput.one(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    if len(content) > MOST_BYTES:
-        raise BadInput.one(f"{path}: is larger than {MOST_BYTES >> 20} MiB; split it")
+    if len(content) > most:
+        raise BadInput.one(f"{path}: is larger than {most >> 20} MiB; split it")
     return content

@@ -11,6 +11,8 @@ from levada.errors import BadInput, Fault
 
 #: So many faults are told; who has more has the wrong file.
 _MOST_FAULTS = 20
+#: Tables of speeds and prices are far smaller; a device such as /dev/zero never ends by itself.
+_MOST_BYTES = 256 * 2**20
 
 
 class Row:
@@ -113,7 +115,11 @@ def header_is_right(path: Path, columns: Sequence[str], needed: Sequence[str], f
 def read_text(place: Path) -> str:
     """The text of a file; raises BadInput."""
     try:
-        return place.read_bytes().decode("utf-8-sig")
+        with place.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise BadInput.one(f"is larger than {_MOST_BYTES >> 20} MiB", str(place))
+        return content.decode("utf-8-sig")
     except (OSError, ValueError) as error:
         raise _unreadable(place, error) from None
 

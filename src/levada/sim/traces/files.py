@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import zlib
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from levada.errors import BadInput, did_you_mean
+from levada.jobfile.read import read_bytes
 from levada.sim.traces import gavel, philly, pollux, slurm, table
 from levada.sim.traces.sheet import rows_of, text_of
 from levada.sim.traces.trace import Trace
@@ -26,18 +28,15 @@ WRITERS: Mapping[str, Callable[[Trace], str | bytes]] = {
 
 _SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".trace": "gavel", ".tsv": "gavel-jobs"}
 
+#: Some millions of jobs; a device such as /dev/zero never ends by itself.
+_MOST_BYTES = 512 * 2**20
 #: The folder that holds other people's traces, with `gavel/` in it.
 PEER_DATA = "LEVADA_PEER_DATA"
 
 
 def read(name: str | Path) -> Trace:
     """The trace in a file; raises BadInput with every fault in it. See `find` for names that are no path."""
-    path = find(name)
-    try:
-        data = path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise BadInput.one(f"{name}: {getattr(error, 'strerror', None) or error}") from None
-    return parse(data, str(name))
+    return parse(read_bytes(str(find(name)), most=_MOST_BYTES), str(name))
 
 
 def find(name: str | Path) -> Path:
@@ -55,9 +54,11 @@ def parse(data: bytes, file: str) -> Trace:
     """The trace in *data*, the content of *file*; raises BadInput."""
     if data[:2] == b"\x1f\x8b":
         try:
-            data = gzip.decompress(data)
+            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(_MOST_BYTES + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise BadInput.one(f"{file}: cannot be unpacked: {error}") from None
+        if len(data) > _MOST_BYTES:
+            raise BadInput.one(f"{file}: unpacked it is larger than {_MOST_BYTES >> 20} MiB; split it")
     trace = table.parse_parquet(file, data) if data[:4] == b"PAR1" else _parse_text(file, text_of(data, file))
     if not len(trace):
         raise BadInput.one(f"{file}: holds no jobs")
