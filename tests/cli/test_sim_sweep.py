@@ -255,3 +255,37 @@ def test_rates_and_seeds_in_short() -> None:
     assert parse_rates("0:6:4") == [2.0, 4.0, 6.0]
     assert parse_rates("0.4:0.8:3") == [0.4, 0.6, 0.8]
     assert parse_wholes("--seed", "0-2,7") == [0, 1, 2, 7]
+
+
+# ---------------------------------------------------------------------------------------------------------- on Dask
+
+
+def test_a_sweep_on_a_dask_cluster_gives_the_same_results(tmp_path: Path, capsys: Capture) -> None:
+    from distributed import LocalCluster
+
+    asked = (*SMALL, "--policy", "fifo,max_min_fairness_perf", "--rate", "2", "--seed", "0-1", "--timelines")
+    assert sweep(*asked, "--out", tmp_path / "here") == 0
+    with LocalCluster(n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0") as cluster:
+        address = cluster.scheduler_address.replace("tcp://", "dask://")
+        assert sweep(*asked, "--out", tmp_path / "there", "--on", address) == 0
+    for name in ("runs", "jobs", "timelines"):
+        here, there = (pl.read_parquet(tmp_path / place / f"{name}.parquet") for place in ("here", "there"))
+        measured = [column for column in MEASURED if column in here.columns]
+        assert here.drop(measured).equals(there.drop(measured)), name
+
+
+@pytest.mark.parametrize(
+    ("on", "code", "expected"),
+    [
+        ("somewhere", 2, "must be dask://HOST:PORT"),
+        ("dask://127.0.0.1:9", 1, "no Dask scheduler answers at dask://127.0.0.1:9"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_told_in_one_line(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, on: str, code: int, expected: str
+) -> None:
+    monkeypatch.setattr("levada.sim.sweep.dask._CONNECT_S", 0.5)
+    assert sweep(*SMALL, "--policy", "fifo", "--rate", "2", "--out", tmp_path / "out", "--on", on) == code
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if expected in line]
+    assert not [line for line in lines if "Traceback" in line]

@@ -55,6 +55,9 @@ def sweep(
         int | None,
         typer.Option("--processes", "-j", min=1, max=1024, help="Runs at a time; one per core unless given."),
     ] = None,
+    on: Annotated[
+        str | None, typer.Option("--on", help="Run it on a Dask cluster: dask://HOST:PORT, its scheduler.")
+    ] = None,
     timelines: Annotated[
         bool, typer.Option("--timelines", help="Keep who ran when and where, for Gantt charts.")
     ] = False,
@@ -77,16 +80,17 @@ def sweep(
     folder = Folder(out)
     folder.open(plan)
     with _terminated_as_interrupted():
-        _run(tasks, folder, processes or len(os.sched_getaffinity(0)))
+        _run(tasks, folder, processes or len(os.sched_getaffinity(0)), on)
     show(read([out]), metric, output)
 
 
 # ---------------------------------------------------------------------------------------------------------- running
 
 
-def _run(tasks: list[Task], folder: Folder, processes: int) -> None:
+def _run(tasks: list[Task], folder: Folder, processes: int, on: str | None) -> None:
     """Runs what is not done yet; ends the command where somebody interrupts it, or runs failed."""
     from levada.sim.sweep import work
+    from levada.sim.sweep.dask import work_on
 
     todo = [task for task in tasks if not folder.is_done(task)]
     if len(todo) < len(tasks):
@@ -96,7 +100,8 @@ def _run(tasks: list[Task], folder: Folder, processes: int) -> None:
     over = 0
     try:
         with _progress(len(tasks), len(tasks) - len(todo)) as tell:
-            for done in work(todo, folder, min(processes, max(len(todo), 1))):
+            here = min(processes, max(len(todo), 1))
+            for done in work_on(on, todo, folder) if on is not None and todo else work(todo, folder, here):
                 over += 1
                 if done.status == "failed":
                     failed.append(f"{named[done.key]}: {done.text}")
