@@ -211,7 +211,8 @@ def test_table() -> None:
         "A    -       It runs 100 % of the time.",
         "B    -       It runs 100 % of the time.",
         "B+A  100     They run together.",
-        "none_sum_throughput: 6",
+        "",
+        "none_sum_throughput: 6 (steps/s of all jobs together; the policy itself has no objective)",
     ]
 
 
