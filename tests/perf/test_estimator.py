@@ -234,3 +234,25 @@ def test_observing_does_not_change_what_was_handed_in():
     learned().observe(observations)
     for name, column in columns.items():
         assert (getattr(observations, name) == column).all()
+
+
+def test_workloads_that_never_come_back_are_forgotten_and_those_with_jobs_are_not() -> None:
+    model = Estimator(Tuning(most_workloads=40))
+    model.bind(np.array([0]), np.array([0]))
+    for workload in range(500):
+        job = workload + 1
+        model.bind(np.array([job]), np.array([workload]))
+        one = np.array([workload])
+        seen = {"workload": one, "gpu_type": one * 0 + 1, "workers": one * 0 + 2, "at": one * 60.0}
+        model.observe(Observations(seconds=one * 0 + 60.0, steps=one * 0 + 600.0, warm=np.array([True]), **seen))
+        model.observe_restart(workload, RestartKind.START, 5.0)
+        model.unbind(np.array([job]))
+        model.rates(np.array([0]), np.array([1]), np.array([2]))
+    kept = set(model.state().workload)
+    assert 40 <= len(kept) <= 50
+    assert {0, 499, 470} <= kept, "one with a job, and those that ran last"
+    assert model.known(np.array([0])).all()
+    assert len(model.state().restart_workload) <= len(kept)
+    again = Estimator.restore(model.state(), Tuning(most_workloads=40))
+    assert again.state() == model.state()
+    assert model.rates(np.array([0]), np.array([1]), np.array([2])).tolist() == [10.0]

@@ -8,7 +8,17 @@ import numpy as np
 from levada.perf.fitted import Fitted, assemble, smoothed
 from levada.perf.lookup import Lookup
 from levada.perf.model import Bools, Floats, Ints, gpu_fraction
-from levada.perf.samples import NO_CELLS, Cells, Observations, absorb, cell_key, pair_of, split_cell
+from levada.perf.samples import (
+    NO_CELLS,
+    Cells,
+    Observations,
+    absorb,
+    cell_key,
+    pair_of,
+    split_cell,
+    split_pair,
+    without,
+)
 from levada.perf.tuning import RestartKind, Tuning
 
 
@@ -33,6 +43,8 @@ class EstimatorState(msgspec.Struct, frozen=True, kw_only=True):
     restart_count: list[float] = []
     ignored: int = 0
     outliers: int = 0
+    #: Workloads, those observed longest ago first.
+    seen: list[int] = []
 
 
 class Estimator:
@@ -58,6 +70,8 @@ class Estimator:
         self._stale: Ints = NO_CELLS.key  # pairs observed since their curves were fitted
         self._fitted: Fitted | None = None
         self._restarts: dict[tuple[int, RestartKind], tuple[float, float]] = {}
+        #: Workloads, those observed longest ago first; an ordered set.
+        self._seen: dict[int, None] = {}
 
     # Learning
 
@@ -79,6 +93,24 @@ class Estimator:
         if absorbed.touched.size:
             self._stale = np.union1d(self._stale, absorbed.touched)
             self._fitted = None
+            for workload in dict.fromkeys(split_pair(absorbed.touched)[0].tolist()):
+                self._seen.pop(workload, None)
+                self._seen[workload] = None
+            if len(self._seen) > 1.25 * self.tuning.most_workloads:
+                self._forget()
+
+    def _forget(self) -> None:
+        """Drops what was learned of workloads without a job, those observed longest ago first; a quarter at a time."""
+        active = set(self._bound.values.tolist())
+        idle = [workload for workload in self._seen if workload not in active]
+        gone = idle[: max(len(self._seen) - self.tuning.most_workloads, 0)]
+        for workload in gone:
+            del self._seen[workload]
+            for kind in RestartKind:
+                self._restarts.pop((workload, kind), None)
+        dropped = np.array(gone, np.int64)
+        self._cells, self._smooth = without(self._cells, dropped), without(self._smooth, dropped)
+        self._stale = self._stale[np.isin(split_pair(self._stale)[0], dropped, invert=True)]
 
     def observe_restart(self, workload: int, kind: RestartKind | str, seconds: float) -> None:
         """Learns how long a workload made no progress while it started, was resized or stopped."""
@@ -157,7 +189,7 @@ class Estimator:
         other.ignored, other.outliers = self.ignored, self.outliers
         other._bound, other._cells, other._stale = self._bound, self._cells, self._stale
         other._smooth, other._fitted = self._smooth, self._fitted
-        other._restarts = self._restarts.copy()
+        other._restarts, other._seen = self._restarts.copy(), self._seen.copy()
         return other
 
     def state(self) -> EstimatorState:
@@ -179,6 +211,7 @@ class Estimator:
             restart_count=[count for _, (_, count) in restarts],
             ignored=self.ignored,
             outliers=self.outliers,
+            seen=list(self._seen),
         )
 
     @classmethod
@@ -197,6 +230,7 @@ class Estimator:
         owners = zip(state.restart_workload, state.restart_kind, strict=True)
         self._restarts = dict(zip(owners, zip(state.restart_s, state.restart_count, strict=True), strict=True))
         self.ignored, self.outliers = state.ignored, state.outliers
+        self._seen = dict.fromkeys(state.seen)
         return self
 
     def _locate(self, jobs: Ints, gpu_types: Ints) -> tuple[Fitted, Ints, Ints]:

@@ -84,6 +84,12 @@ def split_pair(pair: Ints) -> tuple[Ints, Ints]:
     return pair >> _TYPE_BITS, pair & (_TYPES - 1)
 
 
+def without(cells: Cells, workloads: Ints) -> Cells:
+    """The cells of all other workloads."""
+    stays = np.isin(split_cell(cells.key)[0], workloads, invert=True)
+    return Cells(cells.key[stays], cells.rate[stays], cells.weight[stays], cells.strikes[stays])
+
+
 def absorb(cells: Cells, seen: Observations, tuning: Tuning) -> Absorbed:
     """What is known after *seen*, whatever the order of its rows. O(b log b + cells) for b rows, all vectorised."""
     batch = _cleaned(seen)

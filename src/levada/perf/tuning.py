@@ -40,3 +40,6 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     stop_s: float = 10.0
     #: Pauses averaged over: the expected one counts as one of them, later ones fade after this many.
     restart_memory: int = 20
+    #: So many workloads are remembered after their last job: those that ran longest ago are forgotten first. Else names
+    #: that are never used again (a date in them) would make everything slower for ever.
+    most_workloads: int = 1000
