@@ -15,6 +15,7 @@ from levada.core.cluster import Cluster, Node
 from levada.core.decision import Reservation
 from levada.core.job import Job
 from levada.core.queue import Queue
+from levada.core.reasons import Code
 from levada.engine import Engine, Options
 from tests.engine.chaos import Chaos, desk
 from tests.engine.test_decisions import Wish, _spoiled
@@ -177,3 +178,16 @@ def test_a_job_that_came_at_no_time_came_now(policy: str, submitted: float) -> N
     chaos.calm()
     assert chaos.job("j1")["submitted"] == 5.0
     assert chaos.sizes() == {"j1": 1}
+
+
+def test_a_job_that_was_set_aside_meanwhile_keeps_that_reason_when_a_decision_is_refused() -> None:
+    chaos = desk(2)
+    both = [Job(id=name, submitted=0.0) for name in ("j1", "j2")]
+    chaos.tell(ev.JobsSubmitted(at=0.0, jobs=JobBatch.of(both)))
+    state = chaos.engine.state
+    aside = np.array([state.world.slot("j1")])
+    state.world.table.aside[aside] = 1
+    state.say(aside, Code.SET_ASIDE, 5)
+    chaos.think(fail=True)
+    assert chaos.why("j1") == "set-aside"
+    assert chaos.why("j2") == "rejected"

@@ -174,7 +174,7 @@ class Engine:
     def _reject(self, why: str) -> None:
         """Grants stay as they are, and the next try comes after a pause."""
         state, table = self.state, self.state.world.table
-        state.deciding = None
+        asked, state.deciding = state.deciding or 0, None
         state.rejections += 1
         state.last_rejection = why
         state.next_try = state.now + state.backoff(0, state.rejections)
@@ -184,7 +184,9 @@ class Engine:
         state.heed_at = -math.inf
         slots = table.find(state.in_view)
         slots = slots[slots >= 0]
+        # Of a job that has changed since (it was set aside, say) there is more to tell.
         waits = slots[(table.phase[slots] == Phase.PENDING) & (table.count[slots] == 0)]
+        waits = waits[(table.changed[waits] <= asked) & (table.aside[waits] == 0)]
         state.say(waits, Code.REJECTED)
         state.dirty = True
 
