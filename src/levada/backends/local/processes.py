@@ -1,0 +1,185 @@
+"""Starts, finds and ends workers through their shims. All that counts is on disk or in the kernel: nothing to lose."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from levada.backends.local import procfs, shim
+
+#: The kernel's `struct flock`: type, whence, start, length, holder.
+_FLOCK = "@hhqqi4x"
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a shim is to run."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+    #: Seconds between SIGTERM and SIGKILL.
+    grace_s: float = 30.0
+    #: By name as `ulimit` has them in `resource`: {"nofile": 4096, "as": 1 << 34}.
+    limits: Mapping[str, int] = {}
+    log_bytes: int = 64 << 20
+    log_parts: int = 4
+
+
+class State(Enum):
+    """Where a worker stands."""
+
+    ABSENT = "absent"  #: nothing was ever executed
+    RUNS = "runs"
+    ENDED = "ended"
+    LOST = "lost"  #: its shim is gone without a word, and the worker with it
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker at one moment."""
+
+    state: State
+    #: Of the shim, while it runs.
+    shim: int | None = None
+    #: Of the worker, once it was started.
+    pid: int | None = None
+    #: Below zero: the signal that ended it.
+    code: int | None = None
+    #: Its shim had been asked to end it.
+    asked: bool = False
+    #: Bytes of output that could not be kept.
+    lost_output: int = 0
+
+
+def start(folder: Path, spec: Spec) -> subprocess.Popen[bytes]:
+    """Starts the shim of a worker that lives in *folder*; does nothing more where there is, or was, one already.
+
+    The process that is returned is the shim's; its parent must reap it, or die.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not (folder / shim.SPEC).exists():
+        fresh = folder / (shim.SPEC + ".new")
+        fresh.write_bytes(msgspec.json.encode(spec))
+        os.replace(fresh, folder / shim.SPEC)
+    with open(folder / "shim.err", "ab") as errors:
+        return subprocess.Popen(
+            [sys.executable, "-S", "-E", shim.__file__, str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            stderr=errors,
+            start_new_session=True,
+            env={"PATH": os.environ.get("PATH", os.defpath)},
+        )
+
+
+def standing(folder: Path) -> Standing:
+    """How the worker in *folder* is."""
+    run = _read(folder / shim.RUN)
+    pid = None if run is None else int(run["worker"])
+    holder = _holder(folder)
+    if holder is not None:
+        return Standing(state=State.RUNS, shim=holder, pid=pid)
+    # Only now: a shim writes it before it lets go of the lock.
+    ended = _read(folder / shim.EXIT)
+    if ended is not None:
+        lost = int(ended["lost_output"])
+        return Standing(state=State.ENDED, pid=pid, code=ended["code"], asked=ended["asked"], lost_output=lost)
+    return Standing(state=State.ABSENT if run is None else State.LOST, pid=pid)
+
+
+def ask_to_leave(folder: Path) -> bool:
+    """SIGTERM to the worker, SIGKILL after its grace period; False where there is no shim to ask."""
+    return _signal(folder, signal.SIGTERM)
+
+
+def kill(folder: Path) -> bool:
+    """Ends shim and worker on the spot; False where there is no shim."""
+    return _signal(folder, signal.SIGKILL)
+
+
+async def ended(folder: Path, child: subprocess.Popen[bytes] | None = None) -> Standing:
+    """How the worker in *folder* is when its shim has ended, which may be at once. *child* is reaped, if given."""
+    with _watching(folder) as watched:
+        if watched is not None:
+            loop = asyncio.get_running_loop()
+            gone = asyncio.Event()
+            loop.add_reader(watched, gone.set)
+            try:
+                await gone.wait()
+            finally:
+                loop.remove_reader(watched)
+    if child is not None:
+        child.wait()
+    return standing(folder)
+
+
+def sweep(marks: Mapping[str, str]) -> list[int]:
+    """Kills every process that was started with these in its environment: what a lost worker may have left behind."""
+    killed = []
+    for process in list(procfs.all_processes()):
+        if process.is_zombie or process.pid == os.getpid():
+            continue
+        env = procfs.environment(process.pid)
+        if all(env.get(name) == value for name, value in marks.items()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process.pid, signal.SIGKILL)
+                killed.append(process.pid)
+    return killed
+
+
+@contextlib.contextmanager
+def _watching(folder: Path) -> Iterator[int | None]:
+    """A handle on the shim of *folder*, which stays with its process whatever its number; None where it has ended."""
+    holder = _holder(folder)
+    try:
+        handle = None if holder is None else os.pidfd_open(holder)
+    except ProcessLookupError:
+        handle = None
+    try:
+        # Between the two looks the number might have been given to another.
+        yield handle if handle is not None and _holder(folder) == holder else None
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _signal(folder: Path, number: int) -> bool:
+    with _watching(folder) as shim_handle:
+        if shim_handle is None:
+            return False
+        try:
+            signal.pidfd_send_signal(shim_handle, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def _holder(folder: Path) -> int | None:
+    """Who holds the lock of *folder*: its shim, while it lives."""
+    try:
+        with open(folder / shim.LOCK, "r+b") as file:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    except FileNotFoundError:
+        return None
+    return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        told: dict[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    return told

@@ -1,0 +1,206 @@
+"""One real worker under a real shim: what it says, how it ends, and who may die meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from levada.backends.local import processes, procfs, shim
+from levada.backends.local.processes import Spec, Standing, State
+
+WAIT_S = 60.0
+
+
+def python(code: str, **fields: object) -> Spec:
+    """A worker that runs *code*."""
+    env = {"PATH": os.environ["PATH"], "LEVADA_JOB": "toy"}
+    fields = {"cwd": "/", "grace_s": 20.0, "env": env, **fields}
+    return Spec(argv=[sys.executable, "-u", "-S", "-E", "-c", code], **fields)  # type: ignore[arg-type]
+
+
+def until(true: Callable[[], object]) -> None:
+    """Waits for something that another process does."""
+    end = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.005)
+
+
+def end_of(folder: Path, child: subprocess.Popen[bytes] | None = None) -> Standing:
+    return asyncio.run(asyncio.wait_for(processes.ended(folder, child), WAIT_S))
+
+
+def said(folder: Path) -> str:
+    log = folder / shim.LOG
+    return log.read_text() if log.exists() else ""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    made = tmp_path / "worker"
+    yield made
+    processes.kill(made)
+
+
+def test_a_worker_runs_and_its_code_and_output_are_kept(folder: Path) -> None:
+    child = processes.start(folder, python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)"))
+    found = end_of(folder, child)
+    assert (found.state, found.code, found.asked) == (State.ENDED, 7, False)
+    assert child.returncode == shim.DONE
+    assert sorted(said(folder).split()) == ["err", "out"]
+
+
+def test_a_worker_that_cannot_be_executed_says_why(folder: Path) -> None:
+    spec = Spec(argv=["no-such-program"], env={"PATH": "/bin"}, cwd="/")
+    found = end_of(folder, processes.start(folder, spec))
+    assert found.code == shim.CANNOT_EXECUTE
+    assert "cannot start 'no-such-program'" in said(folder)
+
+
+def test_a_folder_that_is_not_there_says_why(folder: Path) -> None:
+    found = end_of(folder, processes.start(folder, python("", cwd="/no/such/folder")))
+    assert found.code == shim.CANNOT_EXECUTE
+    assert "/no/such/folder" in said(folder)
+
+
+def test_limits_hold(folder: Path) -> None:
+    code = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    end_of(folder, processes.start(folder, python(code, limits={"nofile": 77})))
+    assert said(folder) == "(77, 77)\n"
+
+
+def test_nothing_stands_before_the_start_and_a_second_start_starts_nothing(folder: Path) -> None:
+    assert processes.standing(folder).state is State.ABSENT
+    code = "import os, time; print(os.getpid()); time.sleep(600)"
+    children = [processes.start(folder, python(code)) for _ in range(6)]
+    until(lambda: said(folder))
+    until(lambda: sum(child.poll() is not None for child in children) == 5)
+    assert sorted(child.returncode or 0 for child in children) == [0, *[shim.ALREADY_RUNS] * 5]
+    assert len(said(folder).split()) == 1
+    assert processes.standing(folder).pid == int(said(folder))
+    processes.ask_to_leave(folder)
+    assert end_of(folder).code == -signal.SIGTERM
+    assert [child.wait() for child in children].count(shim.DONE) == 1
+    again = processes.start(folder, python(code))
+    assert again.wait() == shim.FINISHED_BEFORE
+    assert len(said(folder).split()) == 1
+
+
+def test_a_worker_that_is_asked_to_leave_may_save_first(folder: Path) -> None:
+    code = (
+        "import signal, sys, time\n"
+        "def leave(*_):\n    print('saved')\n    sys.exit(75)\n"
+        "signal.signal(signal.SIGTERM, leave)\nprint('up')\ntime.sleep(600)"
+    )
+    child = processes.start(folder, python(code))
+    until(lambda: "up" in said(folder))
+    assert processes.ask_to_leave(folder)
+    found = end_of(folder, child)
+    assert (found.code, found.asked) == (75, True)
+    assert "saved" in said(folder)
+    assert not processes.ask_to_leave(folder), "there is nobody to ask any more"
+
+
+def test_a_worker_that_does_not_leave_is_killed_after_its_grace_period(folder: Path) -> None:
+    code = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up')\ntime.sleep(600)"
+    child = processes.start(folder, python(code, grace_s=0.2))
+    until(lambda: "up" in said(folder))
+    processes.ask_to_leave(folder)
+    found = end_of(folder, child)
+    assert (found.code, found.asked) == (-signal.SIGKILL, True)
+
+
+def test_a_worker_that_is_killed_says_which_signal(folder: Path) -> None:
+    child = processes.start(folder, python("import time; print('up'); time.sleep(600)"))
+    until(lambda: "up" in said(folder))
+    pid = processes.standing(folder).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    found = end_of(folder, child)
+    assert (found.code, found.asked) == (-signal.SIGKILL, False)
+
+
+def test_what_a_worker_leaves_behind_ends_with_it(folder: Path) -> None:
+    code = (
+        "import os, time\nready, tell = os.pipe()\n"
+        "if os.fork() == 0:\n    os.setsid()\n    os.write(1, str(os.getpid()).encode())\n"
+        "    os.write(tell, b'!')\n    time.sleep(600)\n"
+        "os.read(ready, 1)"
+    )
+    assert end_of(folder, processes.start(folder, python(code))).code == 0
+    assert procfs.look(int(said(folder))) is None
+
+
+def test_a_worker_dies_with_its_shim_and_is_lost(folder: Path) -> None:
+    child = processes.start(folder, python("import time; print('up'); time.sleep(600)"))
+    until(lambda: "up" in said(folder))
+    worker = processes.standing(folder).pid
+    assert worker is not None
+    assert processes.kill(folder)
+    child.wait()
+    assert processes.standing(folder).state is State.LOST
+    until(lambda: (found := procfs.look(worker)) is None or found.is_zombie)
+
+
+def test_what_a_lost_worker_left_behind_is_found_by_its_environment(folder: Path) -> None:
+    mark = f"lost-{os.getpid()}"
+    code = (
+        "import os, time\nif os.fork() == 0:\n    os.setsid()\n"
+        "os.write(1, f'up {os.getpid()}\\n'.encode())\ntime.sleep(600)"
+    )
+    spec = python(code)
+    child = processes.start(folder, Spec(argv=spec.argv, env={**spec.env, "LEVADA_JOB": mark}, cwd="/"))
+    until(lambda: said(folder).count("\n") == 2)
+    processes.kill(folder)
+    child.wait()
+    pids = [int(line.split()[1]) for line in said(folder).splitlines()]
+    processes.sweep({"LEVADA_JOB": mark})
+    until(lambda: all((found := procfs.look(pid)) is None or found.is_zombie for pid in pids))
+
+
+def test_a_worker_outlives_the_server_and_the_next_one_finds_it(folder: Path) -> None:
+    code = "import pathlib, sys, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.005)\nsys.exit(9)"
+    server = (
+        "import pathlib, sys\nfrom levada.backends.local import processes\n"
+        f"spec = processes.Spec(argv=[sys.executable, '-S', '-E', '-c', {code!r}], env={{}}, cwd=sys.argv[1])\n"
+        "folder = pathlib.Path(sys.argv[1])\nprocesses.start(folder, spec)\n"
+        "while processes.standing(folder).pid is None: pass\nprint('started', flush=True)\nimport time; time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", server, str(folder)], stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "started\n"
+        first.kill()
+    assert processes.standing(folder).state is State.RUNS
+    (folder / "go").touch()
+    assert end_of(folder).code == 9
+
+
+def test_much_output_is_rotated_and_never_holds_the_worker_up(folder: Path) -> None:
+    code = "import sys\nfor i in range(20000): print(f'{i:06d}')\nsys.exit(3)"
+    found = end_of(folder, processes.start(folder, python(code, log_bytes=10_000, log_parts=3)))
+    assert (found.code, found.lost_output) == (3, 0)
+    parts = [folder / "log.2", folder / "log.1", folder / "log"]
+    kept = "".join(part.read_text() for part in parts).split()
+    assert kept[-1] == "019999"
+    assert kept == [f"{i:06d}" for i in range(20000 - len(kept), 20000)]
+    assert all(part.stat().st_size <= 70_000 for part in parts)
+    assert sorted(path.name for path in folder.glob("log*")) == ["log", "log.1", "log.2"]
+
+
+def test_a_folder_that_takes_no_record_starts_nothing(tmp_path: Path) -> None:
+    """As on a full disk: the name of the record is taken by something that cannot be written."""
+    (tmp_path / (shim.EXIT + ".new")).mkdir()
+    ran = tmp_path / "ran"
+    child = processes.start(tmp_path, python(f"open({str(ran)!r}, 'w')"))
+    assert child.wait() == shim.NO_RECORD
+    assert "cannot keep a record" in (tmp_path / "shim.err").read_text()
+    assert processes.standing(tmp_path).state is State.ABSENT
+    assert not ran.exists()
