@@ -11,14 +11,13 @@ import pytest
 
 from levada.core import events as ev
 from levada.core.batch import JobBatch
-from levada.core.cluster import Cluster, Node
+from levada.core.cluster import Node
 from levada.core.decision import Reservation
 from levada.core.job import Job
 from levada.core.queue import Queue
 from levada.core.reasons import Code
-from levada.engine import Engine, Options
-from tests.engine.chaos import Chaos, desk
-from tests.engine.test_decisions import Wish, _spoiled
+from tests.engine.chaos import desk
+from tests.engine.test_decisions import Wish, _spoiled, ruled_by
 
 
 @pytest.mark.parametrize(
@@ -114,14 +113,7 @@ def test_a_decision_that_leaves_jobs_out_is_refused() -> None:
 
 @pytest.mark.parametrize("gives", [("v100", 999), ("cpu", 1)])
 def test_a_policy_that_is_always_wrong_about_a_lone_job_is_replaced(gives: tuple[str, int]) -> None:
-    nodes = (Node.of("a", {"v100": 4}),)
-    chaos = Chaos(nodes=nodes)
-    chaos.engine = Engine(
-        cluster=Cluster(nodes=nodes),
-        policy="wish",
-        make_policy=lambda name, options: Wish({0: gives}),  # type: ignore[arg-type,return-value]
-        options=Options(rate_limit_s=0.0),
-    )
+    chaos = ruled_by(Wish({0: gives}), Node.of("a", {"v100": 4}))
     chaos.submit()
     for _ in range(5):
         chaos.pass_time(60.0)

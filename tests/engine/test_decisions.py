@@ -20,6 +20,18 @@ from levada.kernels import switch
 from tests.engine.chaos import Chaos, desk
 
 
+def ruled_by(policy: Any, *nodes: Node, **options: float) -> Chaos:
+    """A world whose engine asks *policy*, which is none of the registry."""
+    chaos = Chaos(nodes=nodes)
+    chaos.engine = Engine(
+        cluster=Cluster(nodes=nodes),
+        policy=policy.name,
+        make_policy=lambda name, given: policy,
+        options=Options(rate_limit_s=0.0, **options),
+    )
+    return chaos
+
+
 class Swap:
     """Gives each of two jobs the node of the other, every time it is asked."""
 
@@ -49,14 +61,7 @@ class Swap:
 
 
 def test_a_cycle_of_waits_is_broken_by_a_stop_and_a_start() -> None:
-    nodes = (Node.of("a", {"v100": 2}), Node.of("b", {"v100": 2}))
-    chaos = Chaos(nodes=nodes)
-    chaos.engine = Engine(
-        cluster=Cluster(nodes=nodes),
-        policy="swap",
-        make_policy=lambda name, options: Swap(),  # type: ignore[arg-type,return-value]
-        options=Options(rate_limit_s=0.0),
-    )
+    chaos = ruled_by(Swap(), Node.of("a", {"v100": 2}), Node.of("b", {"v100": 2}))
     chaos.submit(min=2)
     chaos.submit(min=2)
     for _ in range(6):
@@ -96,15 +101,8 @@ class Wish:
 @pytest.mark.parametrize(("taken", "left"), [(False, 2), (True, 0)])
 def test_a_job_that_finds_no_room_on_another_type_keeps_what_it_has_unless_it_is_taken(taken: bool, left: int) -> None:
     """Workers of two GPUs; of the other type there is one on each node."""
-    nodes = (Node.of("a", {"v100": 4}), Node.of("b", {"a100": 1}), Node.of("c", {"a100": 1}))
-    chaos = Chaos(nodes=nodes)
     gives = {0: ("v100", 2), 1: ("v100", 0)}
-    chaos.engine = Engine(
-        cluster=Cluster(nodes=nodes),
-        policy="wish",
-        make_policy=lambda name, options: Wish(gives),  # type: ignore[arg-type,return-value]
-        options=Options(rate_limit_s=0.0),
-    )
+    chaos = ruled_by(Wish(gives), Node.of("a", {"v100": 4}), Node.of("b", {"a100": 1}), Node.of("c", {"a100": 1}))
     chaos.submit(min=1, max=2, milli=2000, gpu_types=("v100", "a100"))
     chaos.calm()
     before = chaos.truth[0]
@@ -122,15 +120,8 @@ def test_a_job_that_finds_no_room_on_another_type_keeps_what_it_has_unless_it_is
 def test_a_move_and_a_resize_are_counted_apart(kernels: Literal["numpy", "numba"]) -> None:
     switch.use(kernels)
     try:
-        nodes = (Node.of("a", {"v100": 4}), Node.of("b", {"a100": 4}))
-        chaos = Chaos(nodes=nodes)
         gives = {0: ("v100", 2)}
-        chaos.engine = Engine(
-            cluster=Cluster(nodes=nodes),
-            policy="wish",
-            make_policy=lambda name, options: Wish(gives),  # type: ignore[arg-type,return-value]
-            options=Options(rate_limit_s=0.0),
-        )
+        chaos = ruled_by(Wish(gives), Node.of("a", {"v100": 4}), Node.of("b", {"a100": 4}))
         chaos.submit(min=1, max=4, gpu_types=("v100", "a100"))
         chaos.calm()
         seen = []
@@ -298,15 +289,8 @@ def test_policies_see_prices_and_which_types_have_none() -> None:
 
 def test_a_part_of_a_gpu_that_moves_within_its_node_takes_its_cores_once() -> None:
     """While it moves it stands on two devices of one node; it is one worker all the same."""
-    nodes = (Node.of("a", {"v100": 1, "a100": 1}, cpu=4000),)
-    chaos = Chaos(nodes=nodes)
     gives = {0: ("v100", 1)}
-    chaos.engine = Engine(
-        cluster=Cluster(nodes=nodes),
-        policy="wish",
-        make_policy=lambda name, options: Wish(gives),  # type: ignore[arg-type,return-value]
-        options=Options(rate_limit_s=0.0, min_run_s=0.0, cooldown_s=0.0),
-    )
+    chaos = ruled_by(Wish(gives), Node.of("a", {"v100": 1, "a100": 1}, cpu=4000), min_run_s=0.0, cooldown_s=0.0)
     chaos.submit(min=1, milli=500, cpu=1000, gpu_types=("v100", "a100"))
     chaos.calm()
     gives |= {0: ("a100", 1), 1: ("v100", 1)}

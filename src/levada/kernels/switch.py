@@ -1,7 +1,8 @@
 """Which implementation of the kernels runs in this process.
 
 numba takes half a second to load, so a short command stays with numpy; the simulator, the server and the benchmarks
-ask for the fast one. The choice changes no result.
+ask for the fast one. Both answer alike to the byte; only of several equally good shares of a linear program each solver
+may find another.
 """
 
 from __future__ import annotations

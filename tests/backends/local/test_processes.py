@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,11 +20,12 @@ from levada.backends.local.processes import Spec, Standing, State
 WAIT_S = 60.0
 
 
-def python(code: str, **fields: object) -> Spec:
+def python(code: str, **fields: Any) -> Spec:
     """A worker that runs *code*."""
     env = {"PATH": os.environ["PATH"], "LEVADA_JOB": "toy"}
-    fields = {"cwd": "/", "grace_s": 20.0, "env": env, **fields}
-    return Spec(argv=[sys.executable, "-u", "-S", "-E", "-c", code], **fields)  # type: ignore[arg-type]
+    return Spec(
+        **{"argv": [sys.executable, "-u", "-S", "-E", "-c", code], "cwd": "/", "grace_s": 20.0, "env": env, **fields}
+    )
 
 
 def until(true: Callable[[], object]) -> None:
