@@ -183,3 +183,17 @@ def test_a_job_that_was_set_aside_meanwhile_keeps_that_reason_when_a_decision_is
     chaos.think(fail=True)
     assert chaos.why("j1") == "set-aside"
     assert chaos.why("j2") == "rejected"
+
+
+def test_a_job_none_of_whose_workers_is_seen_starts_again() -> None:
+    chaos = desk(2)
+    chaos.submit(steps=1e9)
+    chaos.calm()
+    generation, _ = chaos.truth.pop(0)
+    nobody = ev.Observed(at=0.0, number=np.array([0]), generation=np.array([generation]), running=np.array([0]))
+    chaos.tell(nobody)
+    assert chaos.why("j1") in ("restarting", "starting")
+    chaos.pass_time(600.0)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 1}
+    assert chaos.truth[0][0] > generation

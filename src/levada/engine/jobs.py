@@ -268,7 +268,9 @@ def observed(state: State, event: Observed) -> None:
     # Where an operation is or may be on its way, what does not run now may do so in a moment.
     quiet = (table.op[living] == OpKind.NONE) & (table.unsure[living] == 0)
     believed = living[(table.held[living] > 0) & quiet]
-    gone = believed[~np.isin(believed, slots[known])]
+    # Known to the backend, and yet none of its workers runs: that is gone, too.
+    there = np.concatenate([slots[old], slots[seen[event.running[seen] > 0]]])
+    gone = believed[~np.isin(believed, there)]
     for slot in gone:
         one = np.array([slot])
         state.say(one, Code.RESTARTING, table.restarts[one])
