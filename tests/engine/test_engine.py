@@ -146,6 +146,19 @@ def test_protected_jobs_are_not_touched_until_they_have_saved() -> None:
     assert chaos.sizes() == {"j1": 2, "j2": 2}
 
 
+def test_a_job_that_turns_out_to_resize_in_place_need_not_have_saved() -> None:
+    chaos = desk(4)
+    chaos.submit(min=1, max=4, preemptible=Preemptible.AUTO, resizes_in_place=False)
+    chaos.calm()
+    chaos.submit(min=2, max=2)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 4, "j2": 0}
+    generation = np.array([chaos.job("j1")["generation"]])
+    chaos.tell(ev.ResizesInPlace(at=0.0, number=np.array([0]), generation=generation))
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 2, "j2": 2}
+
+
 def test_a_job_that_may_never_be_preempted_keeps_all_it_has() -> None:
     chaos = desk(4, policy="srjf")
     chaos.submit(min=4, preemptible=Preemptible.NEVER, steps=1e6)

@@ -117,6 +117,13 @@ class CheckpointSaved(_Event, frozen=True, kw_only=True):
     generation: Ints
 
 
+class ResizesInPlace(_Event, frozen=True, kw_only=True):
+    """Jobs turned out to change their size without a restart."""
+
+    number: Ints
+    generation: Ints
+
+
 class NodesAdded(_Event, frozen=True, kw_only=True):
     """Machines joined, or came back."""
 
@@ -260,6 +267,7 @@ Event: TypeAlias = (
     | JobsFailed
     | Progress
     | CheckpointSaved
+    | ResizesInPlace
     | NodesAdded
     | NodesChanged
     | NodesCordoned

@@ -20,6 +20,7 @@ from levada.core.events import (
     JobsUpdated,
     Observed,
     Progress,
+    ResizesInPlace,
     WorkersFailed,
     WorkersStarted,
     WorkersStopped,
@@ -250,6 +251,15 @@ def checkpoint_saved(state: State, event: CheckpointSaved) -> None:
     slots, _ = state.current(event.number, event.generation)
     slots = slots[table.held[slots] > 0]
     table.saved[slots] = 1
+    state.dirty |= bool(len(slots))
+
+
+def resizes_in_place(state: State, event: ResizesInPlace) -> None:
+    """Jobs that seemed to need a restart for every change of size need none: more may be done with them."""
+    table = state.world.table
+    slots, _ = state.current(event.number, event.generation)
+    slots = slots[(table.held[slots] > 0) & (table.resizes_in_place[slots] == 0)]
+    table.resizes_in_place[slots] = 1
     state.dirty |= bool(len(slots))
 
 
