@@ -118,7 +118,7 @@ class CheckpointSaved(_Event, frozen=True, kw_only=True):
 
 
 class ResizesInPlace(_Event, frozen=True, kw_only=True):
-    """Jobs turned out to change their size without a restart."""
+    """Jobs turned out to change their size without a restart, and to survive the loss of any worker, the first too."""
 
     number: Ints
     generation: Ints
@@ -250,6 +250,10 @@ class DecideFailed(_Event, frozen=True, kw_only=True):
     why: str
 
 
+class Restarted(_Event, frozen=True, kw_only=True):
+    """The shell came back after it had ended in the middle of something: what was being decided is asked again."""
+
+
 class Tick(_Event, frozen=True, kw_only=True):
     """Time passed."""
 
@@ -287,5 +291,6 @@ Event: TypeAlias = (
     | BeliefsChanged
     | Decided
     | DecideFailed
+    | Restarted
     | Tick
 )

@@ -171,6 +171,13 @@ class Engine:
             return
         self._reject(event.why)
 
+    def _restarted(self, _event: ev.Restarted) -> None:
+        """Nobody will answer what was asked before."""
+        self.state.deciding = None
+        self.state.dirty = True
+        # Whoever was told of a time to wake has forgotten it.
+        self.state.told_wake = math.inf
+
     def _reject(self, why: str) -> None:
         """Grants stay as they are, and the next try comes after a pause."""
         state, table = self.state, self.state.world.table
@@ -283,6 +290,28 @@ class Engine:
             )
         return made
 
+    def outstanding(self) -> list[Op]:
+        """Operations that are out and not acknowledged, for a backend that may not have heard of them."""
+        world, table = self.state.world, self.state.world.table
+        slots = self.state.living()
+        made = []
+        for slot in slots[table.issued[slots] > 0].tolist():
+            kind = int(table.op[slot])
+            if kind != OpKind.STOP and table.count[slot] == 0:
+                continue  # it shall stop by now: that goes out when this one is over
+            number = int(table.number[slot])
+            made.append(
+                Op(
+                    job=world.ids[number],
+                    number=number,
+                    kind=kind,
+                    generation=int(table.generation[slot]),
+                    grant=None if kind == OpKind.STOP else world.grant(world.target, slot),
+                    batch=int(table.batch[slot]),
+                )
+            )
+        return made
+
     def fork(self) -> Engine:
         """An independent copy, policy state and all, in O(active jobs + devices)."""
         twin = Engine.__new__(Engine)
@@ -323,5 +352,6 @@ _HANDLERS: dict[type, Callable[[Engine, Any], None]] = {
     ev.BeliefsChanged: Engine._beliefs_changed,
     ev.Decided: Engine._decided,
     ev.DecideFailed: Engine._decide_failed,
+    ev.Restarted: Engine._restarted,
     ev.Tick: lambda engine, event: None,
 }

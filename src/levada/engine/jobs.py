@@ -27,7 +27,7 @@ from levada.core.events import (
 )
 from levada.core.inventory import UNLIMITED
 from levada.core.job import LARGEST_PRIORITY, LARGEST_SIZE, Phase
-from levada.core.jobtable import INT_COLUMNS
+from levada.core.jobtable import ANY_LOSS, INT_COLUMNS
 from levada.core.plan import OpKind
 from levada.core.plane import INDEX, NODE
 from levada.core.reasons import Code
@@ -258,8 +258,8 @@ def resizes_in_place(state: State, event: ResizesInPlace) -> None:
     """Jobs that seemed to need a restart for every change of size need none: more may be done with them."""
     table = state.world.table
     slots, _ = state.current(event.number, event.generation)
-    slots = slots[(table.held[slots] > 0) & (table.resizes_in_place[slots] == 0)]
-    table.resizes_in_place[slots] = 1
+    slots = slots[(table.held[slots] > 0) & (table.resizes_in_place[slots] != ANY_LOSS)]
+    table.resizes_in_place[slots] = ANY_LOSS
     state.dirty |= bool(len(slots))
 
 
