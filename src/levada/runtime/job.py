@@ -1,0 +1,406 @@
+"""A training job as its script sees it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
+from itertools import islice
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, TypeVar, overload
+
+from levada.runtime import checkpoint
+from levada.runtime.channel import Channel, News, NoChannel
+from levada.runtime.checkpoint import Outdated, Progress
+from levada.runtime.group import Group
+from levada.runtime.membership import Asked, Excluded, Framework, Membership
+from levada.runtime.place import Place
+from levada.runtime.pulse import Pulse
+from levada.runtime.report import COMPLETE, IN_PROCESS, LEAVES, READY, Report
+from levada.runtime.state import State
+
+T = TypeVar("T")
+
+#: Exit codes: saved and left on request; could not save.
+LEFT, FAILED = 75, 1
+
+#: Members ask each other so often, in seconds, whether to go on; counted in steps, which everybody has in common.
+_AGREE_S = 0.2
+_MOST_STEPS = 1000
+
+
+class Verdict(Enum):
+    """What members do next."""
+
+    GO_ON = "go on"
+    SWITCH = "switch"
+    STOP = "stop"
+
+
+class Job:
+    """This worker's part in a job: `levada.runtime.init` makes one.
+
+    Between steps, and only there, it follows the supervisor: saves and leaves when asked to, and goes over to a new
+    generation with more or fewer members. *agree* takes the place of the group where a script has its own way to
+    talk to its peers: it returns the largest of all members' votes, place by place.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        channel: Channel,
+        *,
+        elastic: bool = True,
+        agree: Callable[[Sequence[float]], list[float]] | None = None,
+        save_every_s: float = 600.0,
+        framework: Framework | None = None,
+    ) -> None:
+        self._framework = framework or Framework()
+        self._state = State()
+        self._elastic = elastic
+        self._agree_otherwise = agree
+        self._save_every_s = save_every_s
+        self._is_heard = not isinstance(channel, NoChannel)
+        #: Steps and passes over the data done by the whole job.
+        self.step = 0
+        self.epoch = 0
+        self._position = 0
+        self._saves = 0
+        self._saved_step = 0
+        self._saved_at = time.monotonic()
+        self._flags = 0
+        self._pause_s = 0.0
+        self._asked = False
+        self._lost_at: float | None = None
+        #: Set by others than the step loop, for a worker alone; members of a group look up at an agreed step.
+        self._attention = False
+        self._agreed_at: float = 0
+        self._agreed_last = (0, 0.0, 1)
+        self._has_ended = False
+        self._members = Membership(place, elastic, self._state, self._framework, self._world_heard, lambda: self._asked)
+        self._pulse: Pulse | None = None
+        self._pulse = Pulse(channel, self._describe, self._hear)
+        self._listen_to_signals()
+        atexit.register(self._end)
+
+    # ---------------------------------------------------------------------------------------------- what a script sees
+
+    @property
+    def rank(self) -> int:
+        """This worker's place among all; another one may be given to it in the next generation."""
+        return self._members.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many workers there are."""
+        return len(self._members.world.members)
+
+    @property
+    def generation(self) -> int:
+        """How often the members have changed; 0 without a supervisor."""
+        return self._members.world.generation
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the one that saves and prints."""
+        return self.rank == 0
+
+    @property
+    def checkpoint_dir(self) -> Path | None:
+        """Where checkpoints go; None where nobody named a folder."""
+        return self._members.place.checkpoints
+
+    @property
+    def group(self) -> Group:
+        """The members, for sums and messages; another one in every generation, so do not keep it."""
+        return self._members.group
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        """Whether this worker was asked to save and leave, or its lease is over."""
+        news = None if self._pulse is None else self._pulse.news
+        return self._asked or (news is not None and news.lease.is_over(self.step, time.time()))
+
+    def state(
+        self, *, save: Callable[[], Any] | None = None, load: Callable[[Any], None] | None = None, **objects: Any
+    ) -> None:
+        """Says what is saved, given to newcomers and restored: objects by name, or two functions *save* and *load*.
+
+        To be called before the first step; restored is what it was given when the first step is asked for.
+        """
+        if (save is None) != (load is None):
+            raise TypeError("give both save and load, or neither")
+        self._state.add(objects)
+        if save is not None and load is not None:
+            self._state.add_functions(save, load)
+
+    def join(self) -> None:
+        """Waits until all members are there and share one state; `steps` and `epochs` do it by themselves."""
+        if not self._members.is_in:
+            self._flags |= READY | (IN_PROCESS if self._elastic else 0)
+            self._enter(None)
+
+    @overload
+    def steps(self, work: int) -> Iterator[int]: ...
+    @overload
+    def steps(self, work: Iterable[T]) -> Iterator[T]: ...
+    def steps(self, work: int | Iterable[T]) -> Iterator[int] | Iterator[T]:
+        """Counts steps: up to a total number, from where the checkpoint is; or one pass over the items of *work*."""
+        return self._count(work) if isinstance(work, int) else self._pass_over(work)
+
+    def epochs(self, total: int) -> Iterator[int]:
+        """Counts passes over the data, from where the checkpoint is."""
+        self.join()
+        while self.epoch < total:
+            yield self.epoch
+            self.epoch += 1
+            self._position = 0
+
+    def guard(self) -> _Guard:
+        """A `with` block around a step: where a peer is lost in it, the step is done again with those who remain."""
+        return _Guard(self)
+
+    def save_now(self) -> bool:
+        """Saves a checkpoint if this is the main worker; False where nothing was saved, which it says on stderr."""
+        if not self.is_main or not self._state:
+            return False
+        if self.checkpoint_dir is None:
+            _say("no checkpoint: LEVADA_CHECKPOINT_DIR is not set")
+            return False
+        self._saved_at = time.monotonic()
+        try:
+            progress = self._progress._replace(saves=self._saves + 1, saved_step=self.step)
+            checkpoint.save(self.checkpoint_dir, self.generation, progress, self._state.dump())
+        except Outdated as error:
+            _say(f"{error}; this worker leaves")
+            self._exit(LEFT)
+        except OSError as error:
+            _say(f"no checkpoint: {error}")
+            return False
+        self._saves, self._saved_step = progress.saves, progress.saved_step
+        return True
+
+    def complete(self) -> None:
+        """Says that the whole job is done. To be called by every worker, before it ends with exit code 0."""
+        self._flags |= COMPLETE
+        with contextlib.suppress(ConnectionError):
+            self._members.group.barrier()
+        self._end()
+
+    # ------------------------------------------------------------------------------------------------------- the loop
+
+    def _count(self, total: int) -> Iterator[int]:
+        self.join()
+        while self.step < total:
+            yield self.step
+            if self._lost_at is not None:
+                self._enter(self._lost_at)
+                continue
+            self.step += 1
+            if self._attention or self.step >= self._agreed_at:
+                self._look_up()
+
+    def _pass_over(self, items: Iterable[T]) -> Iterator[T]:
+        self.join()
+        try:
+            for item in islice(iter(items), self._position, None):
+                before = self._position
+                while self._position == before:
+                    yield item
+                    if self._lost_at is not None:
+                        # Others may have done this item: then it is not done again.
+                        self._enter(self._lost_at)
+                        continue
+                    self._position += 1
+                    self.step += 1
+                    if self._attention or self.step >= self._agreed_at:
+                        self._look_up()
+        finally:
+            self._position = 0  # also when the script breaks out of its pass
+
+    def _look_up(self) -> None:
+        """Between two steps: does what the members agree on."""
+        verdict = self.verdict()
+        if verdict is Verdict.STOP:
+            self._stop()
+        elif verdict is Verdict.SWITCH:
+            self._enter(time.monotonic())
+        elif self.is_main and time.monotonic() - self._saved_at >= self._save_every_s and self.checkpoint_dir:
+            self.save_now()
+
+    def verdict(self) -> Verdict:
+        """What all members do after this step; to be asked by all of them after the same steps."""
+        # First this, then what it stands for: whoever sets it again meanwhile is not forgotten.
+        self._attention = False
+        if self._has_peers and self.step < self._agreed_at:
+            return Verdict.GO_ON
+        members = self._members
+        newest = members.newest if self._elastic else members.generation
+        stop = self.is_asked_to_stop and not (self._elastic and members.is_excluded)
+        try:
+            votes = self._agree((float(stop), -newest, -self._stride()))
+        except Exception as error:
+            if not self._can_survive(error):
+                raise
+            self._enter(time.monotonic())
+            return Verdict.GO_ON
+        self._agreed_last = (self.step, time.monotonic(), max(1, round(-votes[2])))
+        self._agreed_at = self.step + self._agreed_last[2] if self._has_peers else self._lease_step
+        if -votes[1] > members.generation:
+            return Verdict.SWITCH
+        return Verdict.STOP if votes[0] else Verdict.GO_ON
+
+    @property
+    def _has_peers(self) -> bool:
+        return self._members.group.size > 1 or self._agree_otherwise is not None
+
+    @property
+    def _lease_step(self) -> float:
+        lease = self._pulse.news.lease if self._pulse is not None else None
+        return lease.until_step if lease is not None and lease.stops else math.inf
+
+    def _agree(self, votes: Sequence[float]) -> list[float]:
+        if self._agree_otherwise is not None:
+            return self._agree_otherwise(votes)
+        return self._members.group.agree(votes)
+
+    def _stride(self) -> float:
+        """After how many steps to agree again: about _AGREE_S, and no later than the lease allows."""
+        last_step, since, stride = self._agreed_last
+        elapsed = time.monotonic() - since
+        fits = _AGREE_S * max(1, self.step - last_step) / max(elapsed, 1e-6)
+        return max(1.0, min(fits, 2 * stride, _MOST_STEPS, self._lease_step - self.step))
+
+    # ------------------------------------------------------------------------------------------- coming in and leaving
+
+    def _enter(self, since: float | None) -> None:
+        """Goes over to the newest generation; *since* is when training came to a stand."""
+        self._lost_at = None
+        self._members.leave()
+        try:
+            progress = self._members.join(self._progress)
+        except Excluded:
+            self._exit(LEFT)
+        except Asked:
+            self._save_if_ahead()
+            self._exit(LEFT)
+        self.step, self.epoch, self._position, self._saves, self._saved_step = progress
+        self._agreed_last = (self.step, time.monotonic(), 1)
+        self._agreed_at = self.step + 1 if self._has_peers else self._lease_step
+        self._attention = not self._has_peers
+        if since is not None:
+            self._pause_s = time.monotonic() - since
+        if self._pulse is not None:
+            self._pulse.restart_clock()
+
+    def _stop(self) -> NoReturn:
+        """All members: rank 0 saves, all leave."""
+        failed = bool(self._state) and self.is_main and not self.save_now()
+        with contextlib.suppress(Exception):
+            failed = self._agree((float(failed),))[0] > 0
+        if self._state and not failed:
+            self._flags |= LEAVES
+        self._exit(FAILED if failed and self.is_main else LEFT)
+
+    def _save_if_ahead(self) -> None:
+        """Saves before leaving alone, when nobody can be asked who is the main worker."""
+        folder = self.checkpoint_dir
+        if folder is None or not self._state or not self._members.is_in:
+            return
+        with contextlib.suppress(OSError, Outdated):
+            found = checkpoint.peek(folder)
+            if found is None or found.step < self.step:
+                progress = self._progress._replace(saves=self._saves + 1, saved_step=self.step)
+                checkpoint.save(folder, self.generation, progress, self._state.dump())
+                self._saves, self._saved_step = progress.saves, progress.saved_step
+            self._flags |= LEAVES
+
+    def _exit(self, code: int) -> NoReturn:
+        self._end()
+        raise SystemExit(code)
+
+    def _end(self) -> None:
+        """The last report; nothing is said or heard after it."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        if self._pulse is not None:
+            self._pulse.end()
+        self._framework.close()
+        self._members.group.close()
+
+    def _can_survive(self, error: BaseException) -> bool:
+        return self._elastic and self._is_heard and self._framework.is_loss(error)
+
+    def _lose(self) -> None:
+        self._lost_at = time.monotonic()
+
+    # ------------------------------------------------------------------------------------------ beside the step loop
+
+    @property
+    def _progress(self) -> Progress:
+        return Progress(self.step, self.epoch, self._position, self._saves, self._saved_step)
+
+    def _describe(self) -> Report:
+        return Report(
+            flags=self._flags,
+            generation=self._members.generation,
+            step=float(self.step),
+            saves=self._saves,
+            saved_step=float(self._saved_step),
+            pause_s=self._pause_s,
+        )
+
+    def _world_heard(self) -> Any:
+        return None if self._pulse is None else self._pulse.news.world
+
+    def _hear(self, news: News) -> None:
+        """Called by the thread all the time: makes a worker without peers look up where there is reason to."""
+        if self._has_peers or not self._members.is_in:
+            return
+        is_newer = self._elastic and self._members.newest > self._members.generation
+        is_due = bool(self._state) and time.monotonic() - self._saved_at >= self._save_every_s
+        if is_newer or is_due or self._asked or news.lease.stops:
+            self._attention = True
+
+    def _listen_to_signals(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # only the main thread may: then the supervisor's SIGTERM ends this worker at once
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            self._asked = True
+            self._attention = True
+
+        signal.signal(signal.SIGTERM, ask)
+        # Children, such as those that load data, end on SIGTERM as ever.
+        os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+
+class _Guard:
+    """Survives the loss of a peer in its block."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if error is None or not self._job._can_survive(error):
+            return False
+        self._job._lose()
+        return True
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"levada: {text}\n")
