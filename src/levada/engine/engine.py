@@ -60,6 +60,7 @@ class Engine:
         if hasattr(beliefs, "attach"):
             beliefs.attach(world.workloads, world.inventory.types)
         self.state = State(world, queued(made), make_policy, beliefs, options, seed)
+        self.state.policy_options = policy_options or {}
 
     # --- the one entrance -------------------------------------------------------------------------------------------
 
@@ -217,7 +218,7 @@ class Engine:
         except Exception as broken:
             state.last_rejection = str(broken)
             return
-        state.policy = queued(made)
+        state.policy, state.policy_options = queued(made), event.options
         state.policy_state = state.policy.initial(state.seed)
         self._forget_thought()
 

@@ -86,6 +86,8 @@ class State:
     ) -> None:
         self.world = world
         self.policy = policy
+        #: What the policy was made with.
+        self.policy_options: Mapping[str, Any] = {}
         self.make_policy = make_policy
         self.policy_state: Any = policy.initial(seed)
         self.perf = perf

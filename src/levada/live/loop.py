@@ -18,7 +18,7 @@ import numpy as np
 
 from levada.backends.protocol import Backend, Note, Report
 from levada.core.commands import Apply, Command, Decide, JobsEnded, StopStray, Wake
-from levada.core.events import Event, OperationFailed, Progress, Tick
+from levada.core.events import Decided, DecideFailed, Event, OperationFailed, Progress, Tick
 from levada.core.plan import Op, OpKind
 from levada.engine import Engine
 from levada.errors import LevadaError, Unavailable
@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 _RETRY_S = 1.0
 #: A snapshot is taken after so many turns: a start replays at most these.
 _SNAPSHOT_TURNS = 2000
+#: Decisions and plans that can be asked for.
+_REMEMBERED = 500
 #: No timer is set for longer.
 _LONGEST_SLEEP_S = 3600.0
 
@@ -71,7 +73,8 @@ class Loop:
         self.trouble = ""
         self.turns = self.decisions = 0
         #: The last decisions and plans, the newest last.
-        self.recent: list[dict[str, Any]] = []
+        self.decided: list[dict[str, Any]] = []
+        self.plans: list[dict[str, Any]] = []
         self._line = last_line
         self._chronicle = Chronicle(engine.state)
         self._wishes: list[Wish] = []
@@ -193,7 +196,7 @@ class Loop:
         for wish in wishes:
             if wish.done is not None and not wish.done.done():
                 wish.done.set_result(None)
-        self._keep(asks, ops, now)
+        self._keep(told, ops, now)
         await self._carry_out(commands, asks, ops)
         await self._snapshot_if_due()
 
@@ -372,27 +375,13 @@ class Loop:
         found = views.positions(state) if places is None else places
         return views.living_job(record, state, slot, at, workers, found.get(slot))
 
-    def _keep(self, asks: Sequence[Decide], ops: Sequence[Op], now: float) -> None:
+    def _keep(self, told: Sequence[Event], ops: Sequence[Op], now: float) -> None:
         """The last decisions and operations, for who asks what was done."""
-        if not asks and not ops:
-            return
-        self.recent.append(
-            {
-                "time": views.moment(now),
-                "revision": self.engine.state.revision,
-                "asked": [int(ask.revision) for ask in asks],
-                "operations": [
-                    {
-                        "job": op.job,
-                        "kind": OpKind.name(op.kind).lower(),
-                        "generation": op.generation,
-                        "workers": 0 if op.grant is None else op.grant.workers,
-                        "gpu_type": None if op.grant is None else op.grant.gpu_type,
-                        "adds": [f"{node}/{device}" for node, device in op.adds],
-                        "drops": [f"{node}/{device}" for node, device in op.drops],
-                    }
-                    for op in ops
-                ],
-            }
-        )
-        del self.recent[:-1000]
+        for event in told:
+            if isinstance(event, Decided | DecideFailed):
+                self.decided.append(views.decision(self.engine.state, event, now))
+        if ops:
+            revision = self.engine.state.revision
+            operations = [views.operation(op) for op in ops]
+            self.plans.append({"revision": revision, "time": views.moment(now), "operations": operations})
+        del self.decided[:-_REMEMBERED], self.plans[:-_REMEMBERED]

@@ -11,8 +11,10 @@ import numpy as np
 
 from levada.backends.protocol import WorkerSeen
 from levada.core.commands import JobsEnded
+from levada.core.events import Decided, DecideFailed
 from levada.core.inventory import UNLIMITED
 from levada.core.job import Phase
+from levada.core.plan import Op, OpKind
 from levada.core.plane import FREE, NODE, SLOT
 from levada.core.reasons import Code, reason
 from levada.core.types import WHOLE
@@ -234,3 +236,35 @@ def queues(state: State) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def operation(op: Op) -> dict[str, Any]:
+    """An operation of a plan."""
+    return {
+        "job": op.job,
+        "kind": OpKind.name(op.kind).lower(),
+        "generation": op.generation,
+        "workers": 0 if op.grant is None else op.grant.workers,
+        "gpu_type": None if op.grant is None else op.grant.gpu_type,
+        "adds": [f"{node}/{device}" for node, device in op.adds],
+        "drops": [f"{node}/{device}" for node, device in op.drops],
+    }
+
+
+def decision(state: State, event: Decided | DecideFailed, now: float) -> dict[str, Any]:
+    """A policy's answer, and what came of it."""
+    told: dict[str, Any] = {"revision": event.revision, "time": moment(now), "policy": state.policy.name}
+    if isinstance(event, DecideFailed):
+        return {**told, "failed": event.why, "took_s": None, "jobs": []}
+    world, decided = state.world, event.decision
+    jobs = []
+    for row, number in enumerate(decided.number.tolist()):
+        name = world.ids.get(number)
+        if name is None:
+            continue
+        count, kind = int(decided.count[row]), int(decided.type[row])
+        why = reason(int(decided.reason[row]), int(decided.evidence[row]))
+        gpu_type = world.inventory.types[kind] if count and kind >= 0 else None
+        jobs.append({"job": name, "workers": count, "gpu_type": gpu_type, "reason": why.code})
+    rejected = state.last_rejection if state.rejections else None
+    return {**told, "failed": rejected, "took_s": round(event.took_s, 6), "jobs": jobs}
