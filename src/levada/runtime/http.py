@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,11 +21,10 @@ class HttpChannel:
     #: Seconds between two reports, and at most after failures; and that a server may take.
     EVERY_S, PATIENCE_S, LIMIT_S = 1.0, 5.0, 5.0
 
-    def __init__(self, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, place: Place) -> None:
         self._url = urlsplit(place.server)
         self._headers = {"Authorization": f"Bearer {place.token}", "Content-Type": "application/json"}
         self._place = place
-        self._clock = clock
         self._connection: HTTPConnection | None = None
         self._next = 0.0
         self._wait_s = self.EVERY_S
@@ -36,9 +34,8 @@ class HttpChannel:
 
     def exchange(self, report: Report, hurry: bool) -> News:
         """Posts the report when one is due, or at once where its flags or generation are new."""
-        marks = None if self._told is None else (self._told.flags, self._told.generation)
-        is_due = self._clock() >= self._next or (marks != (report.flags, report.generation) and not self.dropped)
-        if not (is_due or hurry):
+        is_new = self._told is not None and self._told[:2] != report[:2] and self._wait_s == self.EVERY_S
+        if not (is_new or hurry or time.monotonic() >= self._next):
             return self.news
         try:
             answer = self._post(report)
@@ -49,7 +46,7 @@ class HttpChannel:
             self._forget()
             self.dropped += 1
             self._wait_s = min(2 * self._wait_s, self.PATIENCE_S)
-        self._next = self._clock() + self._wait_s
+        self._next = time.monotonic() + self._wait_s
         return self.news
 
     def _post(self, report: Report) -> Any:
@@ -73,7 +70,10 @@ class HttpChannel:
         text = response.read()
         if response.status >= 300:
             raise HTTPException(f"status {response.status}")
-        return json.loads(text) if text.strip() else {}
+        answer = json.loads(text) if text.strip() else {}
+        if not isinstance(answer, dict):
+            raise ValueError("the answer is no object")
+        return answer
 
     def _rank(self, generation: int) -> int:
         world = self.news.world

@@ -26,6 +26,7 @@ from levada.runtime.place import Place
 from levada.runtime.pulse import Pulse
 from levada.runtime.report import COMPLETE, IN_PROCESS, LEAVES, READY, Report
 from levada.runtime.state import State
+from levada.runtime.world import World
 
 T = TypeVar("T")
 
@@ -35,6 +36,8 @@ LEFT, FAILED = 75, 1
 #: Members ask each other so often, in seconds, whether to go on; counted in steps, which everybody has in common.
 _AGREE_S = 0.2
 _MOST_STEPS = 1000
+#: A supervisor that says nothing for so long is not waited for.
+_UNHEARD_S = 1.0
 
 
 class Verdict(Enum):
@@ -78,16 +81,19 @@ class Job:
         self._saved_at = time.monotonic()
         self._flags = 0
         self._pause_s = 0.0
-        self._asked = False
+        #: When, and how often the thread had looked by then.
+        self._asked: tuple[float, int] | None = None
         self._lost_at: float | None = None
         #: Set by others than the step loop, for a worker alone; members of a group look up at an agreed step.
         self._attention = False
         self._agreed_at: float = 0
         self._agreed_last = (0, 0.0, 1)
         self._has_ended = False
-        self._members = Membership(place, elastic, self._state, self._framework, self._world_heard, lambda: self._asked)
-        self._pulse: Pulse | None = None
+        self._members = Membership(
+            place, elastic, self._state, self._framework, self._world_heard, lambda: self._asked is not None
+        )
         self._pulse = Pulse(channel, self._describe, self._hear)
+        self._pulse.start()
         self._listen_to_signals()
         atexit.register(self._end)
 
@@ -126,8 +132,7 @@ class Job:
     @property
     def is_asked_to_stop(self) -> bool:
         """Whether this worker was asked to save and leave, or its lease is over."""
-        news = None if self._pulse is None else self._pulse.news
-        return self._asked or (news is not None and news.lease.is_over(self.step, time.time()))
+        return self._asked is not None or self._pulse.news.lease.is_over(self.step, time.time())
 
     def state(
         self, *, save: Callable[[], Any] | None = None, load: Callable[[Any], None] | None = None, **objects: Any
@@ -244,7 +249,7 @@ class Job:
             return Verdict.GO_ON
         members = self._members
         newest = members.newest if self._elastic else members.generation
-        stop = self.is_asked_to_stop and not (self._elastic and members.is_excluded)
+        stop = self.is_asked_to_stop and self._is_up_to_date and not (self._elastic and members.is_excluded)
         try:
             votes = self._agree((float(stop), -newest, -self._stride()))
         except Exception as error:
@@ -259,13 +264,24 @@ class Job:
         return Verdict.STOP if votes[0] else Verdict.GO_ON
 
     @property
+    def _is_up_to_date(self) -> bool:
+        """Whether the thread has looked once since this worker was asked to stop.
+
+        Until then it may not know of a generation that goes on without it, and would stop all the others.
+        """
+        if self._asked is None:
+            return True
+        at, looks = self._asked
+        return self._pulse.looks >= looks + 2 or time.monotonic() - at > _UNHEARD_S
+
+    @property
     def _has_peers(self) -> bool:
         return self._members.group.size > 1 or self._agree_otherwise is not None
 
     @property
     def _lease_step(self) -> float:
-        lease = self._pulse.news.lease if self._pulse is not None else None
-        return lease.until_step if lease is not None and lease.stops else math.inf
+        lease = self._pulse.news.lease
+        return lease.until_step if lease.stops else math.inf
 
     def _agree(self, votes: Sequence[float]) -> list[float]:
         if self._agree_otherwise is not None:
@@ -298,8 +314,7 @@ class Job:
         self._attention = not self._has_peers
         if since is not None:
             self._pause_s = time.monotonic() - since
-        if self._pulse is not None:
-            self._pulse.restart_clock()
+        self._pulse.restart_clock()
 
     def _stop(self) -> NoReturn:
         """All members: rank 0 saves, all leave."""
@@ -332,8 +347,7 @@ class Job:
         if self._has_ended:
             return
         self._has_ended = True
-        if self._pulse is not None:
-            self._pulse.end()
+        self._pulse.end()
         self._framework.close()
         self._members.group.close()
 
@@ -359,8 +373,8 @@ class Job:
             pause_s=self._pause_s,
         )
 
-    def _world_heard(self) -> Any:
-        return None if self._pulse is None else self._pulse.news.world
+    def _world_heard(self) -> World | None:
+        return self._pulse.news.world
 
     def _hear(self, news: News) -> None:
         """Called by the thread all the time: makes a worker without peers look up where there is reason to."""
@@ -368,7 +382,7 @@ class Job:
             return
         is_newer = self._elastic and self._members.newest > self._members.generation
         is_due = bool(self._state) and time.monotonic() - self._saved_at >= self._save_every_s
-        if is_newer or is_due or self._asked or news.lease.stops:
+        if is_newer or is_due or self._asked is not None or news.lease.stops:
             self._attention = True
 
     def _listen_to_signals(self) -> None:
@@ -376,7 +390,7 @@ class Job:
             return  # only the main thread may: then the supervisor's SIGTERM ends this worker at once
 
         def ask(number: int, frame: FrameType | None) -> None:
-            self._asked = True
+            self._asked = self._asked or (time.monotonic(), self._pulse.looks)
             self._attention = True
 
         signal.signal(signal.SIGTERM, ask)

@@ -138,10 +138,10 @@ class Membership:
     def _wait(self) -> World:
         """The newest world, as soon as this worker is in it."""
         while True:
-            if self._is_asked():
-                raise Asked
             if self.is_excluded:
                 raise Excluded
+            if self._is_asked():
+                raise Asked
             world = self._latest()
             is_open = world is not None and world.generation >= self._since and world != self._spent
             if is_open and world is not None and world.rank(self.place.worker) is not None:

@@ -25,8 +25,13 @@ class Pulse:
         self._ends = threading.Event()
         self._last = (0.0, 0.0)
         self._step_s = 0.0
+        #: How often it has looked.
+        self.looks = 0
         self.news = channel.news
         self._thread = threading.Thread(target=self._run, name="levada", daemon=True)
+
+    def start(self) -> None:
+        """Begins."""
         self._thread.start()
 
     def restart_clock(self) -> None:
@@ -49,6 +54,7 @@ class Pulse:
         self._measure(told.step)
         told = told._replace(at=time.time(), step_s=self._step_s, dropped=self._channel.dropped)
         self.news = self._channel.exchange(told, hurry)
+        self.looks += 1
         self._heard(self.news)
 
     def _measure(self, step: float) -> None:
