@@ -95,8 +95,8 @@ def op(kind: int, generation: int, *places: WorkerPlace, job: str = "toy-1", num
     return Op(job=job, number=number, kind=kind, generation=generation, grant=grant, batch=batch)
 
 
-class Contract(ABC):
-    """Inherited by the tests of each backend. Nodes `node-0` and `node-1` have four GPUs each, "0" to "3"."""
+class Harness(ABC):
+    """How tests make and use a backend. Nodes `node-0` and `node-1` have four GPUs each, "0" to "3"."""
 
     @pytest.fixture(autouse=True)
     def _folders(self, tmp_path: Path) -> None:
@@ -131,12 +131,12 @@ class Contract(ABC):
         for job, seen in (await watch.backend.running()).items():
             stop = op(OpKind.STOP, seen.generation + 1000, job=job, number=seen.number)
             await watch.backend.apply(stop, None)
-            await watch.until(lambda number=seen.number: self._ended(watch, number), f"the end of {job}")  # type: ignore[misc]
+            await watch.until(lambda: self._has_ended(watch, stop), f"the end of {job}")  # noqa: B023
 
     @staticmethod
-    def _ended(watch: Watch, number: int) -> bool:
-        ends = [*watch.all(ev.Released), *watch.all(ev.JobsFinished), *watch.all(ev.JobsFailed)]
-        return any(number in event.number.tolist() for event in ends)
+    def _has_ended(watch: Watch, stop: Op) -> bool:
+        over = [*watch.all(ev.Released, stop.generation), *watch.all(ev.JobsFinished)]
+        return any(stop.number in event.number.tolist() for event in over)
 
     def run(self, story: Callable[[], Awaitable[None]]) -> None:
         """Runs a test's coroutine."""
@@ -162,6 +162,10 @@ class Contract(ABC):
         """Waits until so many scripts say that they are up."""
         pattern = f"up-{generation}-*"
         await watch.until(lambda: len(list(self.here.glob(pattern))) == workers, f"{workers} scripts of {generation}")
+
+
+class Contract(Harness):
+    """All that a backend must do."""
 
     # --- start and end ----------------------------------------------------------------------------------------------
 

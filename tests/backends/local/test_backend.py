@@ -9,16 +9,18 @@ import pytest
 from levada.backends.local import processes, procfs
 from levada.backends.local.backend import LocalBackend
 from levada.backends.local.devices import pretend_nodes
-from tests.backends.contract import Contract
+from tests.backends.contract import Contract, Harness
 
 
-class TestLocal(Contract):
-    """Everything of the contract, on this machine."""
+class LocalTest(Harness):
+    """A local backend with pretend nodes; afterwards nothing of it is left running."""
 
     @pytest.fixture(autouse=True)
     def _no_orphans(self, tmp_path: Path):  # type: ignore[no-untyped-def]
         yield
         left = [one.pid for one in procfs.all_processes() if _is_below(one.pid, tmp_path) and not one.is_zombie]
+        for folder in self.home.glob("jobs/*/workers/*"):
+            processes.kill(folder)
         assert left == []
 
     def make(self) -> LocalBackend:
@@ -29,6 +31,10 @@ class TestLocal(Contract):
         for folder in (self.home / "jobs" / job / "workers").iterdir():
             if folder.name.endswith(f"-{index}"):
                 processes.kill(folder)
+
+
+class TestLocal(LocalTest, Contract):
+    """Everything of the contract, on this machine."""
 
 
 def _is_below(pid: int, folder: Path) -> bool:
