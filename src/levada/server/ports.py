@@ -130,12 +130,12 @@ class Service(Protocol):
         follow: bool,
         previous: bool,
     ) -> AsyncIterator[Json]:
-        """Lines of output: `{"worker", "time", "text"}`."""
+        """Lines of output, all or those since a moment (unix time): `{"worker", "time", "text"}`."""
         ...
 
     # ------------------------------------------------------------------------------------------ machines and queues
     def nodes(self) -> list[Json]:
-        """All nodes."""
+        """All nodes: `{"name", "phase", "gpus": {type: {"total", "used"}}, "jobs", …}`."""
         ...
 
     async def cordon(self, node: str, *, cordoned: bool, drain: bool) -> Json:
@@ -184,6 +184,10 @@ class Service(Protocol):
         """The same events as they come, none missing after *after*; None begins now. Closed when the client goes."""
         ...
 
+    def last_event(self) -> int:
+        """Id of the newest event; 0 before the first."""
+        ...
+
     def decisions(self, limit: int) -> list[Json]:
         """The last decisions, newest last."""
         ...
@@ -210,7 +214,7 @@ class Service(Protocol):
 
     # ------------------------------------------------------------------------------------------- workers and agents
     async def worker_report(self, job_id: str, generation: int, report: Json) -> Json:
-        """What a worker tells of itself; Refused when its generation is over."""
+        """What a worker tells of itself (`step`, `saves`, `flags`); Refused when its generation is over."""
         ...
 
     async def serve_agent(self, socket: Socket) -> None:
@@ -242,5 +246,5 @@ class Keys(Protocol):
         ...
 
     async def audits(self, limit: int) -> list[Json]:
-        """The last notes, newest last: `{"time", "user", "token", "method", "path", "status", "detail"}`."""
+        """The last notes, newest last: `{"time", "user", "role", "method", "path", "status", "detail"}`."""
         ...
