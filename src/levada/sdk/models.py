@@ -87,14 +87,23 @@ class LogLine(TypedDict):
     text: str
 
 
+class Amount(TypedDict):
+    """GPUs of one type."""
+
+    total: int
+    used: int
+
+
 class Node(TypedDict, total=False):
-    """A machine."""
+    """A machine; its phase is Ready, Cordoned or Lost."""
 
     name: str
     phase: str
-    cordoned: bool
-    gpus: dict[str, int]
-    free: dict[str, float]
+    gpus: dict[str, Amount]
+    cpu: float | None
+    memory_mib: int | None
+    labels: dict[str, str]
+    jobs: list[str]
 
 
 class Queue(TypedDict, total=False):
@@ -106,6 +115,9 @@ class Queue(TypedDict, total=False):
     guaranteed: dict[str, int]
     limit: dict[str, int]
     borrow: bool
+    used: dict[str, float]
+    running: int
+    waiting: int
 
 
 class Token(TypedDict, total=False):
