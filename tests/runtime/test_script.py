@@ -226,9 +226,13 @@ def test_children_end_on_sigterm_as_ever(tmp_path: Path) -> None:
     text = """
         import levada.runtime, os, signal, time
         levada.runtime.init()
+        is_up, up = os.pipe()
         child = os.fork()
         if not child:
-            time.sleep(60)
+            os.write(up, b"1")
+            time.sleep(30)
+            os._exit(0)
+        os.read(is_up, 1)
         os.kill(child, signal.SIGTERM)
         print(os.WTERMSIG(os.waitpid(child, 0)[1]))
     """
