@@ -44,6 +44,9 @@ class Stream(Generic[T]):
         self._closed = True
         self._drop()
 
+    def __del__(self) -> None:
+        self._drop()
+
     def _drop(self) -> None:
         answer, self._answer = self._answer, None
         if answer is not None:

@@ -55,8 +55,9 @@ class Transport:
         self._find = find
         self._timeout_s = timeout_s
         self._patience_s = patience_s
-        self._address = find()
         self._idle: list[tuple[float, HTTPConnection]] = []
+        self._reached = False
+        self._address = find()
 
     @property
     def address(self) -> Address:
@@ -67,6 +68,10 @@ class Transport:
         """Closes what is idle."""
         while self._idle:
             self._idle.pop()[1].close()
+
+    def __del__(self) -> None:
+        # Whoever forgets to close a client leaves no open socket behind.
+        self.close()
 
     # ------------------------------------------------------------------------------------------------------ requests
     def request(
@@ -84,17 +89,15 @@ class Transport:
         content = None if body is None else json.dumps(body, allow_nan=False).encode()
         repeatable = repeatable or method == "GET"
         pauses = Pauses(self._patience_s)
-        reached = False
         while True:
             try:
                 connection = self._connected()
             except OSError as error:
-                # A server that answered a moment ago may be starting anew; one that never did is not there.
-                if not (reached and pauses.pause()):
+                # A server that was there may be starting anew; one that never was is not there.
+                if not (self._reached and pauses.pause()):
                     raise self._no_server(error) from None
                 self._relocate()
                 continue
-            reached = True
             try:
                 return self._exchange(connection, method, target, content, headers)
             except Lost as error:
@@ -198,6 +201,7 @@ class Transport:
         except ValueError as error:
             raise BadInput.one(f"{self._address.url} is no address of a server: {error}") from None
         connection.connect()
+        self._reached = True
         return connection
 
     def _relocate(self) -> None:
@@ -210,7 +214,7 @@ class Transport:
 
     def wait_out(self, error: Lost, pauses: Pauses) -> None:
         """Waits a little before the next try; raises NoServer when patience is over."""
-        if not pauses.pause():
+        if not (self._reached and pauses.pause()):
             raise self._no_server(error)
         self._relocate()
 
