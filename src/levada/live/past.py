@@ -32,6 +32,10 @@ class Past:
             if wanted is None or line.job == wanted:
                 yield line_view(line)
 
+    def last_event(self) -> int:
+        """Id of the newest event; 0 before the first."""
+        return self.loop.broadcast.last
+
     def decisions(self, limit: int) -> list[dict[str, Any]]:
         """The last decisions, newest last."""
         return self.loop.decided[-limit:]
