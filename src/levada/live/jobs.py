@@ -7,6 +7,7 @@ import hashlib
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 import numpy as np
@@ -34,7 +35,7 @@ class Jobs:
 
     def __init__(self) -> None:
         #: Submissions under way, by user and key: who sends the same again waits for the same answer.
-        self._under_way: dict[tuple[str, str], asyncio.Future[list[str]]] = {}
+        self._under_way: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     # --- submit -----------------------------------------------------------------------------------------------------
 
@@ -43,22 +44,14 @@ class Jobs:
         if key is None:
             return self._views(await self._accept(documents, user, None, ""))
         digest = hashlib.sha256(msgspec.json.encode(documents, order="deterministic")).hexdigest()
-        waiting = self._under_way.get((user, key))
-        if waiting is not None:
-            await asyncio.wait([waiting])
-        before = await self.loop.store.request(user, key)
-        if before is not None:
-            if before.digest != digest:
-                raise Refused(f"the key {key} was used for other jobs; use a new one for each submission")
-            return self._views(msgspec.json.decode(before.answer, type=list[str]))
-        mine: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
-        self._under_way[user, key] = mine
-        try:
-            ids = await self._accept(documents, user, key, digest)
-        finally:
-            mine.set_result([])
-            del self._under_way[user, key]
-        return self._views(ids)
+        turn = self._under_way.setdefault((user, key), asyncio.Lock())
+        async with turn:
+            before = await self.loop.store.request(user, key)
+            if before is None:
+                return self._views(await self._accept(documents, user, key, digest))
+        if before.digest != digest:
+            raise Refused(f"the key {key} was used for other jobs; use a new one for each submission")
+        return self._views(msgspec.json.decode(before.answer, type=list[str]))
 
     async def _accept(self, documents: list[dict[str, Any]], user: str, key: str | None, digest: str) -> list[str]:
         now = self.loop.clock.now()

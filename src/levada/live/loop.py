@@ -42,6 +42,10 @@ _REMEMBERED = 500
 _LONGEST_SLEEP_S = 3600.0
 
 
+#: A job that has ended, when, and what stays to be seen of it.
+_End = tuple[Record, float, dict[str, Any]]
+
+
 class Wish(msgspec.Struct, kw_only=True):
     """Something that wants to become part of a turn."""
 
@@ -85,6 +89,8 @@ class Loop:
         self._strays: dict[int, tuple[str, int]] = {}
         self._since_snapshot = 0
         self._stopping = False
+        #: How jobs that have just ended looked before: that they have is true once it is written down.
+        self._leaving: dict[str, dict[str, Any]] = {}
 
     # --- from outside -----------------------------------------------------------------------------------------------
 
@@ -187,11 +193,14 @@ class Loop:
                 at=now,
                 entry=turn.encode(before, after, logged, asked),
                 jobs=[record.row() for wish in wishes for record in wish.records],
-                ended=ended,
+                ended=[(record.id, at, msgspec.json.encode(result)) for record, at, result in ended],
                 history=lines,
                 requests=[wish.request() for wish in wishes if wish.request is not None],
             )
             await self._append(changes)
+            for record, at, result in ended:
+                record.ended, record.result = at, result
+                del self._leaving[record.id]
             self.broadcast.publish(lines)
         for wish in wishes:
             if wish.done is not None and not wish.done.done():
@@ -240,21 +249,19 @@ class Loop:
                 found[record.id] = views.living_job(record, self.engine.state, slot, now, [], None)
         return found
 
-    def _ended(self, command: JobsEnded, before: Mapping[str, dict[str, Any]]) -> list[tuple[str, float, bytes]]:
+    def _ended(self, command: JobsEnded, before: Mapping[str, dict[str, Any]]) -> list[_End]:
         found = []
         for row, number in enumerate(command.number.tolist()):
             record = self.records.by_number.get(number)
             if record is None:
                 continue
             last = before.get(record.id) or views.plain_job(record)
-            record.ended = command.finished
-            record.result = views.ended_job(record, command, row, last)
-            found.append((record.id, command.finished, msgspec.json.encode(record.result)))
+            result = views.ended_job(record, command, row, last)
+            self._leaving[record.id] = last
+            found.append((record, command.finished, result))
         return found
 
-    def _lines(
-        self, wishes: Sequence[Wish], ended: Sequence[tuple[str, float, bytes]], now: float
-    ) -> list[HistoryLine]:
+    def _lines(self, wishes: Sequence[Wish], ended: Sequence[_End], now: float) -> list[HistoryLine]:
         lines: list[HistoryLine] = []
 
         def say(job: str | None, kind: str, text: str, data: Mapping[str, Any]) -> None:
@@ -268,10 +275,9 @@ class Loop:
         for wish in wishes:
             for note in wish.notes:
                 say(note.job or None, note.type, note.text, note.data)
-        for job_id, _, _ in ended:
-            result = self.records.by_id[job_id].result or {}
+        for record, _, result in ended:
             data = {"phase": result["phase"], "reason": result["reason"]["code"], "exit_code": result["exit_code"]}
-            say(job_id, "phase", f"{result['phase']}: {result['reason']['text']}", data)
+            say(record.id, "phase", f"{result['phase']}: {result['reason']['text']}", data)
         return lines
 
     async def _append(self, changes: Changes) -> None:
@@ -366,6 +372,8 @@ class Loop:
         """A job as users see it."""
         if record.result is not None:
             return record.result
+        if record.id in self._leaving:
+            return self._leaving[record.id]
         state = self.engine.state
         slot = state.world.slot(record.id)
         if slot < 0:

@@ -14,7 +14,7 @@ from alembic.script.revision import ResolutionError
 from alembic.util import CommandError
 from sqlalchemy import Connection, event, inspect, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from levada.errors import BadInput, LevadaError
@@ -53,6 +53,8 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     try:
         async with engine.begin() as connection:
             yield connection
+    except IntegrityError:
+        raise  # a fault of ours, which trying again does not mend
     except (SQLAlchemyError, sqlite3.Error, OSError) as broken:
         raise trouble(broken, str(engine.url)) from broken
 
