@@ -11,26 +11,21 @@ from pathlib import Path
 
 import numpy as np
 
-from levada.backends.local import environment
-from levada.backends.local.files import Address, World
 from levada.backends.local.gang import Gang
+from levada.backends.local.hands import HandsOf
 from levada.backends.local.hosts import Here, Host
 from levada.backends.local.messages import (
     RUNS,
     STARTING,
     Forget,
     Hurry,
-    Kill,
-    Leave,
     News,
-    Publish,
     Sighting,
-    StartWorker,
     Stood,
 )
 from levada.backends.local.output import Output
 from levada.backends.local.record import Record, Stage, load
-from levada.backends.local.roster import Member, covering
+from levada.backends.local.roster import covering
 from levada.backends.local.supervisor import Supervisor
 from levada.backends.protocol import Capabilities, Launch, LogLine, Note, Report, Seen, WorkerSeen
 from levada.core.cluster import Cluster, Node
@@ -63,7 +58,8 @@ class LocalBackend:
         self.hosts: dict[str, Host] = {self.here.name: self.here}
         self.gangs: dict[str, Gang] = {}
         self._stood: dict[str, Stood] = {}
-        self._hurried: set[str] = set()
+        self.hurried: set[str] = set()
+        self._troubles: dict[str, str] = {}
         self._progress: dict[int, float] = {}
         self._events: list[Event] = []
         self._notes: list[Note] = []
@@ -77,11 +73,12 @@ class LocalBackend:
         """Finds what runs and goes on with what was under way; commands of a lower *epoch* are refused from now on."""
         self.epoch = epoch
         await self._supervisor.open(epoch)
-        for job in await asyncio.to_thread(self._records):
-            self.gangs[job.job] = Gang(job, _Hands(self, job))
+        for record in await asyncio.to_thread(self._records):
+            self.gangs[record.job] = Gang(record, HandsOf(self, record))
         self.hear(self.here.everything())
-        for gang in self.gangs.values():
+        for job, gang in self.gangs.items():
             gang.tell_end_again()
+            self.step(job)
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
@@ -100,7 +97,7 @@ class LocalBackend:
         """Lets time pass for gangs in the middle of something, and tells progress."""
         told = time.monotonic()
         while True:
-            for job in [job for job, gang in self.gangs.items() if gang.busy]:
+            for job in list(self.hurried):
                 self.step(job)
             if time.monotonic() - told >= _PROGRESS_S:
                 told = time.monotonic()
@@ -182,7 +179,7 @@ class LocalBackend:
         if gang is not None and any(seen.alive for seen in gang.seen.values()):
             raise Refused(f"{job} still runs: stop it first")
         self.gangs.pop(job, None)
-        self._hurried.discard(job)
+        self.hurried.discard(job)
         for host in self.hosts.values():
             host.do(Forget(job=job, epoch=self.epoch))
         await asyncio.to_thread(shutil.rmtree, self.home / "jobs" / job, True)
@@ -204,8 +201,8 @@ class LocalBackend:
                 gang = self._new_gang(seen.job, known.number, known.generation)
             before = gang.seen.get(seen.name)
             gang.seen[seen.name] = seen
-            if seen.reading is not None:
-                self._progress[gang.record.number] = max(reading.steps for reading in [*gang.readings(), seen.reading])
+            if _has_advanced(before, seen) and gang.has(seen.name):
+                self._progress[gang.record.number] = max(reading.steps for reading in gang.readings())
             if gang.busy or before is None or _matters(before, seen):
                 touched[seen.job] = None
         for job in touched:
@@ -225,9 +222,12 @@ class LocalBackend:
         try:
             gang.step(time.time())
             self._after(job, gang)
-        except Refused as refused:
-            # Somebody newer commands: this one only watches.
-            _log.warning("%s", refused)
+            self._troubles.pop(job, None)
+        except (Refused, OSError) as trouble:
+            # Somebody newer commands, or the disk is full: it is tried again, and said once.
+            if self._troubles.get(job) != str(trouble):
+                self._troubles[job] = str(trouble)
+                _log.warning("%s: %s", job, trouble)
 
     def tell(self, event: Event) -> None:
         """Tells the engine, with the next report."""
@@ -252,7 +252,7 @@ class LocalBackend:
 
     def _new_gang(self, job: str, number: int, generation: int) -> Gang:
         record = Record(job=job, number=number, generation=generation, last_world=generation)
-        gang = self.gangs[job] = Gang(record, _Hands(self, record))
+        gang = self.gangs[job] = Gang(record, HandsOf(self, record))
         if generation:
             # Of an unknown operation: it stays as it is until somebody says what it shall be.
             record.stage, record.kind = Stage.ADRIFT, OpKind.NONE
@@ -260,12 +260,13 @@ class LocalBackend:
 
     def _after(self, job: str, gang: Gang) -> None:
         """Supervisors look more often while something waits for them."""
-        if gang.busy != (job in self._hurried):
-            (self._hurried.add if gang.busy else self._hurried.discard)(job)
-            for host in self._hosts_of(gang):
+        if gang.busy != (job in self.hurried):
+            (self.hurried.add if gang.busy else self.hurried.discard)(job)
+            for host in self.hosts_of(gang):
                 host.do(Hurry(job=job, epoch=self.epoch, on=gang.busy))
 
-    def _hosts_of(self, gang: Gang) -> list[Host]:
+    def hosts_of(self, gang: Gang) -> list[Host]:
+        """The machines that have, or had, workers of a gang."""
         record = gang.record
         nodes = {member.node for member in (*record.members, *record.newcomers, *record.leavers)}
         return [host for host in self.hosts.values() if any(node.name in nodes for node in host.nodes)]
@@ -275,99 +276,13 @@ class LocalBackend:
         return next((host for host in self.hosts.values() if any(other.name == node for other in host.nodes)), None)
 
 
-class _Hands:
-    """What the gang of one job does, it does with these."""
-
-    def __init__(self, backend: LocalBackend, record: Record) -> None:
-        self._backend, self._record = backend, record
-
-    def start(self, member: Member, members: Sequence[Member], world: int) -> None:
-        backend, record = self._backend, self._record
-        host = backend.host_of(member.node)
-        if host is None or not host.connected:
-            return  # it may come back before the time is up
-        assert record.launch is not None
-        about = environment.About(
-            job=record.job,
-            world=world,
-            members=members,
-            master=Address(members[0].address, record.port),
-            launch=record.launch,
-            folder=f"{host.home}/jobs/{record.job}",
-            batch=record.batch,
-            server_url=backend.server_url,
-            token=backend.token_for(record.job, record.generation),
-            mps_pipe=host.mps_pipe,
-        )
-        self._hurry(host)
-        host.do(
-            StartWorker(
-                job=record.job,
-                epoch=backend.epoch,
-                number=record.number,
-                generation=record.generation,
-                name=member.name,
-                spec=environment.spec_of(member, about),
-            )
-        )
-        gang = backend.gangs[record.job]
-        gang.seen[member.name] = Sighting(job=record.job, name=member.name, state=STARTING)
-
-    def _hurry(self, host: Host) -> None:
-        self._backend._hurried.add(self._record.job)
-        host.do(Hurry(job=self._record.job, epoch=self._backend.epoch, on=True))
-
-    def publish(self, world: World) -> None:
-        record = self._record
-        members = record.members
-        hosts = tuple(f"{address}:{slots}" for address, slots in _slots(members).items())
-        horovod = record.launch is not None and record.launch.framework == "horovod"
-        command = Publish(
-            job=record.job,
-            epoch=self._backend.epoch,
-            number=record.number,
-            generation=record.generation,
-            world=world,
-            hosts=hosts if horovod else (),
-        )
-        for host in self._backend._hosts_of(self._backend.gangs[record.job]):
-            host.do(command)
-
-    def leave(self, names: Sequence[str]) -> None:
-        for host, found in self._where(names):
-            host.do(Leave(job=self._record.job, epoch=self._backend.epoch, names=found))
-
-    def kill(self, names: Sequence[str]) -> None:
-        for host, found in self._where(names):
-            host.do(Kill(job=self._record.job, epoch=self._backend.epoch, names=found))
-
-    def _where(self, names: Sequence[str]) -> list[tuple[Host, tuple[str, ...]]]:
-        found = []
-        for host in self._backend.hosts.values():
-            there = host.workers(self._record.job)
-            if mine := tuple(name for name in names if name in there):
-                found.append((host, mine))
-        return found
-
-    def address(self, node: str) -> str:
-        host = self._backend.host_of(node)
-        return "127.0.0.1" if host is None else host.address
-
-    def port(self, node: str) -> int:
-        host = self._backend.host_of(node)
-        return 0 if host is None else host.take_port()
-
-    def save(self) -> None:
-        self._record.save(self._backend.home / "jobs" / self._record.job)
-
-    def tell(self, event: Event) -> None:
-        self._backend.tell(event)
-
-    def note(self, note: Note) -> None:
-        self._backend.note(note)
-
-
 _PHASES = {STARTING: "Starting", RUNS: "Running", "ended": "Exited", "lost": "Lost", "unreachable": "Lost"}
+
+
+def _has_advanced(before: Sighting | None, after: Sighting) -> bool:
+    """Whether it tells of other steps than before."""
+    old = None if before is None else before.reading
+    return after.reading is not None and (old is None or old.steps != after.reading.steps)
 
 
 def _matters(before: Sighting, after: Sighting) -> bool:
@@ -378,10 +293,3 @@ def _matters(before: Sighting, after: Sighting) -> bool:
     if old is None or new is None:
         return False
     return (old.flags, old.generation, old.saved) != (new.flags, new.generation, new.saved)
-
-
-def _slots(members: Sequence[Member]) -> dict[str, int]:
-    slots: dict[str, int] = {}
-    for member in members:
-        slots[member.address] = slots.get(member.address, 0) + member.workers
-    return slots

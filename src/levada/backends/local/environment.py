@@ -21,6 +21,8 @@ _MIB = 1 << 20
 _LOG_BYTES, _LOG_PARTS = 64 << 20, 4
 #: How long torch waits for late agents that may never come while fewer than the most are there.
 _LAST_CALL_S = 1
+#: Frameworks whose own launcher gives ranks to the workers.
+_OWN_RANKS = ("torchrun", "horovod")
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,18 +75,18 @@ def complete(env: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, st
 
 
 def _levada(member: Member, about: About) -> dict[str, str]:
-    workers = _workers(about)
     env = {
         "LEVADA_JOB": about.job,
         "LEVADA_GENERATION": str(about.world),
-        "LEVADA_RANK": str(_rank(member, about)),
-        "LEVADA_WORLD_SIZE": str(sum(other.workers for other in workers)),
         "LEVADA_NODE": member.node,
         "LEVADA_SERVER": about.server_url,
         "LEVADA_TOKEN": about.token,
         "LEVADA_CHECKPOINT_DIR": f"{about.folder}/{files.CHECKPOINTS}",
         "LEVADA_STATE_DIR": f"{about.folder}/{files.WORKERS}/{member.name}",
     }
+    if about.launch.framework not in _OWN_RANKS:
+        env["LEVADA_RANK"] = str(_rank(member, about))
+        env["LEVADA_WORLD_SIZE"] = str(len(_workers(about)))
     if about.batch:
         env["LEVADA_BATCH_SIZE"] = str(about.batch)
     if about.launch.array_index is not None:
@@ -195,11 +197,5 @@ def _workers(about: About) -> list[Member]:
 
 
 def _rank(member: Member, about: About) -> int:
-    if member.is_server:
-        return member.index
-    rank = 0
-    for other in _workers(about):
-        if other.name == member.name:
-            return rank
-        rank += other.workers
-    raise ValueError(f"{member.name} is no member")
+    """A parameter server has its own count."""
+    return member.index if member.is_server else [other.name for other in _workers(about)].index(member.name)

@@ -6,22 +6,21 @@ the record on disk. It does nothing by itself: `Hands` does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from levada.backends.local import files
+from levada.backends.local.crew import Crew
 from levada.backends.local.files import Address, World
-from levada.backends.local.messages import ENDED, LOST, RUNS, UNREACHABLE, Sighting
+from levada.backends.local.messages import ENDED, LOST, UNREACHABLE, Sighting
 from levada.backends.local.record import Record, Stage, Then
 from levada.backends.local.roster import Member, matched, members_of
 from levada.backends.protocol import Launch, Note
 from levada.core import events as ev
 from levada.core.plan import Op, OpKind
 
-#: A script without the runtime is up when its process has lived so long.
-_MOMENT_S = 0.25
 #: What is left of a job that broke, or of a start that did not succeed, has so long to leave.
 _SHORT_GRACE_S = 10.0
 #: Leavers go by themselves when they see the new world; after that long they are told.
@@ -72,17 +71,17 @@ class Hands(Protocol):
         ...
 
 
-class Gang:
-    """The workers of one job."""
+class Gang(Crew):
+    """The workers of one job, and what is to become of them."""
 
     def __init__(self, record: Record, hands: Hands) -> None:
-        self.record, self._hands = record, hands
-        #: How each worker is, by name.
-        self.seen: dict[str, Sighting] = {}
+        super().__init__(record)
+        self._hands = hands
         self._asked: set[str] = set()
         self._killed: set[str] = set()
         self._told_in_process = False
         self._published = 0
+        self._complete_since = 0.0
         self._saves: dict[str, int] = {}
 
     # --- operations -------------------------------------------------------------------------------------------------
@@ -92,7 +91,7 @@ class Gang:
         record = self.record
         if op.generation < record.generation:
             return
-        if op.generation == record.generation:
+        if op.generation == record.generation and record.stage is not Stage.ADRIFT:
             self._tell_again()
             return
         record.number, record.epoch = op.number, epoch
@@ -105,26 +104,13 @@ class Gang:
             assert launch is not None
             was, settled = record.launch, record.stage is Stage.RUNNING
             record.launch, record.places, record.batch = launch, op.grant.places, op.batch
-            if op.kind == OpKind.RESIZE and settled and self._resizes_in_process(was):
+            if op.kind == OpKind.RESIZE and settled and self.resizes_in_process(was):
                 self._join(now)
-            elif self._alive():
+            elif self.alive():
                 self._stop(Then.START, now)
             else:
                 self._begin(now)
         self.step(now)
-
-    @property
-    def busy(self) -> bool:
-        """Something is to be done, or waited for."""
-        return self.record.stage not in (Stage.IDLE, Stage.RUNNING, Stage.ADRIFT) or self._is_complete()
-
-    @property
-    def running(self) -> int:
-        """How many workers run."""
-        names = {seen.name for seen in self.seen.values() if seen.state == RUNS}
-        if self.record.stage is Stage.ADRIFT:
-            return len(names)
-        return sum(member.workers for member in self.record.members if member.name in names and not member.is_server)
 
     # --- the machine ------------------------------------------------------------------------------------------------
 
@@ -145,33 +131,38 @@ class Gang:
         for member in record.members:
             if member.name not in self.seen:
                 self._hands.start(member, record.members, record.world)
-        if self._finished():
+        if self.finished():
             self._settle(Stage.RUNNING, now)
             self._tell_running()
             self._stop(Then.FINISHED, now)
-        elif (broken := self._broken(record.members)) is not None:
+        elif (broken := self.broken(record.members)) is not None:
             if broken.state == ENDED:
-                if all(self._was_up(member) for member in record.members):
+                if all(self.was_up(member) for member in record.members):
                     self._tell_running()
                 self._fail(broken, now)
             else:
                 self._give_up(f"worker {_index(broken.name)} {_how(broken)}", now)
-        elif all(self._is_up(member, now) for member in record.members):
+        elif all(self.is_up(member, now) for member in record.members):
             self._settle(Stage.RUNNING, now)
             if record.told == "Running":
                 self._tell(ev.WorkersStarted, running=self.running)
             else:
                 self._tell_running()
-        elif now - record.since > self._launch.start_limit_s:
-            missing = [member for member in record.members if not self._is_up(member, now)]
+        elif now - record.since > self.launch.start_limit_s:
+            missing = [member for member in record.members if not self.is_up(member, now)]
             self._give_up(f"{len(missing)} of {len(record.members)} workers were not up in time", now)
 
     def _running(self, now: float) -> None:
         record = self.record
-        if self._finished() or (self._is_complete() and now - self._completed_at() > self._launch.grace_s):
+        self._complete_since = (self._complete_since or now) if self.is_complete() else 0.0
+        # Who does not end by itself after it is done is told to.
+        lingers = self._complete_since > 0 and now - self._complete_since > self.launch.grace_s
+        if self.finished() or lingers:
             self._stop(Then.FINISHED, now)
-        elif (broken := self._broken(record.members)) is not None:
+        elif (broken := self.broken(record.members)) is not None:
             self._lose(broken, now)
+        elif self.waits_for_peers() and now - record.since > self.launch.start_limit_s:
+            self._give_up("workers wait for others that never joined them", now)
         else:
             self._look_at_readings()
 
@@ -182,16 +173,16 @@ class Gang:
         for member in record.newcomers:
             if member.name not in self.seen:
                 self._hands.start(member, crew, record.last_world)
-        if self._finished():
+        if self.finished():
             self._stop(Then.FINISHED, now)
-        elif (broken := self._broken(record.members)) is not None:
+        elif (broken := self.broken(record.members)) is not None:
             self._fail(broken, now)
-        elif (broken := self._broken(record.newcomers)) is not None or self._any_ended(record.newcomers):
+        elif (broken := self.broken(record.newcomers)) is not None or self.any_ended(record.newcomers):
             how = "ended" if broken is None else f"{_index(broken.name)} {_how(broken)}"
             self._restart(f"a new worker ({how}) did not join", now)
-        elif now - record.since > self._launch.start_limit_s:
+        elif now - record.since > self.launch.start_limit_s:
             self._restart("new workers were not ready in time", now)
-        elif all(self._reads(member, lambda reading: reading.ready) for member in record.newcomers):
+        elif all(self.reads(member, lambda reading: reading.ready) for member in record.newcomers):
             names = {member.name for member in kept}
             record.leavers = tuple(member for member in record.members if member.name not in names)
             record.newcomers = ()
@@ -200,40 +191,40 @@ class Gang:
     def _switching(self, now: float) -> None:
         record = self.record
         self._publish()
-        leaving = [member.name for member in record.leavers if self._is_alive(member.name)]
+        leaving = [member.name for member in record.leavers if self.is_alive(member.name)]
         if not leaving and record.kind == OpKind.RESIZE and record.told == "":
             record.told = "Released"
             self._tell(ev.Released)
-        if self._finished():
+        if self.finished():
             self._stop(Then.FINISHED, now)
-        elif (broken := self._broken(record.members)) is not None:
+        elif (broken := self.broken(record.members)) is not None:
             if record.told == "Running":
                 self._lose(broken, now)
             else:
                 self._restart(f"worker {_index(broken.name)} {_how(broken)} while the job was resized", now)
-        elif not leaving and all(self._entered(member) for member in record.members):
+        elif not leaving and all(self.entered(member) for member in record.members):
             record.leavers = ()
             self._settle(Stage.RUNNING, now)
             if record.told != "Running":
                 self._tell_running()
-        elif now - record.since > self._launch.start_limit_s:
+        elif now - record.since > self.launch.start_limit_s:
             self._restart("workers did not enter the new generation in time", now)
-        elif now - record.since > min(_LEAVE_BY_ITSELF_S, self._launch.grace_s):
+        elif now - record.since > min(_LEAVE_BY_ITSELF_S, self.launch.grace_s):
             self._ask(leaving)
 
     def _stopping(self, now: float) -> None:
         record = self.record
-        alive = self._alive()
+        alive = self.alive()
         if alive:
             self._ask(alive)
-            grace = self._launch.grace_s
+            grace = self.launch.grace_s
             short = record.then in (Then.FAILED, Then.ROLLED_BACK, Then.FINISHED)
             if now - record.since > (min(grace, _SHORT_GRACE_S) if short else grace + _LATE_S):
                 late = [name for name in alive if name not in self._killed]
                 self._killed.update(late)
                 self._hands.kill(late)
             return
-        if record.then in (Then.START, Then.RELEASED) and self._finished():
+        if record.then in (Then.START, Then.RELEASED) and self.finished():
             record.then = Then.FINISHED
         then = record.then
         if then is Then.START:
@@ -266,7 +257,7 @@ class Gang:
         record.world = self._next_world()
         record.members = members_of(
             record.places,
-            framework=self._launch.framework,
+            framework=self.launch.framework,
             world=record.world,
             address=self._hands.address,
             port=self._hands.port,
@@ -291,7 +282,7 @@ class Gang:
             return
         record.newcomers = members_of(
             new,
-            framework=self._launch.framework,
+            framework=self.launch.framework,
             world=self._next_world(),
             address=self._hands.address,
             port=self._hands.port,
@@ -333,9 +324,9 @@ class Gang:
     def _lose(self, broken: Sighting, now: float) -> None:
         """A worker is gone though nobody asked: survivors get a world of their own where they can go on."""
         record = self.record
-        left = tuple(member for member in record.members if self._is_alive(member.name))
-        gone = [member for member in record.members if not self._is_alive(member.name)]
-        enough = sum(not member.is_server for member in left) >= self._launch.min_workers
+        left = tuple(member for member in record.members if self.is_alive(member.name))
+        gone = [member for member in record.members if not self.is_alive(member.name)]
+        enough = sum(not member.is_server for member in left) >= self.launch.min_workers
         if enough and record.in_process and not any(member.is_server for member in gone):
             self._note("WorkerLost", f"worker {_index(broken.name)} {_how(broken)}; the others go on")
             record.port = self._hands.port(left[0].node)
@@ -381,91 +372,19 @@ class Gang:
             self._killed.clear()
         self._hands.save()
 
-    # --- looking ----------------------------------------------------------------------------------------------------
-
-    @property
-    def _launch(self) -> Launch:
-        return self.record.launch or Launch(command=())
-
-    def _roster(self) -> set[str]:
-        record = self.record
-        return {member.name for member in (*record.members, *record.newcomers, *record.leavers)}
-
-    def _alive(self) -> list[str]:
-        return sorted(name for name, seen in self.seen.items() if seen.alive)
-
-    def _is_alive(self, name: str) -> bool:
-        return name in self.seen and self.seen[name].alive
+    # --- looking ------------------------------------------------------------------------------------------------------
 
     def _send_strays_away(self) -> None:
         """Whoever is of no generation that counts, as after a machine was out of reach."""
         if self.record.stage not in (Stage.STOPPING, Stage.ADRIFT):
-            roster = set() if self.record.stage is Stage.IDLE else self._roster()
-            self._ask([name for name in self._alive() if name not in roster])
+            roster = set() if self.record.stage is Stage.IDLE else self.roster()
+            self._ask([name for name in self.alive() if name not in roster])
 
     def _ask(self, names: Sequence[str]) -> None:
         fresh = [name for name in names if name not in self._asked]
         if fresh:
             self._asked.update(fresh)
             self._hands.leave(fresh)
-
-    def _reads(self, member: Member, true: Callable[[files.Reading], bool]) -> bool:
-        seen = self.seen.get(member.name)
-        return seen is not None and seen.alive and seen.reading is not None and true(seen.reading)
-
-    def _entered(self, member: Member) -> bool:
-        return self._reads(member, lambda reading: reading.generation >= self.record.world)
-
-    def _was_up(self, member: Member) -> bool:
-        return member.name in self.seen and self.seen[member.name].pid is not None
-
-    def _is_up(self, member: Member, now: float) -> bool:
-        """It trains, or does what scripts without the runtime do."""
-        seen = self.seen.get(member.name)
-        if seen is None or not (seen.state == RUNS or self._has_done(seen)):
-            return False
-        if seen.state == ENDED:
-            return True
-        joins = seen.reading is not None and seen.reading.ready
-        if joins or (self.record.runtime and not member.is_server):
-            return self._entered(member)
-        return now - seen.since >= _MOMENT_S
-
-    def _has_done(self, seen: Sighting) -> bool:
-        """It has ended well: its part is done, or the whole job."""
-        complete = seen.reading is not None and seen.reading.complete
-        return seen.state == ENDED and (complete or (seen.code == files.DONE and not seen.asked))
-
-    def _broken(self, members: Sequence[Member]) -> Sighting | None:
-        """The worker that is gone though nobody asked, if any: one that tells a code before those that do not."""
-        if self._is_complete():
-            return None  # however the others end
-        found = [self.seen[member.name] for member in members if member.name in self.seen]
-        gone = [seen for seen in found if not seen.alive and not self._has_done(seen)]
-        return min(gone, key=lambda seen: (seen.state != ENDED, seen.state != LOST, seen.name), default=None)
-
-    def _any_ended(self, members: Sequence[Member]) -> bool:
-        return any(member.name in self.seen and not self.seen[member.name].alive for member in members)
-
-    def readings(self) -> list[files.Reading]:
-        """What its members report."""
-        found = [self.seen[member.name].reading for member in self.record.members if member.name in self.seen]
-        return [reading for reading in found if reading is not None]
-
-    def _is_complete(self) -> bool:
-        """Somebody says that the whole job is done."""
-        return any(reading.complete for reading in self.readings())
-
-    def _completed_at(self) -> float:
-        return min(reading.at for reading in self.readings() if reading.complete)
-
-    def _finished(self) -> bool:
-        """All workers have done their part, or one says that all is done and the others have ended."""
-        workers = [self.seen.get(member.name) for member in self.record.members if not member.is_server]
-        ended = [seen for seen in workers if seen is not None and not seen.alive]
-        if not workers or len(ended) < len(workers):
-            return False
-        return self._is_complete() or all(self._has_done(seen) for seen in ended)
 
     def _look_at_readings(self) -> None:
         """What reports tell once a job runs."""
@@ -483,13 +402,6 @@ class Gang:
         if any(count > self._saves.get(name, 0) for name, count in saves.items()):
             self._saves = saves
             self._tell(ev.CheckpointSaved)
-
-    def _resizes_in_process(self, was: Launch | None) -> bool:
-        record = self.record
-        same = was is not None and record.launch is not None and was.command == record.launch.command
-        plain = self._launch.framework == "plain" and record.in_process
-        alive = all(self._reads(member, lambda reading: reading.in_process) for member in record.members)
-        return same and plain and alive
 
     # --- telling ----------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from levada.backends.local import shim
 
 #: Read at once; a longer line is cut there.
 _CHUNK = 1 << 18
+_HEAD = 64
 
 
 class Cursor(msgspec.Struct, frozen=True):
@@ -19,6 +21,8 @@ class Cursor(msgspec.Struct, frozen=True):
 
     inode: int = 0
     offset: int = 0
+    #: Of the file's beginning, since numbers of files are used again.
+    head: int = 0
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -40,70 +44,62 @@ def _parts(folder: Path) -> list[Path]:
 
 def read(folder: Path, cursor: Cursor, *, rest: bool = False) -> Chunk:
     """The lines after *cursor*, some hundred KiB at most; with *rest* also an end without a line break."""
-    opened: list[tuple[int, int, int]] = []
+    opened: list[int] = []
     try:
         for part in _parts(folder):
             with contextlib.suppress(FileNotFoundError):
-                file = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
-                about = os.fstat(file)
-                opened.append((file, about.st_ino, about.st_size))
-        inodes = [inode for _, inode, _ in opened]
+                opened.append(os.open(part, os.O_RDONLY | os.O_CLOEXEC))
+        known = [at for at, file in enumerate(opened) if _cursor(file, cursor.offset) == cursor]
         # A part that is gone takes what nobody has read of it along.
-        first = inodes.index(cursor.inode) if cursor.inode in inodes else 0
-        offset = cursor.offset if cursor.inode in inodes else 0
-        for at in range(first, len(opened)):
-            file, inode, size = opened[at]
+        first, offset = (known[-1], cursor.offset) if known else (0, 0)
+        for at, file in enumerate(opened[first:], start=first):
             last = at == len(opened) - 1
-            if offset < size:
-                data = os.pread(file, _CHUNK, offset)
-                whole = data.rfind(b"\n") + 1
-                at_end = rest and last and offset + len(data) == size
-                if at_end or (whole == 0 and (not last or len(data) == _CHUNK)):
-                    whole = len(data)
-                if whole:
-                    lines = data[:whole].decode(errors="replace").split("\n")
-                    if lines[-1] == "":
-                        lines.pop()
-                    return Chunk(tuple(lines), Cursor(inode, offset + whole))
-                return Chunk((), Cursor(inode, offset))
-            if last:
-                return Chunk((), Cursor(inode, offset))
+            data = os.pread(file, _CHUNK, offset)
+            whole = data.rfind(b"\n") + 1
+            if len(data) == _CHUNK or not last:
+                whole = whole or len(data)
+            elif rest:
+                whole = len(data)
+            if whole or last:
+                lines = data[:whole].decode(errors="replace").split("\n")
+                return Chunk(tuple(lines[:-1] if lines[-1] == "" else lines), _cursor(file, offset + whole))
             offset = 0
     finally:
-        for file, _, _ in opened:
+        for file in opened:
             os.close(file)
     return Chunk((), cursor)
 
 
+def _cursor(file: int, offset: int) -> Cursor:
+    return Cursor(os.fstat(file).st_ino, offset, zlib.crc32(os.pread(file, min(offset, _HEAD), 0)))
+
+
 def end_of(folder: Path, lines: int) -> Cursor:
     """Where the last so many lines begin."""
-    if lines <= 0:
-        newest = folder / shim.LOG
-        with contextlib.suppress(FileNotFoundError):
-            about = newest.stat()
-            return Cursor(about.st_ino, about.st_size)
-        return Cursor()
-    left = lines
-    oldest = Cursor()
+    begin = Cursor()
     for part in reversed(_parts(folder)):
         with contextlib.suppress(FileNotFoundError), open(part, "rb") as file:
-            about = os.fstat(file.fileno())
-            offset, seen_end = about.st_size, False
-            while offset > 0:
-                start = max(0, offset - _CHUNK)
-                data = os.pread(file.fileno(), offset - start, start)
-                at = len(data)
-                if not seen_end and data.endswith(b"\n"):
-                    at -= 1  # the last break ends a line and begins none
-                seen_end = True
-                while (at := data.rfind(b"\n", 0, at)) >= 0:
-                    left -= 1
-                    if left == 0:
-                        return Cursor(about.st_ino, start + at + 1)
-                offset = start
-            if about.st_size:
-                left -= 1
-                oldest = Cursor(about.st_ino, 0)
-                if left == 0:
-                    return oldest
-    return oldest
+            offset, found = _line_from_end(file.fileno(), lines)
+            begin = _cursor(file.fileno(), offset)
+            lines -= found
+            if lines <= 0:
+                break
+    return begin
+
+
+def _line_from_end(file: int, lines: int) -> tuple[int, int]:
+    """Where the last so many lines of one part begin, and how many there are of them."""
+    size = offset = os.fstat(file).st_size
+    found = 0
+    while offset > 0 and lines > 0:
+        start = max(0, offset - _CHUNK)
+        data = os.pread(file, offset - start, start)
+        at = len(data)
+        if offset == size and data.endswith(b"\n"):
+            at -= 1  # the last break ends a line and begins none
+        while (at := data.rfind(b"\n", 0, at)) >= 0:
+            found += 1
+            if found == lines:
+                return start + at + 1, found
+        offset = start
+    return (size, 0) if lines <= 0 else (0, found + (size > 0))

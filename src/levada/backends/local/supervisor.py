@@ -272,9 +272,8 @@ class Supervisor:
                 next_round = time.monotonic() + _POLL_S
                 self._read_all()
             else:
-                for job in self.jobs.values():
-                    if job.hurry:
-                        self._read(job)
+                for job in [job for job in self.jobs.values() if job.hurry]:
+                    self._read(job)
             self._tell()
             hurry = any(job.hurry for job in self.jobs.values())
             self._woken.clear()
@@ -287,14 +286,14 @@ class Supervisor:
 
     def _read_all(self) -> None:
         self._rounds += 1
-        for at, job in enumerate(self.jobs.values()):
+        for at, job in enumerate(list(self.jobs.values())):
             if self._read(job) and (at + self._rounds) % _LOOK_EVERY == 0:
                 self._look_for_files(job)
 
     def _read(self, job: _Job) -> bool:
         """Looks at the workers of a job that live; whether there are any."""
         alive = False
-        for worker in job.workers.values():
+        for worker in list(job.workers.values()):
             seen = worker.seen
             if not seen.alive:
                 continue
