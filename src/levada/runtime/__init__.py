@@ -16,11 +16,12 @@ library is imported here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TypeVar, overload
 
 from levada.runtime import place
 from levada.runtime.channel import connect
+from levada.runtime.framework import Framework, OwnGroups
 from levada.runtime.group import Group, PeerLost
 from levada.runtime.job import Job
 
@@ -30,21 +31,16 @@ T = TypeVar("T")
 _current: Job | None = None
 
 
-def init(
-    *,
-    elastic: bool = True,
-    agree: Callable[[Sequence[float]], list[float]] | None = None,
-    save_every_s: float = 600.0,
-) -> Job:
+def init(*, elastic: bool = True, save_every_s: float = 600.0) -> Job:
     """This worker's job; the same one when called again.
 
     *elastic*: members may come and go while it trains. Without it, the script makes its own groups, and a job of
-    another size is a new start from the checkpoint. *agree* then lets members stop after the same step.
+    another size is a new start from the checkpoint. Every *save_every_s* seconds there is a checkpoint.
     """
     global _current
     if _current is None:
         here = place.read()
-        _current = Job(here, connect(here), elastic=elastic, agree=agree, save_every_s=save_every_s)
+        _current = Job(here, connect(here), Framework() if elastic else OwnGroups(), save_every_s)
     return _current
 
 

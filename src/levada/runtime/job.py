@@ -15,13 +15,14 @@ from enum import Enum
 from itertools import islice
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, cast, overload
 
 from levada.runtime import checkpoint
 from levada.runtime.channel import Channel, News, NoChannel
 from levada.runtime.checkpoint import Outdated, Progress
+from levada.runtime.framework import Framework
 from levada.runtime.group import Group
-from levada.runtime.membership import Asked, Excluded, Framework, Membership
+from levada.runtime.membership import Asked, Excluded, Membership
 from levada.runtime.place import Place
 from levada.runtime.pulse import Pulse
 from levada.runtime.report import COMPLETE, IN_PROCESS, LEAVES, READY, Report
@@ -30,6 +31,7 @@ from levada.runtime.world import World
 
 T = TypeVar("T")
 
+_NOTHING = object()
 #: Exit codes: saved and left on request; could not save.
 LEFT, FAILED = 75, 1
 
@@ -52,24 +54,19 @@ class Job:
     """This worker's part in a job: `levada.runtime.init` makes one.
 
     Between steps, and only there, it follows the supervisor: saves and leaves when asked to, and goes over to a new
-    generation with more or fewer members. *agree* takes the place of the group where a script has its own way to
-    talk to its peers: it returns the largest of all members' votes, place by place.
+    generation with more or fewer members.
     """
 
     def __init__(
         self,
         place: Place,
         channel: Channel,
-        *,
-        elastic: bool = True,
-        agree: Callable[[Sequence[float]], list[float]] | None = None,
-        save_every_s: float = 600.0,
-        framework: Framework | None = None,
+        framework: Framework,
+        save_every_s: float,
     ) -> None:
-        self._framework = framework or Framework()
-        self._state = State()
-        self._elastic = elastic
-        self._agree_otherwise = agree
+        self._framework = framework
+        self._state = State(framework.dump, framework.load)
+        self._is_elastic = framework.is_elastic
         self._save_every_s = save_every_s
         self._is_heard = not isinstance(channel, NoChannel)
         #: Steps and passes over the data done by the whole job.
@@ -90,7 +87,7 @@ class Job:
         self._agreed_last = (0, 0.0, 1)
         self._has_ended = False
         self._members = Membership(
-            place, elastic, self._state, self._framework, self._world_heard, lambda: self._asked is not None
+            place, self._state, self._framework, self._world_heard, lambda: self._asked is not None
         )
         self._pulse = Pulse(channel, self._describe, self._hear)
         self._pulse.start()
@@ -150,7 +147,7 @@ class Job:
     def join(self) -> None:
         """Waits until all members are there and share one state; `steps` and `epochs` do it by themselves."""
         if not self._members.is_in:
-            self._flags |= READY | (IN_PROCESS if self._elastic else 0)
+            self._flags |= READY | (IN_PROCESS if self._is_elastic else 0)
             self._enter(None)
 
     @overload
@@ -158,7 +155,11 @@ class Job:
     @overload
     def steps(self, work: Iterable[T]) -> Iterator[T]: ...
     def steps(self, work: int | Iterable[T]) -> Iterator[int] | Iterator[T]:
-        """Counts steps: up to a total number, from where the checkpoint is; or one pass over the items of *work*."""
+        """Counts steps: up to a total number, from where the checkpoint is; or one pass over the items of *work*.
+
+        Where *work* has a method `starting_at(position)`, that gives this worker's part of the items from there on,
+        again whenever the members have changed.
+        """
         return self._count(work) if isinstance(work, int) else self._pass_over(work)
 
     def epochs(self, total: int) -> Iterator[int]:
@@ -206,30 +207,38 @@ class Job:
         self.join()
         while self.step < total:
             yield self.step
-            if self._lost_at is not None:
+            if self._lost_at is None:
+                self._count_one()
+            else:
                 self._enter(self._lost_at)
-                continue
-            self.step += 1
-            if self._attention or self.step >= self._agreed_at:
-                self._look_up()
 
     def _pass_over(self, items: Iterable[T]) -> Iterator[T]:
         self.join()
+        # Items that are shared out among workers are shared out anew when these change.
+        share: Callable[[int], Iterator[T]] | None = getattr(items, "starting_at", None)
+        rest = share(self._position) if share else islice(iter(items), self._position, None)
+        generation = self.generation
         try:
-            for item in islice(iter(items), self._position, None):
-                before = self._position
-                while self._position == before:
-                    yield item
-                    if self._lost_at is not None:
-                        # Others may have done this item: then it is not done again.
+            while (item := next(rest, _NOTHING)) is not _NOTHING:
+                position = self._position
+                # After a loss the item is done again, unless others have done it.
+                while self._position == position:
+                    yield cast("T", item)
+                    if self._lost_at is None:
+                        self._position += 1
+                        self._count_one()
+                    else:
                         self._enter(self._lost_at)
-                        continue
-                    self._position += 1
-                    self.step += 1
-                    if self._attention or self.step >= self._agreed_at:
-                        self._look_up()
+                    if share and self.generation != generation:
+                        rest, generation = share(self._position), self.generation
+                        break
         finally:
             self._position = 0  # also when the script breaks out of its pass
+
+    def _count_one(self) -> None:
+        self.step += 1
+        if self._attention or self.step >= self._agreed_at:
+            self._look_up()
 
     def _look_up(self) -> None:
         """Between two steps: does what the members agree on."""
@@ -248,8 +257,8 @@ class Job:
         if self._has_peers and self.step < self._agreed_at:
             return Verdict.GO_ON
         members = self._members
-        newest = members.newest if self._elastic else members.generation
-        stop = self.is_asked_to_stop and self._is_up_to_date and not (self._elastic and members.is_excluded)
+        newest = members.newest if self._is_elastic else members.generation
+        stop = self.is_asked_to_stop and self._is_up_to_date and not (self._is_elastic and members.is_excluded)
         try:
             votes = self._agree((float(stop), -newest, -self._stride()))
         except Exception as error:
@@ -276,7 +285,7 @@ class Job:
 
     @property
     def _has_peers(self) -> bool:
-        return self._members.group.size > 1 or self._agree_otherwise is not None
+        return self._members.group.size > 1
 
     @property
     def _lease_step(self) -> float:
@@ -284,8 +293,6 @@ class Job:
         return lease.until_step if lease.stops else math.inf
 
     def _agree(self, votes: Sequence[float]) -> list[float]:
-        if self._agree_otherwise is not None:
-            return self._agree_otherwise(votes)
         return self._members.group.agree(votes)
 
     def _stride(self) -> float:
@@ -352,7 +359,7 @@ class Job:
         self._members.group.close()
 
     def _can_survive(self, error: BaseException) -> bool:
-        return self._elastic and self._is_heard and self._framework.is_loss(error)
+        return self._is_elastic and self._is_heard and self._framework.is_loss(error)
 
     def _lose(self) -> None:
         self._lost_at = time.monotonic()
@@ -380,7 +387,7 @@ class Job:
         """Called by the thread all the time: makes a worker without peers look up where there is reason to."""
         if self._has_peers or not self._members.is_in:
             return
-        is_newer = self._elastic and self._members.newest > self._members.generation
+        is_newer = self._is_elastic and self._members.newest > self._members.generation
         is_due = bool(self._state) and time.monotonic() - self._saved_at >= self._save_every_s
         if is_newer or is_due or self._asked is not None or news.lease.stops:
             self._attention = True

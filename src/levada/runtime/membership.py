@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from levada.runtime import checkpoint
 from levada.runtime.checkpoint import Progress
-from levada.runtime.group import Abandoned, Group, PeerLost
+from levada.runtime.framework import Framework
+from levada.runtime.group import Abandoned, Group
 from levada.runtime.place import Place
 from levada.runtime.state import State
 from levada.runtime.world import World
@@ -31,24 +32,6 @@ class Asked(Exception):
     """This worker was asked to stop while it waited."""
 
 
-class Framework:
-    """What a framework does when the world changes. This one does nothing: the group is all there is."""
-
-    def open(self, group: Group, world: World) -> None:
-        """Makes the framework's own group; *group* is there already."""
-
-    def close(self) -> None:
-        """Leaves the framework's own group, which may be broken."""
-
-    def share(self, group: Group, data: bytes | None, source: int) -> bytes:
-        """Brings what *source* gave to all."""
-        return group.broadcast(data, source)
-
-    def is_loss(self, error: BaseException) -> bool:
-        """Whether *error* says that a peer is gone."""
-        return isinstance(error, PeerLost)
-
-
 class _Standing(NamedTuple):
     """What a member tells the others when they meet."""
 
@@ -58,15 +41,11 @@ class _Standing(NamedTuple):
 
 
 class Membership:
-    """The generation that a worker is in, and its way into the next one.
-
-    Where members do not meet (*meets*), the script makes its own groups and stays in the generation it was started for.
-    """
+    """The generation that a worker is in, and its way into the next one."""
 
     def __init__(
         self,
         place: Place,
-        meets: bool,
         state: State,
         framework: Framework,
         latest: Callable[[], World | None],
@@ -78,7 +57,6 @@ class Membership:
         self.rank = place.rank
         self.group = Group.alone()
         self.is_in = False
-        self._meets = meets
         self._state = state
         self._framework = framework
         self._latest = latest
@@ -115,7 +93,7 @@ class Membership:
     def join(self, progress: Progress) -> Progress:
         """Enters the newest generation and returns how far its members are; raises Excluded or Asked."""
         while True:
-            world = self._wait() if self._meets else self.place.world
+            world = self._wait() if self._framework.is_elastic else self.place.world
             try:
                 return self._enter(world, progress)
             except Abandoned:
@@ -149,19 +127,13 @@ class Membership:
             time.sleep(_POLL_S)
 
     def _enter(self, world: World, progress: Progress) -> Progress:
-        rank = self.place.rank
-        if self._meets:
-            rank = world.rank(self.place.worker) or 0
-            self.group = Group.open(
-                rank,
-                len(world.members),
-                world.address,
-                world.port,
-                secret=world.digest(self.place.job),
-                is_abandoned=lambda: self._is_asked() or self._latest() != world,
-            )
-        self._framework.open(self.group, world)
+        rank = world.rank(self.place.worker) if self._framework.is_elastic else None
+        rank = self.place.rank if rank is None else rank
+        self.group = self._framework.meet(
+            world, rank, world.digest(self.place.job), lambda: self._is_asked() or self._latest() != world
+        )
         agreed = self._align(self.group.rank, progress)
+        self._framework.settle(self.group)
         self.world, self.rank, self.is_in, self._is_new = world, rank, True, False
         return agreed
 

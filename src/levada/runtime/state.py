@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from array import array
 from collections.abc import Callable, Mapping
@@ -16,7 +15,11 @@ class State:
     NumPy array, which is then changed in place.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, dump: Callable[[Any], bytes] = pickle.dumps, load: Callable[[bytes], Any] = pickle.loads
+    ) -> None:
+        self._dump = dump
+        self._load = load
         self._parts: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {}
 
     def __bool__(self) -> bool:
@@ -48,13 +51,11 @@ class State:
 
     def dump(self) -> bytes:
         """All of it as bytes."""
-        target = io.BytesIO()
-        pickle.dump(self.collect(), target, protocol=5)
-        return target.getvalue()
+        return self._dump(self.collect())
 
     def load(self, data: bytes) -> None:
         """What `dump` gave, back into the objects."""
-        self.restore(pickle.loads(data))
+        self.restore(self._load(data))
 
 
 def _ways(name: str, thing: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
