@@ -23,6 +23,8 @@ class Stage:
         self.runs: dict[str, Seen] = {}
         self.taken: list[Op] = []
         self.epoch = 0
+        #: Numbers of jobs that were done while no server watched.
+        self.ended: list[int] = []
 
 
 class Rehearsal:
@@ -34,8 +36,13 @@ class Rehearsal:
         self.stage, self.answers = stage, answers
         self._reports: asyncio.Queue[Report] = asyncio.Queue()
 
-    async def open(self, epoch: int) -> None:
+    async def open(self, epoch: int) -> Report:
         self.stage.epoch = max(self.stage.epoch, epoch)
+        ended, self.stage.ended = tuple(self.stage.ended), []
+        return Report(events=tuple(ev.JobsFinished(at=0.0, number=np.array([number])) for number in ended))
+
+    async def stop_all(self) -> None:
+        self.stage.runs.clear()
 
     async def close(self) -> None:
         pass

@@ -97,6 +97,23 @@ def test_a_job_that_is_gone_when_the_server_comes_back_starts_again(url: str) ->
     asyncio.run(story())
 
 
+def test_a_job_that_was_done_while_no_server_watched_is_done(url: str) -> None:
+    async def story() -> None:
+        stage = Stage()
+        async with house(url, stage) as up:
+            (view,) = await up.service.submit([document()], user="ann", key=None)
+            await up.until(lambda: up.phase(view["id"]) == "Running")
+            await up.settle()
+            await up.kill()
+        stage.ended.append(stage.runs.pop(view["id"]).number)
+        async with house(url, stage) as up:
+            assert up.phase(view["id"]) == "Succeeded"
+            await up.settle()
+            assert len(stage.taken) == 1
+
+    asyncio.run(story())
+
+
 def test_what_runs_and_is_over_is_stopped(url: str) -> None:
     async def story() -> None:
         stage = Stage()

@@ -101,12 +101,19 @@ class Backend(Protocol):
 
     capabilities: Capabilities
 
-    async def open(self, epoch: int) -> None:
-        """Begins to watch; commands of a lower *epoch* are refused from now on."""
+    async def open(self, epoch: int) -> Report:
+        """Begins to watch, and tells what ended while nobody did; commands of a lower *epoch* are refused from now on.
+
+        What it tells is not in `running` any more: who takes it for lost would start a job that is done.
+        """
         ...
 
     async def close(self) -> None:
         """Stops watching; what runs goes on."""
+        ...
+
+    async def stop_all(self) -> None:
+        """Returns when all workers have saved and left; their jobs start again when somebody says so."""
         ...
 
     async def cluster(self) -> Cluster:

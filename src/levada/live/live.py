@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from levada.backends.protocol import Backend, Seen
+from levada.backends.protocol import Backend, Report, Seen
 from levada.core import events as ev
 from levada.core.cluster import Cluster
 from levada.engine import Engine
@@ -56,7 +56,7 @@ class Live:
         engine, last = await recover(self.store)
         clock = self._clock or MachineClock(last)
         records = await recover_records(self.store, engine, clock.now())
-        await self.backend.open(lease.epoch)
+        meanwhile = await self.backend.open(lease.epoch)
         last_line = await self.store.last_history()
         self.loop = Loop(engine, self.store, lease, self.backend, clock, records, last_line)
         first: list[ev.Event] = []
@@ -69,9 +69,10 @@ class Live:
         first += _nodes(engine, await self.backend.cluster())
         seen = await self.backend.running()
         self.loop.expect_strays(seen)
-        first.append(_observed(seen))
+        # What ended is told first: who only does not run any more starts again.
+        first += [*meanwhile.events, _observed(seen)]
         waiting = engine.outstanding()
-        self.loop.hear_events(first)
+        self.loop.hear(Report(events=tuple(first), notes=meanwhile.notes))
         await self.loop.turn()
         issued = {(op.number, op.generation) for op in engine.outstanding()}
         for op in waiting:

@@ -121,11 +121,6 @@ class Loop:
         elif self._progress:
             self._bell.set()
 
-    def hear_events(self, events: Sequence[Event]) -> None:
-        """Takes what the shell itself found out."""
-        if events:
-            self._wish(Wish(events=events))
-
     def expect_strays(self, seen: Mapping[str, Any]) -> None:
         """What a backend was seen to run: the engine may find that some of it should not."""
         self._strays = {each.number: (job, each.generation) for job, each in seen.items()}

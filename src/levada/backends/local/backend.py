@@ -69,8 +69,8 @@ class LocalBackend:
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    async def open(self, epoch: int) -> None:
-        """Finds what runs and goes on with what was under way; commands of a lower *epoch* are refused from now on."""
+    async def open(self, epoch: int) -> Report:
+        """Finds what runs, goes on with what was under way, and tells what ended while nobody watched."""
         self.epoch = epoch
         await self._supervisor.open(epoch)
         for record in await asyncio.to_thread(self._records):
@@ -79,7 +79,13 @@ class LocalBackend:
         for job, gang in self.gangs.items():
             gang.tell_end_again()
             self.step(job)
+        self.flush()
+        told = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
         self._task = asyncio.create_task(self._run())
+        return Report(
+            events=tuple(event for report in told for event in report.events),
+            notes=tuple(note for report in told for note in report.notes),
+        )
 
     async def close(self) -> None:
         """Stops watching; what runs goes on."""
@@ -87,6 +93,14 @@ class LocalBackend:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._supervisor.close()
+
+    async def stop_all(self) -> None:
+        """Returns when all workers have saved and left; their jobs start again when somebody says so."""
+        while running := [job for job, gang in self.gangs.items() if gang.alive()]:
+            for job in running:
+                self.gangs[job].quit(time.time())
+                self._after(job, self.gangs[job])
+            await asyncio.sleep(_STEP_S)
 
     def _records(self) -> list[Record]:
         folders = self.home / "jobs"

@@ -112,6 +112,12 @@ class Gang(Crew):
                 self._begin(now)
         self.step(now)
 
+    def quit(self, now: float) -> None:
+        """Everybody saves and leaves, whatever was under way."""
+        if self.record.stage is not Stage.STOPPING:
+            self._stop(Then.RELEASED, now)
+            self.step(now)
+
     # --- the machine ------------------------------------------------------------------------------------------------
 
     def step(self, now: float) -> None:
