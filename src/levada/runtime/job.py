@@ -72,9 +72,10 @@ class Job:
         #: Steps and passes over the data done by the whole job.
         self.step = 0
         self.epoch = 0
+        #: Checkpoints, ever, and the steps in the last one.
+        self.saves = 0
+        self.saved_step = 0
         self._position = 0
-        self._saves = 0
-        self._saved_step = 0
         self._saved_at = time.monotonic()
         self._flags = 0
         self._pause_s = 0.0
@@ -183,7 +184,7 @@ class Job:
             return False
         self._saved_at = time.monotonic()
         try:
-            progress = self._progress._replace(saves=self._saves + 1, saved_step=self.step)
+            progress = self._progress._replace(saves=self.saves + 1, saved_step=self.step)
             checkpoint.save(self.checkpoint_dir, self.generation, progress, self._state.dump())
         except Outdated as error:
             _say(f"{error}; this worker leaves")
@@ -191,15 +192,28 @@ class Job:
         except OSError as error:
             _say(f"no checkpoint: {error}")
             return False
-        self._saves, self._saved_step = progress.saves, progress.saved_step
+        self.saves, self.saved_step = progress.saves, progress.saved_step
         return True
+
+    def saved(self, step: int | None = None) -> None:
+        """Says that the script has saved by itself, so many steps (or all so far); `save_now` needs no such word."""
+        self.saves += 1
+        self.saved_step = self.step if step is None else step
+        if self.is_asked_to_stop:
+            self._flags |= LEAVES
+
+    def tick(self) -> bool:
+        """Counts a step and says whether to stop now: for scripts with a loop of their own, that is not elastic."""
+        self.step += 1
+        return (self._attention or self.step >= self._agreed_at) and self.verdict() is Verdict.STOP
 
     def complete(self) -> None:
         """Says that the whole job is done. To be called by every worker, before it ends with exit code 0."""
         self._flags |= COMPLETE
-        with contextlib.suppress(ConnectionError):
-            self._members.group.barrier()
-        self._end()
+        if self._is_elastic:
+            with contextlib.suppress(ConnectionError):
+                self._members.group.barrier()
+        self._pulse.flush()
 
     # ------------------------------------------------------------------------------------------------------- the loop
 
@@ -315,7 +329,7 @@ class Job:
         except Asked:
             self._save_if_ahead()
             self._exit(LEFT)
-        self.step, self.epoch, self._position, self._saves, self._saved_step = progress
+        self.step, self.epoch, self._position, self.saves, self.saved_step = progress
         self._agreed_last = (self.step, time.monotonic(), 1)
         self._agreed_at = self.step + 1 if self._has_peers else self._lease_step
         self._attention = not self._has_peers
@@ -340,9 +354,9 @@ class Job:
         with contextlib.suppress(OSError, Outdated):
             found = checkpoint.peek(folder)
             if found is None or found.step < self.step:
-                progress = self._progress._replace(saves=self._saves + 1, saved_step=self.step)
+                progress = self._progress._replace(saves=self.saves + 1, saved_step=self.step)
                 checkpoint.save(folder, self.generation, progress, self._state.dump())
-                self._saves, self._saved_step = progress.saves, progress.saved_step
+                self.saves, self.saved_step = progress.saves, progress.saved_step
             self._flags |= LEAVES
 
     def _exit(self, code: int) -> NoReturn:
@@ -368,15 +382,15 @@ class Job:
 
     @property
     def _progress(self) -> Progress:
-        return Progress(self.step, self.epoch, self._position, self._saves, self._saved_step)
+        return Progress(self.step, self.epoch, self._position, self.saves, self.saved_step)
 
     def _describe(self) -> Report:
         return Report(
             flags=self._flags,
             generation=self._members.generation,
             step=float(self.step),
-            saves=self._saves,
-            saved_step=float(self._saved_step),
+            saves=self.saves,
+            saved_step=float(self.saved_step),
             pause_s=self._pause_s,
         )
 

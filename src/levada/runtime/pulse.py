@@ -13,6 +13,7 @@ from levada.runtime.report import Report
 _MEMORY_S = 5.0
 #: Seconds that the last report may take when a worker leaves.
 _GOODBYE_S = 2.0
+_POLL_S = 0.005
 
 
 class Pulse:
@@ -38,6 +39,12 @@ class Pulse:
         """Training stood still until now: that is no step time."""
         self._last = (0.0, 0.0)
 
+    def flush(self) -> None:
+        """Returns when what there is to tell now is told; does not wait long for a server."""
+        deadline, looks = time.monotonic() + _GOODBYE_S, self.looks + 2
+        while self.looks < looks and self._thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
     def end(self) -> None:
         """Tells the last report and ends the thread; does not wait long for a server."""
         self._ends.set()
@@ -52,7 +59,7 @@ class Pulse:
     def _exchange(self, hurry: bool) -> None:
         told = self._describe()
         self._measure(told.step)
-        told = told._replace(at=time.time(), step_s=self._step_s, dropped=self._channel.dropped)
+        told = told._replace(at=time.time(), step_s=told.step_s or self._step_s, dropped=self._channel.dropped)
         self.news = self._channel.exchange(told, hurry)
         self.looks += 1
         self._heard(self.news)
