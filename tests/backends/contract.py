@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from levada.backends.protocol import Backend, Launch, LogLine, Note
+from levada.backends.protocol import Backend, Launch, LogLine, Note, Report
 from levada.core import events as ev
 from levada.core.grant import Grant, WorkerPlace
 from levada.core.plan import Op, OpKind
@@ -49,10 +49,10 @@ while True:
 class Watch:
     """A backend and all that it has told so far."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, meanwhile: Report) -> None:
         self.backend = backend
-        self.events: list[ev.Event] = []
-        self.notes: list[Note] = []
+        self.events: list[ev.Event] = list(meanwhile.events)
+        self.notes: list[Note] = list(meanwhile.notes)
         self._task = asyncio.create_task(self._listen())
 
     async def _listen(self) -> None:
@@ -115,8 +115,8 @@ class Harness(ABC):
     async def opened(self, epoch: int = 1, *, leave: bool = False) -> AsyncIterator[Watch]:
         """A backend at work; afterwards nothing of it runs, unless it is left to the next one."""
         backend = self.make()
-        await backend.open(epoch)
-        watch = Watch(backend)
+        meanwhile = await backend.open(epoch)
+        watch = Watch(backend, meanwhile)
         try:
             yield watch
             if not leave:

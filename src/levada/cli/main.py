@@ -22,6 +22,7 @@ from levada.errors import BadInput, LevadaError
 #: The modules of `levada.cli` with a `register(app)`, in the order of `--help`, and the verbs that each one adds: only
 #: the module of the verb in use is imported.
 VERBS: dict[str, tuple[str, ...]] = {
+    "up": ("up", "down", "serve"),
     "submit": ("submit", "create", "apply", "whatif"),
     "run": ("run", "attach", "exec"),
     "ls": ("ls", "ps", "queue", "get", "describe"),

@@ -283,7 +283,7 @@ def observed(state: State, event: Observed) -> None:
     gone = believed[~np.isin(believed, there)]
     for slot in gone:
         one = np.array([slot])
-        state.say(one, Code.RESTARTING, table.restarts[one])
+        state.say(one, Code.INTERRUPTED)
         state.wants_stop(one, int(table.intent[slot]))
         stopped(state, one)
     if stray:

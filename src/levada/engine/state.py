@@ -37,7 +37,7 @@ class Intent(Codes):
 
 
 _TELLING = np.zeros(max(Code.numbers()) + 1, bool)
-_TELLING[[Code.BACKOFF, Code.RESTARTING, Code.NODE_LOST, Code.SET_ASIDE]] = True
+_TELLING[[Code.BACKOFF, Code.RESTARTING, Code.NODE_LOST, Code.SET_ASIDE, Code.INTERRUPTED]] = True
 
 
 #: These only say what a job does.
