@@ -50,9 +50,23 @@ def read_script(words: Sequence[str]) -> list[Any]:
     return [check(script.document)]
 
 
+#: What tells programs apart: `python` in a job means the one that it means to who submits it.
+_PATHS = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "PYTHONPATH")
+
+
 def sent(documents: Sequence[Any]) -> list[dict[str, Any]]:
-    """What goes to the server: the documents as they were written, with folders that mean the same there."""
+    """What goes to the server: documents as they were written, with folders and programs that mean the same there."""
     from levada.jobfile.document import with_folder
 
     folder = os.getcwd()
-    return [with_folder(document.source, folder) for document in documents]
+    return [_with_paths(with_folder(document.source, folder)) for document in documents]
+
+
+def _with_paths(document: dict[str, Any]) -> dict[str, Any]:
+    """A job of ours that runs processes, with where its user finds programs unless it says so itself."""
+    spec = document.get("spec")
+    if document.get("kind") != "Job" or not isinstance(spec, dict) or "kubernetes" in spec or "run" not in spec:
+        return document
+    paths = {name: os.environ[name] for name in _PATHS if name in os.environ}
+    run = {**spec["run"], "env": {**paths, **spec["run"].get("env", {})}}
+    return {**document, "spec": {**spec, "run": run}}

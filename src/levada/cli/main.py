@@ -38,6 +38,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "allocate": ("allocate",),
     "sim": ("sim",),
     "bench": ("bench",),
+    "tour": ("tour",),
     "demo": ("demo",),
     "people": ("user", "token"),
     "context": ("context", "login"),

@@ -48,6 +48,10 @@ StoreUrl = Annotated[
 PolicyName = Annotated[
     str | None, typer.Option("--policy", help="The policy of a new server.", show_default="elastic-fifo")
 ]
+Option = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="An option of the engine, as min_run_s=10; may be repeated."),
+]
 Certfile = Annotated[str | None, typer.Option("--certfile", help="TLS certificate.", show_default=False)]
 Keyfile = Annotated[str | None, typer.Option("--keyfile", help="Its private key.", show_default=False)]
 Insecure = Annotated[
@@ -72,6 +76,7 @@ def up(
     port: Port = None,
     store: StoreUrl = None,
     policy: PolicyName = None,
+    option: Option = None,
     certfile: Certfile = None,
     keyfile: Keyfile = None,
     insecure: Insecure = False,
@@ -89,6 +94,7 @@ def up(
         "store": store,
         "nodes": declared,
         "policy": policy,
+        "options": _options(option or []),
         "certfile": certfile,
         "keyfile": keyfile,
         "insecure": insecure,
@@ -120,6 +126,7 @@ def serve(
     port: Port = None,
     store: StoreUrl = None,
     policy: PolicyName = None,
+    option: Option = None,
     certfile: Certfile = None,
     keyfile: Keyfile = None,
     insecure: Insecure = False,
@@ -133,6 +140,7 @@ def serve(
         "store": store,
         "nodes": declared,
         "policy": policy,
+        "options": _options(option or []),
         "certfile": certfile,
         "keyfile": keyfile,
         "insecure": insecure,
@@ -230,6 +238,19 @@ def _gpus(text: str) -> dict[str, int]:
     return found
 
 
+def _options(given: list[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        try:
+            found[name.strip()] = float(value) if "." in value or "e" in value.lower() else int(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise BadInput.one(f"--set {text}: must be a name and a number, as in min_run_s=10")
+    return found
+
+
 def _stay(folder: Path, setup: dict[str, Any], output: TextOrJson | None) -> None:
     """Serves in this process. Without *output* the token stays in the server's folder: a log is no place for it."""
     import asyncio
@@ -260,6 +281,8 @@ def _spawn(home: Home, setup: dict[str, Any]) -> subprocess.Popen[bytes]:
             words += [f"--{name}", str(setup[name])]
     if setup["insecure"]:
         words.append("--insecure")
+    for name, value in setup["options"].items():
+        words += ["--set", f"{name}={value}"]
     for gpus in setup["nodes"] or ():
         words += ["--node", ",".join(f"{name}={amount}" for name, amount in gpus.items())]
     with open(home.path(LOG), "ab") as log:

@@ -12,13 +12,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from levada.backends.protocol import Backend, Report, Seen
 from levada.core import events as ev
 from levada.core.cluster import Cluster
-from levada.engine import Engine
-from levada.errors import LevadaError, Refused
+from levada.engine import Engine, Options
+from levada.errors import BadInput, LevadaError, Refused, did_you_mean
 from levada.live.clock import Clock, MachineClock
 from levada.live.loop import Loop
 from levada.live.recover import recover, recover_records
@@ -50,8 +51,10 @@ class Live:
     ) -> None:
         """Wins the lease, recovers what was, and compares it with what runs; raises Refused where another acts.
 
-        *wait*: stand by until the other one is gone. *policy* and *options* are those of a store that is new.
+        *wait*: stand by until the other one is gone. *policy* is that of a store that is new; *options* are the
+        engine's own, from now on.
         """
+        _check(options or {})
         lease = await self._acquire(wait)
         engine, last = await recover(self.store)
         clock = self._clock or MachineClock(last)
@@ -62,10 +65,12 @@ class Live:
         first: list[ev.Event] = []
         if lease.sequence == 0:
             if policy is not None:
-                engine.state.make_policy(policy, options or {})  # raises BadInput while nothing has happened
-                first.append(ev.PolicyChanged(at=0.0, name=policy, options=options or {}))
+                engine.state.make_policy(policy, {})  # raises BadInput while nothing has happened
+                first.append(ev.PolicyChanged(at=0.0, name=policy))
         else:
             first.append(ev.Restarted(at=0.0))
+        if options:
+            first.append(ev.OptionsChanged(at=0.0, options=options))
         first += _nodes(engine, await self.backend.cluster())
         seen = await self.backend.running()
         self.loop.expect_strays(seen)
@@ -144,6 +149,17 @@ class Live:
             for record in gone:
                 loop.records.drop(record)
                 await self.backend.forget(record.id)
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    """Raises BadInput for options that the engine does not have, or values that they cannot have."""
+    for name, value in options.items():
+        if name not in Options.__struct_fields__:
+            raise BadInput.one(f"there is no option {name}" + did_you_mean(name, Options.__struct_fields__))
+        try:
+            msgspec.convert({name: value}, Options)
+        except (msgspec.ValidationError, ValueError) as bad:
+            raise BadInput.one(f"{name}={value}: {bad}") from None
 
 
 def _is_gone(holder: str) -> bool:

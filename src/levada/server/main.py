@@ -45,6 +45,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     certfile: str | None = None
     keyfile: str | None = None
     insecure: bool = False
+    #: Of the engine, from now on.
+    options: Mapping[str, float] = {}
     #: Stand by while another server acts on the store.
     wait: bool = False
 
@@ -91,7 +93,7 @@ async def _run(
     )
     live = Live(store, backend)
     try:
-        await live.open(wait=setup.wait, policy=setup.policy)
+        await live.open(wait=setup.wait, policy=setup.policy, options=setup.options)
     except BaseException:
         await backend.close()
         await store.close()
