@@ -1,17 +1,14 @@
-"""One server per test, empty, and a client of an operator there."""
+"""A server, empty, and a client of an operator there."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from levada.sdk import Client
-from tests.server.serving import Served, served
+from tests.server.conftest import standing, up
+from tests.server.serving import Served
 
-
-@pytest.fixture
-def up() -> Iterator[Served]:
-    with served() as running:
-        yield running
+__all__ = ["standing", "up"]
 
 
 @pytest.fixture

@@ -2,12 +2,13 @@
 
 import asyncio
 import inspect
+import time
 
 import pytest
 
 from levada.errors import NotFound
 from levada.sdk import AsyncClient, Client
-from tests.server.serving import Served, document
+from tests.server.serving import WAIT_S, Served, document
 
 
 def test_all_verbs_are_there() -> None:
@@ -46,4 +47,7 @@ def test_streams_end_and_are_cancelled(up: Served) -> None:
                 await asyncio.wait_for(anext(events), 0.2)
 
     asyncio.run(asyncio.wait_for(run(), 30))
-    assert up.run(lambda: up.service.open_watches) == 0
+    end = time.monotonic() + WAIT_S
+    while up.service.open_watches and time.monotonic() < end:
+        time.sleep(0.01)
+    assert up.service.open_watches == 0

@@ -1,4 +1,4 @@
-"""One server per test, empty."""
+"""One server for all tests of a process, emptied for each."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,13 @@ import pytest
 from tests.server.serving import Served, served
 
 
-@pytest.fixture
-def up() -> Iterator[Served]:
+@pytest.fixture(scope="session")
+def standing() -> Iterator[Served]:
     with served() as running:
         yield running
+
+
+@pytest.fixture
+def up(standing: Served) -> Served:
+    standing.run(standing.reset)
+    return standing

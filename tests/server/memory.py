@@ -40,8 +40,12 @@ class MemoryService:
         self.reports: list[tuple[str, int, Json]] = []
         self.trouble = ""
         self.news = asyncio.Event()
-        self.open_watches = 0
+        self.watches: set[object] = set()
         self.put_queue_now("default", {"weight": 1.0})
+
+    @property
+    def open_watches(self) -> int:
+        return len(self.watches)
 
     # --------------------------------------------------------------------------------------------------------- inside
     def tell(self, kind: str, job: str | None, text: str) -> None:
@@ -275,7 +279,8 @@ class MemoryService:
 
     async def watch(self, *, after: int | None, job: str | None) -> AsyncIterator[Json]:
         seen = len(self.told) if after is None else after
-        self.open_watches += 1
+        watches, me = self.watches, object()
+        watches.add(me)
         try:
             while True:
                 news = self.news
@@ -284,7 +289,7 @@ class MemoryService:
                     seen = each["id"]
                 await news.wait()
         finally:
-            self.open_watches -= 1
+            watches.remove(me)
 
     def decisions(self, limit: int) -> list[Json]:
         return [{"revision": 1, "policy": self.decides["name"]}][:limit]

@@ -50,6 +50,24 @@ class Served:
     def __init__(self, loop: asyncio.AbstractEventLoop, service: Any, keys: Any, tokens: dict[str, str]) -> None:
         self.loop, self.service, self.keys, self.tokens = loop, service, keys, tokens
         self.url = ""
+        self.stopping = asyncio.Event()
+        self.thread: threading.Thread | None = None
+
+    def reset(self) -> None:
+        """Forgets all jobs; the tokens of the roles stay."""
+        self.service.__init__()
+        keep = {token_id: token for token_id, token in self.keys.tokens.items() if token["user"] in USERS.values()}
+        self.keys.tokens, self.keys.notes = keep, []
+
+    def stop(self) -> None:
+        """Asks the server to stop."""
+        self.loop.call_soon_threadsafe(self.stopping.set)
+
+    def wait(self) -> None:
+        """Until it has stopped."""
+        assert self.thread is not None
+        self.thread.join(WAIT_S)
+        assert not self.thread.is_alive(), "the server did not stop"
 
     def run(self, call: Callable[[], Any]) -> Any:
         """The result of *call*, made on the server's own loop; a coroutine is awaited there."""
@@ -109,14 +127,13 @@ def served(backing: Any = _in_memory, **options: Any) -> Iterator[Served]:
         async with backing() as (service, keys):
             tokens = {word: (await keys.create(user, Role.of(word), None))[1] for word, user in USERS.items()}
             up = Served(asyncio.get_running_loop(), service, keys, tokens)
-            stop = asyncio.Event()
-            box.update(up=up, stop=stop)
+            box["up"] = up
 
             def started(url: str) -> None:
                 up.url = url
                 ready.set()
 
-            await serve(service, keys, worker_key=KEY, started=started, stop=stop, **options)
+            await serve(service, keys, worker_key=KEY, started=started, stop=up.stopping, **options)
 
     def target() -> None:
         try:
@@ -132,10 +149,11 @@ def served(backing: Any = _in_memory, **options: Any) -> Iterator[Served]:
         assert ready.wait(WAIT_S), "the server did not start"
         if "error" in box:
             raise box["error"]
+        box["up"].thread = thread
         yield box["up"]
     finally:
-        if "stop" in box and thread.is_alive():
-            box["up"].loop.call_soon_threadsafe(box["stop"].set)
+        if "up" in box and thread.is_alive():
+            box["up"].stop()
         thread.join(WAIT_S)
         assert not thread.is_alive(), "the server did not stop"
     if "error" in box:

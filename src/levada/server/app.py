@@ -18,24 +18,31 @@ from levada.server.routes import cluster, happened, health, jobs, people, polici
 _ROUTERS = (jobs, cluster, policies, happened, sim, people, workers, health, voda)
 
 
-class _Api(FastAPI):
+class Api(FastAPI):
+    """FastAPI's app, described in our words."""
+
     def openapi(self) -> dict[str, Any]:
         """The description of the API."""
         return openapi.describe(self)
 
 
+def api(context: Context) -> Api:
+    """All routes over a service, without the gate before them."""
+    made = Api(openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, redirect_slashes=False)
+    made.state.context = context
+    problems.register(made)
+    for noun in _ROUTERS:
+        made.include_router(noun.router)
+    return made
+
+
 def make(context: Context, *, ui: Path | None = None) -> ASGIApp:
     """The app over a service; *ui* is a folder of files to serve at `/`."""
-    api = _Api(openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, redirect_slashes=False)
-    meter = Meter(context.service)
-    api.state.context = context
-    api.state.meter = meter
-    problems.register(api)
-    for noun in _ROUTERS:
-        api.include_router(noun.router)
+    routes = api(context)
+    meter = routes.state.meter = Meter(context.service)
     if ui is not None:
         from starlette.staticfiles import StaticFiles
 
-        api.mount("/", StaticFiles(directory=ui, html=True))
+        routes.mount("/", StaticFiles(directory=ui, html=True))
     # From the outside in: count, bound, know who it is.
-    return meter.metered(Limits(Gate(api, context), context))
+    return meter.metered(Limits(Gate(routes, context), context.tuning))

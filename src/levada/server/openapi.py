@@ -23,6 +23,7 @@ _TEXTS = {
     409: "It is understood, and not possible as things are.",
     412: "It has changed since; get it again.",
     413: "The body is too large.",
+    415: "The body is not JSON.",
     422: "The request is readable and wrong; `errors` tells each fault.",
     503: "The server cannot act now.",
 }
@@ -60,13 +61,11 @@ def _add_problems(path: str, method: str, operation: dict[str, Any]) -> None:
         return
     responses.pop("422", None)
     parameters = operation.get("parameters", [])
-    codes = {400}
+    codes = {400, 422}
     if "security" in operation:
         codes |= {401, 403, 503}
-    if parameters or "requestBody" in operation:
-        codes |= {422}
     if "requestBody" in operation:
-        codes |= {408, 413}
+        codes |= {408, 413, 415}
     if any(one["in"] == "path" or one["name"] == "job" for one in parameters) or path.endswith("/worker/job"):
         codes |= {404}
     if method in _WRITES:

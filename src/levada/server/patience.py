@@ -7,16 +7,20 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-#: For the head of a request.
-HEAD_S = 20.0
-#: For a client that does not take what is sent; a watch that nobody reads ends so.
-TAKE_S = 60.0
+from levada.server.context import Tuning
+
 _MOST_HEAD = 64 * 2**10
+
+
+def patience(tuning: Tuning) -> type[Patience]:
+    """The protocol with these times; uvicorn makes one object of it per connection."""
+    return type("Patience", (Patience,), {"tuning": tuning})
 
 
 class Patience(HttpToolsProtocol):
     """HTTP as uvicorn speaks it, to clients that neither dawdle nor send heads without end."""
 
+    tuning = Tuning()
     _head: asyncio.TimerHandle | None = None
     _take: asyncio.TimerHandle | None = None
     _head_bytes = 0
@@ -55,7 +59,7 @@ class Patience(HttpToolsProtocol):
         """What was sent is not taken: from now on time runs."""
         super().pause_writing()
         if self._take is None:
-            self._take = self.loop.call_later(TAKE_S, self.transport.abort)
+            self._take = self.loop.call_later(self.tuning.take_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         """It was taken."""
@@ -65,7 +69,7 @@ class Patience(HttpToolsProtocol):
     def _await_head(self) -> None:
         self._cancel("_head")
         self._head_bytes = 0
-        self._head = self.loop.call_later(HEAD_S, self._end, b"408 Request Timeout")
+        self._head = self.loop.call_later(self.tuning.head_s, self._end, b"408 Request Timeout")
 
     def _end(self, status: bytes) -> None:
         self._cancel("_head")

@@ -104,7 +104,7 @@ async def _validation(request: Request, error: Exception) -> Response:
 
 
 def _fault(found: Mapping[str, Any]) -> Fault:
-    where, *keys = found["loc"]
+    _, *keys = found["loc"]
     path = ""
     for key in keys:
         path += f"[{key}]" if isinstance(key, int) else f".{key}" if path else str(key)
@@ -113,8 +113,6 @@ def _fault(found: Mapping[str, Any]) -> Fault:
         text = "is required"
     elif found["type"] == "extra_forbidden":
         text = "is not known"
-    elif where == "body" and not keys and isinstance(found.get("input"), bytes):
-        text = "must be JSON, sent with Content-Type: application/json"
     else:
         text = text[:1].lower() + text[1:]
     # What a client sent comes back only where it can be printed.

@@ -13,14 +13,15 @@ import uvicorn
 
 from levada.errors import LevadaError, Refused
 from levada.server.app import make
-from levada.server.context import Context
-from levada.server.patience import Patience
+from levada.server.context import Context, Tuning
+from levada.server.patience import patience
 from levada.server.ports import Keys, Service
 
 #: Longer than a client keeps an idle connection, so that it is never closed under a request.
 _KEEP_ALIVE_S = 65
 #: How long answers that are under way may take when the server stops.
 _FAREWELL_S = 5
+_TUNING = Tuning()
 
 
 async def serve(
@@ -34,6 +35,7 @@ async def serve(
     insecure: bool = False,
     worker_key: bytes | None = None,
     ui: Path | None = None,
+    tuning: Tuning = _TUNING,
     started: Callable[[str], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
@@ -47,14 +49,14 @@ async def serve(
             f"{host} can be reached by others, and tokens would be sent in the clear; "
             "give --certfile and --keyfile, or --insecure where something else encrypts"
         )
-    context = Context(service, keys, open_metrics=local)
+    context = Context(service, keys, open_metrics=local, tuning=tuning)
     if worker_key is not None:
         context.worker_key = worker_key
     with _bound(host, port) as listener:
         server = _Server(
             uvicorn.Config(
                 make(context, ui=ui),
-                http=Patience,
+                http=patience(tuning),
                 ssl_certfile=certfile,
                 ssl_keyfile=keyfile,
                 lifespan="off",

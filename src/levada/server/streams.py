@@ -92,7 +92,7 @@ class Stream(Response):
         try:
             while True:
                 coming = self._coming = self._coming or asyncio.create_task(_next(self._items))
-                done, _ = await asyncio.wait([coming], timeout=self._context.beat_s)
+                done, _ = await asyncio.wait([coming], timeout=self._context.tuning.beat_s)
                 if done:
                     item = coming.result()
                     self._coming = None

@@ -18,7 +18,7 @@ router = APIRouter(prefix="/api/v1", route_class=StrictRoute)
 
 Id = Annotated[int, Query(ge=0, le=LARGEST)]
 Limit = Annotated[int, Query(ge=1, le=1000)]
-OfJob = Annotated[str | None, Query(description="Only of this job.", max_length=253)]
+OfJob = Annotated[str | None, Query(description="Only of this job.", min_length=1, max_length=253)]
 
 
 @router.get("/events", tags=["events"], response_model=Page[EventView])

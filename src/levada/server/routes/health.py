@@ -5,13 +5,14 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from levada import __version__
+from levada.server.body import StrictRoute
 from levada.server.context import Ctx
 from levada.server.meter import Meter
 from levada.server.models import HealthView
 from levada.server.ports import Principal
 from levada.server.problems import Problem
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["health"], route_class=StrictRoute)
 
 
 @router.get("/healthz")

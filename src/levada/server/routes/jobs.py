@@ -23,10 +23,7 @@ router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"], route_class=StrictRoute
 IfMatch = Annotated[
     str | None, Header(description="The ETag of the job as you know it; 412 where it has changed since.")
 ]
-Documents = Annotated[
-    Json | list[Json],
-    Body(description="A job file as JSON, or several: all or none are taken.", openapi_examples={}),
-]
+Documents = Annotated[Any, Body(description="A job file as JSON, or several: all or none are taken.")]
 Key = Annotated[
     str | None,
     Header(alias="Idempotency-Key", min_length=1, max_length=200, description="Sent again, it gives the same answer."),
@@ -44,9 +41,9 @@ async def submit(
 ) -> Any:
     """Submit jobs: one document answers with its job, a list (or an array job) with a page of them."""
     several = isinstance(documents, list)
-    given = documents if isinstance(documents, list) else [documents]
-    if not given:
-        raise BadInput.one("must hold a job")
+    given = documents if several else [documents]
+    if not given or not all(isinstance(each, dict) for each in given):
+        raise BadInput.one("must be a job file as a JSON object, or a list of them")
     jobs = await context.service.submit(given, user=who.user, key=key)
     note(request, " ".join(job["id"] for job in jobs[:10]) + (" …" if len(jobs) > 10 else ""))
     if several or len(jobs) != 1:

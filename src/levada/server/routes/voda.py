@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from levada.errors import BadInput, LevadaError, NotFound, Refused
 from levada.jobfile.text import parse_documents
-from levada.server.body import strict_json
+from levada.server.body import StrictRoute, strict_json
 from levada.server.context import Context, Ctx
 from levada.server.gate import Operator, User, Viewer, note, own
 from levada.server.ports import Json
@@ -33,9 +33,10 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
     408: {"description": "The body came too slowly.", "content": _PROBLEM},
     409: {"description": "It is not possible as things are.", "content": _TEXT},
     413: {"description": "The body is too large.", "content": _PROBLEM},
+    422: {"description": "The query is wrong.", "content": _PROBLEM},
     503: {"description": "The server cannot act now.", "content": _TEXT},
 }
-router = APIRouter(tags=["voda"], default_response_class=PlainTextResponse, responses=_ANSWERS)
+router = APIRouter(tags=["voda"], route_class=StrictRoute, default_response_class=PlainTextResponse, responses=_ANSWERS)
 
 
 def _takes(media_type: str, schema: Json) -> dict[str, Any]:
