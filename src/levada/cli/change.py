@@ -9,8 +9,8 @@ import typer
 
 from levada.cli.connection import JobName, JobNames, Server, State, connect
 from levada.cli.exit import ExitCode, code_of
-from levada.cli.jobtable import sizes
 from levada.cli.output import chatter, data
+from levada.cli.words import counted
 from levada.errors import BadInput, LevadaError, NoServer
 
 
@@ -71,7 +71,7 @@ def scale(
     """Give a job this many workers, neither more nor less, until its range is changed."""
     with connect(server, state) as client:
         job = client.scale(name, workers)
-    data(f"{job['id']}: {sizes(job)} workers")
+    data(f"{job['id']}: {counted(workers, 'worker')} from now on")
 
 
 def update(

@@ -9,7 +9,7 @@ import typer
 from levada.cli.connection import JobName, Server, State, connect
 from levada.cli.lists import ListFormat, Output, show
 from levada.cli.output import TextOrJson, columns, data, data_json
-from levada.cli.words import clock, short
+from levada.cli.words import clock, counted, short
 
 
 def register(app: typer.Typer) -> None:
@@ -42,7 +42,7 @@ def as_text(told: Any) -> str:
     if told.get("workers"):
         where = f" on {', '.join(told['nodes'])}" if told.get("nodes") else ""
         kind = f" of {told['gpu_type']}" if told.get("gpu_type") else ""
-        lines.append(f"It is given {told['workers']} workers{kind}{where}.")
+        lines.append(f"It is given {counted(told['workers'], 'worker')}{kind}{where}.")
     if told.get("position"):
         before = told.get("before") or []
         behind = f", behind {', '.join(before[-3:])}" if before else ""

@@ -14,6 +14,8 @@ COLUMNS = ("ID", "NAME", "USER", "QUEUE", "PRIO", "STATE", "GPUS", "TYPE", "PROG
 WIDE = ("KIND", "NODES", "GENERATION", "RESTARTS", "RESIZES", "MOVES", "WAITING", "RUNNING")
 #: What is left out first where a terminal is narrow.
 SPARE = ("NAME", "USER", "PRIO", "QUEUE", "TYPE", "ETA")
+#: What Voda calls the phases of a job.
+_VODA_STATUS = {"Pending": "Waiting", "Suspended": "Waiting", "Succeeded": "Completed", "Failed": "Failed"}
 _VODA = "{:<60} {:<10} {:<10} {:<25} {:<10} {:<10} {:<10}"
 
 
@@ -73,18 +75,20 @@ def progress(job: Job) -> str:
 
 
 def voda_table(jobs: Sequence[Job]) -> str:
-    """Voda's table of jobs, to the blank: in the order of the rows' text."""
+    """Voda's table of jobs, to the blank and in its words, in the order of the rows' text."""
     header = _VODA.format("NAME", "STATUS", "WORKERS", "SCHEDULER", "WAITING", "RUNNING", "TOTAL")
     lines = [
         _VODA.format(
             job["id"],
-            job["phase"],
+            _VODA_STATUS.get(job["phase"], "Running"),
             number(job["gpus"]),
-            job["gpu_type"] or "default",
+            job["gpu_type"] or "-",
             exact(job["waiting_s"]),
             exact(job["running_s"]),
-            exact(job["waiting_s"] + job["running_s"]),
+            exact(round(job["waiting_s"]) + round(job["running_s"])),
         )
         for job in jobs
+        # What was deleted is gone.
+        if job["phase"] != "Cancelled"
     ]
     return "\n".join([header, *sorted(lines)])

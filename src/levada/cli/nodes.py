@@ -9,7 +9,7 @@ import typer
 from levada.cli.connection import NodeName, Server, State, connect
 from levada.cli.lists import ListFormat, NoHeaders, Output, show
 from levada.cli.output import TextOrJson, data, data_json
-from levada.cli.words import clock, number
+from levada.cli.words import clock, counted, number
 
 
 def register(app: typer.Typer) -> None:
@@ -90,4 +90,4 @@ def reserve(
     if output is TextOrJson.JSON:
         data_json(made)
     else:
-        data(f"Reserved {gpus} GPUs until {clock(made.get('until'))}")
+        data(f"Reserved {counted(gpus, 'GPU')} until {clock(made.get('until'))}")

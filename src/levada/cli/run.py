@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
     """Adds the verbs `run`, `attach` and `exec`."""
     app.command("run", context_settings=_COMMAND_ENDS_OPTIONS)(run)
     app.command("attach")(attach)
-    app.command("exec", context_settings=_COMMAND_ENDS_OPTIONS)(execute)
+    app.command("exec")(execute)
 
 
 def run(
@@ -132,11 +132,13 @@ def execute(
     with connect(server, state) as client:
         job: Any = client.get(name)
     spec = _spec_of(job, worker, state)
-    os.chdir(spec["cwd"])
+    doing = spec["cwd"]
     try:
-        os.execvpe(command[0], command, {**spec["env"], **_terminal()})
+        os.chdir(doing)
+        doing = command[0]
+        os.execvpe(doing, command, {**spec["env"], **_terminal()})
     except OSError as error:
-        raise BadInput.one(f"{command[0]}: {error.strerror}") from None
+        raise BadInput.one(f"{doing}: {error.strerror}") from None
 
 
 def _spec_of(job: Any, worker: str | None, state: str | None) -> Any:

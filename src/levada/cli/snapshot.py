@@ -13,6 +13,9 @@ from levada.cli.output import TextOrJson, columns, data, data_json
 from levada.cli.words import moment
 from levada.errors import BadInput, LevadaError
 
+#: Of a job's sizes, those whose speed is told.
+_MOST_SIZES = 64
+
 
 def register(app: typer.Typer) -> None:
     """Adds the verbs `snapshot` and `replay`."""
@@ -140,12 +143,17 @@ def _case_job(job: dict[str, Any]) -> dict[str, Any]:
         "weight": spec.weight,
     }
     workers = len(job["workers"])
-    if workers and job["gpu_type"]:
+    # One that was just told to have another size may not have it yet.
+    if job["min"] <= workers <= job["max"] and job["gpu_type"]:
         made["running"] = {job["gpu_type"]: workers}
         if done.get("rate"):
             made |= {"scale_factor": workers, "throughput": {job["gpu_type"]: done["rate"]}}
+    # What is not known of its speed is taken as Voda takes it: twice the workers, twice as fast.
+    made["speedup"] = {str(size): float(size) for size in range(1, min(job["max"], _MOST_SIZES) + 1)}
     desired = made["min"] if spec.workers.desired is None else spec.workers.desired
     made["desired"] = max(job["min"], min(job["max"], desired))
-    if done.get("total") is not None:
+    if job["eta_s"] is not None:
+        made["remaining_s"] = job["eta_s"] * max(1, workers)
+    elif done.get("total") is not None:
         made["steps_left"] = max(0.0, done["total"] - (done.get("step") or 0))
     return made

@@ -59,3 +59,8 @@ def number(value: float | None) -> str:
 def amounts(by_type: Mapping[str, float] | None) -> str:
     """`a100=4,v100=2`."""
     return ",".join(f"{name}={number(amount)}" for name, amount in (by_type or {}).items()) or "-"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
