@@ -23,6 +23,8 @@ _LOG_BYTES, _LOG_PARTS = 64 << 20, 4
 _LAST_CALL_S = 1
 #: Frameworks whose own launcher gives ranks to the workers.
 _OWN_RANKS = ("torchrun", "horovod")
+#: Where Kubernetes puts the script that names the hosts of an MPIJob.
+_MOUNTED_HOSTS = "/etc/mpi/discover_hosts.sh"
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,6 +166,10 @@ def _torchrun(member: Member, about: About) -> list[str]:
 
 
 def _horovodrun(member: Member, about: About) -> list[str]:
+    if any("horovodrun" in word for word in about.launch.command):
+        # The launcher of an MPIJob calls it by itself, and looks for the hosts where Kubernetes has them.
+        hosts = f"{about.folder}/{files.DISCOVER_HOSTS}"
+        return [word.replace(_MOUNTED_HOSTS, hosts) for word in about.launch.command]
     return [
         "horovodrun",
         "-np",
