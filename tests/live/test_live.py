@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -12,11 +11,6 @@ from levada.errors import BadInput, NotFound, Refused
 from levada.live.store import LeaseLost, Store
 from tests.live.house import document, house
 from tests.live.rehearsal import Stage
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/levada.db"
 
 
 def test_a_job_starts_runs_and_ends_with_its_story(url: str) -> None:

@@ -100,9 +100,14 @@ def _engine(url: str) -> AsyncEngine:
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     """Readers beside one writer, and nothing said to be written that is not on the disk."""
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.close()
+    try:
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=FULL")
+        cursor.close()
+    except BaseException:
+        # Nobody else would, and its thread would outlive the loop.
+        connection.close()
+        raise
 
 
 def _migrate(connection: Connection, url: str) -> None:

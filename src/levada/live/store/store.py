@@ -112,6 +112,8 @@ class Store:
                 .values(sequence=sequence)
             )
             if swapped.rowcount != 1:
+                if await self._is_written(connection, lease, changes):
+                    return msgspec.structs.replace(lease, sequence=sequence)
                 raise LeaseLost("another server acts on this store now")
             if changes.entry is not None:
                 entry = {"sequence": sequence, "epoch": lease.epoch, "at": changes.at, "body": changes.entry}
@@ -124,6 +126,13 @@ class Store:
                 rows = [{**_plain(row), "answer": row.answer.decode()} for row in changes.requests]
                 await connection.execute(insert(tables.requests), rows)
         return msgspec.structs.replace(lease, sequence=sequence)
+
+    async def _is_written(self, connection: AsyncConnection, lease: Lease, changes: Changes) -> bool:
+        """Whether this very append was committed before, and only the answer got lost."""
+        row = tables.log.c
+        wanted = select(row.body).where(row.sequence == lease.sequence + 1, row.epoch == lease.epoch)
+        body = (await connection.execute(wanted)).scalar_one_or_none()
+        return body is not None and changes.entry is not None and bytes(body) == changes.entry
 
     async def _write_jobs(self, connection: AsyncConnection, changes: Changes) -> None:
         if changes.jobs:
