@@ -282,6 +282,10 @@ def test_bad_files_need_no_server(shell: Shell, monkeypatch: pytest.MonkeyPatch,
     assert shell("submit", code=2) == "levada submit needs -f FILE, or a script\n"
     good = shell.file("good.yaml", job("good"))
     assert shell("submit", "-f", good, "--dry-run") == "Job good: right\n"
+    # Whoever forgets -f does not mean a script; and not every text is one.
+    assert shell("submit", "--dry-run", good) == "Job good: right\n"
+    (tmp_path / "train.py").write_text("print(1)")
+    assert "is no script" in shell("submit", "train.py", code=2)
     assert "start one with `levada up`" in shell("submit", "-f", good, code=6)
     assert "start one with `levada up`" in shell("ls", code=6)
     both = shell("submit", "-f", good, "-f", path, code=2)
