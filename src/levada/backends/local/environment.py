@@ -39,6 +39,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 0
     server_url: str = ""
     token: str = ""
+    #: A folder that all machines share; empty where each has its own.
+    checkpoints: str = ""
     #: Where an MPS daemon serves; empty where there is none.
     mps_pipe: str = ""
 
@@ -83,7 +85,7 @@ def _levada(member: Member, about: About) -> dict[str, str]:
         "LEVADA_NODE": member.node,
         "LEVADA_SERVER": about.server_url,
         "LEVADA_TOKEN": about.token,
-        "LEVADA_CHECKPOINT_DIR": f"{about.folder}/{files.CHECKPOINTS}",
+        "LEVADA_CHECKPOINT_DIR": files.checkpoint_folder(about.folder, about.checkpoints, about.job),
         "LEVADA_STATE_DIR": f"{about.folder}/{files.WORKERS}/{member.name}",
     }
     if about.launch.framework not in _OWN_RANKS:
