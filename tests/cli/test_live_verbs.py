@@ -162,6 +162,14 @@ def test_logs_of_some_time(shell: Shell) -> None:
     assert shell("logs", name, "--since", "soon", code=2) == "--since: must be a duration, e.g. 90s, 2h, 1h30m or 7d\n"
 
 
+def test_logs_of_a_job_that_waits_are_waited_for(shell: Shell) -> None:
+    first = shell.submit("first", "sleep 0.5")
+    second = shell.submit("second", "echo at last", after=[first])
+    code, out, err = shell.try_out("logs", "-f", second)
+    assert (code, out) == (0, "at last\n")
+    assert err.startswith("It waits: ")
+
+
 def test_events(shell: Shell) -> None:
     name = shell.submit("eventful", "true")
     shell("wait", name)
