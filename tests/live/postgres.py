@@ -6,6 +6,7 @@ import contextlib
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -57,7 +58,8 @@ def postgres() -> Iterator[str]:
         _until_up(port, server, folder)
         yield f"postgresql://levada@127.0.0.1:{port}/postgres"
     finally:
-        server.terminate()
+        # Without waiting for whoever is still connected.
+        server.send_signal(signal.SIGINT)
         server.wait(_WAIT_S)
         shutil.rmtree(folder, ignore_errors=True)
 
