@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import select
 import stat
 import subprocess
@@ -254,3 +255,9 @@ def test_each_verb_is_where_the_table_says() -> None:
         app = cli.build(verbs[0])
         found = [each.name for each in (*app.registered_commands, *app.registered_groups)]
         assert sorted(map(str, found)) == sorted(verbs), module
+
+
+def test_each_verb_is_on_the_page_of_commands() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+    words = set(re.findall(r"[a-z]+", page))
+    assert [verb for verbs in cli.VERBS.values() for verb in verbs if verb not in words] == []
