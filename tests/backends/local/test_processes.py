@@ -194,7 +194,7 @@ def test_much_output_is_rotated_and_never_holds_the_worker_up(folder: Path) -> N
     assert kept[-1] == "019999"
     assert kept == [f"{i:06d}" for i in range(20000 - len(kept), 20000)]
     assert all(part.stat().st_size <= 70_000 for part in parts)
-    assert sorted(path.name for path in folder.glob("log*")) == ["log", "log.1", "log.2"]
+    assert sorted(path.name for path in folder.glob("log*")) == ["log", "log.1", "log.2", "log.times"]
 
 
 def test_a_folder_that_takes_no_record_starts_nothing(tmp_path: Path) -> None:

@@ -267,6 +267,7 @@ class LocalBackend:
             if self._troubles.get(job) != str(trouble):
                 self._troubles[job] = str(trouble)
                 _log.warning("%s: %s", job, trouble)
+            self.hurried.add(job)
 
     def tell(self, event: Event) -> None:
         """Tells the engine, with the next report."""

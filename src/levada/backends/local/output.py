@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -61,10 +60,9 @@ class Output:
         while True:
             ended = not self._is_alive(source)
             chunk = await source.host.read_log(self._job, source.name, source.cursor, rest=ended or not live)
-            at = time.time() if live else 0.0
             if not chunk.lines:
                 return
-            for text in chunk.lines:
+            for text, at in zip(chunk.lines, chunk.times, strict=True):
                 yield LogLine(worker=source.name, at=at, text=text)
             source.cursor = chunk.next
 
