@@ -1,7 +1,8 @@
 """What a policy sees: the jobs it may decide about, and what there is to give them.
 
 A snapshot is a read-only view, valid for one decision; `detached` makes one that outlives the next event. Jobs that a
-policy may not touch now (guarded, protected, with an operation under way) are not in it, nor is what they hold.
+policy may not touch now (guarded, protected, with an operation under way) are not in it, nor is what they hold. The same
+is true of all that do not wait, where a policy said that it would only *fill* what is free.
 """
 
 from __future__ import annotations
@@ -67,8 +68,11 @@ class Snapshot:
         prices: Floats | None = None,
         entities: Names = NOBODY,
         preference: Any = None,
+        fill: bool = False,
     ) -> None:
         self.now = now
+        #: Only jobs that wait are in view, and what is free: see `Decision.fills`.
+        self.fill = fill
         self.revision = revision
         self.table = table
         self.jobs = JobRows(table, slots)
@@ -135,6 +139,7 @@ class Snapshot:
             prices=self.prices,
             entities=self.entities,
             preference=preference,
+            fill=self.fill,
         )
 
     def detached(self) -> Snapshot:
@@ -154,4 +159,5 @@ class Snapshot:
             prices=self.prices.copy(),
             entities=self.entities.copy(),
             preference=self.preference.copy(),
+            fill=self.fill,
         )

@@ -288,11 +288,17 @@ class World:
         )
 
     def snapshot(
-        self, now: float, slots: Ints | None = None, *, revision: int = 0, capacity: Ints | None = None
+        self,
+        now: float,
+        slots: Ints | None = None,
+        *,
+        revision: int = 0,
+        capacity: Ints | None = None,
+        fill: bool = False,
     ) -> Snapshot:
         """This moment, with the jobs in *slots* (all unless given; in the table's order) in view.
 
-        *capacity*, where it is known already, is what they may have together.
+        *capacity*, where it is known already, is what they may have together; *fill*: these are jobs that wait.
         """
         chosen = self.table.order if slots is None else slots
         waiting = [pod for pod in self.foreign.values() if pod.serving and pod.node is None] if self.foreign else []
@@ -311,6 +317,7 @@ class World:
             foreign=self.foreign,
             prices=self._prices(),
             entities=self.entities,
+            fill=fill,
         )
 
     def _prices(self) -> Floats:

@@ -99,6 +99,8 @@ class State:
         #: Jobs came or went since the last decision, and until when the policy said that this is no news by itself.
         self.turnover = False
         self.heed_at = -math.inf
+        #: Until then it need only be shown jobs that wait.
+        self.fills = False
         #: Operations were done, or given up, since the last decision.
         self.acked = False
         #: Some job was not in view of the last decision, or what it said of one did not count, for an operation on it.

@@ -47,6 +47,23 @@ def survey(state: State) -> tuple[Ints, Ints, bool] | None:
     return view, capacity, near_end
 
 
+def waiting(state: State) -> tuple[Ints, Ints] | None:
+    """The jobs that wait and may be in view, their times up to now; and what is free for them.
+
+    `state` knows whether somebody is left out.
+    """
+    if not steps.offered():
+        return None
+    table = state.world.table
+    done, view, busy, capacity = steps.waiting(
+        table.ints, table.floats, table.order, state.now, *state.world.openings()
+    )
+    if not done:
+        return None
+    state.left_out = busy
+    return view, capacity
+
+
 def commit(state: State, decision: Decision) -> bool:
     """Makes *decision* the target of all jobs that it still speaks of, if there is nothing special about it."""
     if not steps.offered():

@@ -13,8 +13,9 @@ from levada.kernels.switch import kernels
 #: Rows of what `answer` says of each job.
 TYPE, COUNT, REASON, EVIDENCE, RANK = range(5)
 
-#: What is remembered: members by job number, shares, credits, what shares were asked about, what there was then.
-Memory = tuple[Ints, Floats, Floats, Floats, Ints]
+#: What is remembered: members by job number, shares, credits, what shares were asked about, what there was then; and
+#: who began to run meanwhile (number, type, seconds that had passed by then, in rows of three).
+Memory = tuple[Ints, Floats, Floats, Floats, Ints, Floats]
 #: The same by row now (members, share, credit, asked), what combinations need and where they run, and two questions
 #: answered: whether shares are out of date, and whether those who run have more than there is for them.
 Recalled = tuple[Ints, Floats, Floats, Floats, Ints, Ints, bool, bool]

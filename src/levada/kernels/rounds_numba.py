@@ -21,7 +21,7 @@ _A_LITTLE = 1e-9
 def recall(
     memory: Any, jobs: Any, reals: Any, partner: Any, room: Any, capacity: Any, passed: float, weights: Any
 ) -> Any:
-    names, old_share, old_credit, old_asked, old_room = memory
+    names, old_share, old_credit, old_asked, old_room, filled = memory
     number, size, weight = jobs[0], jobs[1], reals[0]
     count, types = len(number), len(capacity)
     order = _ascending(number)
@@ -83,6 +83,10 @@ def recall(
                 elif owed < -most:
                     owed = -most
                 credit[at, kind] = owed
+    for at in range(len(filled)):
+        place, kind = _find(number, order, int(filled[at, 0])), int(filled[at, 1])
+        if place >= 0 and runs[order[place]] == kind:
+            credit[order[place], kind] += filled[at, 2]
     used = np.zeros(types, np.int64)
     for at in range(len(members)):
         if runs[at] >= 0:

@@ -29,7 +29,7 @@ def recall(
     passed: float,
     weights: Weights,
 ) -> Recalled:
-    names, old_share, old_credit, old_asked, old_room = memory
+    names, old_share, old_credit, old_asked, old_room, filled = memory
     number = jobs[0]
     order = np.argsort(number, kind="stable")
     by_number = number[order]
@@ -50,6 +50,9 @@ def recall(
         credit += share * passed * _pace(share, need, on)
         credit[on, runs[on]] -= passed
         np.clip(credit, -weights[1], weights[1], out=credit)
+    rows, kinds = _rows(by_number, order, filled[:, 0].astype(np.int64)), filled[:, 1].astype(np.int64)
+    here = (rows >= 0) & (runs[np.maximum(rows, 0)] == kinds) if len(number) else np.zeros(len(filled), bool)
+    np.add.at(credit, (rows[here], kinds[here]), filled[here, 2])
     used = np.bincount(runs[on], need[on], len(capacity))
     return members, share, credit, asked, need, runs, stale, bool((used > capacity).any())
 

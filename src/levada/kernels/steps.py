@@ -33,6 +33,15 @@ def survey(*columns: Any) -> tuple[bool, Ints, float, bool, bool, Ints]:
     return done
 
 
+def waiting(*columns: Any) -> tuple[bool, Ints, bool, Ints]:
+    """As `survey`, for jobs that wait and shall have nothing so far: the slots that a policy gets to see, in order.
+
+    Then whether some operation is under way, and `capacity`. Only their times are brought up to now.
+    """
+    done: tuple[bool, Ints, bool, Ints] = kernels("steps").waiting(*columns)
+    return done
+
+
 def capacity(view: Ints, slots: int, *inventory: Any) -> Ints | None:
     """Per type what the jobs in *view* may have together where only whole devices have owners; None: not told here.
 

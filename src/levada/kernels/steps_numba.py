@@ -12,7 +12,7 @@ from levada.kernels.commit_numba import commit
 from levada.kernels.issue_numba import issue
 from levada.kernels.jobs_numba import accrue, find, plain, plan_operation, protected, special, tells
 
-__all__ = ["capacity", "commit", "issue", "released", "running", "survey", "vacate"]
+__all__ = ["capacity", "commit", "issue", "released", "running", "survey", "vacate", "waiting"]
 
 OFFERED = True
 
@@ -29,11 +29,8 @@ def survey(
     for s in order:
         if ints[c.PHASE, s] != c.PENDING:
             continue
-        aside, reason = ints[c.ASIDE, s], ints[c.REASON, s]
-        told = reason == c.QUEUE_LIMIT or reason == c.TOO_LARGE or reason == c.UNKNOWN_TYPE or reason == c.USER_LIMIT
-        barred[s] = aside == 1 or ints[c.FEASIBLE, s] <= 0 or floats[c.RETRY_AT, s] > now
-        untold = aside == 0 and ints[c.FEASIBLE, s] <= 0 and not told
-        if ints[c.WAITS_FOR, s] != 0 or aside > 1 or untold or (barred[s] and ints[c.COUNT, s] > 0):
+        barred[s] = _barred(ints, floats, s, now)
+        if _odd(ints, s) or (barred[s] and ints[c.COUNT, s] > 0):
             return False, view[:0], np.inf, False, False, view[:0]
     for s in order:
         accrue(ints, floats, s, now)
@@ -55,6 +52,41 @@ def survey(
             shown += 1
     view = view[:shown].copy()
     return True, view, guard_wake, busy, near_end, capacity(view, ints.shape[1], *inventory)
+
+
+@numba.njit(cache=True)
+def _barred(ints: Any, floats: Any, s: int, now: float) -> bool:
+    """Whether a job that waits may not be given anything now, and has been told why."""
+    return ints[c.ASIDE, s] == 1 or ints[c.FEASIBLE, s] <= 0 or floats[c.RETRY_AT, s] > now
+
+
+@numba.njit(cache=True)
+def _odd(ints: Any, s: int) -> bool:
+    """Whether there is something to tell of a job that waits besides that."""
+    aside, reason = ints[c.ASIDE, s], ints[c.REASON, s]
+    told = reason == c.QUEUE_LIMIT or reason == c.TOO_LARGE or reason == c.UNKNOWN_TYPE or reason == c.USER_LIMIT
+    return ints[c.WAITS_FOR, s] != 0 or aside > 1 or (aside == 0 and ints[c.FEASIBLE, s] <= 0 and not told)
+
+
+@numba.njit(cache=True)
+def waiting(ints: Any, floats: Any, order: Any, now: float, *inventory: Any) -> Any:
+    view = np.empty(len(order), np.int64)
+    found, busy = 0, False
+    for s in order:
+        busy |= ints[c.ISSUED, s] > 0
+        if ints[c.PHASE, s] == c.PENDING and ints[c.COUNT, s] == 0:
+            if _odd(ints, s):
+                return False, view[:0], False, view[:0]
+            view[found] = s
+            found += 1
+    shown = 0
+    for s in view[:found]:
+        accrue(ints, floats, s, now)
+        if not _barred(ints, floats, s, now):
+            view[shown] = s
+            shown += 1
+    view = view[:shown].copy()
+    return True, view, busy, capacity(view, ints.shape[1], *inventory)
 
 
 @numba.njit(cache=True)

@@ -17,6 +17,10 @@ def survey(*_columns: Any) -> Any:
     return False, _NOTHING, np.inf, False, False, _NOTHING
 
 
+def waiting(*_columns: Any) -> Any:
+    return False, _NOTHING, False, _NOTHING
+
+
 def capacity(*_columns: Any) -> Any:
     return None
 

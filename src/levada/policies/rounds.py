@@ -8,7 +8,8 @@ side), credit grows more slowly for all, so that they take turns.
 - At each round, (combination, type) pairs run by falling priority over all types at once. Priority is the share, and
   credit within bounds; a little for speed, compared with the job's best type; and a little where it has a share and
   runs at present (hysteresis). So a whole share is followed at once, and credit lets those take turns who have parts.
-- Between rounds nobody is stopped; whoever waits is placed at once where GPUs are free.
+- Between rounds nobody is stopped; whoever waits is placed at once where GPUs are free. So policies are shown only jobs
+  that wait then, and what others are owed is counted at the next round.
 - New shares are asked for when jobs came or went, at the next round.
 
 `mechanism: gavel` is the published way instead; see `policies.gavel.published`.
@@ -45,6 +46,7 @@ WORTH_OF_SHARE = 20.0
 _NOBODY, _ALONE = -1, -2
 #: Partners where a policy lets nobody share devices.
 _NO_PARTNERS = np.zeros(0, np.int64)
+_NOBODY_FILLED = np.zeros((0, 3))
 
 
 class RoundState(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
@@ -60,6 +62,8 @@ class RoundState(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     #: What shares were last asked about: jobs with their sizes and weights, and what there is of each type.
     asked: Floats
     room: Ints
+    #: Who was placed since then: number, type, and how many seconds had passed.
+    filled: Floats = _NOBODY_FILLED
     alarms: int = 0
     extensions: int = 0
     turns: int = 0
@@ -97,12 +101,14 @@ class Rounds(Generic[S]):
         jobs, reals, speed = instance.jobs, instance.reals, instance.relative
         room = instance.supply[view.ROOM]
         partner = _partners(snap) if self.by_node else _NO_PARTNERS
-        memory = state.members, state.share, state.credit, state.asked, state.room
+        passed = snap.now - state.since if not snap.fill else 0.0
+        filled = state.filled if not snap.fill else _NOBODY_FILLED
+        memory = state.members, state.share, state.credit, state.asked, state.room, filled
         members, share, credit, asked, need, runs, stale, crowded = rounds.recall(
-            memory, jobs, reals, partner, room, snap.capacity, snap.now - state.since, weights
+            memory, jobs, reals, partner, room, snap.capacity, passed, weights
         )
         # Where only jobs with a share may run, new shares cannot wait while GPUs are idle.
-        due = snap.now >= state.next_round or (policy.strict and stale) or crowded
+        due = not snap.fill and (snap.now >= state.next_round or (policy.strict and stale) or crowded)
         inner, alarms = state.inner, state.alarms
         if due and stale:
             shares, inner = policy.shares(instance, perf, inner)
@@ -142,7 +148,7 @@ class Rounds(Generic[S]):
         )
         next_round = snap.now + self.round_s if due else state.next_round
         # Rounds in which nothing could change are not worth waking up for; new shares are.
-        if stale and not due:
+        if snap.fill or (stale and not due):
             quiet_s = 0.0
         decision = Decision(
             number=instance.number,
@@ -153,8 +159,12 @@ class Rounds(Generic[S]):
             rank=said[rounds.RANK],
             wake_at=max(next_round, snap.now + quiet_s) if len(instance) else math.inf,
             heed_at=next_round,
+            fills=not policy.strict and not self.by_node,
             **more,
         )
+        if snap.fill:
+            began = _began(said, instance.number, snap.now - state.since)
+            return decision, msgspec.structs.replace(state, filled=np.concatenate([state.filled, began]))
         return decision, RoundState(
             inner=inner,
             members=names,
@@ -176,6 +186,14 @@ def _partners(snap: Snapshot) -> Ints:
     for row, other in partners(snap).items():
         found[row] = other
     return found
+
+
+def _began(said: Ints, number: Ints, passed: float) -> Floats:
+    """Who is placed between two rounds, when so many seconds *passed* since the first of them."""
+    rows = said[rounds.COUNT].nonzero()[0]
+    began = np.empty((len(rows), 3))
+    began[:, 0], began[:, 1], began[:, 2] = number.take(rows), said[rounds.TYPE].take(rows), passed
+    return began
 
 
 def _taken(shares: Shares, members: Ints, credit: Floats, jobs: int) -> tuple[Ints, Floats, Floats]:

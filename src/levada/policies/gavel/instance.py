@@ -43,11 +43,13 @@ class Instance:
             inventory.cpu,
             snap.capacity,
         )
-        # These policies take sizes as given, but for what no type could hold, all of it that queues and others leave.
+        # These policies take sizes as given, but for what no type could hold, all of it that queues and others leave;
+        # what is free just now limits nobody's size.
+        most = self.supply[view.ROOM] if snap.fill else snap.capacity
         preference = np.ascontiguousarray(snap.preference.T)
         #: The jobs in two blocks: rows as in `kernels.view`.
         self.jobs, self.reals, self.allowed = view.jobs(
-            table.ints, table.floats, snap.jobs.slots, _COLUMNS, preference, self.supply[view.EXISTS], snap.capacity
+            table.ints, table.floats, snap.jobs.slots, _COLUMNS, preference, self.supply[view.EXISTS], most
         )
         self.number: Ints = self.jobs[view.NUMBER]
         #: Workers of each job.
