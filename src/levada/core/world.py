@@ -268,23 +268,15 @@ class World:
     def openings(self) -> tuple[Any, ...]:
         """What the kernels of `steps` need to know of the cluster to say how much there is to give."""
         inventory, target = self.inventory, self.target
+        openings = inventory.openings
         return (
             len(inventory.types),
             target.owner,
-            inventory.healthy,
-            inventory.absent,
-            inventory.foreign,
-            inventory.reserved,
-            inventory.pool_start,
-            inventory.pool_stop,
-            inventory.pool_node,
-            inventory.pool_type,
-            inventory.lost,
-            inventory.cordoned,
-            inventory.cpu,
-            inventory.foreign_cpu,
-            inventory.reserved_cpu,
             target.cpu,
+            inventory.type_of,
+            openings.left,
+            openings.present,
+            openings.cpu_free,
         )
 
     def snapshot(

@@ -75,6 +75,7 @@ def commit(state: State, decision: Decision) -> bool:
     if np.count_nonzero(decision.type == CPU_TYPE) and np.count_nonzero(decision.count[decision.type == CPU_TYPE]):
         return False
     table, inventory, target, held = world.table, world.inventory, world.target, world.held
+    openings = inventory.openings
     said = np.zeros((_SAID, len(decision.number)), np.int64)
     said[0], said[1], said[2] = decision.number, decision.type, decision.count
     said[3], said[4] = decision.reason, decision.evidence
@@ -99,17 +100,10 @@ def commit(state: State, decision: Decision) -> bool:
         held.index,
         inventory.node_of,
         inventory.type_of,
-        inventory.healthy,
-        inventory.foreign,
-        inventory.reserved,
-        inventory.lost,
-        inventory.cordoned,
-        inventory.cpu,
-        inventory.foreign_cpu,
-        inventory.reserved_cpu,
-        inventory.memory,
-        inventory.foreign_memory,
-        inventory.reserved_memory,
+        openings.usable,
+        openings.cpu_free,
+        openings.memory_free,
+        openings.shut,
         inventory.pool_start,
         inventory.pool_stop,
         inventory.pool_node,

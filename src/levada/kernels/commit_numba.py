@@ -34,17 +34,10 @@ def commit(
     held_index: Any,
     node_of: Any,
     type_of: Any,
-    healthy: Any,
-    foreign: Any,
-    reserved: Any,
-    lost: Any,
-    cordoned: Any,
-    cpu: Any,
-    foreign_cpu: Any,
-    reserved_cpu: Any,
-    memory: Any,
-    foreign_memory: Any,
-    reserved_memory: Any,
+    usable: Any,
+    cpu_free: Any,
+    memory_free: Any,
+    shut: Any,
     pool_start: Any,
     pool_stop: Any,
     pool_node: Any,
@@ -100,28 +93,17 @@ def commit(
     if moving > 0:
         owner, index = target.copy(), target_index.copy()
         cpu_used, memory_used = target_cpu.copy(), target_memory.copy()
-        usable = np.empty(len(owner), np.bool_)
-        cpu_free, memory_free = cpu - foreign_cpu - reserved_cpu, memory - foreign_memory - reserved_memory
-        for n in range(len(lost)):
-            if lost[n] or cordoned[n]:
-                cpu_free[n] = memory_free[n] = 0
-        for p in range(len(pool_start)):
-            is_open = not (lost[pool_node[p]] or cordoned[pool_node[p]])
-            for d in range(pool_start[p], pool_stop[p]):
-                usable[d] = is_open and healthy[d] and foreign[d] <= 0 and reserved[d] <= 0
         _place(
-            said, slots, at, reached, ints, owner, index, cpu_used, memory_used, held, held_index, usable, node_of,
-            cpu_free, memory_free, pool_start, pool_stop, pool_node, pool_type, rack, zone, highest_first,
+            said, slots, at, reached, ints, target, target_index, target_cpu, target_memory, held, held_index, usable,
+            node_of, cpu_free, memory_free, pool_start, pool_stop, pool_node, pool_type, rack, zone, highest_first,
         )  # fmt: skip
         if not _sound(
-            said, slots, at, reached, ints, spoken, target, target_index, owner, index, usable, node_of, type_of,
-            lost, cordoned, cpu_free, memory_free, target_cpu, target_memory, cpu_used, memory_used, cores,
+            said, slots, at, reached, ints, spoken, owner, index, target, target_index, usable, node_of, type_of,
+            shut, cpu_free, memory_free, cpu_used, memory_used, target_cpu, target_memory, cores,
         ):  # fmt: skip
+            target[:], target_index[:] = owner, index
+            target_cpu[:], target_memory[:] = cpu_used, memory_used
             return False, False, False
-        for d in range(len(owner)):
-            target[d], target_index[d] = owner[d], index[d]
-        for n in range(len(cpu_used)):
-            target_cpu[n], target_memory[n] = cpu_used[n], memory_used[n]
         for r in at:
             s = slots[r]
             kind = said[1, r] if reached[r] > 0 else -1
@@ -164,7 +146,10 @@ def _tell(said: Any, ranked: bool, r: int, s: int, reached: int, ints: Any, floa
 def _plan_operations(ints: Any, slots: Any, changed: Any, target: Any, held: Any) -> bool:
     """`plan_operation` for the jobs under *changed* among *slots*; whether there is any."""
     differs = np.zeros(len(changed), np.bool_)
-    for d in range(len(target)):
+    stays = False
+    for s in slots:
+        stays |= s >= 0 and changed[s] and ints[c.HELD, s] > 0 and ints[c.COUNT, s] > 0
+    for d in range(len(target) if stays else 0):
         if target[d] != held[d]:
             if target[d] >= 0:
                 differs[target[d]] = True
@@ -266,8 +251,7 @@ def _sound(
     usable: Any,
     node_of: Any,
     type_of: Any,
-    lost: Any,
-    cordoned: Any,
+    shut: Any,
     cpu: Any,
     memory: Any,
     cpu_before: Any,
@@ -301,11 +285,10 @@ def _sound(
         return False
     if not cores:
         return True
-    for n in range(len(lost)):
-        shut = lost[n] or cordoned[n]
-        if cpu_used[n] > max(_UNLIMITED if shut else cpu[n], cpu_before[n]):
+    for n in range(len(shut)):
+        if cpu_used[n] > max(_UNLIMITED if shut[n] else cpu[n], cpu_before[n]):
             return False
-        if memory_used[n] > max(_UNLIMITED if shut else memory[n], memory_before[n]):
+        if memory_used[n] > max(_UNLIMITED if shut[n] else memory[n], memory_before[n]):
             return False
-    cpu_sum, memory_sum = node_use(owner, index, node_of, len(lost), ints[c.CPU], ints[c.MEMORY])
+    cpu_sum, memory_sum = node_use(owner, index, node_of, len(shut), ints[c.CPU], ints[c.MEMORY])
     return bool((cpu_sum == cpu_used).all() and (memory_sum == memory_used).all())

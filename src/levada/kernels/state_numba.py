@@ -60,28 +60,34 @@ def changes(target: Any, held: Any, chosen: Any) -> Any:
 
 @numba.njit(cache=True)
 def _workers(owner: Any, index: Any, node_of: Any, chosen: Any) -> Any:
-    """A packed number per device of the *chosen* slots, sorted, so that devices of one worker stand together."""
+    """A packed number per device of the *chosen* slots, sorted, so that devices of one worker stand together.
+
+    Then where those of each slot begin, and the devices, ascending.
+    """
     start = np.zeros(len(chosen) + 1, np.int64)
-    for d in range(len(owner)):
-        if owner[d] >= 0 and chosen[owner[d]]:
-            start[owner[d] + 1] += 1
-    for s in range(len(chosen)):
-        start[s + 1] += start[s]
-    key = np.empty(start[-1], np.int64)
-    at = start[:-1].copy()
+    devices, number = np.empty(len(owner), np.int32), 0
     for d in range(len(owner)):
         s = owner[d]
         if s >= 0 and chosen[s]:
-            i = index[d] if 0 <= index[d] <= _NO_INDEX else _NO_INDEX
-            key[at[s]] = (np.int64(s) << _INDEX_BITS | np.int64(i)) << _NODE_BITS | np.int64(node_of[d])
-            at[s] += 1
+            devices[number] = d
+            number += 1
+            start[s + 1] += 1
+    for s in range(len(chosen)):
+        start[s + 1] += start[s]
+    key = np.empty(number, np.int64)
+    at = start[:-1].copy()
+    for d in devices[:number]:
+        s = owner[d]
+        i = index[d] if 0 <= index[d] <= _NO_INDEX else _NO_INDEX
+        key[at[s]] = (np.int64(s) << _INDEX_BITS | np.int64(i)) << _NODE_BITS | np.int64(node_of[d])
+        at[s] += 1
     for s in range(len(chosen)):
         # Workers mostly stand on devices in the order of their indices; then there is nothing to sort.
         for i in range(start[s] + 1, start[s + 1]):
             if key[i] < key[i - 1]:
                 key[start[s] : start[s + 1]].sort()
                 break
-    return key
+    return key, start, devices[:number]
 
 
 @numba.njit(cache=True)
@@ -89,17 +95,12 @@ def worker_faults(
     owner: Any, index: Any, node_of: Any, type_of: Any, judged: Any, gpu_type: Any, count: Any, whole: Any
 ) -> Any:
     faults = np.zeros(len(judged), np.bool_)
-    number = np.zeros(len(judged), np.int64)
-    for d in range(len(owner)):
-        s = owner[d]
-        if s >= 0 and judged[s]:
-            number[s] += 1
-            if type_of[d] != gpu_type[s]:
-                faults[s] = True
+    key, start, devices = _workers(owner, index, node_of, judged)
+    for d in devices:
+        faults[owner[d]] |= type_of[d] != gpu_type[owner[d]]
     for s in range(len(judged)):
-        if judged[s] and number[s] != count[s] * whole[s]:
+        if judged[s] and start[s + 1] - start[s] != count[s] * whole[s]:
             faults[s] = True
-    key = _workers(owner, index, node_of, judged)
     at, before = 0, np.int64(-1)
     while at < len(key):
         end = at + 1
@@ -117,7 +118,7 @@ def worker_faults(
 def node_use(owner: Any, index: Any, node_of: Any, nodes: int, cpu: Any, memory: Any) -> Any:
     cpu_use = np.zeros(nodes, np.int64)
     memory_use = np.zeros(nodes, np.int64)
-    key = _workers(owner, index, node_of, (cpu > 0) | (memory > 0))
+    key, _, _ = _workers(owner, index, node_of, (cpu > 0) | (memory > 0))
     for i in range(len(key)):
         if i == 0 or key[i] != key[i - 1]:
             s = key[i] >> _INDEX_BITS + _NODE_BITS

@@ -95,44 +95,29 @@ def capacity(
     slots: int,
     types: int,
     target: Any,
-    healthy: Any,
-    absent: Any,
-    foreign: Any,
-    reserved: Any,
-    pool_start: Any,
-    pool_stop: Any,
-    pool_node: Any,
-    pool_type: Any,
-    lost: Any,
-    cordoned: Any,
-    cpu: Any,
-    foreign_cpu: Any,
-    reserved_cpu: Any,
     used_cpu: Any,
+    type_of: Any,
+    left: Any,
+    present: Any,
+    cpu_free: Any,
 ) -> Any:
     shown = np.zeros(slots, np.bool_)
     for s in view:
         shown[s] = True
     total = np.zeros(types, np.int64)
-    for p in range(len(pool_start)):
-        if lost[pool_node[p]]:
-            continue
-        is_open, left = not cordoned[pool_node[p]], 0
-        for d in range(pool_start[p], pool_stop[p]):
-            owner = target[d]
-            if owner >= 0:
-                left += c.WHOLE if shown[owner] and not absent[d] else 0
-            elif is_open and healthy[d]:
-                left += max(c.WHOLE - foreign[d] - reserved[d], 0)
-        total[pool_type[p]] += left
+    for d in range(len(target)):
+        owner = target[d]
+        if owner < 0:
+            total[type_of[d]] += left[d]
+        elif shown[owner] and present[d]:
+            total[type_of[d]] += c.WHOLE
     cores = 0
-    for n in range(len(cpu)):
-        left = 0 if lost[n] or cordoned[n] else cpu[n] - foreign_cpu[n] - reserved_cpu[n]
-        left = max(left - used_cpu[n], 0)
-        if left >= _UNLIMITED // 2:
+    for n in range(len(cpu_free)):
+        idle = max(cpu_free[n] - used_cpu[n], 0)
+        if idle >= _UNLIMITED // 2:
             cores = _UNLIMITED
             break
-        cores += left
+        cores += idle
     total[0] = cores
     return total
 

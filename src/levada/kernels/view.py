@@ -5,34 +5,12 @@ from __future__ import annotations
 from levada.kernels.arrays import Bools, Floats, Ints
 from levada.kernels.switch import kernels
 
-#: Rows of `supply`: whether the cluster has any of a type, what others leave of it to us, and what there is in all.
+#: Rows of what there is, by type (`core.openings`): whether the cluster has any of a type, what others leave of it to us, and what there is in all.
 EXISTS, ROOM, TOTAL = range(3)
 #: Rows of the first block of `jobs`. RUNS is the type it is to run on at present, -1 = none.
 NUMBER, SIZE, UNIT, RUNS, LEAST, MILLI = range(6)
 #: Rows of the second one.
 WEIGHT, AGE = range(2)
-
-
-def supply(
-    type_of: Ints,
-    node_of: Ints,
-    healthy: Bools,
-    absent: Bools,
-    foreign: Ints,
-    reserved: Ints,
-    lost: Bools,
-    cordoned: Bools,
-    cpu: Ints,
-    capacity: Ints,
-) -> Ints:
-    """What the columns of an inventory add up to, by type: 1/1000ths of GPUs, and of cores for the first type.
-
-    *capacity* is what there is for the jobs in view; there can be no less.
-    """
-    found: Ints = kernels("view").supply(
-        type_of, node_of, healthy, absent, foreign, reserved, lost, cordoned, cpu, capacity
-    )
-    return found
 
 
 def jobs(

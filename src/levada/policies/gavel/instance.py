@@ -27,22 +27,14 @@ class Instance:
     """One moment, as arrays over the jobs in view (rows) and the GPU types of the inventory (columns)."""
 
     def __init__(self, snap: Snapshot, perf: ThroughputModel) -> None:
-        inventory, table = snap.inventory, snap.table
+        table = snap.table
         self.snap = snap
         self.perf = perf
         #: What there is of each type: rows as in `kernels.view`.
-        self.supply: Ints = view.supply(
-            inventory.type_of,
-            inventory.node_of,
-            inventory.healthy,
-            inventory.absent,
-            inventory.foreign,
-            inventory.reserved,
-            inventory.lost,
-            inventory.cordoned,
-            inventory.cpu,
-            snap.capacity,
-        )
+        self.supply: Ints = snap.inventory.openings.supply.copy()
+        # There can be no less than what there is for the jobs in view.
+        self.supply[view.EXISTS] |= snap.capacity > 0
+        np.maximum(self.supply[view.TOTAL], snap.capacity, out=self.supply[view.TOTAL])
         # These policies take sizes as given, but for what no type could hold, all of it that queues and others leave;
         # what is free just now limits nobody's size.
         most = self.supply[view.ROOM] if snap.fill else snap.capacity
