@@ -131,7 +131,7 @@ class Pair:
         used = a.held.owner >= 0
         assert np.array_equal(a.held.claimed[used], b.held.claimed[used]), what
         for name in (
-            *("dirty", "turnover", "acked", "left_out", "deciding", "may_issue", "may_cycle"),
+            *("dirty", "turnover", "acked", "left_out", "deciding", "may_issue", "may_cycle", "unsent"),
             *("guard_wake", "policy_wake", "heed_at", "next_alarm", "told_wake"),
         ):
             assert getattr(one, name) == getattr(two, name), (what, name)

@@ -81,8 +81,11 @@ class Engine:
         if state.may_issue:
             state.may_issue = False
             issue(state)
-        question = self._question_if_due()
-        self._tell_wake()
+        due = self._due_at() if state.deciding is None else math.inf
+        question: list[Command] = []
+        if due <= state.now:
+            question, due = self._question(), math.inf
+        self._tell_wake(due)
         # Last of all: a shell may answer it on the spot, and what follows from that must not come before the rest.
         state.commands += question
         commands, state.commands = state.commands, []
@@ -111,11 +114,9 @@ class Engine:
         grid = cadence.grid_s
         return math.ceil(earliest / grid) * grid if grid > 0 else earliest
 
-    def _question_if_due(self) -> list[Command]:
-        """What to ask the policy, if it is time."""
+    def _question(self) -> list[Command]:
+        """What to ask the policy."""
         state = self.state
-        if state.deciding is not None or self._due_at() > state.now:
-            return []
         state.learn()
         if state.world.foreign and not state.policy.by_node:
             make_room(state)
@@ -199,9 +200,9 @@ class Engine:
         state.say(waits, Code.REJECTED)
         state.dirty = True
 
-    def _tell_wake(self) -> None:
+    def _tell_wake(self, due: float) -> None:
+        """Asks to be woken when a decision is *due*, or something else is."""
         state = self.state
-        due = self._due_at() if state.deciding is None else math.inf
         wake = min(due, state.next_alarm, foreign.next_expiry(state))
         if state.told_wake <= state.now:
             state.told_wake = math.inf  # that one has come

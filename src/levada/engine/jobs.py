@@ -50,19 +50,10 @@ def submitted(state: State, event: JobsSubmitted) -> None:
     state.submitted += len(slots)
     if not len(slots):
         return
-    numbers = world.table.number[slots]
-    table.since[slots] = np.maximum(world.table.submitted[slots], state.now)
-    fresh = set(numbers.tolist())
-    for row, names in event.jobs.after.items():
-        number = world.numbers[event.jobs.id[row]]
-        if number not in fresh:
-            continue
-        slot = int(world.table.find(np.array([number]))[0])
-        # A job that is not active has succeeded: whoever submits refuses to wait for one that has not.
-        before = sorted({world.numbers[name] for name in names if name in world.numbers} - {number})
-        for other in before:
-            state.dependents.setdefault(other, []).append(number)
-        world.table.waits_for[slot] = len(before)
+    numbers = table.number[slots]
+    table.since[slots] = np.maximum(table.submitted[slots], state.now)
+    if event.jobs.after:
+        _note_dependencies(state, event.jobs, numbers)
     if hasattr(state.perf, "bind"):
         state.perf.bind(numbers, world.table.workload[slots])
     judge_feasibility(state, slots)
@@ -71,10 +62,25 @@ def submitted(state: State, event: JobsSubmitted) -> None:
     state.turnover = True
 
 
+def _note_dependencies(state: State, jobs: JobBatch, numbers: Ints) -> None:
+    """New jobs, with these *numbers*, wait for those that they come after."""
+    world, fresh = state.world, set(numbers.tolist())
+    for row, names in jobs.after.items():
+        number = world.numbers[jobs.id[row]]
+        if number not in fresh:
+            continue
+        slot = int(world.table.find(np.array([number]))[0])
+        # A job that is not active has succeeded: whoever submits refuses to wait for one that has not.
+        before = sorted({world.numbers[name] for name in names if name in world.numbers} - {number})
+        for other in before:
+            state.dependents.setdefault(other, []).append(number)
+        world.table.waits_for[slot] = len(before)
+
+
 def _timely(jobs: JobBatch, now: float) -> JobBatch:
     """These jobs; those that came at no time came now."""
     submitted = jobs.columns.get("submitted")
-    if submitted is None or np.isfinite(submitted).all():
+    if submitted is None or all(map(math.isfinite, submitted.tolist())):
         return jobs
     columns = {**jobs.columns, "submitted": np.where(np.isfinite(submitted), submitted, now)}
     return msgspec.structs.replace(jobs, columns=columns)

@@ -129,7 +129,7 @@ def issue(state: State) -> bool:
     if not steps.offered():
         return False
     table, target, held = state.world.table, state.world.target, state.world.held
-    done, operations, adds, drops = steps.issue(
+    done, unsent, operations, adds, drops = steps.issue(
         table.ints,
         table.floats,
         table.order,
@@ -145,7 +145,7 @@ def issue(state: State) -> bool:
     )
     if not done:
         return False
-    state.may_cycle = False
+    state.may_cycle, state.unsent = False, unsent
     if operations.shape[1]:
         state.alarm(state.now + state.options.op_timeout_s)
         number, kind, generation, gpu_type, count = operations
@@ -171,7 +171,7 @@ def running(state: State, event: Running) -> bool:
     done, news, follows, limit, paused, seconds = steps.running(*_report(state, event))
     if done:
         state.acked |= news
-        state.may_issue |= news
+        state.may_issue |= follows or (news and state.unsent)
         state.may_cycle |= follows
         state.alarm(limit)
         for kind, op in ((RestartKind.START, OpKind.START), (RestartKind.RESIZE, OpKind.RESIZE)):
@@ -188,7 +188,7 @@ def released(state: State, event: Released) -> bool:
     done, news, freed, follows = steps.released(*_report(state, event))
     if done:
         state.acked |= news
-        state.may_issue |= freed or follows
+        state.may_issue |= follows or (freed and state.unsent)
         state.may_cycle |= follows
     return done
 
@@ -216,5 +216,6 @@ def vacate(state: State, slots: Ints) -> bool:
         return False
     table, target, held = state.world.table, state.world.target, state.world.held
     done = steps.vacate(slots, table.ints, table.floats, state.now, target.owner, held.owner, held.claimed)
-    state.may_issue |= done
+    if done:
+        state.freed()
     return done

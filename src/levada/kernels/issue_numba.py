@@ -27,13 +27,13 @@ def issue(
     claimed: Any,
 ) -> Any:
     cap = ints.shape[1]
-    waiting = np.empty(len(order), np.int64)
+    waiting, nothing = np.empty(len(order), np.int64), np.empty((2, 0), np.int64)
     asking, moves = 0, False
     for s in order:
         moves |= ints[c.ISSUED, s] > 0
         if ints[c.OP, s] != c.OP_NONE and ints[c.ISSUED, s] == 0:
             if floats[c.RETRY_AT, s] > now or special(ints, s):
-                return False, np.empty((5, 0), np.int64), np.empty((2, 0), np.int64), np.empty((2, 0), np.int64)
+                return False, False, np.empty((5, 0), np.int64), nothing, nothing
             waiting[asking] = s
             asking += 1
     missing = np.zeros(cap, np.int64)
@@ -52,13 +52,13 @@ def issue(
     if going < asking:
         nothing_moves = going == 0 and not moves
         if nothing_moves or (may_cycle and _circular(ints, order, ready, target, held)):
-            return False, np.empty((5, 0), np.int64), np.empty((2, 0), np.int64), np.empty((2, 0), np.int64)
+            return False, False, np.empty((5, 0), np.int64), nothing, nothing
         for s in waiting[:asking]:
             if not ready[s] and ints[c.PHASE, s] == c.PENDING:
                 ints[c.REASON, s], ints[c.EVIDENCE, s] = c.WAITS_FOR_DEVICES, missing[s]
     operations = np.empty((5, going), np.int64)
     if going == 0:
-        return True, operations, np.empty((2, 0), np.int64), np.empty((2, 0), np.int64)
+        return True, asking > 0, operations, nothing, nothing
     adds, drops = _exchange(ints, row_of, target, target_index, held, held_index, claimed)
     gives = np.zeros(going, np.bool_)
     for i in range(drops.shape[1]):
@@ -95,7 +95,7 @@ def issue(
         operations[0, r], operations[1, r], operations[2, r] = ints[c.NUMBER, s], op, ints[c.GENERATION, s]
         operations[3, r] = -1 if op == c.OP_STOP else ints[c.TYPE, s]
         operations[4, r] = 0 if op == c.OP_STOP else ints[c.COUNT, s]
-    return True, operations, adds, drops
+    return True, going < asking, operations, adds, drops
 
 
 @numba.njit(cache=True)

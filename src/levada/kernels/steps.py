@@ -53,6 +53,12 @@ def capacity(view: Ints, slots: int, *inventory: Any) -> Ints | None:
     return total
 
 
+def could_fill(ints: Ints, order: Ints, target: Ints) -> bool:
+    """Whether some job waits, and some device is free or it needs no whole one."""
+    found: bool = kernels("steps").could_fill(ints, order, target)
+    return found
+
+
 def commit(said: Ints, ranked: bool, *columns: Any) -> tuple[bool, bool, bool]:
     """Places, checks and accepts a decision; then whether operations follow, and whether some job was not up to date.
 
@@ -62,13 +68,13 @@ def commit(said: Ints, ranked: bool, *columns: Any) -> tuple[bool, bool, bool]:
     return done
 
 
-def issue(*columns: Any) -> tuple[bool, Ints, Ints, Ints]:
-    """Sends out every operation that may go.
+def issue(*columns: Any) -> tuple[bool, bool, Ints, Ints, Ints]:
+    """Sends out every operation that may go; whether some could not.
 
     Rows number, kind, generation, type and count of the operations; then devices that they take, and devices that they
     give up, each with the row of its operation.
     """
-    done: tuple[bool, Ints, Ints, Ints] = kernels("steps").issue(*columns)
+    done: tuple[bool, bool, Ints, Ints, Ints] = kernels("steps").issue(*columns)
     return done
 
 

@@ -12,7 +12,7 @@ from levada.kernels.commit_numba import commit
 from levada.kernels.issue_numba import issue
 from levada.kernels.jobs_numba import accrue, find, plain, plan_operation, protected, special, tells
 
-__all__ = ["capacity", "commit", "issue", "released", "running", "survey", "vacate", "waiting"]
+__all__ = ["capacity", "commit", "could_fill", "issue", "released", "running", "survey", "vacate", "waiting"]
 
 OFFERED = True
 
@@ -87,6 +87,21 @@ def waiting(ints: Any, floats: Any, order: Any, now: float, *inventory: Any) -> 
             shown += 1
     view = view[:shown].copy()
     return True, view, busy, capacity(view, ints.shape[1], *inventory)
+
+
+@numba.njit(cache=True)
+def could_fill(ints: Any, order: Any, target: Any) -> bool:
+    waits = False
+    for s in order:
+        if ints[c.PHASE, s] == c.PENDING and ints[c.COUNT, s] == 0 and ints[c.FEASIBLE, s] > 0:
+            waits = True
+            if ints[c.MILLI, s] <= 0 or ints[c.MILLI, s] % c.WHOLE != 0:
+                return True
+    if waits:
+        for owner in target:
+            if owner == c.FREE:
+                return True
+    return False
 
 
 @numba.njit(cache=True)

@@ -25,12 +25,16 @@ def capacity(*_columns: Any) -> Any:
     return None
 
 
+def could_fill(*_columns: Any) -> bool:
+    return True
+
+
 def commit(*_columns: Any) -> Any:
     return False, False, False
 
 
 def issue(*_columns: Any) -> Any:
-    return False, _NO_ROWS, _NO_ROWS, _NO_ROWS
+    return False, False, _NO_ROWS, _NO_ROWS, _NO_ROWS
 
 
 def running(*_columns: Any) -> Any:
