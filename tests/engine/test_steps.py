@@ -15,7 +15,7 @@ from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS, NOT_ALLOWED
 from levada.core.plan import OpKind
 from levada.core.plane import FREE, SHARED
 from levada.core.reasons import Code
-from levada.core.types import WHOLE
+from levada.core.types import CPU_TYPE, WHOLE
 from levada.engine import steps as engine_steps
 from levada.kernels import columns, switch
 from tests.engine.chaos import Chaos
@@ -51,6 +51,7 @@ def test_kernels_know_the_layout_and_the_numbers_of_the_core() -> None:
         assert getattr(columns, name) == Code.names()[name]
     assert (columns.SAYS_STARTING, columns.SAYS_STOPPING) == (Code.STARTING, Code.STOPPING)
     assert (columns.NEVER, columns.AUTO) == (Preemptible.NEVER, Preemptible.AUTO)
+    assert columns.CORES == CPU_TYPE
     assert (columns.FREE, columns.SHARED, columns.WHOLE, columns.NOT_ALLOWED) == (FREE, SHARED, WHOLE, NOT_ALLOWED)
     assert max(Code.numbers()) == columns.LAST_REASON
     assert [columns.FINISHED, columns.CANCELLED, columns.FAILED, columns.TIME_LIMIT_REACHED] == [

@@ -39,7 +39,9 @@ def test_jobs_have_sizes_that_they_may_have(data: st.DataObject) -> None:
     preference = _column(draw, st.sampled_from([0, 1, 32767]), types * len(slots), np.int16).reshape(types, -1)
     exists = _column(draw, st.integers(0, 1), types)
     capacity = _column(draw, st.sampled_from([-1000, 0, 1500, 5000, UNLIMITED]), types)
-    jobs, reals, allowed = both(KERNELS, "jobs", ints, floats, slots, COLUMNS, preference, exists, capacity)
+    jobs, reals, allowed = both(
+        KERNELS, "jobs", ints, floats, slots, COLUMNS, preference, np.arange(len(slots)), exists, capacity
+    )
     assert (jobs[view.NUMBER] == slots + 10).all()
     assert reals.tolist() == floats[:, slots].tolist()
     for row, slot in enumerate(slots):

@@ -90,12 +90,16 @@ class Snapshot:
         self.foreign: Mapping[str, Foreign] = foreign if foreign is not None else {}
         #: Names of the entities that jobs belong to, by number.
         self.entities = entities
-        #: $ per GPU and hour by type; nan where nobody said, for what has no price need not be free.
-        self.prices: Floats = prices if prices is not None else np.full(len(inventory.types), np.nan)
+        self._prices = prices
         self._preference = preference
 
     def __len__(self) -> int:
         return len(self.jobs)
+
+    @property
+    def prices(self) -> Floats:
+        """$ per GPU and hour by type; nan where nobody said, for what has no price need not be free."""
+        return self._prices if self._prices is not None else np.full(len(self.inventory.types), np.nan)
 
     @property
     def preference(self) -> Any:
@@ -103,6 +107,13 @@ class Snapshot:
         if self._preference is None:
             self._preference = self.table.preference.take(self.jobs.slots, axis=1).T
         return self._preference
+
+    @property
+    def liking(self) -> tuple[Any, Ints]:
+        """As `preference` without gathering: rank by type and place, and the place of each job."""
+        if self._preference is None:
+            return self.table.preference, self.jobs.slots
+        return np.ascontiguousarray(self._preference.T), np.arange(len(self))
 
     @property
     def allowed(self) -> Bools:

@@ -316,14 +316,12 @@ class World:
             queues=self.queues,
             serving=tuple(waiting),
             foreign=self.foreign,
-            prices=self._prices(),
+            prices=self._prices() if self.prices else None,
             entities=self.entities,
             fill=fill,
         )
 
     def _prices(self) -> Floats:
-        if not self.prices:
-            return np.full(len(self.inventory.types), math.nan)
         return np.array([self.prices.get(name, math.nan) for name in self.inventory.types])
 
     def copy(self) -> World:

@@ -132,9 +132,7 @@ class Engine:
         return [
             Decide(
                 revision=state.revision,
-                snapshot=state.world.snapshot(
-                    state.now, view, revision=state.revision, capacity=capacity, fill=fill
-                ),
+                snapshot=state.world.snapshot(state.now, view, revision=state.revision, capacity=capacity, fill=fill),
                 policy=policy,
                 perf=state.perf,
                 state=state.policy_state if trusted else policy.initial(state.seed),

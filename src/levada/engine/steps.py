@@ -14,7 +14,7 @@ from levada.core.commands import Apply
 from levada.core.decision import Decision
 from levada.core.events import Released, Running
 from levada.core.plan import OpKind, Plan
-from levada.core.types import CPU_TYPE, Ints
+from levada.core.types import Ints
 from levada.engine.state import State
 from levada.kernels import steps
 from levada.perf import RestartKind
@@ -71,8 +71,6 @@ def commit(state: State, decision: Decision) -> bool:
     world = state.world
     special = decision.places is not None or decision.placed is not None or decision.binds or decision.reservations
     if special or state.options.move_budget > 0 or state.deciding is None or not _unlimited(state):
-        return False
-    if np.count_nonzero(decision.type == CPU_TYPE) and np.count_nonzero(decision.count[decision.type == CPU_TYPE]):
         return False
     table, inventory, target, held = world.table, world.inventory, world.target, world.held
     openings = inventory.openings

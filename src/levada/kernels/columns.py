@@ -98,5 +98,8 @@ FINISHED, CANCELLED, FAILED, TIME_LIMIT_REACHED = 23, 24, 25, 28
 # Values of a device's owner besides a slot.
 FREE, SHARED = -1, -2
 
+#: The type of workers without a GPU.
+CORES = 0
+
 WHOLE = 1000
 NOT_ALLOWED = 32767

@@ -47,15 +47,9 @@ def commit(
     highest_first: bool,
 ) -> Any:
     rows, cap = said.shape[1], ints.shape[1]
-    # A decision mostly speaks of all that it was shown, in that order.
-    shown = np.zeros(cap, np.bool_)
-    all_shown = len(in_view) == rows
-    for r in range(rows if all_shown else 0):
-        all_shown &= in_view[r] == said[0, r]
-    for number in in_view[: 0 if all_shown else len(in_view)]:
-        s = find(numbers, slot_of, number)
-        if s >= 0:
-            shown[s] = True
+    # It must speak of all that it was shown, in that order.
+    if len(in_view) != rows:
+        return False, False, False
     spoken = np.zeros(cap, np.bool_)
     slots = np.full(rows, -1, np.int64)
     at = np.empty(rows, np.int64)
@@ -63,12 +57,12 @@ def commit(
     for r in range(rows):
         s = find(numbers, slot_of, said[0, r])
         given, reason = said[2, r], said[3, r]
-        if s < 0 or spoken[s] or given < 0 or not _may_be_said(reason):
+        if s < 0 or spoken[s] or given < 0 or not _may_be_said(reason) or in_view[r] != said[0, r]:
             return False, False, False
         spoken[s] = True
         if ints[c.HAS_ROWS, s] != 0:
             return False, False, False
-        if not (all_shown or shown[s]) or ints[c.CHANGED, s] > deciding or ints[c.ISSUED, s] != 0:
+        if ints[c.CHANGED, s] > deciding or ints[c.ISSUED, s] != 0:
             stale = True
             continue
         slots[r] = s
@@ -79,7 +73,7 @@ def commit(
             least, step = ints[c.MIN, s], max(ints[c.STEP, s], 1)
             if given < least or given > ints[c.MAX, s] or (given - least) % step != 0:
                 return False, False, False
-            if kind < 0 or kind >= preference.shape[0] or preference[kind, s] == c.NOT_ALLOWED:
+            if kind <= c.CORES or kind >= preference.shape[0] or preference[kind, s] == c.NOT_ALLOWED:
                 return False, False, False
         cores |= ints[c.CPU, s] != 0 or ints[c.MEMORY, s] != 0
         at[moving] = r

@@ -42,6 +42,31 @@ def recall(
     return found
 
 
+def fill(
+    memory: Memory,
+    jobs: Ints,
+    reals: Floats,
+    rate: Floats,
+    allowed: Bools,
+    liking: Ints,
+    slots: Ints,
+    room: Ints,
+    capacity: Ints,
+    total: Ints,
+    passed: float,
+    weights: Weights,
+) -> tuple[Ints, Floats]:
+    """What is free goes to jobs that wait: `rates.hold`, `recall`, `choose` and `answer` in one, between two rounds.
+
+    What is said of each job, and who begins to run: number, type, and the seconds that *passed* since the round. Its
+    shares are those of the round, and so is what it is owed.
+    """
+    found: tuple[Ints, Floats] = kernels("rounds").fill(
+        memory, jobs, reals, rate, allowed, liking, slots, room, capacity, total, passed, weights
+    )
+    return found
+
+
 def running(members: Ints, jobs: Ints, partner: Ints) -> tuple[Ints, Ints]:
     """Per combination what it needs and the type it runs on, -1 = none; *partner* as for `recall`."""
     found: tuple[Ints, Ints] = kernels("rounds").running(members, jobs, partner)

@@ -7,6 +7,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from levada.kernels.rates_numba import hold
+
 _NOBODY, _ALONE = -1, -2
 _GONE = -2
 _CPU = 0
@@ -95,6 +97,36 @@ def recall(
     for kind in range(types):
         crowded |= used[kind] > capacity[kind]
     return members, share, credit, asked, need, runs, stale, crowded
+
+
+@numba.njit(cache=True)
+def fill(
+    memory: Any,
+    jobs: Any,
+    reals: Any,
+    rate: Any,
+    allowed: Any,
+    liking: Any,
+    slots: Any,
+    room: Any,
+    capacity: Any,
+    total: Any,
+    passed: float,
+    weights: Any,
+) -> Any:
+    _, speed = hold(rate, allowed, jobs[5])
+    alone = np.empty(0, np.int64)
+    members, share, credit, _, need, runs, _, _ = recall(memory, jobs, reals, alone, room, capacity, 0.0, weights)
+    chosen = choose(False, False, False, members, share, credit, need, runs, speed, capacity, weights)
+    said = answer(
+        False, jobs, members, share, credit, runs, chosen, speed, allowed, liking, slots, capacity, total, weights
+    )[0]
+    began, number = np.empty((len(slots), 3)), 0
+    for row in range(len(slots)):
+        if said[1, row] > 0:
+            began[number, 0], began[number, 1], began[number, 2] = jobs[0, row], said[0, row], passed
+            number += 1
+    return said, began[:number].copy()
 
 
 @numba.njit(cache=True)

@@ -7,12 +7,15 @@ import math
 import numpy as np
 
 from levada.kernels.arrays import Bools, Floats, Ints
+from levada.kernels.rates_numpy import hold
 from levada.kernels.rounds import Memory, Recalled, Weights
 
 _NOBODY, _ALONE = -1, -2
 #: A job that is no longer in view.
 _GONE = -2
 _CPU = 0
+#: Partners where nobody shares devices.
+_SHARED = np.zeros(0, np.int64)
 _NOT_ALLOWED = 32767
 _RUNS, _CAPACITY, _TOO_LARGE, _UNKNOWN_TYPE, _IN_LINE, _CANNOT_RUN = 0, 2, 6, 7, 30, 31
 #: Of two equally fast types, a job takes the one it is on.
@@ -77,6 +80,31 @@ def _rows(by_number: Ints, order: Ints, numbers: Ints) -> Ints:
         return np.full(len(numbers), _GONE)
     at = np.minimum(np.searchsorted(by_number, numbers), len(order) - 1)
     return np.where(numbers == _NOBODY, _NOBODY, np.where(by_number[at] == numbers, order[at], _GONE))
+
+
+def fill(
+    memory: Memory,
+    jobs: Ints,
+    reals: Floats,
+    rate: Floats,
+    allowed: Bools,
+    liking: Ints,
+    slots: Ints,
+    room: Ints,
+    capacity: Ints,
+    total: Ints,
+    passed: float,
+    weights: Weights,
+) -> tuple[Ints, Floats]:
+    _, speed = hold(rate, allowed, jobs[5])
+    members, share, credit, _, need, runs, _, _ = recall(memory, jobs, reals, _SHARED, room, capacity, 0.0, weights)
+    chosen = choose(False, False, False, members, share, credit, need, runs, speed, capacity, weights)
+    said = answer(
+        False, jobs, members, share, credit, runs, chosen, speed, allowed, liking, slots, capacity, total, weights
+    )[0]
+    rows = said[1].nonzero()[0]
+    began = np.stack([jobs[0][rows], said[0][rows], np.full(len(rows), passed)], axis=1)
+    return said, began
 
 
 def running(members: Ints, jobs: Ints, partner: Ints) -> tuple[Ints, Ints]:

@@ -19,16 +19,20 @@ def jobs(
     slots: Ints,
     columns: tuple[int, ...],
     preference: Ints,
+    places: Ints,
     exists: Ints,
     capacity: Ints,
 ) -> tuple[Ints, Floats, Bools]:
     """The jobs in *slots* as two blocks, and per job and type whether it may run there.
 
     *ints* and *floats* are the blocks of the table; *columns* are the numbers of (number, min, max, step, desired,
-    milli, cpu, type, count) and of (weight, running_s). *preference* is by type and job. The size is what a job asks
+    milli, cpu, type, count) and of (weight, running_s). *preference* is by type and place; *places* has
+    that of each job. The size is what a job asks
     for, but no more than any type holds, and a size it may have.
     """
-    found: tuple[Ints, Floats, Bools] = kernels("view").jobs(ints, floats, slots, columns, preference, exists, capacity)
+    found: tuple[Ints, Floats, Bools] = kernels("view").jobs(
+        ints, floats, slots, columns, preference, places, exists, capacity
+    )
     return found
 
 

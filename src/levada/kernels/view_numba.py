@@ -13,7 +13,9 @@ _CPU = 0
 
 
 @numba.njit(cache=True)
-def jobs(ints: Any, floats: Any, slots: Any, columns: Any, preference: Any, exists: Any, capacity: Any) -> Any:
+def jobs(
+    ints: Any, floats: Any, slots: Any, columns: Any, preference: Any, places: Any, exists: Any, capacity: Any
+) -> Any:
     number, least, most, step, desired, milli, cpu, kind, count, weight, running = columns
     types = len(capacity)
     numbers = np.empty((6, len(slots)), np.int64)
@@ -24,7 +26,7 @@ def jobs(ints: Any, floats: Any, slots: Any, columns: Any, preference: Any, exis
         unit = ints[milli, s] if ints[milli, s] > 0 else ints[cpu, s]
         at_most = 0
         for k in range(types):
-            allowed[row, k] = exists[k] > 0 and preference[k, row] != _NOT_ALLOWED
+            allowed[row, k] = exists[k] > 0 and preference[k, places[row]] != _NOT_ALLOWED
             if allowed[row, k]:
                 at_most = max(at_most, capacity[k] // max(unit, 1))
         low = ints[least, s]

@@ -17,12 +17,13 @@ def jobs(
     slots: Ints,
     columns: tuple[int, ...],
     preference: Ints,
+    places: Ints,
     exists: Ints,
     capacity: Ints,
 ) -> tuple[Ints, Floats, Bools]:
     number, least, most, step, desired, milli, cpu, kind, count = (ints[column][slots] for column in columns[:9])
     unit = np.where(milli > 0, milli, cpu)
-    allowed = (preference != _NOT_ALLOWED) & (exists > 0)[:, None]
+    allowed = (preference[:, places] != _NOT_ALLOWED) & (exists > 0)[:, None]
     at_most = np.where(allowed, capacity[:, None] // np.maximum(unit, 1), 0).max(axis=0, initial=0)
     inside = np.clip(np.minimum(desired, at_most), least, most)
     size = least + (inside - least) // step * step

@@ -97,18 +97,17 @@ class Rounds(Generic[S]):
 
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: RoundState[S]) -> tuple[Decision, RoundState[S]]:
         """Who runs where until something happens or the next round comes."""
+        if snap.fill:
+            return self._fill(snap, perf, state)
         instance, policy, weights = Instance(snap, perf), self.policy, self._weights
         jobs, reals, speed = instance.jobs, instance.reals, instance.relative
         room = instance.supply[view.ROOM]
         partner = _partners(snap) if self.by_node else _NO_PARTNERS
-        passed = snap.now - state.since if not snap.fill else 0.0
-        filled = state.filled if not snap.fill else _NOBODY_FILLED
-        memory = state.members, state.share, state.credit, state.asked, state.room, filled
         members, share, credit, asked, need, runs, stale, crowded = rounds.recall(
-            memory, jobs, reals, partner, room, snap.capacity, passed, weights
+            _memory(state), jobs, reals, partner, room, snap.capacity, snap.now - state.since, weights
         )
         # Where only jobs with a share may run, new shares cannot wait while GPUs are idle.
-        due = not snap.fill and (snap.now >= state.next_round or (policy.strict and stale) or crowded)
+        due = snap.now >= state.next_round or (policy.strict and stale) or crowded
         inner, alarms = state.inner, state.alarms
         if due and stale:
             shares, inner = policy.shares(instance, perf, inner)
@@ -148,7 +147,7 @@ class Rounds(Generic[S]):
         )
         next_round = snap.now + self.round_s if due else state.next_round
         # Rounds in which nothing could change are not worth waking up for; new shares are.
-        if snap.fill or (stale and not due):
+        if stale and not due:
             quiet_s = 0.0
         decision = Decision(
             number=instance.number,
@@ -162,9 +161,6 @@ class Rounds(Generic[S]):
             fills=not policy.strict and not self.by_node,
             **more,
         )
-        if snap.fill:
-            began = _began(said, instance.number, snap.now - state.since)
-            return decision, msgspec.structs.replace(state, filled=np.concatenate([state.filled, began]))
         return decision, RoundState(
             inner=inner,
             members=names,
@@ -179,6 +175,38 @@ class Rounds(Generic[S]):
             turns=state.turns + (ran if due else 0),
         )
 
+    def _fill(self, snap: Snapshot, perf: ThroughputModel, state: RoundState[S]) -> tuple[Decision, RoundState[S]]:
+        """Who of those that wait runs on what is free, between two rounds."""
+        instance = Instance(snap, perf)
+        said, began = rounds.fill(
+            _memory(state),
+            instance.jobs,
+            instance.reals,
+            instance.told_rates(),
+            instance.allowed,
+            snap.table.preference,
+            snap.jobs.slots,
+            instance.supply[view.ROOM],
+            snap.capacity,
+            instance.supply[view.TOTAL],
+            snap.now - state.since,
+            self._weights,
+        )
+        decision = Decision(
+            number=instance.number,
+            type=said[rounds.TYPE],
+            count=said[rounds.COUNT],
+            reason=said[rounds.REASON],
+            evidence=said[rounds.EVIDENCE],
+            rank=said[rounds.RANK],
+            wake_at=state.next_round,
+            heed_at=state.next_round,
+            fills=True,
+        )
+        if len(began):
+            state = msgspec.structs.replace(state, filled=np.concatenate([state.filled, began]))
+        return decision, state
+
 
 def _partners(snap: Snapshot) -> Ints:
     """Per job who it shares devices with: -1 for nobody any more, -2 where it runs alone."""
@@ -188,12 +216,8 @@ def _partners(snap: Snapshot) -> Ints:
     return found
 
 
-def _began(said: Ints, number: Ints, passed: float) -> Floats:
-    """Who is placed between two rounds, when so many seconds *passed* since the first of them."""
-    rows = said[rounds.COUNT].nonzero()[0]
-    began = np.empty((len(rows), 3))
-    began[:, 0], began[:, 1], began[:, 2] = number.take(rows), said[rounds.TYPE].take(rows), passed
-    return began
+def _memory(state: RoundState[S]) -> rounds.Memory:
+    return state.members, state.share, state.credit, state.asked, state.room, state.filled
 
 
 def _taken(shares: Shares, members: Ints, credit: Floats, jobs: int) -> tuple[Ints, Floats, Floats]:

@@ -38,21 +38,40 @@ class Instance:
         # These policies take sizes as given, but for what no type could hold, all of it that queues and others leave;
         # what is free just now limits nobody's size.
         most = self.supply[view.ROOM] if snap.fill else snap.capacity
-        preference = np.ascontiguousarray(snap.preference.T)
         #: The jobs in two blocks: rows as in `kernels.view`.
         self.jobs, self.reals, self.allowed = view.jobs(
-            table.ints, table.floats, snap.jobs.slots, _COLUMNS, preference, self.supply[view.EXISTS], most
+            table.ints, table.floats, snap.jobs.slots, _COLUMNS, *snap.liking, self.supply[view.EXISTS], most
         )
         self.number: Ints = self.jobs[view.NUMBER]
         #: Workers of each job.
         self.size: Ints = self.jobs[view.SIZE]
-        #: Steps/s of the whole job; 0 = cannot run there.
-        self.rate: Floats = rates_by_type(perf, self.number, self.size, len(snap.capacity))
-        #: The highest of these, and each over that.
-        self.best, self.relative = rates.hold(self.rate, self.allowed, self.jobs[view.MILLI])
 
     def __len__(self) -> int:
         return len(self.number)
+
+    def told_rates(self) -> Floats:
+        """Steps/s of the whole jobs by type as they are believed to be, wherever jobs may run; in a new array."""
+        return rates_by_type(self.perf, self.number, self.size, len(self.snap.capacity))
+
+    @cached_property
+    def _speeds(self) -> tuple[Floats, Floats, Floats]:
+        rate = self.told_rates()
+        return rate, *rates.hold(rate, self.allowed, self.jobs[view.MILLI])
+
+    @cached_property
+    def rate(self) -> Floats:
+        """Steps/s of the whole job; 0 = cannot run there."""
+        return self._speeds[0]
+
+    @cached_property
+    def best(self) -> Floats:
+        """The highest of these."""
+        return self._speeds[1]
+
+    @cached_property
+    def relative(self) -> Floats:
+        """Each over the highest."""
+        return self._speeds[2]
 
     # --- what only shares ask for -----------------------------------------------------------------------------------
 
