@@ -145,6 +145,24 @@ def test_memory_follows_the_jobs(scene: Scene, later: Scene, passed: float, fill
         assert credit[at].tolist() == had.tolist()
 
 
+@given(scene=scenes)
+def test_what_is_free_goes_to_whoever_waits(scene: Scene) -> None:
+    jobs = scene.jobs.copy()
+    jobs[view.RUNS] = -1
+    allowed = scene.speed > 0
+    slots, liking = np.arange(scene.count), np.zeros((scene.types, scene.count), np.int16)
+    total = np.maximum(scene.capacity, 4000)
+    said, began = both(KERNELS, "fill", jobs, scene.speed.copy(), allowed, liking, slots, scene.capacity, total, 33.0)
+    runs = said[rounds.COUNT].nonzero()[0]
+    assert began.tolist() == [[jobs[0, row], said[rounds.TYPE, row], 33.0] for row in runs]
+    need = scene.size * scene.unit
+    left = scene.capacity - _used(said[rounds.TYPE], need, scene.types)
+    assert (left >= np.minimum(scene.capacity, 0)).all()
+    assert (said[rounds.RANK] == -1).all()
+    for row in (said[rounds.TYPE] < 0).nonzero()[0]:
+        assert not need[row] or not (allowed[row] & (need[row] <= left)).any()
+
+
 def paces(share: Floats, need: Ints, runs: Ints) -> list[float]:
     """What can be given of what is owed, by type: those that run against all that have a share."""
     found = []

@@ -56,7 +56,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     places: Ints | None = None
     #: Rows of the jobs that `places` speaks of; a job with a count that is not among them keeps its places.
     placed: Ints | None = None
-    #: The policy's order of the jobs, 0 = first; None = by submission.
+    #: The policy's order of the jobs, 0 = first, -1 = as it was; None = by submission.
     rank: Ints | None = None
     #: Batch size per job, 0 = its own.
     batch: Ints | None = None

@@ -97,6 +97,9 @@ class JobColumns:
     op_deadline: Floats
 
 
+#: The rank of a job that nobody has thought of yet.
+_LAST = 1 << 30
+
 #: The order of columns in the two blocks; kernels use these numbers.
 INT_COLUMNS = tuple(name for name, kind in JobColumns.__annotations__.items() if kind == "Ints")
 FLOAT_COLUMNS = tuple(name for name, kind in JobColumns.__annotations__.items() if kind == "Floats")
@@ -114,6 +117,7 @@ DEFAULTS: Mapping[str, float] = {
     "held_type": -1,
     "feasible": 1,
     "reason": Code.NEW,
+    "rank": _LAST,
     "weight": 1.0,
     "steps": math.nan,
     "deadline": math.inf,

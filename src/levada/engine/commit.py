@@ -163,7 +163,8 @@ def _accept(state: State, decision: Decision, rows: Ints, slots: Ints, proposal:
     reason[ran & ~given] = Code.PREEMPTED
     table.reason[slots], table.evidence[slots] = reason, evidence
     table.batch[slots] = 0 if decision.batch is None else decision.batch[rows]
-    table.rank[slots] = rows if decision.rank is None else decision.rank[rows]
+    rank = rows if decision.rank is None else decision.rank[rows]
+    table.rank[slots] = np.where(rank >= 0, rank, table.rank[slots])
     plan_operations(state, slots[changed | (had != table.count[slots])])
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from levada.kernels import columns as c
 from levada.kernels.jobs_numba import find, plan_operation, protected
 from levada.kernels.place_numba import seat, shed
-from levada.kernels.state_numba import node_use, worker_faults
+from levada.kernels.state_numba import devices_of, differing, faults_on, node_use
 
 _UNLIMITED = 1 << 50
 
@@ -132,7 +132,8 @@ def _tell(said: Any, ranked: bool, r: int, s: int, reached: int, ints: Any, floa
     elif ints[c.PHASE, s] == c.PENDING:
         reason = c.SAYS_STARTING
     ints[c.REASON, s], ints[c.EVIDENCE, s] = reason, evidence
-    ints[c.RANK, s] = said[5, r] if ranked else r
+    if not ranked or said[5, r] >= 0:
+        ints[c.RANK, s] = said[5, r] if ranked else r
     ints[c.BATCH, s] = said[6, r]
 
 
@@ -143,8 +144,8 @@ def _plan_operations(ints: Any, slots: Any, changed: Any, target: Any, held: Any
     stays = False
     for s in slots:
         stays |= s >= 0 and changed[s] and ints[c.HELD, s] > 0 and ints[c.COUNT, s] > 0
-    for d in range(len(target) if stays else 0):
-        if target[d] != held[d]:
+    if stays:
+        for d in differing(target, held):
             if target[d] >= 0:
                 differs[target[d]] = True
             if held[d] >= 0:
@@ -256,26 +257,29 @@ def _sound(
 ) -> bool:
     """Whether the rules I1 to I5 and I12 hold for what changes; the long way tells what is wrong where they do not."""
     kind, count, whole = ints[c.TYPE].copy(), ints[c.COUNT].copy(), np.empty(len(spoken), np.int64)
-    judged = np.zeros(len(spoken), np.bool_)
+    judged, had = np.zeros(len(spoken), np.bool_), False
     for r in at:
         s = slots[r]
         if reached[r] == 0 and said[2, r] > 0 and count[s] > 0:
             return False  # it finds no room where it was to go, and may stay where it is
+        had |= ints[c.COUNT, s] > 0
         kind[s], count[s] = said[1, r] if reached[r] > 0 else -1, reached[r]
         judged[s] = True
         whole[s] = ints[c.MILLI, s] // c.WHOLE
         least, step = ints[c.MIN, s], max(ints[c.STEP, s], 1)
         if reached[r] > 0 and (reached[r] < least or (reached[r] - least) % step != 0):
             return False
-    for d in range(len(owner)):
-        if owner[d] == target[d] and index[d] == target_index[d]:
-            continue
-        before = target[d]
-        if before == c.SHARED or (before >= 0 and (not spoken[before] or protected(ints, before))):
-            return False
-        if owner[d] >= 0 and owner[d] != before and not usable[d]:
-            return False
-    if worker_faults(owner, index, node_of, type_of, judged, kind, count, whole).any():
+    moved = differing(owner, target)
+    for changed in (moved, differing(index, target_index)):
+        for d in changed:
+            before = target[d]
+            if before == c.SHARED or (before >= 0 and (not spoken[before] or protected(ints, before))):
+                return False
+            if owner[d] >= 0 and owner[d] != before and not usable[d]:
+                return False
+    # Who had nothing has nothing but what is new.
+    mine = devices_of(owner, judged) if had else moved[owner[moved] >= 0]
+    if faults_on(mine, owner, index, node_of, type_of, judged, kind, count, whole).any():
         return False
     if not cores:
         return True

@@ -9,6 +9,7 @@ import numpy as np
 
 from levada.kernels import columns as c
 from levada.kernels.jobs_numba import accrue, plain, special
+from levada.kernels.state_numba import differing
 
 
 @numba.njit(cache=True)
@@ -37,14 +38,15 @@ def issue(
             waiting[asking] = s
             asking += 1
     missing = np.zeros(cap, np.int64)
-    if asking > 0:
-        for d in range(len(target)):
-            if target[d] >= 0 and held[d] != c.FREE and held[d] != target[d]:
-                missing[target[d]] += 1
+    devices = differing(target, held) if asking > 0 else np.empty(0, np.int32)
+    for d in devices:
+        if target[d] >= 0 and held[d] != c.FREE:
+            missing[target[d]] += 1
     row_of = np.full(cap, -1, np.int64)
     ready = np.zeros(cap, np.bool_)
-    going = 0
+    going, stops = 0, False
     for s in waiting[:asking]:
+        stops |= ints[c.OP, s] == c.OP_STOP
         if ints[c.OP, s] == c.OP_STOP or missing[s] == 0:
             ready[s] = True
             row_of[s] = going
@@ -59,7 +61,7 @@ def issue(
     operations = np.empty((5, going), np.int64)
     if going == 0:
         return True, asking > 0, operations, nothing, nothing
-    adds, drops = _exchange(ints, row_of, target, target_index, held, held_index, claimed)
+    adds, drops = _exchange(devices, stops, ints, row_of, target, target_index, held, held_index, claimed)
     gives = np.zeros(going, np.bool_)
     for i in range(drops.shape[1]):
         gives[drops[1, i]] = True
@@ -125,25 +127,32 @@ def _circular(ints: Any, order: Any, ready: Any, target: Any, held: Any) -> bool
 
 
 @numba.njit(cache=True)
-def _exchange(ints: Any, row_of: Any, target: Any, target_index: Any, held: Any, held_index: Any, claimed: Any) -> Any:
+def _exchange(
+    devices: Any,
+    stops: bool,
+    ints: Any,
+    row_of: Any,
+    target: Any,
+    target_index: Any,
+    held: Any,
+    held_index: Any,
+    claimed: Any,
+) -> Any:
     """Devices that operations take and give up, with their rows; those that they take are held from now on.
 
-    Ascending, but what is given up by jobs that stop comes last.
+    Ascending, but what is given up by jobs that stop comes last. *devices* are those on which the planes differ.
     """
     adds, drops = np.empty((2, len(target)), np.int64), np.empty((2, len(target)), np.int64)
-    taken, given, left = 0, 0, 0
-    for d in range(len(target)):
+    taken, given = 0, 0
+    for d in devices:
         t, h = target[d], held[d]
-        if h >= 0 and row_of[h] >= 0:
-            if ints[c.OP, h] == c.OP_STOP:
-                left += 1
-            elif t != h:
-                drops[0, given], drops[1, given] = d, row_of[h]
-                given += 1
-        if t >= 0 and t != h and row_of[t] >= 0 and ints[c.OP, t] != c.OP_STOP:
+        if h >= 0 and row_of[h] >= 0 and ints[c.OP, h] != c.OP_STOP:
+            drops[0, given], drops[1, given] = d, row_of[h]
+            given += 1
+        if t >= 0 and row_of[t] >= 0 and ints[c.OP, t] != c.OP_STOP:
             adds[0, taken], adds[1, taken] = d, row_of[t]
             taken += 1
-    if left > 0:
+    if stops:
         for d in range(len(held)):
             h = held[d]
             if h >= 0 and row_of[h] >= 0 and ints[c.OP, h] == c.OP_STOP:

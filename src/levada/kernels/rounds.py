@@ -43,27 +43,21 @@ def recall(
 
 
 def fill(
-    memory: Memory,
     jobs: Ints,
-    reals: Floats,
     rate: Floats,
     allowed: Bools,
     liking: Ints,
     slots: Ints,
-    room: Ints,
     capacity: Ints,
     total: Ints,
     passed: float,
-    weights: Weights,
 ) -> tuple[Ints, Floats]:
-    """What is free goes to jobs that wait: `rates.hold`, `recall`, `choose` and `answer` in one, between two rounds.
+    """What is free goes to jobs that wait: `rates.hold`, `choose` and `answer` in one, between two rounds.
 
-    What is said of each job, and who begins to run: number, type, and the seconds that *passed* since the round. Its
-    shares are those of the round, and so is what it is owed.
+    What is said of each job, its rank as it was; and who begins to run: number, type, and the seconds that *passed*
+    since the round. Nobody's share or credit matters then.
     """
-    found: tuple[Ints, Floats] = kernels("rounds").fill(
-        memory, jobs, reals, rate, allowed, liking, slots, room, capacity, total, passed, weights
-    )
+    found: tuple[Ints, Floats] = kernels("rounds").fill(jobs, rate, allowed, liking, slots, capacity, total, passed)
     return found
 
 

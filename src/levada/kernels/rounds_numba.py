@@ -11,6 +11,7 @@ from levada.kernels.rates_numba import hold
 
 _NOBODY, _ALONE = -1, -2
 _GONE = -2
+_AS_IT_WAS = -1
 _CPU = 0
 _NOT_ALLOWED = 32767
 _RUNS, _CAPACITY, _TOO_LARGE, _UNKNOWN_TYPE, _IN_LINE, _CANNOT_RUN = 0, 2, 6, 7, 30, 31
@@ -101,26 +102,26 @@ def recall(
 
 @numba.njit(cache=True)
 def fill(
-    memory: Any,
     jobs: Any,
-    reals: Any,
     rate: Any,
     allowed: Any,
     liking: Any,
     slots: Any,
-    room: Any,
     capacity: Any,
     total: Any,
     passed: float,
-    weights: Any,
 ) -> Any:
     _, speed = hold(rate, allowed, jobs[5])
-    alone = np.empty(0, np.int64)
-    members, share, credit, _, need, runs, _, _ = recall(memory, jobs, reals, alone, room, capacity, 0.0, weights)
-    chosen = choose(False, False, False, members, share, credit, need, runs, speed, capacity, weights)
+    members = np.full((len(slots), 2), _NOBODY, np.int64)
+    for row in range(len(slots)):
+        members[row, 0] = row
+    nothing, weights = np.zeros(speed.shape), (0.0, 0.0, 0.0, 0.0)
+    need, runs = running(members, jobs, np.empty(0, np.int64))
+    chosen = choose(False, False, False, members, nothing, nothing, need, runs, speed, capacity, weights)
     said = answer(
-        False, jobs, members, share, credit, runs, chosen, speed, allowed, liking, slots, capacity, total, weights
+        False, jobs, members, nothing, nothing, runs, chosen, speed, allowed, liking, slots, capacity, total, weights
     )[0]
+    said[4] = _AS_IT_WAS
     began, number = np.empty((len(slots), 3)), 0
     for row in range(len(slots)):
         if said[1, row] > 0:

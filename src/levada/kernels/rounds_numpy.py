@@ -14,8 +14,10 @@ _NOBODY, _ALONE = -1, -2
 #: A job that is no longer in view.
 _GONE = -2
 _CPU = 0
-#: Partners where nobody shares devices.
-_SHARED = np.zeros(0, np.int64)
+#: Partners where nobody shares devices, weights where they do not matter, and the rank of a job that keeps its own.
+_ALL_ALONE = np.zeros(0, np.int64)
+_NO_WEIGHTS = 0.0, 0.0, 0.0, 0.0
+_AS_IT_WAS = -1
 _NOT_ALLOWED = 32767
 _RUNS, _CAPACITY, _TOO_LARGE, _UNKNOWN_TYPE, _IN_LINE, _CANNOT_RUN = 0, 2, 6, 7, 30, 31
 #: Of two equally fast types, a job takes the one it is on.
@@ -83,25 +85,37 @@ def _rows(by_number: Ints, order: Ints, numbers: Ints) -> Ints:
 
 
 def fill(
-    memory: Memory,
     jobs: Ints,
-    reals: Floats,
     rate: Floats,
     allowed: Bools,
     liking: Ints,
     slots: Ints,
-    room: Ints,
     capacity: Ints,
     total: Ints,
     passed: float,
-    weights: Weights,
 ) -> tuple[Ints, Floats]:
     _, speed = hold(rate, allowed, jobs[5])
-    members, share, credit, _, need, runs, _, _ = recall(memory, jobs, reals, _SHARED, room, capacity, 0.0, weights)
-    chosen = choose(False, False, False, members, share, credit, need, runs, speed, capacity, weights)
+    members = np.stack([np.arange(len(slots)), np.full(len(slots), _NOBODY)], axis=1)
+    nothing = np.zeros(speed.shape)
+    need, runs = running(members, jobs, _ALL_ALONE)
+    chosen = choose(False, False, False, members, nothing, nothing, need, runs, speed, capacity, _NO_WEIGHTS)
     said = answer(
-        False, jobs, members, share, credit, runs, chosen, speed, allowed, liking, slots, capacity, total, weights
+        False,
+        jobs,
+        members,
+        nothing,
+        nothing,
+        runs,
+        chosen,
+        speed,
+        allowed,
+        liking,
+        slots,
+        capacity,
+        total,
+        _NO_WEIGHTS,
     )[0]
+    said[4] = _AS_IT_WAS
     rows = said[1].nonzero()[0]
     began = np.stack([jobs[0][rows], said[0][rows], np.full(len(rows), passed)], axis=1)
     return said, began

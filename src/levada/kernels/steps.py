@@ -45,9 +45,9 @@ def waiting(*columns: Any) -> tuple[bool, Ints, bool, Ints]:
 def capacity(view: Ints, slots: int, *inventory: Any) -> Ints | None:
     """Per type what the jobs in *view* may have together where only whole devices have owners; None: not told here.
 
-    *inventory* are the number of types, the owners of devices on the target plane, the cores in use per node; per device
-    its type, what others leave of it, and whether it is there; and the cores that they leave per node. Type 0 stands
-    for cores.
+    *inventory* are the number of types, the owners of devices on the target plane, and the cores in use per node; its
+    type, what others leave of it and whether it is there per device; and the cores that they leave per node. Type 0
+    stands for cores.
     """
     total: Ints | None = kernels("steps").capacity(view, slots, *inventory)
     return total

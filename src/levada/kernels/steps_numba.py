@@ -92,15 +92,16 @@ def waiting(ints: Any, floats: Any, order: Any, now: float, *inventory: Any) -> 
 @numba.njit(cache=True)
 def could_fill(ints: Any, order: Any, target: Any) -> bool:
     waits = False
-    for s in order:
+    # Who came last mostly waits, if anybody does.
+    for s in order[::-1]:
         if ints[c.PHASE, s] == c.PENDING and ints[c.COUNT, s] == 0 and ints[c.FEASIBLE, s] > 0:
-            waits = True
             if ints[c.MILLI, s] <= 0 or ints[c.MILLI, s] % c.WHOLE != 0:
                 return True
-    if waits:
-        for owner in target:
-            if owner == c.FREE:
-                return True
+            if not waits:
+                waits = True
+                for owner in target:
+                    if owner == c.FREE:
+                        return True
     return False
 
 

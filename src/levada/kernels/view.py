@@ -5,7 +5,8 @@ from __future__ import annotations
 from levada.kernels.arrays import Bools, Floats, Ints
 from levada.kernels.switch import kernels
 
-#: Rows of what there is, by type (`core.openings`): whether the cluster has any of a type, what others leave of it to us, and what there is in all.
+#: Rows of what there is, as in `core.openings`: whether the cluster has any of a type, what others leave of it to us, and
+#: what there is in all.
 EXISTS, ROOM, TOTAL = range(3)
 #: Rows of the first block of `jobs`. RUNS is the type it is to run on at present, -1 = none.
 NUMBER, SIZE, UNIT, RUNS, LEAST, MILLI = range(6)

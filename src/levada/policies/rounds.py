@@ -27,8 +27,8 @@ from levada.core.decision import Decision
 from levada.core.snapshot import Snapshot
 from levada.core.types import Floats, Ints
 from levada.kernels import rounds, view
-from levada.perf.model import ThroughputModel
-from levada.policies.gavel.instance import Instance
+from levada.perf.model import ThroughputModel, rates_by_type
+from levada.policies.gavel.instance import Instance, jobs_of, supply_of
 from levada.policies.gavel.seats import partners, seats
 from levada.policies.gavel.share import S, SharePolicy, Shares
 from levada.policies.protocol import NO_GUARDS, Cadence, Guards
@@ -103,8 +103,9 @@ class Rounds(Generic[S]):
         jobs, reals, speed = instance.jobs, instance.reals, instance.relative
         room = instance.supply[view.ROOM]
         partner = _partners(snap) if self.by_node else _NO_PARTNERS
+        memory = state.members, state.share, state.credit, state.asked, state.room, state.filled
         members, share, credit, asked, need, runs, stale, crowded = rounds.recall(
-            _memory(state), jobs, reals, partner, room, snap.capacity, snap.now - state.since, weights
+            memory, jobs, reals, partner, room, snap.capacity, snap.now - state.since, weights
         )
         # Where only jobs with a share may run, new shares cannot wait while GPUs are idle.
         due = snap.now >= state.next_round or (policy.strict and stale) or crowded
@@ -177,23 +178,22 @@ class Rounds(Generic[S]):
 
     def _fill(self, snap: Snapshot, perf: ThroughputModel, state: RoundState[S]) -> tuple[Decision, RoundState[S]]:
         """Who of those that wait runs on what is free, between two rounds."""
-        instance = Instance(snap, perf)
+        supply = supply_of(snap)
+        # What is free just now limits nobody's size.
+        jobs, _, allowed = jobs_of(snap, supply, supply[view.ROOM])
+        number = jobs[view.NUMBER]
         said, began = rounds.fill(
-            _memory(state),
-            instance.jobs,
-            instance.reals,
-            instance.told_rates(),
-            instance.allowed,
+            jobs,
+            rates_by_type(perf, number, jobs[view.SIZE], len(snap.capacity)),
+            allowed,
             snap.table.preference,
             snap.jobs.slots,
-            instance.supply[view.ROOM],
             snap.capacity,
-            instance.supply[view.TOTAL],
+            supply[view.TOTAL],
             snap.now - state.since,
-            self._weights,
         )
         decision = Decision(
-            number=instance.number,
+            number=number,
             type=said[rounds.TYPE],
             count=said[rounds.COUNT],
             reason=said[rounds.REASON],
@@ -214,10 +214,6 @@ def _partners(snap: Snapshot) -> Ints:
     for row, other in partners(snap).items():
         found[row] = other
     return found
-
-
-def _memory(state: RoundState[S]) -> rounds.Memory:
-    return state.members, state.share, state.credit, state.asked, state.room, state.filled
 
 
 def _taken(shares: Shares, members: Ints, credit: Floats, jobs: int) -> tuple[Ints, Floats, Floats]:

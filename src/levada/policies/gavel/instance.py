@@ -23,55 +23,44 @@ _COLUMNS = (
 _MORE_COLUMNS = tuple(map(INT_COLUMNS.index, ("entity", "workload", "servers")))
 
 
+def supply_of(snap: Snapshot) -> Ints:
+    """What there is of each type: rows as in `kernels.view`."""
+    supply: Ints = snap.inventory.openings.supply.copy()
+    # There can be no less than what there is for the jobs in view.
+    supply[view.EXISTS] |= snap.capacity > 0
+    np.maximum(supply[view.TOTAL], snap.capacity, out=supply[view.TOTAL])
+    return supply
+
+
+def jobs_of(snap: Snapshot, supply: Ints, most: Ints) -> tuple[Ints, Floats, Bools]:
+    """The jobs in two blocks: rows as in `kernels.view`; and by job and type whether it may run there.
+
+    These policies take sizes as given, but for what no type could hold: *most* of each.
+    """
+    table, slots = snap.table, snap.jobs.slots
+    return view.jobs(table.ints, table.floats, slots, _COLUMNS, *snap.liking, supply[view.EXISTS], most)
+
+
 class Instance:
     """One moment, as arrays over the jobs in view (rows) and the GPU types of the inventory (columns)."""
 
     def __init__(self, snap: Snapshot, perf: ThroughputModel) -> None:
-        table = snap.table
         self.snap = snap
         self.perf = perf
         #: What there is of each type: rows as in `kernels.view`.
-        self.supply: Ints = snap.inventory.openings.supply.copy()
-        # There can be no less than what there is for the jobs in view.
-        self.supply[view.EXISTS] |= snap.capacity > 0
-        np.maximum(self.supply[view.TOTAL], snap.capacity, out=self.supply[view.TOTAL])
-        # These policies take sizes as given, but for what no type could hold, all of it that queues and others leave;
-        # what is free just now limits nobody's size.
-        most = self.supply[view.ROOM] if snap.fill else snap.capacity
+        self.supply: Ints = supply_of(snap)
         #: The jobs in two blocks: rows as in `kernels.view`.
-        self.jobs, self.reals, self.allowed = view.jobs(
-            table.ints, table.floats, snap.jobs.slots, _COLUMNS, *snap.liking, self.supply[view.EXISTS], most
-        )
+        self.jobs, self.reals, self.allowed = jobs_of(snap, self.supply, snap.capacity)
         self.number: Ints = self.jobs[view.NUMBER]
         #: Workers of each job.
         self.size: Ints = self.jobs[view.SIZE]
+        #: Steps/s of the whole job; 0 = cannot run there.
+        self.rate: Floats = rates_by_type(perf, self.number, self.size, len(snap.capacity))
+        #: The highest of these, and each over that.
+        self.best, self.relative = rates.hold(self.rate, self.allowed, self.jobs[view.MILLI])
 
     def __len__(self) -> int:
         return len(self.number)
-
-    def told_rates(self) -> Floats:
-        """Steps/s of the whole jobs by type as they are believed to be, wherever jobs may run; in a new array."""
-        return rates_by_type(self.perf, self.number, self.size, len(self.snap.capacity))
-
-    @cached_property
-    def _speeds(self) -> tuple[Floats, Floats, Floats]:
-        rate = self.told_rates()
-        return rate, *rates.hold(rate, self.allowed, self.jobs[view.MILLI])
-
-    @cached_property
-    def rate(self) -> Floats:
-        """Steps/s of the whole job; 0 = cannot run there."""
-        return self._speeds[0]
-
-    @cached_property
-    def best(self) -> Floats:
-        """The highest of these."""
-        return self._speeds[1]
-
-    @cached_property
-    def relative(self) -> Floats:
-        """Each over the highest."""
-        return self._speeds[2]
 
     # --- what only shares ask for -----------------------------------------------------------------------------------
 
