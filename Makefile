@@ -1,7 +1,7 @@
 # `make run` and `make test` need only make and Python 3.11 or newer; they set up the rest in .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench clean
+.PHONY: help setup run demo test lint format bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -33,8 +33,11 @@ $(KERNELS): $(FORGOTTEN)
 SWEEP := --policy fifo,max_min_fairness,max_min_fairness_perf --cluster v100=4,p100=4,k80=4 \
 	--workload gavel --jobs 60 --fixed-duration 14400 --rate 2,3,4 --seed 0-2
 
+run: $(FORGOTTEN) ## Start a server on pretend GPUs and watch real jobs start, grow, shrink, wait and finish
+	@$(BIN)/levada tour examples/numpy/train.py
+
 # Simulations as small as these run on kernels that need no compiling.
-run: $(FORGOTTEN) ## Show what Levada does: a day of jobs, then policies compared, with a picture
+demo: $(FORGOTTEN) ## Simulate a day of jobs, then compare policies, with a picture
 	@$(BIN)/levada demo
 	@rm -rf build/run && mkdir -p build
 	@printf '\nThree policies at three loads (about a minute):\n\n'

@@ -44,7 +44,7 @@ install() {
 echo "setup: installing Levada and its tools into $venv (a minute or two the first time)" >&2
 # The build tool first, so that it is pinned as everything else is.
 install hatchling editables
-install --no-build-isolation --editable '.[fast,sim,plot,dask,dev]'
+install --no-build-isolation --editable '.[fast,sim,plot,dask,postgres,gpu,dev]'
 
 echo "$digest" > "$stamp"
 echo "setup: done" >&2

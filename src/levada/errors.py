@@ -4,7 +4,8 @@
     ├── BadInput      a file, an option or a body is wrong; carries one `Fault` per mistake
     ├── NotFound      a named thing does not exist
     ├── Refused       the request is understood and not allowed
-    └── NoServer      no Levada server answers
+    ├── NoServer      no Levada server answers
+    └── Unavailable   the server is there and cannot do it now; the same may work later
 
 The core raises only for a programmer's mistake; a job that must wait gets a reason, never an exception.
 Where a name is unknown, `did_you_mean` ends the sentence.
@@ -57,6 +58,10 @@ class Refused(LevadaError):
 
 class NoServer(LevadaError):
     """No Levada server answers."""
+
+
+class Unavailable(LevadaError):
+    """The server is there and cannot do it now; the same may work later."""
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

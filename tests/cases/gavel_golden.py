@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from levada.cli.allocate import decide
+from levada.cases.decide import decide
 from tests.peer_data import gavel_table
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "gavel_allocations.json").read_text())

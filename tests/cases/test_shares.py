@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.cli.allocate import as_table, decide
+from levada.cases.decide import decide
+from levada.cli.allocate import as_table
 from levada.errors import BadInput
 from levada.policies.table import POLICIES
 from tests.cases.gavel_golden import answered, levels

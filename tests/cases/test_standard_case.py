@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from levada.cases.casefile import check
 from levada.cases.standard import answer
-from levada.cli.casefile import check
 from levada.errors import BadInput, LevadaError
 from levada.plugins import find_policy
 from tests.test_plugins import SMALLEST_FIRST

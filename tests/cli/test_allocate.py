@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from levada.cases.casefile import Case, CaseJob
 from levada.cli import main as cli
-from levada.cli.casefile import Case, CaseJob
 from tests.test_plugins import SMALLEST_FIRST
 
 Capture = pytest.CaptureFixture[str]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.cli.casefile import Case, check, parse
+from levada.cases.casefile import Case, check, parse
 from levada.errors import BadInput
 
 CASE: dict[str, Any] = json.loads("""

@@ -27,7 +27,7 @@ def test_script_is_valid(shell: str, capsys: pytest.CaptureFixture[str], tmp_pat
 
 WORDS = [
     (["levada", "pol"], {"policy"}),
-    (["levada", "policy", ""], {"ls", "describe"}),
+    (["levada", "policy", ""], {"ls", "describe", "get", "set"}),
     (["levada", "schema", "j"], {"job"}),
     (["levada", "no-such-verb"], set[str]()),
 ]

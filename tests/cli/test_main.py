@@ -37,7 +37,7 @@ def test_help_goes_to_stdout(capsys: Capture, arguments: tuple[str, ...]) -> Non
     [
         (("plicy",), "did you mean policy?"),
         (("policy", "lss"), "did you mean ls?"),
-        (("policy",), "levada policy needs a verb: ls, describe; see levada policy --help"),
+        (("policy",), "levada policy needs a verb: ls, describe, get, set; see levada policy --help"),
         (("policy", "ls", "-o", "xml"), "'xml' is not one of"),
         (("policy", "ls", "-o", "jsn"), "did you mean json?"),
         (("policy", "ls", "--outptu", "json"), "no such option --outptu; did you mean --output?"),
@@ -88,7 +88,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
     """`levada fail` raises the first of this list."""
     errors: list[BaseException] = []
 
-    def build() -> typer.Typer:
+    def build(verb: str = "") -> typer.Typer:
         app = typer.Typer()
 
         @app.command()

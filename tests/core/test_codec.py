@@ -50,6 +50,7 @@ EVENTS: tuple[ev.Event, ...] = (
     ev.JobsFailed(at=1.0, number=ONE, generation=ONE),
     ev.Progress(at=1.0, number=TWO, steps=np.array([math.nan, -0.0])),
     ev.CheckpointSaved(at=1.0, number=ONE, generation=ONE),
+    ev.ResizesInPlace(at=1.0, number=ONE, generation=ONE),
     ev.NodesAdded(at=1.0, nodes=(NODE,)),
     ev.NodesChanged(at=1.0, nodes=(NODE, Node(name="m", cordoned=True))),
     ev.NodesCordoned(at=1.0, names=("n",), cordoned=False),
@@ -69,6 +70,7 @@ EVENTS: tuple[ev.Event, ...] = (
     ev.BeliefsChanged(at=1.0),
     ev.Decided(at=1.0, revision=5, decision=DECISION, state={"served": {"7": 1.5}}, took_s=0.25),
     ev.DecideFailed(at=1.0, revision=5, why="ZeroDivisionError"),
+    ev.Restarted(at=1.0),
     ev.Tick(at=math.inf),
 )
 

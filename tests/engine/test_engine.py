@@ -146,6 +146,41 @@ def test_protected_jobs_are_not_touched_until_they_have_saved() -> None:
     assert chaos.sizes() == {"j1": 2, "j2": 2}
 
 
+def test_a_job_that_turns_out_to_resize_in_place_need_not_have_saved() -> None:
+    chaos = desk(4)
+    chaos.submit(min=1, max=4, preemptible=Preemptible.AUTO, resizes_in_place=False)
+    chaos.calm()
+    chaos.submit(min=2, max=2)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 4, "j2": 0}
+    generation = np.array([chaos.job("j1")["generation"]])
+    chaos.tell(ev.ResizesInPlace(at=0.0, number=np.array([0]), generation=generation))
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 2, "j2": 2}
+
+
+def test_after_a_restart_of_the_shell_what_was_asked_is_asked_again() -> None:
+    engine = Engine(cluster=Cluster(nodes=(Node.of("n0", {"v100": 4}),)))
+    engine.handle(ev.JobsSubmitted(at=0.0, jobs=JobBatch.of([Job(id="a", submitted=0.0)])))
+    commands = engine.handle(ev.Restarted(at=5.0))
+    (decide,) = [command for command in commands if isinstance(command, Decide)]
+    (apply,) = [command for command in engine.handle(answer(decide, 5.0)) if isinstance(command, Apply)]
+    (op,) = engine.ops(apply.plan)
+    (again,) = engine.outstanding()
+    assert (again.job, again.kind, again.generation, again.grant) == (op.job, op.kind, op.generation, op.grant)
+
+
+def test_a_job_that_goes_on_without_any_worker_survives_the_loss_of_the_first() -> None:
+    chaos = desk(4)
+    chaos.submit(min=1, max=4)
+    chaos.calm()
+    generation = np.array([chaos.job("j1")["generation"]])
+    chaos.tell(ev.ResizesInPlace(at=0.0, number=np.array([0]), generation=generation))
+    chaos.break_worker(0, 0)
+    assert chaos.job("j1")["phase"] == Phase.RUNNING
+    assert chaos.job("j1")["held"] == 3
+
+
 def test_a_job_that_may_never_be_preempted_keeps_all_it_has() -> None:
     chaos = desk(4, policy="srjf")
     chaos.submit(min=4, preemptible=Preemptible.NEVER, steps=1e6)

@@ -49,8 +49,8 @@ def job(spec: str, name: str = "j") -> str:
 
 def loaded(text: str) -> Job:
     (found,) = load(text)
-    assert isinstance(found, Job)
-    return found
+    assert isinstance(found.content, Job)
+    return found.content
 
 
 def lines(text: str) -> list[str]:
@@ -88,12 +88,12 @@ def test_numbers_as_yaml_writes_them() -> None:
 
 
 def test_queue() -> None:
-    (queue,) = load(
+    (found,) = load(
         "apiVersion: levada.dev/v1\nkind: Queue\nmetadata: {name: vision}\n"
         "spec: {parent: root, weight: 2, guaranteed: {a100: 8}, limit: {a100: 16}, borrow: true, perUserLimit: {a100: 4}}"
     )
-    assert isinstance(queue, Queue)
-    assert queue.spec.guaranteed == {"a100": 8}
+    assert isinstance(found.content, Queue)
+    assert found.content.spec.guaranteed == {"a100": 8}
 
 
 def test_json_and_lists_and_documents() -> None:
@@ -123,6 +123,8 @@ def test_json_and_lists_and_documents() -> None:
         ("steps: 1, epochs: 1", "spec.epochs: give steps or epochs, not both"),
         ("weight: .nan", "spec.weight: must be a finite number"),
         ("array: 9-0", "spec.array: 9-0 runs backwards"),
+        ("array: '1,0-3'", "spec.array: 1 is given twice"),
+        ("workers: 2000000", "spec.workers.max: must be at most 1000000"),
         ("array: 0-999999", "spec.array: must have at most 100000 indices"),
         ("preemptible: maybe", "spec.preemptible: must be 'auto', true or false"),
         ("labels: {a: 1}", "spec.labels.a: must be text (put it in quotes)"),
@@ -147,7 +149,7 @@ def test_all_faults_of_all_documents_in_order() -> None:
         "document 1: spec.workers.min: must be at least 1",
         "document 1: spec.queue: must be text (put it in quotes)",
         "document 3: apiVersion: must be levada.dev/v1",
-        "document 3: kind: must be Job or Queue",
+        "document 3: kind: must be Job, Queue, MPIJob, PyTorchJob, TFJob, Pod or Deployment",
         "document 4: must be a mapping with apiVersion, kind, metadata and spec",
     ]
 

@@ -13,7 +13,7 @@ from levada.core.types import CPU_TYPE
 from levada.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from levada.cli.casefile import Case
+    from levada.cases.casefile import Case
 
 
 def infeasible(case: Case, scene: Scene) -> dict[int, Reason]:

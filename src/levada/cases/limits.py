@@ -11,7 +11,7 @@ from levada.policies.gavel.share import AnySharePolicy
 from levada.policies.protocol import AnyPolicy, Needs, decides_by_node
 
 if TYPE_CHECKING:
-    from levada.cli.casefile import Case
+    from levada.cases.casefile import Case
 
 MOST_JOBS = 100_000
 MOST_NODES = 100_000

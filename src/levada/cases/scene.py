@@ -24,7 +24,7 @@ from levada.errors import BadInput, Fault, did_you_mean
 from levada.placement.placer import Packer
 
 if TYPE_CHECKING:
-    from levada.cli.casefile import Case, CaseCluster, CaseJob
+    from levada.cases.casefile import Case, CaseCluster, CaseJob
 
 #: Of all jobs together, in 1/1000ths: sums over jobs must stay well inside 64 bits.
 MOST_ASKED = 10**15

@@ -30,7 +30,7 @@ from levada.policies.gavel.share import AnySharePolicy, Shares
 from levada.policies.table import lookup
 
 if TYPE_CHECKING:
-    from levada.cli.casefile import Case
+    from levada.cases.casefile import Case
 
 #: A share below this part of the job's largest one is nothing.
 _NOTHING = 1e-9

@@ -10,7 +10,7 @@ from levada.cases.scene import Scene
 from levada.perf.table import JobSpeed, PairSpeed, TableModel
 
 if TYPE_CHECKING:
-    from levada.cli.casefile import Case
+    from levada.cases.casefile import Case
 
 
 def speeds(case: Case, scene: Scene, *, serial: bool) -> TableModel:

@@ -24,7 +24,7 @@ from levada.policies.queued import queued
 from levada.policies.table import lookup
 
 if TYPE_CHECKING:
-    from levada.cli.casefile import Case
+    from levada.cases.casefile import Case
 
 
 def answer(case: Case, policy: AnyPolicy, seed: int = 0) -> dict[str, Any]:

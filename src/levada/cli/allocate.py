@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
 from levada.cli.output import columns, data, data_json
 from levada.errors import BadInput, Fault
-
-if TYPE_CHECKING:
-    from levada.cli.casefile import Case
-    from levada.policies.protocol import AnyPolicy
-
-T = TypeVar("T")
-
-#: The keys that tell the two kinds of cases apart.
-STANDARD_KEYS = frozenset({"cluster", "jobs"})
-DRAGON_KEYS = frozenset({"mode", "nodes", "running", "pending", "last_action", "priority_pods"})
 
 
 class Output(StrEnum):
@@ -45,6 +34,8 @@ def allocate(
     ] = None,
 ) -> None:
     """Show what one policy would give to each job of a case."""
+    from levada.cases.decide import decide
+
     raw = parse(file, read(file))
     # A user's policy may print what it likes, but stdout is for the answer alone.
     with redirect_stdout(sys.stderr):
@@ -83,58 +74,6 @@ def parse(file: str, text: str) -> dict[str, Any]:
     if not isinstance(documents[0], dict):
         raise BadInput.one(f"{file}: a case must be a mapping")
     return documents[0]
-
-
-def decide(raw: dict[str, Any], policy: str | None = None) -> dict[str, Any]:
-    """The answer to a case of either kind; *policy* overrides the case's. Raises BadInput."""
-    if policy is not None:
-        raw = {**raw, "policy": policy}
-    if DRAGON_KEYS & raw.keys() and not STANDARD_KEYS & raw.keys():
-        from levada.cases import dragon
-
-        return dragon.answer(raw, raw.get("policy"))
-
-    from levada.cases import standard
-    from levada.cli.casefile import check
-
-    faults: list[Fault] = []
-    case = _tried(lambda: check(raw), faults)
-    # The policy is looked for in any case: what is wrong with it is told together with the rest.
-    found = _tried(lambda: _policy(raw, case), faults) if isinstance(raw.get("policy"), str | None) else None
-    if case is None or found is None:
-        raise BadInput(faults)
-    return standard.answer(case, *found)
-
-
-def _tried(make: Callable[[], T], faults: list[Fault]) -> T | None:
-    """What *make* makes; its faults, where it makes nothing, go to those of others."""
-    try:
-        return make()
-    except BadInput as error:
-        faults += error.faults
-        return None
-
-
-def _policy(raw: dict[str, Any], case: Case | None) -> tuple[AnyPolicy, int]:
-    """The policy that a case names, even one with faults, with its options, and the seed; raises BadInput."""
-    from levada.plugins import find_policy
-    from levada.policies.table import lookup
-
-    name = raw.get("policy")
-    if name is None:
-        raise BadInput.one("is required", "policy")
-    options = dict(given) if isinstance(given := raw.get("options", {}), dict) else {}
-    seed = options.pop("seed", 0)
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise BadInput.one("must be a whole number, 0 or more", "options.seed")
-    record = lookup(name)
-    known = {option.name for option in record.options} if record is not None else set()
-    if case is not None and case.entities and "entities" in known:
-        options.setdefault("entities", {each: entity.model_dump() for each, entity in case.entities.items()})
-    if "shares" in known:
-        # One case is answered with the best for the worst-off, whatever rounds take.
-        options.setdefault("shares", "leximin")
-    return find_policy(name, options), seed
 
 
 def as_table(answer: dict[str, Any]) -> str:

@@ -19,15 +19,41 @@ from levada.cli.output import chatter, data, open_streams
 from levada.cli.usage import sentence
 from levada.errors import BadInput, LevadaError
 
-#: The modules of `levada.cli` with a `register(app)`, in the order of `--help`.
-VERBS = ("allocate", "sim", "bench", "demo", "policy", "schema", "completion", "version")
+#: The modules of `levada.cli` with a `register(app)`, in the order of `--help`, and the verbs that each one adds: only
+#: the module of the verb in use is imported.
+VERBS: dict[str, tuple[str, ...]] = {
+    "up": ("up", "down", "serve"),
+    "submit": ("submit", "create", "apply", "whatif"),
+    "run": ("run", "attach", "exec"),
+    "ls": ("ls", "ps", "queue", "get", "describe"),
+    "logs": ("logs", "events"),
+    "explain": ("explain", "decisions"),
+    "wait": ("wait",),
+    "change": ("cancel", "delete", "suspend", "resume", "scale", "update"),
+    "top": ("top",),
+    "nodes": ("nodes", "sinfo", "cordon", "drain", "uncordon", "reserve"),
+    "queues": ("queues", "usage"),
+    "policy": ("policy",),
+    "snapshot": ("snapshot", "replay"),
+    "allocate": ("allocate",),
+    "sim": ("sim",),
+    "bench": ("bench",),
+    "tour": ("tour",),
+    "demo": ("demo",),
+    "people": ("user", "token"),
+    "context": ("context", "login"),
+    "doctor": ("doctor",),
+    "schema": ("schema",),
+    "completion": ("completion",),
+    "version": ("version",),
+}
 
 #: What typer answers when the user presses Ctrl-C.
 _TYPER_INTERRUPTED = 130
 
 
-def build() -> typer.Typer:
-    """The app with all verbs."""
+def build(verb: str = "") -> typer.Typer:
+    """The app with the module of *verb*, or with all verbs where nobody has such a one."""
     app = typer.Typer(
         help="An elastic, heterogeneity-aware scheduler for deep-learning training.",
         # Plain help: rich costs more start-up time than everything else together.
@@ -40,8 +66,9 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(invoke_without_command=True)(top)
-    for verb in VERBS:
-        module = f"levada.cli.{verb}"
+    owners = [module for module, verbs in VERBS.items() if verb in verbs]
+    for name in owners or VERBS:
+        module = f"levada.cli.{name}"
         if find_spec(module) is not None:
             import_module(module).register(app)
     return app
@@ -72,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # As with git and kubectl: `help policy` is `policy --help`.
         words = [*(word for word in words if word != "help"), "--help"]
     try:
-        code = build()(args=words, prog_name="levada", standalone_mode=False)
+        verb = "" if completion.ASKED in os.environ else next(iter(words), "")
+        code = build(verb)(args=words, prog_name="levada", standalone_mode=False)
     except typer.TyperException as error:
         chatter(f"levada: {one_line(sentence(error))}")
         return error.exit_code

@@ -1,4 +1,4 @@
-"""`levada policy ls|describe`: which policies there are, from the static table and of installed packages."""
+"""`levada policy`: which policies there are, from the static table and of installed packages, and which one decides."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from levada.cli.connection import Server, State, connect
 from levada.cli.installed import Installed, installed
 from levada.cli.output import Format, TextOrJson, columns, data, data_json
+from levada.errors import BadInput
 from levada.policies.record import Option, Record
 from levada.policies.table import POLICIES, alpha_of, lookup
 
@@ -20,9 +22,11 @@ _FIELD_OF_NEED = {"RATE": "speedup", "REMAINING": "remaining_s", "DEADLINE": "de
 
 def register(app: typer.Typer) -> None:
     """Adds the group `policy`."""
-    group = typer.Typer(help="Look at the scheduling policies.", rich_markup_mode=None)
+    group = typer.Typer(help="Look at the scheduling policies, and choose one.", rich_markup_mode=None)
     group.command("ls")(ls)
     group.command("describe")(describe)
+    group.command("get")(get)
+    group.command("set")(choose)
     app.add_typer(group, name="policy")
 
 
@@ -54,6 +58,51 @@ def describe(
         data_json(as_json(record))
     else:
         data(as_text(record))
+
+
+def get(
+    output: Annotated[TextOrJson, typer.Option("--output", "-o", help="How to print it.")] = TextOrJson.TEXT,
+    server: Server = None,
+    state: State = None,
+) -> None:
+    """Show the policy that decides on the server, with its options."""
+    with connect(server, state) as client:
+        _tell(client.policy(), output)
+
+
+def choose(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A policy's name or alias.", show_default=False)],
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-O", metavar="NAME=VALUE", help="A setting of it; may be repeated.")
+    ] = None,
+    output: Annotated[TextOrJson, typer.Option("--output", "-o", help="How to print it.")] = TextOrJson.TEXT,
+    server: Server = None,
+    state: State = None,
+) -> None:
+    """Let this policy decide on the server from now on."""
+    options = dict(_option(each) for each in option or ())
+    with connect(server, state) as client:
+        _tell(client.set_policy(name, options), output)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    import json
+
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise BadInput.one(f"--option: {text}: must be NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _tell(policy: dict[str, Any], output: TextOrJson) -> None:
+    if output is TextOrJson.JSON:
+        data_json(policy)
+        return
+    options = "".join(f" {name}={value}" for name, value in policy["options"].items())
+    data(policy["name"] + options)
 
 
 def _with_alpha(record: Record | None, name: str) -> Record | None:

@@ -31,8 +31,8 @@ def schema(
 
     from pydantic import TypeAdapter
 
+    from levada.cases.casefile import Case
     from levada.cases.dragon_case import DragonCase
-    from levada.cli.casefile import Case
     from levada.jobfile.model import Job, Queue
 
     models: dict[Kind, Any] = {Kind.JOB: Job, Kind.QUEUE: Queue, Kind.CASE: Case | DragonCase}

@@ -117,6 +117,13 @@ class CheckpointSaved(_Event, frozen=True, kw_only=True):
     generation: Ints
 
 
+class ResizesInPlace(_Event, frozen=True, kw_only=True):
+    """Jobs turned out to change their size without a restart, and to survive the loss of any worker, the first too."""
+
+    number: Ints
+    generation: Ints
+
+
 class NodesAdded(_Event, frozen=True, kw_only=True):
     """Machines joined, or came back."""
 
@@ -243,6 +250,10 @@ class DecideFailed(_Event, frozen=True, kw_only=True):
     why: str
 
 
+class Restarted(_Event, frozen=True, kw_only=True):
+    """The shell came back after it had ended in the middle of something: what was being decided is asked again."""
+
+
 class Tick(_Event, frozen=True, kw_only=True):
     """Time passed."""
 
@@ -260,6 +271,7 @@ Event: TypeAlias = (
     | JobsFailed
     | Progress
     | CheckpointSaved
+    | ResizesInPlace
     | NodesAdded
     | NodesChanged
     | NodesCordoned
@@ -279,5 +291,6 @@ Event: TypeAlias = (
     | BeliefsChanged
     | Decided
     | DecideFailed
+    | Restarted
     | Tick
 )

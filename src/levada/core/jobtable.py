@@ -17,6 +17,8 @@ from levada.core.types import WHOLE, Bools, Floats, Ints, one_or_many
 
 #: Preference for a type that the job may not use.
 NOT_ALLOWED = 32767
+#: A job that resizes in place goes on without any worker that is lost, the first one too.
+ANY_LOSS = 2
 
 
 class JobColumns:
@@ -41,7 +43,7 @@ class JobColumns:
     workload: Ints
     entity: Ints
     preemptible: Ints
-    resizes_in_place: Ints
+    resizes_in_place: Ints  #: 0, 1, or ANY_LOSS
     retries: Ints
     any_type: Ints
     affinity: Ints  #: numbers of tags; 0 = none

@@ -45,6 +45,7 @@ class Code(Codes):
     USER_LIMIT: Final = 29
     IN_LINE: Final = 30
     CANNOT_RUN: Final = 31
+    INTERRUPTED: Final = 32
 
 
 #: One sentence per code. `{evidence}` is the number in the evidence column.
@@ -78,6 +79,7 @@ SENTENCES: dict[int, str] = {
     Code.WAITS_FOR_DEVICES: "It starts as soon as {evidence} devices have been given up by others.",
     Code.IN_LINE: "A job before it does not fit yet, and under this policy nobody overtakes.",
     Code.CANNOT_RUN: "As far as is known, it makes no progress on any GPU type that is there.",
+    Code.INTERRUPTED: "None of its workers ran any more when that was looked at; it starts again from its checkpoint.",
     Code.INVALID: "Its description cannot be carried out.",
     Code.TIME_LIMIT: "It has run as long as its time limit allows.",
     Code.USER_LIMIT: "What one user may have in its queue leaves no room for its minimum.",

@@ -60,6 +60,7 @@ class Engine:
         if hasattr(beliefs, "attach"):
             beliefs.attach(world.workloads, world.inventory.types)
         self.state = State(world, queued(made), make_policy, beliefs, options, seed)
+        self.state.policy_options = policy_options or {}
 
     # --- the one entrance -------------------------------------------------------------------------------------------
 
@@ -179,6 +180,13 @@ class Engine:
             return
         self._reject(event.why)
 
+    def _restarted(self, _event: ev.Restarted) -> None:
+        """Nobody will answer what was asked before."""
+        self.state.deciding = None
+        self.state.dirty = True
+        # Whoever was told of a time to wake has forgotten it.
+        self.state.told_wake = math.inf
+
     def _reject(self, why: str) -> None:
         """Grants stay as they are, and the next try comes after a pause."""
         state, table = self.state, self.state.world.table
@@ -218,7 +226,7 @@ class Engine:
         except Exception as broken:
             state.last_rejection = str(broken)
             return
-        state.policy = queued(made)
+        state.policy, state.policy_options = queued(made), event.options
         state.policy_state = state.policy.initial(state.seed)
         self._forget_thought()
 
@@ -291,6 +299,28 @@ class Engine:
             )
         return made
 
+    def outstanding(self) -> list[Op]:
+        """Operations that are out and not acknowledged, for a backend that may not have heard of them."""
+        world, table = self.state.world, self.state.world.table
+        slots = self.state.living()
+        made = []
+        for slot in slots[table.issued[slots] > 0].tolist():
+            kind = int(table.op[slot])
+            if kind != OpKind.STOP and table.count[slot] == 0:
+                continue  # it shall stop by now: that goes out when this one is over
+            number = int(table.number[slot])
+            made.append(
+                Op(
+                    job=world.ids[number],
+                    number=number,
+                    kind=kind,
+                    generation=int(table.generation[slot]),
+                    grant=None if kind == OpKind.STOP else world.grant(world.target, slot),
+                    batch=int(table.batch[slot]),
+                )
+            )
+        return made
+
     def fork(self) -> Engine:
         """An independent copy, policy state and all, in O(active jobs + devices)."""
         twin = Engine.__new__(Engine)
@@ -311,6 +341,7 @@ _HANDLERS: dict[type, Callable[[Engine, Any], None]] = {
     ev.JobsFailed: lambda engine, event: jobs.failed(engine.state, event),
     ev.Progress: lambda engine, event: jobs.progress(engine.state, event),
     ev.CheckpointSaved: lambda engine, event: jobs.checkpoint_saved(engine.state, event),
+    ev.ResizesInPlace: lambda engine, event: jobs.resizes_in_place(engine.state, event),
     ev.Observed: lambda engine, event: jobs.observed(engine.state, event),
     ev.NodesAdded: lambda engine, event: nodes.put(engine.state, event),
     ev.NodesChanged: lambda engine, event: nodes.put(engine.state, event),
@@ -330,5 +361,6 @@ _HANDLERS: dict[type, Callable[[Engine, Any], None]] = {
     ev.BeliefsChanged: Engine._beliefs_changed,
     ev.Decided: Engine._decided,
     ev.DecideFailed: Engine._decide_failed,
+    ev.Restarted: Engine._restarted,
     ev.Tick: lambda engine, event: None,
 }

@@ -20,13 +20,14 @@ from levada.core.events import (
     JobsUpdated,
     Observed,
     Progress,
+    ResizesInPlace,
     WorkersFailed,
     WorkersStarted,
     WorkersStopped,
 )
 from levada.core.inventory import UNLIMITED
 from levada.core.job import LARGEST_PRIORITY, LARGEST_SIZE, Phase
-from levada.core.jobtable import INT_COLUMNS
+from levada.core.jobtable import ANY_LOSS, INT_COLUMNS
 from levada.core.plan import OpKind
 from levada.core.plane import INDEX, NODE
 from levada.core.reasons import Code
@@ -259,6 +260,15 @@ def checkpoint_saved(state: State, event: CheckpointSaved) -> None:
     state.dirty |= bool(len(slots))
 
 
+def resizes_in_place(state: State, event: ResizesInPlace) -> None:
+    """Jobs that seemed to need a restart for every change of size need none: more may be done with them."""
+    table = state.world.table
+    slots, _ = state.current(event.number, event.generation)
+    slots = slots[(table.held[slots] > 0) & (table.resizes_in_place[slots] != ANY_LOSS)]
+    table.resizes_in_place[slots] = ANY_LOSS
+    state.dirty |= bool(len(slots))
+
+
 def observed(state: State, event: Observed) -> None:
     """Belief follows fact: jobs that should run and do not start again, and what runs and should not is stopped."""
     table = state.world.table
@@ -279,7 +289,7 @@ def observed(state: State, event: Observed) -> None:
     gone = believed[~np.isin(believed, there)]
     for slot in gone:
         one = np.array([slot])
-        state.say(one, Code.RESTARTING, table.restarts[one])
+        state.say(one, Code.INTERRUPTED)
         state.wants_stop(one, int(table.intent[slot]))
         stopped(state, one)
     if stray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.job import Phase
+from levada.core.jobtable import ANY_LOSS
 from levada.core.plan import OpKind
 from levada.core.plane import INDEX, NODE
 from levada.core.reasons import Code
@@ -19,8 +20,9 @@ from levada.engine.withdraw import revert_targets
 def lose_workers(state: State, slot: int, indices: Ints, nodes: Ints, why: int) -> None:
     """The workers (below zero: parameter servers) with these indices on these nodes are gone from *slot*.
 
-    Where the framework can go on without them (worker 0 and the parameter servers live, and the minimum is left) the
-    job is smaller from now on; otherwise what is left of it stops, and it starts again when its turn comes.
+    Where the framework can go on without them (the parameter servers live, worker 0 too unless it is as any other, and
+    the minimum is left) the job is smaller from now on; otherwise what is left of it stops, and it starts again when
+    its turn comes.
     """
     world, table = state.world, state.world.table
     state.account(np.array([slot]))
@@ -44,7 +46,9 @@ def lose_workers(state: State, slot: int, indices: Ints, nodes: Ints, why: int) 
     table.op[slot], table.issued[slot], table.op_deadline[slot] = OpKind.NONE, 0, np.inf
     # In the middle of a resize nobody knows which workers there are: it is not worth the risk.
     settled = table.phase[slot] == Phase.RUNNING and table.intent[slot] == Intent.WAIT
-    if settled and table.resizes_in_place[slot] and len(workers) >= table.min[slot] and indices.min() > 0:
+    in_place = int(table.resizes_in_place[slot])
+    first = 0 if in_place == ANY_LOSS else 1
+    if settled and in_place and len(workers) >= table.min[slot] and indices.min() >= first:
         _go_on(state, slot, workers)
     else:
         restart(state, slot, why)

@@ -38,7 +38,7 @@ class Intent(Codes):
 
 
 _TELLING = np.zeros(max(Code.numbers()) + 1, bool)
-_TELLING[[Code.BACKOFF, Code.RESTARTING, Code.NODE_LOST, Code.SET_ASIDE]] = True
+_TELLING[[Code.BACKOFF, Code.RESTARTING, Code.NODE_LOST, Code.SET_ASIDE, Code.INTERRUPTED]] = True
 
 
 #: These only say what a job does.
@@ -87,6 +87,8 @@ class State:
     ) -> None:
         self.world = world
         self.policy = policy
+        #: What the policy was made with.
+        self.policy_options: Mapping[str, Any] = {}
         self.make_policy = make_policy
         self.policy_state: Any = policy.initial(seed)
         self.perf = perf

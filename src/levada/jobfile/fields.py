@@ -54,6 +54,8 @@ DurationText = Annotated[str, Field(pattern=units.DURATION_PATTERN)]
 #: How many of something.
 Count = Annotated[int, Field(ge=0, le=units.LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=units.LARGEST)]
+#: How many workers, or parameter servers.
+Size = Annotated[int, Field(ge=1, le=1_000_000)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(gt=0, le=units.LARGEST, allow_inf_nan=False)]

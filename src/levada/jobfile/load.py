@@ -1,4 +1,4 @@
-"""A job file as checked models, or every fault in it."""
+"""A job file as checked documents, or every fault in it."""
 
 from __future__ import annotations
 
@@ -6,33 +6,46 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from levada.errors import BadInput, Fault
+from levada.errors import BadInput, Fault, did_you_mean
+from levada.jobfile import mpijob, pytorchjob, serving, tfjob
+from levada.jobfile.document import Document
 from levada.jobfile.faults import faults_of
-from levada.jobfile.model import API_VERSION, KINDS, Job, Queue
-from levada.jobfile.text import parse_documents
+from levada.jobfile.manifest import Place
+from levada.jobfile.model import API_VERSION, KINDS
+from levada.jobfile.text import MOST_YAML, parse_documents, parse_json
+
+_KUBEFLOW = {"MPIJob": mpijob, "PyTorchJob": pytorchjob, "TFJob": tfjob}
+#: Every kind of document that is understood.
+ALL_KINDS = (*KINDS, *_KUBEFLOW, *serving.VERSIONS)
 
 
-def load(text: str) -> list[Job | Queue]:
-    """The jobs and queues of a YAML or JSON text, in its order; raises BadInput with all faults.
+def load(text: str) -> list[Document]:
+    """The documents of a YAML or JSON text, in its order; raises BadInput with all faults.
 
     A document may also be a list of them. Where there are several, the path of a fault begins with its number.
     """
-    documents: list[Any] = []
-    for document in parse_documents(text):
-        documents += document if isinstance(document, list) else [document]
-    if not documents:
+    values: list[Any] = []
+    # JSON is YAML, too, but read a hundred times as fast by itself.
+    for value in _parsed(text):
+        values += value if isinstance(value, list) else [value]
+    if not values:
         raise BadInput.one("the file holds no job")
 
-    loaded: list[Job | Queue] = []
+    loaded: list[Document] = []
     faults: list[Fault] = []
-    first_of: dict[tuple[str, str], int] = {}
-    for number, document in enumerate(documents, start=1):
-        prefix = f"document {number}: " if len(documents) > 1 else ""
-        found = _read(document)
-        if isinstance(found, list):
-            faults += [Fault(prefix + fault.path if fault.path else prefix.rstrip(": "), fault.text) for fault in found]
+    first_of: dict[tuple[bool, str, str], int] = {}
+    for number, value in enumerate(values, start=1):
+        prefix = f"document {number}: " if len(values) > 1 else ""
+        try:
+            found = check(value)
+        except BadInput as error:
+            faults += [
+                Fault(prefix + fault.path if fault.path else prefix.rstrip(": "), fault.text) for fault in error.faults
+            ]
             continue
-        first = first_of.setdefault((found.kind, found.metadata.name), number)
+        # All kinds of jobs share their names.
+        key = (found.is_job, "" if found.is_job else found.kind, found.name)
+        first = first_of.setdefault(key, number)
         if first != number:
             faults.append(Fault(f"{prefix}metadata.name", f"must differ from that of document {first}"))
         loaded.append(found)
@@ -41,17 +54,56 @@ def load(text: str) -> list[Job | Queue]:
     return loaded
 
 
-def _read(document: Any) -> Job | Queue | list[Fault]:
-    """The document as its model, or its faults."""
-    if not isinstance(document, dict):
-        return [Fault("", "must be a mapping with apiVersion, kind, metadata and spec")]
-    kind = document.get("kind")
-    model = KINDS.get(kind) if isinstance(kind, str) else None
-    if model is None:
-        text = f"must be {' or '.join(KINDS)}" if "kind" in document else "is required"
-        version = [] if document.get("apiVersion") == API_VERSION else [Fault("apiVersion", f"must be {API_VERSION}")]
-        return [*version, Fault("kind", text)]
+def check(value: Any) -> Document:
+    """One document, given as plain values, of whatever kind; raises BadInput with all faults."""
+    if not isinstance(value, dict):
+        raise BadInput.one("must be a mapping with apiVersion, kind, metadata and spec")
+    kind = value.get("kind")
+    if isinstance(kind, str) and kind in KINDS:
+        return _own(kind, value)
+    if isinstance(kind, str) and kind in ALL_KINDS:
+        return _foreign(kind, value)
+    text = "is required"
+    if "kind" in value:
+        names = f"{', '.join(ALL_KINDS[:-1])} or {ALL_KINDS[-1]}"
+        text = f"must be {names}" + (did_you_mean(kind, ALL_KINDS) if isinstance(kind, str) else "")
+    version = [] if value.get("apiVersion") == API_VERSION else [Fault("apiVersion", f"must be {API_VERSION}")]
+    raise BadInput([*version, Fault("kind", text)])
+
+
+def _parsed(text: str) -> list[Any]:
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            return [parse_json(text)]
+        except BadInput as error:
+            if len(text) > MOST_YAML or any(fault.path for fault in error.faults):
+                raise
+            # Perhaps YAML in flow style, or several documents: its reader tells what is wrong.
+    return parse_documents(text)
+
+
+def _own(kind: str, value: dict[str, Any]) -> Document:
+    model = KINDS[kind]
     try:
-        return model.model_validate(document)
+        content = model.model_validate(value)
     except ValidationError as error:
-        return faults_of(error, model)
+        raise BadInput(faults_of(error, model)) from None
+    return Document(kind, content.metadata.name, content, value)
+
+
+def _foreign(kind: str, value: dict[str, Any]) -> Document:
+    manifest = Place(value)
+    versions = serving.VERSIONS[kind] if kind in serving.VERSIONS else _KUBEFLOW[kind].VERSIONS
+    if value.get("apiVersion") not in versions:
+        manifest.at("apiVersion").fault(f"must be {' or '.join(versions)}")
+    if kind in serving.VERSIONS:
+        served = serving.read(manifest)
+        if manifest.faults:
+            raise BadInput(manifest.faults)
+        why = f"{kind} {value['metadata']['name']}: what serves runs on Kubernetes; here only training runs"
+        return Document(kind, value["metadata"]["name"], served, value, needs_cluster=why)
+    job, draft = _KUBEFLOW[kind].convert(manifest)
+    if isinstance(job, list):
+        raise BadInput(job)
+    tags = tfjob.tags(manifest) if kind == "TFJob" else {}
+    return Document(kind, job.metadata.name, job, value, tags, draft.needs_cluster)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -22,6 +23,7 @@ from levada.jobfile.fields import (
     Memory,
     NotNegative,
     Positive,
+    Size,
     Text,
     Weight,
 )
@@ -70,12 +72,12 @@ class Metadata(Model):
 class Workers(Model):
     """The elastic range of a job."""
 
-    min: Positive = Field(default=1, description="The fewest workers it can run with.")
-    max: Positive = Field(default=1, description="The most it can use; the larger of min and desired unless given.")
-    desired: Positive | None = Field(
+    min: Size = Field(default=1, description="The fewest workers it can run with.")
+    max: Size = Field(default=1, description="The most it can use; the larger of min and desired unless given.")
+    desired: Size | None = Field(
         default=None, description="How many it would like; policies that do not resize give it this. Defaults to min."
     )
-    step: Positive = Field(default=1, description="Sizes are min plus multiples of this.")
+    step: Size = Field(default=1, description="Sizes are min plus multiples of this.")
 
     @field_validator("max")
     @classmethod
@@ -114,7 +116,13 @@ class Resources(Model):
 class ParameterServers(Resources):
     """A fixed group of workers without GPUs."""
 
-    replicas: Positive = Field(default=1, description="How many of them.")
+    replicas: Size = Field(default=1, description="How many of them.")
+    command: list[str] = Field(
+        default=[], description="Program and arguments, where they run something else than the workers."
+    )
+    env: dict[Text, str] = Field(
+        default={}, description="Environment variables that they have beside those of the workers."
+    )
 
 
 class Checkpoint(Model):
@@ -133,6 +141,12 @@ class Run(Model):
     )
     env: dict[Text, str] = Field(default={}, description="Environment variables of each worker.")
     workdir: Text = Field(default=".", description="The folder in which workers start.")
+    framework: Literal["plain", "torchrun", "tensorflow", "horovod"] | None = Field(
+        default=None,
+        description="Who brings the workers together: plain (one process per worker), torchrun (one agent per node "
+        "runs the command), tensorflow (TF_CONFIG and parameter servers) or horovod (the command is the launcher). "
+        "Unless given: tensorflow where there are parameterServers, else plain.",
+    )
 
 
 class Kubernetes(Model):
@@ -172,15 +186,28 @@ Deadline = Annotated[
 def _array(value: str) -> str:
     if not re.fullmatch(_ARRAY, value):
         raise fault("must be indices, e.g. 0-9 or 1,3,5-7")
-    size = 0
-    for part in value.split(","):
-        first, _, last = part.partition("-")
-        if last and int(last) < int(first):
-            raise fault(f"{part} runs backwards")
-        size += int(last or first) - int(first) + 1
-    if size > _LARGEST_ARRAY:
+    ranges = _ranges(value)
+    if any(not indices for indices in ranges):
+        part = next(part for part, indices in zip(value.split(","), ranges, strict=True) if not indices)
+        raise fault(f"{part} runs backwards")
+    if sum(map(len, ranges)) > _LARGEST_ARRAY:
         raise fault(f"must have at most {_LARGEST_ARRAY} indices")
+    seen: set[int] = set()
+    for index in itertools.chain(*ranges):
+        if index in seen:
+            raise fault(f"{index} is given twice")
+        seen.add(index)
     return value
+
+
+def _ranges(value: str) -> list[range]:
+    ends = [part.partition("-") for part in value.split(",")]
+    return [range(int(first), int(last or first) + 1) for first, _, last in ends]
+
+
+def array_indices(value: str) -> list[int]:
+    """The indices that an `array` names, in its order."""
+    return list(itertools.chain(*_ranges(value)))
 
 
 def _url(value: str) -> str:
@@ -192,7 +219,7 @@ def _url(value: str) -> str:
 class JobSpec(Model):
     """What to run, in which range of sizes, and what it is worth."""
 
-    workers: Annotated[Workers, BeforeValidator(_workers, json_schema_input_type=Positive | Workers)] = Field(
+    workers: Annotated[Workers, BeforeValidator(_workers, json_schema_input_type=Size | Workers)] = Field(
         default=Workers(),
         description="How many workers it may have: a range in which it is resized, or one number for a rigid job.",
     )
@@ -317,7 +344,9 @@ class Queue(Model):
     spec: QueueSpec = Field(default=QueueSpec(), description="Its share of the cluster.")
 
 
-#: The kinds of documents that a file may hold.
+#: The kinds of documents that are Levada's own.
 KINDS: dict[str, type[Job] | type[Queue]] = {"Job": Job, "Queue": Queue}
 
-__all__ = ["API_VERSION", "KINDS", "Count", "Job", "JobSpec", "Model", "Queue", "QueueSpec", "Workers"]
+__all__ = [
+    "API_VERSION", "KINDS", "Count", "Job", "JobSpec", "Model", "Queue", "QueueSpec", "Workers", "array_indices",
+]  # fmt: skip

@@ -52,7 +52,8 @@ def protected(ints: Any, s: int) -> bool:
 @numba.njit(cache=True)
 def tells(reason: int) -> bool:
     """Whether a reason stays true of a job until it runs again, whatever it is given."""
-    return reason == c.BACKOFF or reason == c.RESTARTING or reason == c.NODE_LOST or reason == c.SET_ASIDE
+    again = reason == c.RESTARTING or reason == c.NODE_LOST or reason == c.INTERRUPTED
+    return again or reason == c.BACKOFF or reason == c.SET_ASIDE
 
 
 @numba.njit(cache=True)

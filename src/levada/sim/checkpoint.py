@@ -7,33 +7,29 @@ same does not go on with it.
 from __future__ import annotations
 
 import hashlib
-import io
 import os
-import pickle
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from levada import __version__
-from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS, JobTable
 from levada.errors import BadInput, LevadaError
+from levada.sim import pickled
 from levada.sim.settings import Settings
 
 _MARK = b"levada simulation\n"
-_COLUMNS = frozenset((*INT_COLUMNS, *FLOAT_COLUMNS))
 
 
 def save(path: str, settings: Settings, state: Any) -> None:
     """Writes *state*; the file is never half written."""
-    buffer = io.BytesIO()
     try:
-        _Pickler(buffer, protocol=5).dump(state)
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
-        raise LevadaError(f"{path}: the state of this policy cannot be written down: {error}") from error
+        body = pickled.dumps(state)
+    except LevadaError as error:
+        raise LevadaError(f"{path}: {error}") from error
     half = Path(f"{path}.half")
     try:
-        half.write_bytes(_MARK + _digest(settings) + buffer.getvalue())
+        half.write_bytes(_MARK + _digest(settings) + body)
         os.replace(half, path)
     except OSError as error:
         raise LevadaError(f"{path}: {error.strerror}") from None
@@ -53,7 +49,7 @@ def load(path: str, settings: Settings) -> Any:
     if digest != _digest(settings):
         raise BadInput.one(f"--checkpoint {path}: is of another simulation; delete it, or name another file")
     try:
-        return pickle.loads(data[len(_MARK) + 32 :])
+        return pickled.loads(data[len(_MARK) + 32 :], trusted=True)
     except Exception as error:
         raise BadInput.one(f"--checkpoint {path}: cannot be read: {error}; delete it to begin anew") from error
 
@@ -67,18 +63,3 @@ def _digest(settings: Settings) -> bytes:
     """What makes two simulations the same: what they are told, but for the names of their own files."""
     plain = msgspec.structs.replace(settings, checkpoint=None, rounds=None)
     return hashlib.sha256(__version__.encode() + msgspec.json.encode(plain, order="deterministic")).digest()
-
-
-class _Pickler(pickle.Pickler):
-    """Knows that the columns of a job table are views into its two blocks."""
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, JobTable):
-            return _table, ({name: each for name, each in vars(value).items() if name not in _COLUMNS},)
-        return NotImplemented
-
-
-def _table(state: dict[str, Any]) -> JobTable:
-    table = JobTable.__new__(JobTable)
-    vars(table).update(state)
-    return table.copy()

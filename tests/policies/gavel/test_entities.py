@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from levada.cli.allocate import decide
+from levada.cases.decide import decide
 from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Node
 from levada.core.job import Job

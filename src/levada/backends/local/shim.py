@@ -34,6 +34,7 @@ CANNOT_EXECUTE = 127
 #: Files of a shim in its folder.
 SPEC, LOCK, RUN, EXIT, LOG = "spec.json", "lock", "run.json", "exit.json", "log"
 
+_HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 #: What a worker leaves behind gets so long to end by itself.
 _LEFTOVERS_S = 2.0
@@ -111,7 +112,7 @@ class Shim:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        for number in _HEARD:
             signal.signal(number, self._hear)
         try:
             self._reserve()
@@ -134,6 +135,8 @@ class Shim:
         go, gate = os.pipe2(os.O_CLOEXEC)
         output, into = os.pipe2(os.O_CLOEXEC)
         shim = os.getpid()
+        # What comes meanwhile waits: a child that still had this process's handlers would swallow it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
         self.worker = os.fork()
         if self.worker == 0:
             try:
@@ -141,6 +144,7 @@ class Shim:
                 self._become_worker(shim, go, into)
             finally:
                 os._exit(CANNOT_EXECUTE)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
         os.close(go)
         os.close(into)
         os.set_blocking(output, False)
@@ -152,9 +156,10 @@ class Shim:
         # The shim may have died before it was asked to tell.
         if os.getppid() != shim or os.read(go, 1) != b"!":
             os._exit(CANNOT_EXECUTE)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
+        for number in _HEARD:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, place in ((nothing, 0), (into, 1), (into, 2)):
             os.dup2(source, place)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from levada.cli.casefaults import faults_between
+from levada.cases.casefaults import faults_between
 from levada.errors import BadInput, Fault
 from levada.jobfile.faults import fault, faults_of, unknown_field
 from levada.jobfile.fields import (

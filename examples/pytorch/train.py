@@ -1,0 +1,64 @@
+"""A small CNN learns to tell stripes from checks, on as many workers as there are.
+
+    python train.py                     one worker, without a server
+    levada submit -f job.yaml           more or fewer workers while it runs
+    torchrun --nproc-per-node 2 train.py
+
+EPOCHS (3) is how often to go through the data; STEP_SECONDS (0) makes every step take longer. With LEVADA_ELASTIC=0
+another number of workers means a new start from the checkpoint.
+"""
+
+import os
+import time
+
+import torch
+from torch import nn
+
+import levada.runtime.torch
+
+EPOCHS = int(os.environ.get("EPOCHS", "3"))
+STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0"))
+IMAGES, BATCH, SEED = 1536, 24, 7
+
+
+def make_data():
+    """Noisy pictures of stripes (0) and checks (1)."""
+    noise = torch.Generator().manual_seed(SEED)
+    lines = (torch.arange(16) // 2 % 2).float()
+    stripes, checks = lines.expand(16, 16), (lines[:, None] + lines[None, :]) % 2
+    labels = torch.randint(2, (IMAGES,), generator=noise)
+    images = torch.stack([stripes, checks])[labels] + 3.0 * torch.randn(IMAGES, 16, 16, generator=noise)
+    return torch.utils.data.TensorDataset(images[:, None], labels)
+
+
+def main():
+    """Trains, whatever the number of workers is."""
+    torch.manual_seed(SEED)
+    torch.set_num_threads(1)
+    net = nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(200, 2)
+    )
+    job = levada.runtime.torch.init()
+    model = job.parallel(net.to(job.device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    job.state(model=model, optimizer=optimizer)
+    loader = job.loader(make_data(), batch_size=BATCH)
+
+    for epoch in job.epochs(EPOCHS):
+        for images, labels in job.steps(loader):
+            with job.guard():
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(images.to(job.device)), labels.to(job.device))
+                loss.backward()
+                optimizer.step()
+                time.sleep(STEP_SECONDS)
+                if job.is_main and job.step % 8 == 0:
+                    print(f"epoch {epoch} step {job.step + 1} loss {loss:.4f} workers {job.world_size}", flush=True)
+    job.complete()
+    if job.is_main:
+        norm = sum(float(value.detach().pow(2).sum()) for value in model.parameters()) ** 0.5
+        print(f"done after {job.step} steps, norm of the net {norm:.6f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Makes, once, an environment with a torch that needs no GPU and none of its 2.5 GB of CUDA libraries, for the tests.
+# Prints its python. Needs gcc and binutils. For tests only: where torch is meant to be used, install it as it is.
+set -euo pipefail
+
+version=2.15.0
+here=$(cd "$(dirname "$0")" && pwd)
+target=${XDG_CACHE_HOME:-$HOME/.cache}/levada/torch-$version
+python=${PYTHON:-python3}
+
+if [ ! -e "$target/ready" ]; then
+    for tool in gcc readelf; do
+        command -v "$tool" >/dev/null || { echo "torch-env: $tool is missing; install gcc and binutils" >&2; exit 1; }
+    done
+    echo "torch-env: making $target (a download of some 550 MB, once)" >&2
+    rm -rf "$target"
+    "$python" -m venv "$target"
+    pip=("$target/bin/python" -m pip --disable-pip-version-check install --quiet)
+    "${pip[@]}" --no-deps "torch==$version"
+    "${pip[@]}" filelock==3.20.0 fsspec==2025.10.0 jinja2==3.1.6 networkx==3.5 numpy==2.4.6 sympy==1.14.0 typing-extensions==4.15.0
+    "$target/bin/python" "$here/torch_stubs.py" "$target"
+    "$target/bin/python" -W error -c 'import torch, torch.distributed as d; assert d.is_gloo_available()'
+    touch "$target/ready"
+fi
+echo "$target/bin/python"

@@ -1,0 +1,309 @@
+"""Jobs as processes of this machine, and of others whose agents have joined."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from levada.backends.local.gang import Gang
+from levada.backends.local.hands import HandsOf
+from levada.backends.local.hosts import Here, Host
+from levada.backends.local.messages import (
+    RUNS,
+    STARTING,
+    Forget,
+    Hurry,
+    News,
+    Sighting,
+    Stood,
+)
+from levada.backends.local.output import Output
+from levada.backends.local.record import Record, Stage, load
+from levada.backends.local.roster import covering
+from levada.backends.local.supervisor import Supervisor
+from levada.backends.protocol import Capabilities, Launch, LogLine, Note, Report, Seen, WorkerSeen
+from levada.core.cluster import Cluster, Node
+from levada.core.events import Event, Progress
+from levada.core.plan import Op, OpKind
+from levada.errors import Refused
+
+_log = logging.getLogger(__name__)
+#: How often gangs in the middle of something look around, and how often progress is told.
+_STEP_S, _PROGRESS_S = 0.05, 1.0
+
+
+class LocalBackend:
+    """Runs jobs below *home* on *nodes* of this machine. `token_for(job, generation)` makes the tokens of workers."""
+
+    def __init__(
+        self,
+        home: Path,
+        nodes: Sequence[Node],
+        *,
+        server_url: str = "",
+        token_for: Callable[[str, int], str] = lambda _job, _generation: "",
+        address: str = "127.0.0.1",
+    ) -> None:
+        self.home = home
+        self.server_url, self.token_for = server_url, token_for
+        self.epoch = 0
+        self._supervisor = Supervisor(home, self.hear)
+        self.here = Here(self._supervisor, tuple(nodes), address)
+        self.hosts: dict[str, Host] = {self.here.name: self.here}
+        self.gangs: dict[str, Gang] = {}
+        self._stood: dict[str, Stood] = {}
+        self.hurried: set[str] = set()
+        self._troubles: dict[str, str] = {}
+        self._progress: dict[int, float] = {}
+        self._events: list[Event] = []
+        self._notes: list[Note] = []
+        self._queue: asyncio.Queue[Report] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self.capabilities = Capabilities(live_resize=True, fractions=True)
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def open(self, epoch: int) -> Report:
+        """Finds what runs, goes on with what was under way, and tells what ended while nobody watched."""
+        self.epoch = epoch
+        await self._supervisor.open(epoch)
+        for record in await asyncio.to_thread(self._records):
+            self.gangs[record.job] = Gang(record, HandsOf(self, record))
+        self.hear(self.here.everything())
+        for job, gang in self.gangs.items():
+            gang.tell_end_again()
+            self.step(job)
+        self.flush()
+        told = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
+        self._task = asyncio.create_task(self._run())
+        return Report(
+            events=tuple(event for report in told for event in report.events),
+            notes=tuple(note for report in told for note in report.notes),
+        )
+
+    async def close(self) -> None:
+        """Stops watching; what runs goes on."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._supervisor.close()
+
+    async def stop_all(self) -> None:
+        """Returns when all workers have saved and left; their jobs start again when somebody says so."""
+        while running := [job for job, gang in self.gangs.items() if gang.alive()]:
+            for job in running:
+                self.gangs[job].quit(time.time())
+                self._after(job, self.gangs[job])
+            await asyncio.sleep(_STEP_S)
+
+    def _records(self) -> list[Record]:
+        folders = self.home / "jobs"
+        found = [load(folder) for folder in sorted(folders.iterdir())] if folders.exists() else []
+        return [record for record in found if record is not None]
+
+    async def _run(self) -> None:
+        """Lets time pass for gangs in the middle of something, and tells progress."""
+        told = time.monotonic()
+        while True:
+            for job in list(self.hurried):
+                self.step(job)
+            if time.monotonic() - told >= _PROGRESS_S:
+                told = time.monotonic()
+                self._tell_progress()
+            self.flush()
+            await asyncio.sleep(_STEP_S)
+
+    # --- what users of the seam ask ---------------------------------------------------------------------------------
+
+    async def cluster(self) -> Cluster:
+        """The machines as they are now."""
+        return Cluster(nodes=tuple(node for host in self.hosts.values() for node in host.nodes))
+
+    async def running(self) -> Mapping[str, Seen]:
+        """All that runs, by job id."""
+        found = {}
+        for job, gang in self.gangs.items():
+            if any(seen.alive for seen in gang.seen.values()):
+                record = gang.record
+                found[job] = Seen(number=record.number, generation=record.generation, running=gang.running)
+        return found
+
+    async def apply(self, op: Op, launch: Launch | None) -> None:
+        """Takes an operation down; idempotent on (job, generation)."""
+        gang = self.gangs.get(op.job)
+        if gang is None:
+            gang = self._new_gang(op.job, op.number, 0)
+        self._supervisor.check(self.epoch)
+        gang.apply(op, launch, self.epoch, time.time())
+        self._after(op.job, gang)
+        self.flush()
+
+    async def reports(self) -> AsyncIterator[Report]:
+        """What happens, at least once."""
+        while True:
+            yield await self._queue.get()
+
+    def workers(self, job: str) -> list[WorkerSeen]:
+        """The workers of a job, the newest of each index."""
+        gang = self.gangs.get(job)
+        if gang is None:
+            return []
+        record = gang.record
+        found = []
+        for place in record.places:
+            member = covering((*record.newcomers, *record.members), place)
+            seen = None if member is None else gang.seen.get(member.name)
+            if member is None or seen is None:
+                continue
+            stopping = record.stage is Stage.STOPPING or member in record.leavers
+            phase = _PHASES[seen.state] if not (stopping and seen.alive) else "Stopping"
+            found.append(
+                WorkerSeen(
+                    index=place.index if place.group == "worker" else -1 - place.index,
+                    node=place.node,
+                    devices=place.devices,
+                    phase=phase,
+                    pid=seen.pid,
+                    exit_code=seen.code if seen.code is None or seen.code >= 0 else 128 - seen.code,
+                )
+            )
+        return found
+
+    def logs(
+        self,
+        job: str,
+        *,
+        worker: str | None = None,
+        tail: int | None = None,
+        follow: bool = False,
+        previous: bool = False,
+    ) -> AsyncIterator[LogLine]:
+        """What its workers say."""
+        return Output(self, job).lines(worker=worker, tail=tail, follow=follow, previous=previous)
+
+    async def forget(self, job: str) -> None:
+        """The job's folder goes, unless something of it runs."""
+        gang = self.gangs.get(job)
+        if gang is not None and any(seen.alive for seen in gang.seen.values()):
+            raise Refused(f"{job} still runs: stop it first")
+        self.gangs.pop(job, None)
+        self.hurried.discard(job)
+        for host in self.hosts.values():
+            host.do(Forget(job=job, epoch=self.epoch))
+        await asyncio.to_thread(shutil.rmtree, self.home / "jobs" / job, True)
+
+    # --- hearing and telling ----------------------------------------------------------------------------------------
+
+    def hear(self, news: News) -> None:
+        """What a supervisor sees."""
+        for stood in news.stood:
+            self._stood[stood.job] = stood
+        touched: dict[str, None] = {}
+        for seen in news.sightings:
+            gang = self.gangs.get(seen.job)
+            if gang is None:
+                known = self._stood.get(seen.job)
+                if known is None or not seen.alive:
+                    continue
+                # Nobody here knows of it, and yet it runs: whoever asks what runs will hear of it.
+                gang = self._new_gang(seen.job, known.number, known.generation)
+            before = gang.seen.get(seen.name)
+            gang.seen[seen.name] = seen
+            if _has_advanced(before, seen) and gang.has(seen.name):
+                self._progress[gang.record.number] = max(reading.steps for reading in gang.readings())
+            if gang.busy or before is None or _matters(before, seen):
+                touched[seen.job] = None
+        for job in touched:
+            self.step(job)
+        for kept in news.kept:
+            gang = self.gangs.get(kept.job)
+            if gang is not None:
+                if kept.saved_at:
+                    gang.saved(kept.saved_at / 1e9)
+                if kept.epochs is not None:
+                    self._progress[gang.record.number] = kept.epochs
+        self.flush()
+
+    def step(self, job: str) -> None:
+        """Lets a gang do what is next."""
+        gang = self.gangs[job]
+        try:
+            gang.step(time.time())
+            self._after(job, gang)
+            self._troubles.pop(job, None)
+        except (Refused, OSError) as trouble:
+            # Somebody newer commands, or the disk is full: it is tried again, and said once.
+            if self._troubles.get(job) != str(trouble):
+                self._troubles[job] = str(trouble)
+                _log.warning("%s: %s", job, trouble)
+
+    def tell(self, event: Event) -> None:
+        """Tells the engine, with the next report."""
+        self._events.append(event)
+
+    def note(self, note: Note) -> None:
+        """Tells people, with the next report."""
+        self._notes.append(note)
+
+    def flush(self) -> None:
+        """Sends out what there is to tell."""
+        if self._events or self._notes:
+            self._queue.put_nowait(Report(events=tuple(self._events), notes=tuple(self._notes)))
+            self._events, self._notes = [], []
+
+    def _tell_progress(self) -> None:
+        if self._progress:
+            numbers = np.fromiter(self._progress.keys(), np.int64, len(self._progress))
+            steps = np.fromiter(self._progress.values(), np.float64, len(self._progress))
+            self._progress = {}
+            self.tell(Progress(at=0.0, number=numbers, steps=steps))
+
+    def _new_gang(self, job: str, number: int, generation: int) -> Gang:
+        record = Record(job=job, number=number, generation=generation, last_world=generation)
+        gang = self.gangs[job] = Gang(record, HandsOf(self, record))
+        if generation:
+            # Of an unknown operation: it stays as it is until somebody says what it shall be.
+            record.stage, record.kind = Stage.ADRIFT, OpKind.NONE
+        return gang
+
+    def _after(self, job: str, gang: Gang) -> None:
+        """Supervisors look more often while something waits for them."""
+        if gang.busy != (job in self.hurried):
+            (self.hurried.add if gang.busy else self.hurried.discard)(job)
+            for host in self.hosts_of(gang):
+                host.do(Hurry(job=job, epoch=self.epoch, on=gang.busy))
+
+    def hosts_of(self, gang: Gang) -> list[Host]:
+        """The machines that have, or had, workers of a gang."""
+        record = gang.record
+        nodes = {member.node for member in (*record.members, *record.newcomers, *record.leavers)}
+        return [host for host in self.hosts.values() if any(node.name in nodes for node in host.nodes)]
+
+    def host_of(self, node: str) -> Host | None:
+        """The machine that a node is on; None where it has not joined."""
+        return next((host for host in self.hosts.values() if any(other.name == node for other in host.nodes)), None)
+
+
+_PHASES = {STARTING: "Starting", RUNS: "Running", "ended": "Exited", "lost": "Lost", "unreachable": "Lost"}
+
+
+def _has_advanced(before: Sighting | None, after: Sighting) -> bool:
+    """Whether it tells of other steps than before."""
+    old = None if before is None else before.reading
+    return after.reading is not None and (old is None or old.steps != after.reading.steps)
+
+
+def _matters(before: Sighting, after: Sighting) -> bool:
+    """Whether more has changed than how far it is."""
+    if before.state != after.state or (before.reading is None) != (after.reading is None):
+        return True
+    old, new = before.reading, after.reading
+    if old is None or new is None:
+        return False
+    return (old.flags, old.generation, old.saved) != (new.flags, new.generation, new.saved)

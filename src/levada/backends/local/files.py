@@ -1,0 +1,131 @@
+"""The files between a worker and the supervisor of its machine: docs/design/004-live.md, section 2."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import os
+import struct
+from pathlib import Path
+
+import msgspec
+
+#: Files of a job and of a worker in their folders.
+WORLD, JOB, REPORT, CHECKPOINTS, WORKERS = "world.json", "job.json", "report", "checkpoints", "workers"
+#: For Horovod: the hosts and their slots, and the script that prints them.
+HOSTS, DISCOVER_HOSTS = "hosts", "discover_hosts.sh"
+#: Exit codes of a worker: the whole job is done; it has saved, and left on request.
+DONE, LEFT = 0, 75
+
+#: Flags of a report.
+READY, IN_PROCESS, COMPLETE, LEAVES = 1, 2, 4, 8
+
+_MAGIC = b"LEVADA1\0"
+_LAYOUT = struct.Struct("<8sQQQdddQddQ")
+_SEQUENCE = struct.Struct("<Q")
+_SEQUENCE_AT = 8
+#: A writer is done in a microsecond; whoever meets it that often is better off with the last report.
+_TRIES = 4
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """A worker's report at one moment."""
+
+    flags: int = 0
+    #: That it has entered; 0 before the first.
+    generation: int = 0
+    steps: float = 0.0
+    at: float = 0.0
+    step_s: float = 0.0
+    saved: int = 0
+    saved_steps: float = 0.0
+    pause_s: float = 0.0
+    dropped: int = 0
+
+    @property
+    def ready(self) -> bool:
+        """It uses the runtime and could join."""
+        return bool(self.flags & READY)
+
+    @property
+    def in_process(self) -> bool:
+        """It changes generations without a restart."""
+        return bool(self.flags & IN_PROCESS)
+
+    @property
+    def complete(self) -> bool:
+        """It says that the whole job is done."""
+        return bool(self.flags & COMPLETE)
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where something listens."""
+
+    address: str
+    port: int
+
+
+class World(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who is a member of a generation; a member's rank is its place in the list."""
+
+    generation: int
+    members: tuple[str, ...]
+    addresses: tuple[str, ...]
+    master: Address
+    #: For the whole job; 0 = as the script likes.
+    batch: int = 0
+
+
+def read_report(path: Path | str) -> Reading | None:
+    """What a worker reports; None where it reports nothing, or something else."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        for _ in range(_TRIES):
+            data = os.pread(file, _LAYOUT.size, 0)
+            if len(data) < _LAYOUT.size:
+                return None
+            magic, sequence, *values = _LAYOUT.unpack(data)
+            if magic != _MAGIC:
+                return None
+            if sequence % 2 == 0 and os.pread(file, 8, _SEQUENCE_AT) == _SEQUENCE.pack(sequence):
+                return Reading(*values)
+    finally:
+        os.close(file)
+    return None
+
+
+def write_json(path: Path, what: object) -> None:
+    """Replaces a file as a whole, for its owner alone."""
+    fresh = path.with_name(path.name + ".new")
+    file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(file, "wb") as stream:
+        stream.write(msgspec.json.encode(what))
+    os.replace(fresh, path)
+
+
+def newest_change(folder: Path | str) -> int:
+    """When anything below *folder* was last written, in ns; 0 where there is nothing."""
+    newest = 0
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    newest = max(newest, newest_change(entry.path))
+                elif not entry.name.startswith("."):
+                    newest = max(newest, entry.stat(follow_symlinks=False).st_mtime_ns)
+    return newest
+
+
+def epochs_in_csv(path: Path) -> float | None:
+    """How many epochs the scripts of Voda say they have done: one row for each, counted from 0."""
+    try:
+        with open(path, newline="") as file:
+            last = None
+            for row in csv.DictReader(file):
+                last = row.get("epoch") or last
+        return None if last is None else float(last) + 1.0
+    except (OSError, ValueError, csv.Error):
+        return None

@@ -1,0 +1,488 @@
+"""What an operation means for one job: a state machine over its workers, whatever machines they are on.
+
+`step` looks at how things are and does what is next; it may be called at any time, and after a crash it goes on from
+the record on disk. It does nothing by itself: `Hands` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from levada.backends.local import files
+from levada.backends.local.crew import Crew
+from levada.backends.local.files import Address, World
+from levada.backends.local.messages import ENDED, LOST, UNREACHABLE, Sighting
+from levada.backends.local.record import Record, Stage, Then
+from levada.backends.local.roster import Member, matched, members_of
+from levada.backends.protocol import Launch, Note
+from levada.core import events as ev
+from levada.core.plan import Op, OpKind
+
+#: What is left of a job that broke, or of a start that did not succeed, has so long to leave.
+_SHORT_GRACE_S = 10.0
+#: Leavers go by themselves when they see the new world; after that long they are told.
+_LEAVE_BY_ITSELF_S = 5.0
+#: A job all of whose workers left by themselves starts again in its place if it ran so long; else it broke.
+_WORTH_RESTARTING_S = 30.0
+#: Beyond the grace period even a shim is late.
+_LATE_S = 10.0
+
+
+class Hands(Protocol):
+    """What a gang can do."""
+
+    def start(self, member: Member, members: Sequence[Member], world: int) -> None:
+        """Starts a worker that is, or will be, one of *members*."""
+        ...
+
+    def publish(self, world: World) -> None:
+        """Makes a world known to all machines with workers of the job."""
+        ...
+
+    def leave(self, names: Sequence[str]) -> None:
+        """SIGTERM, and SIGKILL after the grace period."""
+        ...
+
+    def kill(self, names: Sequence[str]) -> None:
+        """SIGKILL."""
+        ...
+
+    def address(self, node: str) -> str:
+        """Where other machines find a node."""
+        ...
+
+    def port(self, node: str) -> int:
+        """A free port of a node."""
+        ...
+
+    def save(self) -> None:
+        """Keeps the record."""
+        ...
+
+    def tell(self, event: ev.Event) -> None:
+        """Tells the engine."""
+        ...
+
+    def note(self, note: Note) -> None:
+        """Tells people."""
+        ...
+
+
+class Gang(Crew):
+    """The workers of one job, and what is to become of them."""
+
+    def __init__(self, record: Record, hands: Hands) -> None:
+        super().__init__(record)
+        self._hands = hands
+        self._asked: set[str] = set()
+        self._killed: set[str] = set()
+        self._told_in_process = False
+        self._published = 0
+        self._complete_since = 0.0
+        self._saves: dict[str, int] = {}
+
+    # --- operations -------------------------------------------------------------------------------------------------
+
+    def apply(self, op: Op, launch: Launch | None, epoch: int, now: float) -> None:
+        """Takes an operation down, unless it is known or something newer is."""
+        record = self.record
+        if op.generation < record.generation:
+            return
+        if op.generation == record.generation and record.stage is not Stage.ADRIFT:
+            self._tell_again()
+            return
+        record.number, record.epoch = op.number, epoch
+        record.generation, record.kind, record.told = op.generation, op.kind, ""
+        record.why, record.code = "", None
+        if op.kind == OpKind.STOP:
+            self._stop(Then.RELEASED, now)
+        else:
+            assert op.grant is not None
+            assert launch is not None
+            was, settled = record.launch, record.stage is Stage.RUNNING
+            record.launch, record.places, record.batch = launch, op.grant.places, op.batch
+            if op.kind == OpKind.RESIZE and settled and self.resizes_in_process(was):
+                self._join(now)
+            elif self.alive():
+                self._stop(Then.START, now)
+            else:
+                self._begin(now)
+        self.step(now)
+
+    def quit(self, now: float) -> None:
+        """Everybody saves and leaves, whatever was under way."""
+        if self.record.stage is not Stage.STOPPING:
+            self._stop(Then.RELEASED, now)
+            self.step(now)
+
+    # --- the machine ------------------------------------------------------------------------------------------------
+
+    def step(self, now: float) -> None:
+        """Does what is next."""
+        before = None
+        while before is not self.record.stage:
+            before = self.record.stage
+            self._send_strays_away()
+            _STEPS[before](self, now)
+
+    def _idle(self, now: float) -> None:
+        pass
+
+    def _starting(self, now: float) -> None:
+        record = self.record
+        self._publish()
+        for member in record.members:
+            if member.name not in self.seen:
+                self._hands.start(member, record.members, record.world)
+        if self.finished():
+            self._settle(Stage.RUNNING, now)
+            self._tell_running()
+            self._stop(Then.FINISHED, now)
+        elif (broken := self.broken(record.members)) is not None:
+            if broken.state == ENDED:
+                if all(self.was_up(member) for member in record.members):
+                    self._tell_running()
+                self._fail(broken, now)
+            else:
+                self._give_up(f"worker {_index(broken.name)} {_how(broken)}", now)
+        elif all(self.is_up(member, now) for member in record.members):
+            self._settle(Stage.RUNNING, now)
+            if record.told == "Running":
+                self._tell(ev.WorkersStarted, running=self.running)
+            else:
+                self._tell_running()
+        elif now - record.since > self.launch.start_limit_s:
+            missing = [member for member in record.members if not self.is_up(member, now)]
+            self._give_up(f"{len(missing)} of {len(record.members)} workers were not up in time", now)
+
+    def _running(self, now: float) -> None:
+        record = self.record
+        self._complete_since = (self._complete_since or now) if self.is_complete() else 0.0
+        # Who does not end by itself after it is done is told to.
+        lingers = self._complete_since > 0 and now - self._complete_since > self.launch.grace_s
+        if self.finished() or lingers:
+            self._stop(Then.FINISHED, now)
+        elif (broken := self.broken(record.members)) is not None:
+            self._lose(broken, now)
+        elif self.waits_for_peers() and now - record.since > self.launch.start_limit_s:
+            self._give_up("workers wait for others that never joined them", now)
+        else:
+            self._look_at_readings()
+
+    def _joining(self, now: float) -> None:
+        record = self.record
+        kept, _ = matched(record.members, record.places)
+        crew = tuple(sorted([*kept, *record.newcomers], key=_by_index))
+        for member in record.newcomers:
+            if member.name not in self.seen:
+                self._hands.start(member, crew, record.last_world)
+        if self.finished():
+            self._stop(Then.FINISHED, now)
+        elif (broken := self.broken(record.members)) is not None:
+            self._fail(broken, now)
+        elif (broken := self.broken(record.newcomers)) is not None or self.any_ended(record.newcomers):
+            how = "ended" if broken is None else f"{_index(broken.name)} {_how(broken)}"
+            self._restart(f"a new worker ({how}) did not join", now)
+        elif now - record.since > self.launch.start_limit_s:
+            self._restart("new workers were not ready in time", now)
+        elif all(self.reads(member, lambda reading: reading.ready) for member in record.newcomers):
+            names = {member.name for member in kept}
+            record.leavers = tuple(member for member in record.members if member.name not in names)
+            record.newcomers = ()
+            self._switch(crew, now)
+
+    def _switching(self, now: float) -> None:
+        record = self.record
+        self._publish()
+        leaving = [member.name for member in record.leavers if self.is_alive(member.name)]
+        if not leaving and record.kind == OpKind.RESIZE and record.told == "":
+            record.told = "Released"
+            self._tell(ev.Released)
+        if self.finished():
+            self._stop(Then.FINISHED, now)
+        elif (broken := self.broken(record.members)) is not None:
+            if record.told == "Running":
+                self._lose(broken, now)
+            else:
+                self._restart(f"worker {_index(broken.name)} {_how(broken)} while the job was resized", now)
+        elif not leaving and all(self.entered(member) for member in record.members):
+            record.leavers = ()
+            self._settle(Stage.RUNNING, now)
+            if record.told != "Running":
+                self._tell_running()
+        elif now - record.since > self.launch.start_limit_s:
+            self._restart("workers did not enter the new generation in time", now)
+        elif now - record.since > min(_LEAVE_BY_ITSELF_S, self.launch.grace_s):
+            self._ask(leaving)
+
+    def _stopping(self, now: float) -> None:
+        record = self.record
+        alive = self.alive()
+        if alive:
+            self._ask(alive)
+            grace = self.launch.grace_s
+            short = record.then in (Then.FAILED, Then.ROLLED_BACK, Then.FINISHED)
+            if now - record.since > (min(grace, _SHORT_GRACE_S) if short else grace + _LATE_S):
+                late = [name for name in alive if name not in self._killed]
+                self._killed.update(late)
+                self._hands.kill(late)
+            return
+        if record.then in (Then.START, Then.RELEASED) and self.finished():
+            record.then = Then.FINISHED
+        then = record.then
+        if then is Then.START:
+            if record.kind == OpKind.RESIZE and record.told == "":
+                self._tell(ev.Released)
+            elif record.told == "Running":
+                self._tell(ev.WorkersStopped, running=0)
+            self._begin(now)
+            return
+        self._settle(Stage.IDLE, now)
+        if then is Then.RELEASED:
+            self._say("Released", ev.Released)
+        elif then is Then.ROLLED_BACK:
+            self._note("StartRolledBack", f"start was undone: {record.why}")
+            self._say("OperationFailed", ev.OperationFailed, why=record.why)
+        elif then is Then.FINISHED:
+            self._note("JobExited", "all workers are done", exit_code=0)
+            record.told = "JobsFinished"
+            self._hands.save()
+            self._hands.tell(ev.JobsFinished(at=0.0, number=_one(record.number)))
+        else:
+            self._note("JobExited", record.why, exit_code=record.code)
+            self._say("JobsFailed", ev.JobsFailed)
+
+    # --- transitions ------------------------------------------------------------------------------------------------
+
+    def _begin(self, now: float) -> None:
+        """A new generation of workers, from nothing."""
+        record = self.record
+        record.world = self._next_world()
+        record.members = members_of(
+            record.places,
+            framework=self.launch.framework,
+            world=record.world,
+            address=self._hands.address,
+            port=self._hands.port,
+        )
+        record.newcomers = record.leavers = ()
+        record.port = self._hands.port(record.members[0].node)
+        self.seen = {name: seen for name, seen in self.seen.items() if seen.alive}
+        self._settle(Stage.STARTING, now)
+
+    def _join(self, now: float) -> None:
+        """A resize in process: newcomers come first."""
+        record = self.record
+        kept, new = matched(record.members, record.places)
+        if not kept:
+            # Whoever knows the model leaves with this change: only a checkpoint carries it over.
+            self._stop(Then.START, now)
+            return
+        if not new and len(kept) == len(record.members):
+            record.members = tuple(kept)
+            self._tell(ev.Released)
+            self._tell_running()
+            return
+        record.newcomers = members_of(
+            new,
+            framework=self.launch.framework,
+            world=self._next_world(),
+            address=self._hands.address,
+            port=self._hands.port,
+        )
+        record.port = self._hands.port(min([*kept, *record.newcomers], key=_by_index).node)
+        self._settle(Stage.JOINING, now)
+
+    def _switch(self, crew: tuple[Member, ...], now: float) -> None:
+        """The next world, of this crew."""
+        record = self.record
+        record.members, record.world = crew, record.last_world
+        self._settle(Stage.SWITCHING, now)
+
+    def _next_world(self) -> int:
+        record = self.record
+        record.last_world = max(record.last_world + 1, record.generation)
+        return record.last_world
+
+    def _publish(self) -> None:
+        """Once for each world in the life of this process; a supervisor may not have heard of it before."""
+        record = self.record
+        if self._published != record.world:
+            self._published = record.world
+            world = World(
+                generation=record.world,
+                members=tuple(member.name for member in record.members),
+                addresses=tuple(member.address for member in record.members),
+                master=Address(record.members[0].address, record.port),
+                batch=record.batch,
+            )
+            self._hands.publish(world)
+
+    def publish_again(self) -> None:
+        """A machine is back that may have missed something."""
+        if self.record.stage in (Stage.STARTING, Stage.RUNNING, Stage.JOINING, Stage.SWITCHING):
+            self._published = 0
+            self._publish()
+
+    def _lose(self, broken: Sighting, now: float) -> None:
+        """A worker is gone though nobody asked: survivors get a world of their own where they can go on."""
+        record = self.record
+        left = tuple(member for member in record.members if self.is_alive(member.name))
+        gone = [member for member in record.members if not self.is_alive(member.name)]
+        enough = sum(not member.is_server for member in left) >= self.launch.min_workers
+        if enough and record.in_process and not any(member.is_server for member in gone):
+            self._note("WorkerLost", f"worker {_index(broken.name)} {_how(broken)}; the others go on")
+            record.port = self._hands.port(left[0].node)
+            for member in gone:
+                # What was on a machine that is lost is the machine's news.
+                if self.seen[member.name].state != UNREACHABLE:
+                    one = _one(member.index)
+                    self._tell(ev.WorkersFailed, running=len(left), index=one)
+            self._next_world()
+            self._switch(left, now)
+        elif broken.state == UNREACHABLE:
+            # The engine knows, and what it wants to happen to the rest is on its way.
+            return
+        elif broken.code == files.LEFT and now - record.since > _WORTH_RESTARTING_S:
+            self._restart(f"worker {_index(broken.name)} saved and left by itself", now)
+        else:
+            self._fail(broken, now)
+
+    def _fail(self, broken: Sighting, now: float) -> None:
+        record = self.record
+        record.code = _exit_code(broken)
+        record.why = f"worker {_index(broken.name)} {_how(broken)}"
+        self._stop(Then.FAILED, now)
+
+    def _give_up(self, why: str, now: float) -> None:
+        """A start that does not succeed is undone. Of a resize nothing is left then, so that the job broke."""
+        self.record.why = why
+        started = self.record.kind == OpKind.START and self.record.told == ""
+        self._stop(Then.ROLLED_BACK if started else Then.FAILED, now)
+
+    def _restart(self, why: str, now: float) -> None:
+        self._note("Restarting", f"{why}: all workers stop and start again")
+        self._stop(Then.START, now)
+
+    def _stop(self, then: Then, now: float) -> None:
+        self.record.then = then
+        self._settle(Stage.STOPPING, now)
+
+    def _settle(self, stage: Stage, now: float) -> None:
+        self.record.stage, self.record.since = stage, now
+        if stage is not Stage.STOPPING:
+            self._asked.clear()
+            self._killed.clear()
+        self._hands.save()
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def _send_strays_away(self) -> None:
+        """Whoever is of no generation that counts, as after a machine was out of reach."""
+        if self.record.stage not in (Stage.STOPPING, Stage.ADRIFT):
+            roster = set() if self.record.stage is Stage.IDLE else self.roster()
+            self._ask([name for name in self.alive() if name not in roster])
+
+    def _ask(self, names: Sequence[str]) -> None:
+        fresh = [name for name in names if name not in self._asked]
+        if fresh:
+            self._asked.update(fresh)
+            self._hands.leave(fresh)
+
+    def _look_at_readings(self) -> None:
+        """What reports tell once a job runs."""
+        record = self.record
+        told = [reading for reading in self.readings() if reading.ready]
+        if not told:
+            return
+        record.runtime = True
+        in_process = len(told) == len(record.members) and all(reading.in_process for reading in told)
+        if in_process and not self._told_in_process:
+            self._told_in_process = record.in_process = True
+            self._hands.save()
+            self._tell(ev.ResizesInPlace)
+        saves = {name: seen.reading.saved for name, seen in self.seen.items() if seen.alive and seen.reading}
+        if any(count > self._saves.get(name, 0) for name, count in saves.items()):
+            self._saves = saves
+            self._tell(ev.CheckpointSaved)
+
+    # --- telling ----------------------------------------------------------------------------------------------------
+
+    def saved(self, at: float) -> None:
+        """Something was written that the job could go on from."""
+        if self.record.stage is Stage.RUNNING and at >= self.record.since:
+            self._tell(ev.CheckpointSaved)
+
+    def _tell_running(self) -> None:
+        self._say("Running", ev.Running)
+
+    def _say(self, told: str, event: type[Any], **fields: Any) -> None:
+        """Tells the engine what became of the operation; what was told can be told again."""
+        self.record.told = told
+        self._hands.save()
+        self._tell(event, **fields)
+
+    def _tell(self, event: type[Any], **fields: Any) -> None:
+        record = self.record
+        if "running" in fields:
+            fields["running"] = _one(fields["running"])
+        self._hands.tell(event(at=0.0, number=_one(record.number), generation=_one(record.generation), **fields))
+
+    def _tell_again(self) -> None:
+        record = self.record
+        if record.told == "JobsFinished":
+            self._hands.tell(ev.JobsFinished(at=0.0, number=_one(record.number)))
+        elif record.told == "OperationFailed":
+            self._tell(ev.OperationFailed, why=record.why)
+        elif record.told:
+            self._tell(_EVENTS[record.told])
+
+    def tell_end_again(self) -> None:
+        """After a restart: an end that the engine may not have heard of."""
+        if self.record.told in ("JobsFinished", "JobsFailed"):
+            self._tell_again()
+
+    def _note(self, what: str, text: str, **data: Any) -> None:
+        self._hands.note(Note(job=self.record.job, type=what, text=text, data=data))
+
+
+_STEPS = {
+    Stage.IDLE: Gang._idle,
+    Stage.ADRIFT: Gang._idle,
+    Stage.STARTING: Gang._starting,
+    Stage.RUNNING: Gang._running,
+    Stage.JOINING: Gang._joining,
+    Stage.SWITCHING: Gang._switching,
+    Stage.STOPPING: Gang._stopping,
+}
+_EVENTS: dict[str, type[Any]] = {"Running": ev.Running, "Released": ev.Released, "JobsFailed": ev.JobsFailed}
+
+
+def _one(value: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.array([value], np.int64)
+
+
+def _by_index(member: Member) -> tuple[bool, int]:
+    return member.is_server, member.index
+
+
+def _index(name: str) -> str:
+    return name.partition("-")[2]
+
+
+def _exit_code(seen: Sighting) -> int | None:
+    """As shells have it: 128 and the signal."""
+    return None if seen.code is None else seen.code if seen.code >= 0 else 128 - seen.code
+
+
+def _how(seen: Sighting) -> str:
+    if seen.state == UNREACHABLE:
+        return "is on a machine that is out of reach"
+    if seen.state == LOST:
+        return seen.why or "was lost"
+    if seen.code is not None and seen.code < 0:
+        return f"was ended by signal {-seen.code}"
+    return f"left with exit code {seen.code}"

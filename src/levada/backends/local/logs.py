@@ -1,0 +1,105 @@
+"""Reads the output that a shim keeps: the end of it, all of it, and what is added, across rotated parts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from pathlib import Path
+
+import msgspec
+
+from levada.backends.local import shim
+
+#: Read at once; a longer line is cut there.
+_CHUNK = 1 << 18
+_HEAD = 64
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """A place in a log: the file (whatever its name is by now) and the offset."""
+
+    inode: int = 0
+    offset: int = 0
+    #: Of the file's beginning, since numbers of files are used again.
+    head: int = 0
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """Some lines, and where the next ones begin."""
+
+    lines: tuple[str, ...]
+    next: Cursor
+
+
+def _parts(folder: Path) -> list[Path]:
+    """Oldest first."""
+    found = []
+    number = 1
+    while (part := folder / f"{shim.LOG}.{number}").exists():
+        found.append(part)
+        number += 1
+    return [*reversed(found), folder / shim.LOG]
+
+
+def read(folder: Path, cursor: Cursor, *, rest: bool = False) -> Chunk:
+    """The lines after *cursor*, some hundred KiB at most; with *rest* also an end without a line break."""
+    opened: list[int] = []
+    try:
+        for part in _parts(folder):
+            with contextlib.suppress(FileNotFoundError):
+                opened.append(os.open(part, os.O_RDONLY | os.O_CLOEXEC))
+        known = [at for at, file in enumerate(opened) if _cursor(file, cursor.offset) == cursor]
+        # A part that is gone takes what nobody has read of it along.
+        first, offset = (known[-1], cursor.offset) if known else (0, 0)
+        for at, file in enumerate(opened[first:], start=first):
+            last = at == len(opened) - 1
+            data = os.pread(file, _CHUNK, offset)
+            whole = data.rfind(b"\n") + 1
+            if len(data) == _CHUNK or not last:
+                whole = whole or len(data)
+            elif rest:
+                whole = len(data)
+            if whole or last:
+                lines = data[:whole].decode(errors="replace").split("\n")
+                return Chunk(tuple(lines[:-1] if lines[-1] == "" else lines), _cursor(file, offset + whole))
+            offset = 0
+    finally:
+        for file in opened:
+            os.close(file)
+    return Chunk((), cursor)
+
+
+def _cursor(file: int, offset: int) -> Cursor:
+    return Cursor(os.fstat(file).st_ino, offset, zlib.crc32(os.pread(file, min(offset, _HEAD), 0)))
+
+
+def end_of(folder: Path, lines: int) -> Cursor:
+    """Where the last so many lines begin."""
+    begin = Cursor()
+    for part in reversed(_parts(folder)):
+        with contextlib.suppress(FileNotFoundError), open(part, "rb") as file:
+            offset, found = _line_from_end(file.fileno(), lines)
+            begin = _cursor(file.fileno(), offset)
+            lines -= found
+            if lines <= 0:
+                break
+    return begin
+
+
+def _line_from_end(file: int, lines: int) -> tuple[int, int]:
+    """Where the last so many lines of one part begin, and how many there are of them."""
+    size = offset = os.fstat(file).st_size
+    found = 0
+    while offset > 0 and lines > 0:
+        start = max(0, offset - _CHUNK)
+        data = os.pread(file, offset - start, start)
+        at = len(data)
+        if offset == size and data.endswith(b"\n"):
+            at -= 1  # the last break ends a line and begins none
+        while (at := data.rfind(b"\n", 0, at)) >= 0:
+            found += 1
+            if found == lines:
+                return start + at + 1, found
+        offset = start
+    return (size, 0) if lines <= 0 else (0, found + (size > 0))

@@ -1,0 +1,84 @@
+"""What is kept of a job on disk, so that another backend can go on in the middle of an operation."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from levada.backends.local import files
+from levada.backends.local.roster import Member
+from levada.backends.protocol import Launch
+from levada.core.grant import WorkerPlace
+from levada.core.plan import OpKind
+
+GANG = "gang.json"
+
+
+class Stage(StrEnum):
+    """Where a job stands between two operations or in the middle of one."""
+
+    IDLE = "idle"  #: nothing runs
+    STARTING = "starting"  #: all members are on their way up
+    RUNNING = "running"  #: nothing is to be done
+    JOINING = "joining"  #: newcomers are on their way up while the members train on
+    SWITCHING = "switching"  #: a world was published that not all have entered, or left, yet
+    ADRIFT = "adrift"  #: workers were found of which no record tells: they stay until somebody says what shall be
+    STOPPING = "stopping"  #: everybody leaves; what `then` says follows
+
+
+class Then(StrEnum):
+    """What follows when everybody has left."""
+
+    RELEASED = "released"  #: that was all
+    START = "start"  #: the places of the operation are filled anew
+    FAILED = "failed"  #: the job broke
+    ROLLED_BACK = "rolled back"  #: a start was not completed
+    FINISHED = "finished"
+
+
+class Record(msgspec.Struct, kw_only=True):
+    """One job: its last operation and how far that is."""
+
+    job: str
+    number: int
+    epoch: int = 0
+    #: Of the engine: the last operation that was taken down.
+    generation: int = 0
+    kind: int = OpKind.NONE
+    launch: Launch | None = None
+    places: tuple[WorkerPlace, ...] = ()
+    batch: int = 0
+    #: The generation that workers know. It grows with every operation, and when survivors of a loss go on.
+    world: int = 0
+    #: The highest number that any of its worlds has had, or will have: of newcomers while they join.
+    last_world: int = 0
+    port: int = 0
+    stage: Stage = Stage.IDLE
+    #: Unix time at which the stage began.
+    since: float = 0.0
+    then: Then = Then.RELEASED
+    why: str = ""
+    code: int | None = None
+    members: tuple[Member, ...] = ()
+    newcomers: tuple[Member, ...] = ()
+    leavers: tuple[Member, ...] = ()
+    #: What the engine was told of `generation`: nothing, Running, Released, OperationFailed, JobsFailed, JobsFinished.
+    told: str = ""
+    #: What it is known to do: use the runtime, resize in process.
+    runtime: bool = False
+    in_process: bool = False
+
+    def save(self, folder: Path) -> None:
+        """Keeps it."""
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.write_json(folder / GANG, self)
+
+
+def load(folder: Path) -> Record | None:
+    """What was kept of the job in *folder*; None where nothing whole is there."""
+    try:
+        return msgspec.json.decode((folder / GANG).read_bytes(), type=Record)
+    except (OSError, msgspec.DecodeError):
+        return None

@@ -1,0 +1,408 @@
+"""The supervisor of one machine: starts, watches and ends workers as it is told, and tells what it sees.
+
+It knows workers, not what an operation is; all it knows is in the folders of the jobs and in the kernel, so another one
+can take over at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from levada.backends.local import environment, files, logs, processes, shim
+from levada.backends.local.messages import (
+    ENDED,
+    LOST,
+    RUNS,
+    STARTING,
+    Command,
+    Forget,
+    Hurry,
+    Kept,
+    Kill,
+    News,
+    Publish,
+    Sighting,
+    StartWorker,
+    Stood,
+)
+from levada.backends.local.processes import State
+from levada.errors import Refused
+
+EPOCH = "epoch"
+#: How often reports are read, and how often while somebody waits for them.
+_POLL_S, _HURRY_S = 1.0, 0.05
+#: How often the folders of jobs without the runtime are looked through.
+_LOOK_EVERY = 3
+#: Folders of workers that have ended are kept so often for each index: `logs --previous`.
+_KEEP = 3
+
+#: Shims that this process started and nobody here watches any more; whoever is their parent reaps them.
+_LEFT_ALONE: list[subprocess.Popen[bytes]] = []
+
+
+class _Worker:
+    """One worker of this machine."""
+
+    __slots__ = ("child", "folder", "leave", "report", "seen", "task")
+
+    def __init__(self, folder: Path, seen: Sighting) -> None:
+        self.folder = folder
+        self.report = str(folder / files.REPORT)
+        self.seen = seen
+        #: It shall leave, and has not been told: its shim may just be starting.
+        self.leave = False
+        self.task: asyncio.Task[None] | None = None
+        self.child: subprocess.Popen[bytes] | None = None
+
+
+class _Job:
+    """One job's part on this machine."""
+
+    def __init__(self, job: str, folder: Path) -> None:
+        self.id, self.folder = job, folder
+        self.workers: dict[str, _Worker] = {}
+        self.stood: Stood | None = None
+        self.kept = Kept(job=job)
+        self.hurry = False
+
+    def alive(self) -> list[_Worker]:
+        return [worker for worker in self.workers.values() if worker.seen.alive]
+
+
+class Supervisor:
+    """Keeps the workers below *home*."""
+
+    def __init__(self, home: Path, tell: Callable[[News], None]) -> None:
+        self.home = home
+        self.jobs: dict[str, _Job] = {}
+        self._tell_news = tell
+        self._changed: dict[tuple[str, str], Sighting] = {}
+        self._kept: dict[str, Kept] = {}
+        self._poller: asyncio.Task[None] | None = None
+        self._woken = asyncio.Event()
+        self._rounds = 0
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def open(self, epoch: int) -> None:
+        """Finds what runs, and takes commands of *epoch* or later from now on."""
+        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.check(epoch)
+        files.write_json(self.home / EPOCH, epoch)
+        _allow_many_files()
+        _LEFT_ALONE[:] = [child for child in _LEFT_ALONE if child.poll() is None]
+        await asyncio.to_thread(self._find_jobs)
+        for job in self.jobs.values():
+            for worker in job.workers.values():
+                if worker.seen.alive or worker.seen.state == LOST:
+                    worker.task = asyncio.create_task(self._watch(worker))
+        self._poller = asyncio.create_task(self._poll())
+
+    async def close(self) -> None:
+        """Stops watching. Workers go on."""
+        tasks = [
+            worker.task for job in self.jobs.values() for worker in job.workers.values() if worker.task is not None
+        ]
+        if self._poller is not None:
+            tasks.append(self._poller)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        children = (worker.child for job in self.jobs.values() for worker in job.workers.values())
+        _LEFT_ALONE.extend(child for child in children if child is not None)
+
+    def everything(self) -> News:
+        """How all things are now."""
+        jobs = self.jobs.values()
+        return News(
+            sightings=tuple(worker.seen for job in jobs for worker in job.workers.values()),
+            kept=tuple(job.kept for job in jobs),
+            stood=tuple(job.stood for job in jobs if job.stood is not None),
+        )
+
+    def _find_jobs(self) -> None:
+        for folder in _folders(self.home / "jobs"):
+            job = self.jobs[folder.name] = _Job(folder.name, folder)
+            job.stood = _read_stood(folder / files.JOB)
+            job.kept = Kept(job=job.id, saved_at=files.newest_change(folder / files.CHECKPOINTS))
+            for place in _folders(folder / files.WORKERS):
+                standing = processes.standing(place)
+                if standing.state is State.ABSENT:
+                    continue  # nothing was executed: it may be started yet
+                job.workers[place.name] = _Worker(place, _sighting(job.id, place, standing))
+
+    # --- commands ---------------------------------------------------------------------------------------------------
+
+    def do(self, command: Command) -> None:
+        """Takes a command; raises Refused where somebody newer commands."""
+        self.check(command.epoch)
+        if isinstance(command, Forget):
+            self._forget(command.job)
+            return
+        job = self._job(command.job)
+        if isinstance(command, StartWorker | Publish):
+            self._note_command(job, command)
+        if isinstance(command, StartWorker):
+            self._start(job, command)
+        elif isinstance(command, Publish):
+            self._publish(job, command)
+        elif isinstance(command, Hurry):
+            job.hurry = command.on
+        else:
+            for worker in [job.workers[name] for name in command.names if name in job.workers]:
+                self._end(worker, at_once=isinstance(command, Kill))
+        self._woken.set()
+
+    def check(self, epoch: int) -> None:
+        """Raises Refused where somebody newer commands."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            known = int((self.home / EPOCH).read_bytes())
+            if epoch < known:
+                raise Refused(f"epoch {epoch} is over: epoch {known} commands here")
+
+    def _job(self, name: str) -> _Job:
+        job = self.jobs.get(name)
+        if job is None:
+            if not name or name.startswith(".") or "/" in name or "\0" in name:
+                raise Refused(f"{name!r} cannot be a folder's name")
+            folder = self.home / "jobs" / name
+            (folder / files.CHECKPOINTS).mkdir(parents=True, exist_ok=True, mode=0o700)
+            job = self.jobs[name] = _Job(name, folder)
+        return job
+
+    def _note_command(self, job: _Job, command: StartWorker | Publish) -> None:
+        stood = Stood(job=job.id, number=command.number, generation=command.generation, epoch=command.epoch)
+        if stood != job.stood:
+            job.stood = stood
+            files.write_json(job.folder / files.JOB, stood)
+
+    def _publish(self, job: _Job, command: Publish) -> None:
+        if command.hosts:
+            (job.folder / files.HOSTS).write_text("".join(f"{line}\n" for line in command.hosts))
+            script = job.folder / files.DISCOVER_HOSTS
+            script.write_text('#!/bin/sh\nexec cat "$(dirname "$0")/hosts"\n')
+            script.chmod(0o700)
+        files.write_json(job.folder / files.WORLD, command.world)
+
+    def _start(self, job: _Job, command: StartWorker) -> None:
+        if command.name in job.workers:
+            return
+        folder = job.folder / files.WORKERS / command.name
+        worker = _Worker(folder, Sighting(job=job.id, name=command.name, state=STARTING))
+        self._prune(job, command.name)
+        job.workers[command.name] = worker
+        spec = msgspec.structs.replace(command.spec, env=environment.complete(command.spec.env, os.environ))
+        worker.task = asyncio.create_task(self._launch(worker, spec))
+
+    def _end(self, worker: _Worker, *, at_once: bool) -> None:
+        if not worker.seen.alive:
+            return
+        if at_once and worker.seen.state == RUNS:
+            processes.kill(worker.folder)
+        else:
+            worker.leave = not processes.ask_to_leave(worker.folder)
+
+    def _prune(self, job: _Job, name: str) -> None:
+        """Old folders of the same place make room."""
+        index = name.partition("-")[2]
+        old = [other for other in job.workers if other.partition("-")[2] == index and not job.workers[other].seen.alive]
+        old.sort(key=lambda other: int(other[1:].partition("-")[0]))
+        for other in old[: max(0, len(old) - _KEEP + 1)]:
+            shutil.rmtree(job.workers.pop(other).folder, ignore_errors=True)
+
+    def _forget(self, name: str) -> None:
+        job = self.jobs.get(name)
+        if job is not None and not job.alive():
+            del self.jobs[name]
+            shutil.rmtree(job.folder, ignore_errors=True)
+
+    # --- watching ---------------------------------------------------------------------------------------------------
+
+    async def _launch(self, worker: _Worker, spec: processes.Spec) -> None:
+        starting = asyncio.ensure_future(asyncio.to_thread(processes.start, worker.folder, spec))
+        try:
+            worker.child = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            worker.child = await starting  # it goes on all the same, and somebody must reap it
+            raise
+        except OSError as broken:
+            self._see(worker, state=LOST, why=f"could not be started: {broken}")
+            return
+        await self._watch(worker)
+
+    async def _watch(self, worker: _Worker) -> None:
+        """Until the worker has ended."""
+        if worker.child is not None:
+            code = await _ended(worker.child)
+            worker.child = None
+            if code == shim.NO_RECORD:
+                self._see(worker, state=LOST, why="no record could be kept in its folder; is the disk full?")
+                return
+        standing = await processes.ended(worker.folder)
+        if standing.state is State.ENDED:
+            reading = files.read_report(worker.report)
+            self._see(worker, state=ENDED, pid=standing.pid, code=standing.code, asked=standing.asked, reading=reading)
+            return
+        await self._sweep(worker)
+        self._see(worker, state=LOST, why="its guard was killed")
+
+    async def _sweep(self, worker: _Worker) -> None:
+        """Nothing that a lost worker started may be left when its devices are free again."""
+        marks = {"LEVADA_STATE_DIR": str(worker.folder)}
+        for _ in range(100):
+            if not await asyncio.to_thread(processes.sweep, marks):
+                return
+            await asyncio.sleep(0.02)
+
+    async def _poll(self) -> None:
+        """Reads reports, for ever."""
+        next_round = time.monotonic()
+        while True:
+            if time.monotonic() >= next_round:
+                next_round = time.monotonic() + _POLL_S
+                self._read_all()
+            else:
+                for job in [job for job in self.jobs.values() if job.hurry]:
+                    self._read(job)
+            self._tell()
+            hurry = any(job.hurry for job in self.jobs.values())
+            self._woken.clear()
+            if hurry:
+                await asyncio.sleep(_HURRY_S)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(next_round - time.monotonic()):
+                    await self._woken.wait()
+
+    def _read_all(self) -> None:
+        self._rounds += 1
+        for at, job in enumerate(list(self.jobs.values())):
+            if self._read(job) and (at + self._rounds) % _LOOK_EVERY == 0:
+                self._look_for_files(job)
+
+    def _read(self, job: _Job) -> bool:
+        """Looks at the workers of a job that live; whether there are any."""
+        alive = False
+        for worker in list(job.workers.values()):
+            seen = worker.seen
+            if not seen.alive:
+                continue
+            alive = True
+            if worker.leave:
+                worker.leave = not processes.ask_to_leave(worker.folder)
+            if seen.state == STARTING:
+                standing = processes.standing(worker.folder)
+                if standing.state is State.RUNS and standing.pid is not None:
+                    self._see(worker, state=RUNS, pid=standing.pid, since=time.time())
+            reading = files.read_report(worker.report)
+            if reading is not None and reading != seen.reading:
+                self._see(worker, reading=reading)
+        return alive
+
+    def _look_for_files(self, job: _Job) -> None:
+        """Scripts without the runtime tell by what they write."""
+        if any(worker.seen.reading is not None for worker in job.alive()):
+            return
+        csv = job.folder / files.CHECKPOINTS / f"{job.id}.csv"
+        kept = Kept(
+            job=job.id,
+            saved_at=files.newest_change(job.folder / files.CHECKPOINTS),
+            epochs=files.epochs_in_csv(csv) if csv.exists() else None,
+        )
+        if kept != job.kept:
+            job.kept = self._kept[job.id] = kept
+
+    # --- telling ----------------------------------------------------------------------------------------------------
+
+    def _see(self, worker: _Worker, **changes: object) -> None:
+        worker.seen = msgspec.structs.replace(worker.seen, **changes)
+        self._changed[worker.seen.job, worker.seen.name] = worker.seen
+        if "state" in changes:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._changed or self._kept:
+            news = News(sightings=tuple(self._changed.values()), kept=tuple(self._kept.values()))
+            self._changed, self._kept = {}, {}
+            self._tell_news(news)
+
+    # --- logs -------------------------------------------------------------------------------------------------------
+
+    def folder_of(self, job: str, name: str) -> Path | None:
+        """Where a worker lives; None where it is not known."""
+        known = self.jobs.get(job)
+        worker = None if known is None else known.workers.get(name)
+        return None if worker is None else worker.folder
+
+    async def log_end(self, job: str, name: str, lines: int) -> logs.Cursor:
+        """Where the last so many lines of a worker begin."""
+        folder = self.folder_of(job, name)
+        return logs.Cursor() if folder is None else await asyncio.to_thread(logs.end_of, folder, lines)
+
+    async def read_log(self, job: str, name: str, cursor: logs.Cursor, *, rest: bool) -> logs.Chunk:
+        """Lines of a worker after *cursor*."""
+        folder = self.folder_of(job, name)
+        if folder is None:
+            return logs.Chunk((), cursor)
+        return await asyncio.to_thread(logs.read, folder, cursor, rest=rest)
+
+
+def _sighting(job: str, folder: Path, standing: processes.Standing) -> Sighting:
+    state = {State.RUNS: RUNS, State.ENDED: ENDED, State.LOST: LOST}[standing.state]
+    if state == RUNS and standing.pid is None:
+        state = STARTING
+    return Sighting(
+        job=job,
+        name=folder.name,
+        state=state,
+        pid=standing.pid,
+        code=standing.code,
+        asked=standing.asked,
+        since=time.time() if state == RUNS else 0.0,
+        reading=files.read_report(folder / files.REPORT),
+    )
+
+
+def _folders(parent: Path) -> Iterator[Path]:
+    with contextlib.suppress(FileNotFoundError):
+        yield from sorted(path for path in parent.iterdir() if path.is_dir())
+
+
+def _read_stood(path: Path) -> Stood | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Stood)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+async def _ended(child: subprocess.Popen[bytes]) -> int:
+    """The code of a child of this process when it has ended; it is reaped."""
+    loop = asyncio.get_running_loop()
+    handle = os.pidfd_open(child.pid)
+    try:
+        gone = asyncio.Event()
+        loop.add_reader(handle, gone.set)
+        try:
+            await gone.wait()
+        finally:
+            loop.remove_reader(handle)
+    finally:
+        os.close(handle)
+    return child.wait()
+
+
+def _allow_many_files() -> None:
+    """Each worker that is watched takes a handle."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,0 +1,98 @@
+"""Lists in the forms of `-o`: a table, or every field for other programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from levada.cli.output import columns, data, data_json
+
+
+class ListFormat(StrEnum):
+    """How a list is printed."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+    JSONL = "jsonl"
+    NAME = "name"
+
+
+Output = Annotated[ListFormat, typer.Option("--output", "-o", help="How to print it.")]
+NoHeaders = Annotated[bool, typer.Option("--no-headers", help="Leave the line with the names of columns out.")]
+
+#: A thing as the server tells of it.
+Item = Mapping[str, Any]
+
+
+def show(
+    items: Sequence[Item],
+    output: ListFormat,
+    table: Callable[[bool], tuple[Sequence[str], Iterable[Sequence[str]]]],
+    *,
+    key: str = "name",
+    spare: Sequence[str] = (),
+    no_headers: bool = False,
+    nothing: str = "",
+) -> None:
+    """Prints *items*; *table* makes header and rows, wide ones or not, *key* is what `-o name` prints.
+
+    *nothing* is said on stderr where a table would be empty.
+    """
+    match output:
+        case ListFormat.TABLE | ListFormat.WIDE:
+            header, rows = table(output is ListFormat.WIDE)
+            if nothing and not items:
+                from levada.cli.output import chatter
+
+                chatter(nothing)
+                return
+            text = columns(header, rows, spare=None if output is ListFormat.WIDE else spare)
+            if no_headers:
+                text = "\n".join(text.splitlines()[1:])
+            if text:
+                data(text)
+        case ListFormat.NAME:
+            if items:
+                data("\n".join(str(item[key]) for item in items))
+        case _:
+            data_as(output, list(items))
+
+
+def data_as(output: ListFormat, value: Any) -> None:
+    """Prints plain values as JSON, YAML, lines of JSON, or CSV."""
+    match output:
+        case ListFormat.JSONL:
+            lines = [json.dumps(item, allow_nan=False) for item in (value if isinstance(value, list) else [value])]
+            if lines:
+                data("\n".join(lines))
+        case ListFormat.YAML:
+            import yaml
+
+            data(yaml.safe_dump(value, sort_keys=False, allow_unicode=True).rstrip("\n"))
+        case ListFormat.CSV:
+            data(as_csv(value if isinstance(value, list) else [value]))
+        case _:
+            data_json(value)
+
+
+def as_csv(items: Sequence[Item]) -> str:
+    """A line of names and one line per item; what is no plain value is JSON."""
+    import csv
+    import io
+
+    def plain(value: Any) -> Any:
+        return json.dumps(value) if isinstance(value, dict | list) else value
+
+    names = list(dict.fromkeys(name for item in items for name in item))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([plain(item.get(name)) for name in names] for item in items)
+    return text.getvalue().rstrip("\n")

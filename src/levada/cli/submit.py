@@ -1,0 +1,195 @@
+"""`levada submit`, `create`, `apply` and `whatif`: what to do with a job file."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from levada.cli.connection import Server, State, connect
+from levada.cli.documents import Files, read_files, read_script, sent
+from levada.cli.output import TextOrJson, chatter, columns, data, data_json
+from levada.errors import BadInput
+
+if TYPE_CHECKING:
+    from levada.sdk.client import Client
+
+#: Of more jobs than this at once only the first ones are shown to people.
+_MOST_SHOWN = 20
+
+
+class Answer(StrEnum):
+    """How a submission is told."""
+
+    TEXT = "text"
+    JSON = "json"
+    NAME = "name"
+
+
+AnswerOption = Annotated[Answer, typer.Option("--output", "-o", help="How to print it.")]
+Script = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[SCRIPT [ARGUMENT...]]", help="Instead of a file: a script with #LEVADA lines."),
+]
+#: What follows the name of a script is the script's, dashes and all.
+_SCRIPT_ENDS_OPTIONS = {"allow_interspersed_args": False}
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verbs `submit`, `create`, `apply` and `whatif`."""
+    app.command("submit", context_settings=_SCRIPT_ENDS_OPTIONS)(submit)
+    app.command("create", hidden=True)(create)
+    app.command("apply")(apply)
+    app.command("whatif")(whatif)
+
+
+def submit(
+    script: Script = None,
+    file: Files = None,
+    from_sbatch: Annotated[
+        str | None, typer.Option("--from-sbatch", metavar="SCRIPT", help="A script for Slurm: its #SBATCH lines count.")
+    ] = None,
+    output: AnswerOption = Answer.TEXT,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check the file; nothing is sent.")] = False,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Submitted again with the same key, the jobs stay the same.")
+    ] = None,
+    server: Server = None,
+    state: State = None,
+) -> None:
+    """Submit jobs from a file, or a script."""
+    words = [*([from_sbatch] if from_sbatch else []), *(script or [])]
+    if bool(file) == bool(words):
+        raise BadInput.one("levada submit needs -f FILE, or a script")
+    documents = jobs_only(read_files(file) if file else read_script(words))
+    if dry_run:
+        _checked(documents, output)
+        return
+    with connect(server, state) as client:
+        jobs: list[Any] = list(client.submit(sent(documents), key=key))
+    tell(jobs, output)
+
+
+def create(
+    file: Annotated[list[str], typer.Option("--filename", "-f", metavar="FILE", help="A job file: YAML or JSON.")],
+    server: Server = None,
+    state: State = None,
+) -> None:
+    """Submit jobs from a file, and say so as Voda does."""
+    documents = jobs_only(read_files(file))
+    with connect(server, state) as client:
+        for job in client.submit(sent(documents)):
+            data(f"Training job created: {job['id']}\nView your logs by:\n    levada logs {job['id']}")
+
+
+def jobs_only(documents: list[Any]) -> list[Any]:
+    """*documents*, where all of them can be submitted; raises BadInput."""
+    for document in documents:
+        if document.kind == "Queue":
+            raise BadInput.one(f"queue {document.name}: queues are made by levada apply -f", "kind")
+    return documents
+
+
+def _checked(documents: list[Any], output: Answer) -> None:
+    if output is Answer.JSON:
+        data_json([{"kind": each.kind, "name": each.name} for each in documents])
+    else:
+        data("\n".join(each.name if output is Answer.NAME else f"{each.kind} {each.name}: right" for each in documents))
+
+
+def tell(jobs: list[Any], output: Answer) -> None:
+    """Says which jobs there are now, and to people what they may do next."""
+    match output:
+        case Answer.JSON:
+            brief = [{"id": job["id"], "name": job["name"], "phase": job["phase"]} for job in jobs]
+            data_json(brief[0] if len(brief) == 1 else brief)
+        case Answer.NAME:
+            data("\n".join(job["id"] for job in jobs))
+        case Answer.TEXT:
+            lines = [f"Submitted {job['id']}" for job in jobs[:_MOST_SHOWN]]
+            more = len(jobs) - len(lines)
+            data("\n".join([*lines, f"and {more} more"] if more else lines))
+            chatter(next_steps(jobs[0]["id"]))
+
+
+def next_steps(job: str) -> str:
+    """What somebody who has just submitted a job may want to type."""
+    steps = (
+        (f"levada logs -f {job}", "its output"),
+        (f"levada explain {job}", "why it waits, when it should start"),
+        ("levada ls", "all jobs"),
+    )
+    width = max(len(command) for command, _ in steps)
+    return "\n".join(["Next:", *(f"    {command.ljust(width)}  {what}" for command, what in steps)])
+
+
+def apply(
+    file: Annotated[list[str], typer.Option("--filename", "-f", metavar="FILE", help="A file of queues and jobs.")],
+    output: Annotated[TextOrJson, typer.Option("--output", "-o", help="How to print it.")] = TextOrJson.TEXT,
+    server: Server = None,
+    state: State = None,
+) -> None:
+    """Make or change what a file describes: queues, and jobs that are not over."""
+    documents = read_files(file)
+    done: list[dict[str, str]] = []
+    with connect(server, state) as client:
+        before = {queue["name"] for queue in client.queues()}
+        for document in documents:
+            if document.kind == "Queue":
+                client.put_queue(document.source)
+                what = "changed" if document.name in before else "created"
+                done.append({"kind": "queue", "name": document.name, "result": what})
+        jobs = [document for document in documents if document.kind != "Queue"]
+        mine = {job["workload"]: job for job in client.jobs(user="me") if job["finished"] is None} if jobs else {}
+        for document in jobs:
+            if document.name in mine and document.is_job:
+                done.append(_changed(client, mine[document.name], document))
+        new = [document for document in jobs if document.name not in mine]
+        if new:
+            done += [{"kind": "job", "name": job["id"], "result": "created"} for job in client.submit(sent(new))]
+    if output is TextOrJson.JSON:
+        data_json(done)
+    else:
+        data("\n".join(f"{each['kind']} {each['name']} {each['result']}" for each in done))
+
+
+def _changed(client: Client, job: Any, document: Any) -> dict[str, str]:
+    """Gives a job that is there what its document says of it now, as far as that can change."""
+    spec = document.content.spec
+    wanted = {"priority": spec.priority, "queue": spec.queue, "min": spec.workers.min, "max": spec.workers.max}
+    changes = {name: value for name, value in wanted.items() if job[name] != value}
+    if changes:
+        client.update(job["id"], **changes)
+    return {"kind": "job", "name": job["id"], "result": "changed" if changes else "unchanged"}
+
+
+def whatif(
+    file: Annotated[list[str], typer.Option("--filename", "-f", metavar="FILE", help="A job file: YAML or JSON.")],
+    policy: Annotated[str | None, typer.Option("--policy", help="Under this policy instead of the one in use.")] = None,
+    output: Annotated[TextOrJson, typer.Option("--output", "-o", help="How to print it.")] = TextOrJson.TEXT,
+    server: Server = None,
+    state: State = None,
+) -> None:
+    """Show what would become of jobs, and of all others, if they were submitted now."""
+    documents = jobs_only(read_files(file))
+    with connect(server, state) as client:
+        answer = client.whatif(sent(documents), policy=policy)
+    if output is TextOrJson.JSON:
+        data_json(answer)
+        return
+    from levada.cli.words import short
+
+    def when(told: Any) -> tuple[str, str]:
+        told = told or {}
+        return short(told.get("starts_in_s")), short(told.get("ends_in_s"))
+
+    lines = [f"Under {answer['policy']}:", ""]
+    lines.append(columns(("JOB", "STARTS IN", "ENDS IN"), [(each["job"], *when(each)) for each in answer["jobs"]]))
+    others = [(each["job"], *when(each.get("before")), *when(each.get("after"))) for each in answer["others"]]
+    if others:
+        header = ("OTHERS", "STARTS IN", "ENDS IN", "WOULD START IN", "WOULD END IN")
+        lines += ["", columns(header, others)]
+    else:
+        lines += ["", "No other job would start or end at another time."]
+    data("\n".join([*lines, "", "A dash: nobody knows, e.g. because a job before it says nothing of its work."]))

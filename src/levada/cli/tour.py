@@ -1,0 +1,209 @@
+"""`levada tour`: a server of its own on pretend GPUs, sample jobs that come and go, and a table to watch them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from levada.cli.output import chatter, data
+from levada.errors import BadInput, LevadaError
+
+if TYPE_CHECKING:
+    from levada.sdk.client import Client
+
+_OVER = ("Succeeded", "Failed", "Cancelled")
+_LOOK_S = 0.5
+#: The tour is over after so long even if a job is not.
+_LONGEST_S = 150.0
+
+
+class Sample(NamedTuple):
+    """A job of the tour: when it comes, and what it shows."""
+
+    at_s: float
+    name: str
+    shows: str
+    spec: dict[str, Any]
+
+
+SAMPLES = (
+    Sample(0.0, "first", "alone, it takes all GPUs of one type", {"workers": {"min": 1, "max": 4}, "steps": 240}),
+    Sample(0.0, "second", "takes the other type", {"workers": {"min": 1, "max": 4}, "steps": 200}),
+    Sample(9.0, "third", "others shrink for it, without a restart", {"workers": {"min": 2, "max": 4}, "steps": 110}),
+    Sample(
+        12.0,
+        "picky",
+        "wants four v100 at once, and waits with a reason",
+        {"workers": 4, "gpuTypes": ["v100"], "steps": 60},
+    ),
+    Sample(14.0, "small", "one worker is enough", {"workers": 1, "steps": 40}),
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb `tour`."""
+    app.command("tour")(tour)
+
+
+def tour(
+    script: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCRIPT",
+            help="A training script that takes STEPS and STEP_SECONDS, as examples/numpy/train.py does.",
+        ),
+    ],
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the server up afterwards.")] = False,
+) -> None:
+    """Watch real jobs start, grow, shrink, wait and finish on a pretend cluster of two GPU types; about a minute.
+
+    It has a server and a folder of its own, and leaves nothing behind, after Ctrl-C neither.
+    """
+    if not os.path.isfile(script):
+        raise BadInput.one(f"{script}: is no file; examples/numpy/train.py is one")
+    folder = Path(tempfile.mkdtemp(prefix="levada-tour-"))
+    try:
+        with _server(folder, keep) as client:
+            _watch(client, os.path.abspath(script))
+            if keep:
+                chatter(f"the server stays up: levada ls --state-dir {folder}; levada down --state {folder}")
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _server(folder: Path, keep: bool) -> Iterator[Client]:
+    """A server that is up, and goes with all its jobs."""
+    from levada.sdk.client import Client
+
+    levada = [sys.executable, "-m", "levada"]
+    words = ["up", "--state", str(folder), "--port", "0", "--node", "a100=4", "--node", "v100=4"]
+    # A tour has no time for the pauses that spare real jobs.
+    for option in ("min_run_s=5", "cooldown_s=3", "rate_limit_s=0.5"):
+        words += ["--set", option]
+    asked = subprocess.run([*levada, *words], capture_output=True, text=True, check=False)
+    if asked.returncode:
+        raise LevadaError(
+            asked.stderr.strip().splitlines()[-1].removeprefix("levada: ") if asked.stderr else "no server"
+        )
+    data(asked.stdout.strip())
+    try:
+        with Client(state=str(folder)) as client:
+            yield client
+    finally:
+        if not keep:
+            # Ctrl-C reaches all processes of a terminal; who tidies up must not be stopped by it.
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+            chatter("everything is taken down")
+            subprocess.run([*levada, "down", "--state", str(folder), "--stop-jobs"], capture_output=True, check=False)
+            signal.signal(signal.SIGINT, before)
+
+
+def _watch(client: Client, script: str) -> None:
+    began = time.monotonic()
+    coming = list(SAMPLES)
+    names: dict[str, str] = {}
+    data("\nA pretend cluster: four a100, four v100. Jobs come; watch GPUs, STATE and REASON.\n")
+    with _screen() as show:
+        while True:
+            passed = time.monotonic() - began
+            while coming and coming[0].at_s <= passed:
+                sample = coming.pop(0)
+                (job,) = client.submit(_document(sample, script))
+                names[job["id"]] = sample.shows
+            jobs = client.jobs()
+            show(jobs, names)
+            if not coming and all(job["phase"] in _OVER for job in jobs):
+                break
+            if passed > _LONGEST_S:
+                raise LevadaError("the tour took too long; is the machine busy?")
+            time.sleep(_LOOK_S)
+    _summary(client)
+
+
+def _document(sample: Sample, script: str) -> dict[str, Any]:
+    env = {"STEPS": str(sample.spec["steps"]), "STEP_SECONDS": "0.35", "OMP_NUM_THREADS": "1"}
+    run = {"command": [sys.executable, script], "env": env, "workdir": os.path.dirname(script)}
+    return {
+        "apiVersion": "levada.dev/v1",
+        "kind": "Job",
+        "metadata": {"name": sample.name},
+        "spec": {**sample.spec, "run": run, "checkpoint": {"gracePeriod": "10s"}},
+    }
+
+
+@contextlib.contextmanager
+def _screen() -> Iterator[Any]:
+    """Shows jobs: a table that changes on a terminal, a line for every change elsewhere."""
+    if not sys.stdout.isatty():
+        seen: dict[str, str] = {}
+
+        def tell(jobs: list[dict[str, Any]], _names: dict[str, str]) -> None:
+            for job in jobs:
+                on = f"{job['gpus']} {job['gpu_type'] or '-':<5}"
+                line = f"{job['workload']:<8} {job['phase']:<10} {on} {job['reason']['text']}"
+                if seen.get(job["id"]) != line:
+                    seen[job["id"]] = line
+                    data(line)
+
+        yield tell
+        return
+    from rich.live import Live
+
+    with Live(auto_refresh=False) as live:
+        yield lambda jobs, names: live.update(_table(jobs, names), refresh=True)
+
+
+def _table(jobs: list[dict[str, Any]], names: dict[str, str]) -> Any:
+    from rich.table import Table
+
+    from levada.cli.jobtable import progress, sizes
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("JOB", "STATE", "GPUS", "TYPE", "PROGRESS", "REASON", "WHAT IT SHOWS"):
+        table.add_column(heading, no_wrap=heading not in ("REASON", "WHAT IT SHOWS"))
+    colours = {"Running": "green", "Succeeded": "dim", "Pending": "yellow", "Failed": "red"}
+    for job in jobs:
+        style = colours.get(job["phase"], "cyan")
+        gpus = f"{'■' * int(job['gpus'])} {job['gpus']}/{sizes(job)}"
+        why = "" if job["phase"] == "Running" else job["reason"]["text"]
+        table.add_row(
+            job["workload"],
+            f"[{style}]{job['phase']}[/]",
+            gpus,
+            job["gpu_type"] or "-",
+            progress(job),
+            why,
+            names.get(job["id"], ""),
+        )
+    return table
+
+
+def _summary(client: Client) -> None:
+    from levada.cli.output import columns
+    from levada.cli.words import short
+
+    rows = [
+        (
+            job["workload"],
+            job["phase"],
+            str(job["resizes"]),
+            str(job["restarts"]),
+            short(job["waiting_s"]),
+            short(job["running_s"]),
+        )
+        for job in client.jobs()
+    ]
+    data("\n" + columns(("JOB", "STATE", "RESIZES", "RESTARTS", "WAITED", "RAN"), rows))

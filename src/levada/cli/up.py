@@ -1,0 +1,336 @@
+"""`levada up|down|serve`: the server of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from levada.cli.output import TextOrJson, chatter, data, data_json
+from levada.errors import BadInput, LevadaError, Refused
+
+if TYPE_CHECKING:
+    from levada.server.home import Home
+
+#: How long a server may take to come up, and to go down after its jobs have left.
+_UP_S, _DOWN_S = 60.0, 60.0
+_LOOK_S = 0.05
+
+State = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        "--state-dir",
+        metavar="DIR",
+        help="The server's folder; several servers live side by side in folders of their own.",
+        show_default="$XDG_STATE_HOME/levada",
+    ),
+]
+Node = Annotated[
+    list[str] | None,
+    typer.Option("--node", metavar="TYPE=N,…", help="A pretend node with its GPUs by type; may be repeated."),
+]
+Nodes = Annotated[int | None, typer.Option("--nodes", help="So many pretend nodes.", show_default="2")]
+GpusPerNode = Annotated[int | None, typer.Option("--gpus-per-node", help="GPUs of each of them.", show_default="4")]
+GpuType = Annotated[str | None, typer.Option("--gpu-type", help="The type of their GPUs.", show_default="gpu")]
+Host = Annotated[str, typer.Option("--host", help="The address to listen on.")]
+Port = Annotated[int | None, typer.Option("--port", help="The port; 0 takes a free one.", show_default="7373")]
+StoreUrl = Annotated[
+    str | None,
+    typer.Option("--store", metavar="URL", help="The database: sqlite:///FILE or postgresql://…", show_default=False),
+]
+PolicyName = Annotated[
+    str | None, typer.Option("--policy", help="The policy of a new server.", show_default="elastic-fifo")
+]
+Option = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="An option of the engine, as min_run_s=10; may be repeated."),
+]
+Certfile = Annotated[str | None, typer.Option("--certfile", help="TLS certificate.", show_default=False)]
+Keyfile = Annotated[str | None, typer.Option("--keyfile", help="Its private key.", show_default=False)]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Listen without TLS where others can reach it: something else encrypts.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verbs."""
+    app.command("up")(up)
+    app.command("down")(down)
+    app.command("serve")(serve)
+
+
+def up(
+    state: State = None,
+    node: Node = None,
+    nodes: Nodes = None,
+    gpus_per_node: GpusPerNode = None,
+    gpu_type: GpuType = None,
+    host: Host = "127.0.0.1",
+    port: Port = None,
+    store: StoreUrl = None,
+    policy: PolicyName = None,
+    option: Option = None,
+    certfile: Certfile = None,
+    keyfile: Keyfile = None,
+    insecure: Insecure = False,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and stop everything at Ctrl-C.")] = False,
+    output: Annotated[TextOrJson, typer.Option("--output", "-o", help="How to print it.")] = TextOrJson.TEXT,
+) -> None:
+    """Start the server of this machine, and print its address and token.
+
+    It goes on in the background; `levada down` stops it. GPUs are those of this machine, or pretend ones as declared.
+    """
+    declared = _declared(node, nodes, gpus_per_node, gpu_type)
+    setup: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "store": store,
+        "nodes": declared,
+        "policy": policy,
+        "options": _options(option or []),
+        "certfile": certfile,
+        "keyfile": keyfile,
+        "insecure": insecure,
+    }
+    if foreground:
+        _stay(_folder(state), setup, output)
+        return
+    from levada.server.home import LOG, SERVER, Home
+
+    home = Home(_folder(state))
+    home.make()
+    if home.holder() is None:
+        began = home.path(LOG).stat().st_size if home.path(LOG).exists() else 0
+        child = _spawn(home, setup)
+        _await(home, child, began)
+    else:
+        chatter("a server is up already")
+        _await(home, None, 0)
+    _tell(home.read(SERVER), output)
+
+
+def serve(
+    state: State = None,
+    node: Node = None,
+    nodes: Nodes = None,
+    gpus_per_node: GpusPerNode = None,
+    gpu_type: GpuType = None,
+    host: Host = "127.0.0.1",
+    port: Port = None,
+    store: StoreUrl = None,
+    policy: PolicyName = None,
+    option: Option = None,
+    certfile: Certfile = None,
+    keyfile: Keyfile = None,
+    insecure: Insecure = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Stand by while another server acts on the store.")] = False,
+) -> None:
+    """Serve in the foreground, as service managers want it: SIGTERM leaves jobs running for the next start."""
+    declared = _declared(node, nodes, gpus_per_node, gpu_type)
+    setup = {
+        "host": host,
+        "port": port,
+        "store": store,
+        "nodes": declared,
+        "policy": policy,
+        "options": _options(option or []),
+        "certfile": certfile,
+        "keyfile": keyfile,
+        "insecure": insecure,
+        "wait": wait,
+    }
+    _stay(_folder(state), setup, None)
+
+
+def down(
+    state: State = None,
+    stop_jobs: Annotated[bool, typer.Option("--stop-jobs", help="Jobs save and stop; they go on after `up`.")] = False,
+    leave_jobs: Annotated[bool, typer.Option("--leave-jobs", help="Jobs run on; the next `up` finds them.")] = False,
+) -> None:
+    """Stop the server of this machine. Jobs save and stop, and go on after the next `levada up`."""
+    from levada.server.home import STOP, Home
+
+    if stop_jobs and leave_jobs:
+        raise BadInput.one("--stop-jobs or --leave-jobs, not both")
+    home = Home(_folder(state))
+    pid = home.holder()
+    if pid is None:
+        chatter("no server is up")
+        return
+    if not stop_jobs and not leave_jobs:
+        _ask_for_others(home)
+    home.write(STOP, {"jobs": "leave" if leave_jobs else "stop"})
+    handle = os.pidfd_open(pid)
+    try:
+        if home.holder() == pid:
+            signal.pidfd_send_signal(handle, signal.SIGTERM)
+        _until_gone(home, pid)
+    finally:
+        os.close(handle)
+    chatter("the server is down; " + ("its jobs run on" if leave_jobs else "its jobs go on after the next `levada up`"))
+
+
+def _ask_for_others(home: Home) -> None:
+    """Jobs of other people are not stopped in passing."""
+    import getpass
+
+    from levada.sdk.client import Client
+
+    try:
+        running = Client(state=str(home.folder), timeout_s=10.0, patience_s=0.0).jobs(
+            phases=["Running", "Starting", "Resizing"]
+        )
+    except LevadaError:
+        return  # who cannot be asked cannot be spared
+    others = sorted({job["user"] for job in running} - {getpass.getuser()})
+    if others:
+        raise Refused(f"jobs of {', '.join(others)} run; say --stop-jobs or --leave-jobs")
+
+
+def _until_gone(home: Home, pid: int) -> None:
+    from levada.cli.waiting import Waiting
+
+    with Waiting("the server goes down; jobs may take their grace period"):
+        while home.holder() == pid:
+            time.sleep(_LOOK_S)
+
+
+def _folder(state: str | None) -> Path:
+    from levada.sdk.place import state_dir
+
+    return Path(state_dir(state or os.environ.get("LEVADA_STATE") or None))
+
+
+def _declared(
+    node: list[str] | None, nodes: int | None, gpus_per_node: int | None, gpu_type: str | None
+) -> list[dict[str, int]] | None:
+    """The pretend nodes that are asked for; None where nothing is said."""
+    if node:
+        if nodes is not None or gpus_per_node is not None or gpu_type is not None:
+            raise BadInput.one("--node declares single nodes; leave out --nodes, --gpus-per-node and --gpu-type")
+        return [_gpus(each) for each in node]
+    if nodes is None and gpus_per_node is None and gpu_type is None:
+        return None
+    count, size = 2 if nodes is None else nodes, 4 if gpus_per_node is None else gpus_per_node
+    if not 1 <= count <= 10_000:
+        raise BadInput.one("--nodes: must be 1 to 10,000")
+    if not 0 <= size <= 1_000:
+        raise BadInput.one("--gpus-per-node: must be 0 to 1,000")
+    return [{gpu_type or "gpu": size} for _ in range(count)]
+
+
+def _gpus(text: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, equals, amount = part.strip().partition("=")
+        if not name or not equals or not amount.isdigit() or int(amount) > 1_000:
+            raise BadInput.one(f"--node {text}: must be GPUs by type, as in a100=4 or a100=2,v100=2")
+        if name in found:
+            raise BadInput.one(f"--node {text}: {name} is there twice")
+        found[name] = int(amount)
+    return found
+
+
+def _options(given: list[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        try:
+            found[name.strip()] = float(value) if "." in value or "e" in value.lower() else int(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise BadInput.one(f"--set {text}: must be a name and a number, as in min_run_s=10")
+    return found
+
+
+def _stay(folder: Path, setup: dict[str, Any], output: TextOrJson | None) -> None:
+    """Serves in this process. Without *output* the token stays in the server's folder: a log is no place for it."""
+    import asyncio
+    import logging
+
+    from levada.server.main import Setup, run
+
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr, force=True
+    )
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+
+    def ready(url: str, token: str) -> None:
+        if output is None:
+            logging.getLogger(__name__).info("up at %s; the owner's token is in %s", url, folder)
+        else:
+            _tell({"url": url, "token": token}, output)
+
+    asyncio.run(run(folder, Setup(**setup), ready))
+
+
+def _spawn(home: Home, setup: dict[str, Any]) -> subprocess.Popen[bytes]:
+    from levada.server.home import LOG
+
+    words = ["serve", "--state", str(home.folder)]
+    for name in ("host", "port", "store", "policy", "certfile", "keyfile"):
+        if setup[name] is not None:
+            words += [f"--{name}", str(setup[name])]
+    if setup["insecure"]:
+        words.append("--insecure")
+    for name, value in setup["options"].items():
+        words += ["--set", f"{name}={value}"]
+    for gpus in setup["nodes"] or ():
+        words += ["--node", ",".join(f"{name}={amount}" for name, amount in gpus.items())]
+    with open(home.path(LOG), "ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "levada", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+        )
+
+
+def _await(home: Home, child: subprocess.Popen[bytes] | None, began: int) -> None:
+    """Returns when the server answers; raises what it said where it ended instead."""
+    from levada.sdk.client import Client
+    from levada.server.home import LOG, SERVER
+
+    until = time.monotonic() + _UP_S
+    while time.monotonic() < until:
+        if child is not None and child.poll() is not None:
+            raise LevadaError(_last_words(home.path(LOG), began))
+        told = home.read(SERVER)
+        if told and told.get("pid") == home.holder():
+            try:
+                if not Client(told["url"], told["token"], timeout_s=5.0, patience_s=0.0).ready():
+                    return
+            except LevadaError:
+                pass
+        time.sleep(_LOOK_S)
+    raise LevadaError(f"the server is not ready after {_UP_S:.0f} s; its log is {home.path(LOG)}")
+
+
+def _last_words(log: Path, began: int) -> str:
+    with open(log, "rb") as file:
+        file.seek(began)
+        lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    said = [line.removeprefix("levada: ") for line in lines if line.startswith("levada: ")]
+    return (said or lines or [f"the server ended at once; see {log}"])[-1]
+
+
+def _tell(told: dict[str, Any], output: TextOrJson) -> None:
+    if output is TextOrJson.JSON:
+        data_json({"url": told["url"], "token": told["token"]})
+        sys.stdout.flush()
+        return
+    data(f"Levada is up at {told['url']}")
+    data(f"token: {told['token']}")
+    chatter("")
+    chatter("Next: levada submit -f JOB.yaml   levada ls   levada top   levada down")
+    sys.stdout.flush()

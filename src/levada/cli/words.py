@@ -1,0 +1,66 @@
+"""Times and amounts as people read them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+
+def short(seconds: float | None) -> str:
+    """A duration in its one or two largest units, as kubectl prints ages: `45s`, `12m`, `3h20m`, `5d`."""
+    if seconds is None:
+        return "-"
+    whole = max(0, int(seconds))
+    if whole < 120:
+        return f"{whole}s"
+    if whole < 7200:
+        return f"{whole // 60}m"
+    hours, minutes = divmod(whole // 60, 60)
+    if hours < 10:
+        return f"{hours}h{minutes}m" if minutes else f"{hours}h"
+    return f"{hours}h" if hours < 48 else f"{hours // 24}d"
+
+
+def exact(seconds: float) -> str:
+    """A duration to the second, as Go prints it: `0s`, `1m5s`, `3h1m2s`."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes}m{rest}s"
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+
+
+def moment(text: str | None) -> float | None:
+    """Unix seconds of a time that the server told."""
+    if not text:
+        return None
+    from datetime import datetime
+
+    return datetime.fromisoformat(text).timestamp()
+
+
+def ago(text: str | None, now: float | None = None) -> str:
+    """How long ago a time was."""
+    then = moment(text)
+    return "-" if then is None else short((time.time() if now is None else now) - then)
+
+
+def clock(text: str | None) -> str:
+    """A time that the server told, on the clock of this machine."""
+    then = moment(text)
+    return "-" if then is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(then))
+
+
+def number(value: float | None) -> str:
+    """A number without a needless fraction."""
+    return "-" if value is None else f"{value:g}" if abs(value) < 1e6 else f"{value:.0f}"
+
+
+def amounts(by_type: Mapping[str, float] | None) -> str:
+    """`a100=4,v100=2`."""
+    return ",".join(f"{name}={number(amount)}" for name, amount in (by_type or {}).items()) or "-"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,159 @@
+"""Reading a Kubernetes manifest: values with the place they stand at, and every fault with its path.
+
+A manifest holds far more than Levada reads, so what is not read is not judged; what is read must be what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from levada.errors import Fault
+from levada.jobfile import units
+from levada.jobfile.faults import path_of, unknown_field
+
+
+class Place:
+    """One value of a manifest (None where there is nothing), and where it stands."""
+
+    __slots__ = ("_faults", "_keys", "_note", "value")
+
+    def __init__(
+        self, value: Any, keys: tuple[int | str, ...] = (), faults: list[Fault] | None = None, note: str = ""
+    ) -> None:
+        self.value = value
+        self._keys = keys
+        self._faults: list[Fault] = [] if faults is None else faults
+        self._note = note
+
+    @property
+    def faults(self) -> list[Fault]:
+        """What is wrong with the whole manifest so far."""
+        return self._faults
+
+    @property
+    def path(self) -> str:
+        """Where it stands, as users write it."""
+        return path_of(self._keys) + (f" ({self._note})" if self._note else "")
+
+    @property
+    def given(self) -> bool:
+        """Whether there is a value."""
+        return self.value is not None
+
+    def fault(self, text: str) -> None:
+        """Writes down that something is wrong here; a place has one fault at most."""
+        if all(known.path != self.path for known in self._faults):
+            self._faults.append(Fault(self.path, text))
+
+    def at(self, *keys: str) -> Place:
+        """What stands below, by names."""
+        place = self
+        for key in keys:
+            place = Place(place.mapping().get(key), (*place._keys, key), self._faults)
+        return place
+
+    def first_of(self, *names: str) -> Place:
+        """What stands below under the first of several names for one thing; two of them at once are a fault."""
+        there = [name for name in names if self.at(name).given]
+        if len(there) > 1:
+            self.at(there[1]).fault(f"says the same as {there[0]}; give one of them")
+        return self.at(there[0] if there else names[0])
+
+    def named(self, note: str, otherwise: Any = None) -> Place:
+        """The same place, with a word that tells people which one it is, and a value where it has none."""
+        return Place(self.value if self.given else otherwise, self._keys, self._faults, note)
+
+    def mapping(self) -> dict[str, Any]:
+        """The mapping that stands here, or an empty one."""
+        if self.value is None:
+            return {}
+        if not isinstance(self.value, dict):
+            self.fault("must be a mapping")
+            return {}
+        return self.value
+
+    def items(self) -> Iterator[Place]:
+        """The places of a list."""
+        if self.value is None:
+            return
+        if not isinstance(self.value, list):
+            self.fault("must be a list")
+            return
+        for i, value in enumerate(self.value):
+            yield Place(value, (*self._keys, i), self._faults)
+
+    def text(self) -> str | None:
+        """The text that stands here."""
+        if self.value is not None and not isinstance(self.value, str):
+            self.fault("must be text (put it in quotes)")
+            return None
+        return self.value
+
+    def texts(self) -> list[str]:
+        """The texts of a list."""
+        return [text for item in self.items() if (text := item.text()) is not None]
+
+    def whole(self, least: int = 0) -> int | None:
+        """The whole number that stands here, as a number or in quotes."""
+        value = self.value
+        if value is None:
+            return None
+        if isinstance(value, str) and value.strip().removeprefix("-").isdecimal() and len(value) < 20:
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            self.fault("must be a whole number")
+            return None
+        if not least <= value <= units.LARGEST:
+            self.fault(f"must be at least {least}" if value < least else "is too large")
+            return None
+        return value
+
+    def number(self) -> float | None:
+        """The number that stands here, as a number or in quotes."""
+        value = self.value
+        if value is None:
+            return None
+        try:
+            found = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+        except (ValueError, OverflowError):
+            found = None
+        if found is None or not abs(found) <= units.LARGEST * 2**20:
+            self.fault("must be a number")
+            return None
+        return found
+
+    def cpu(self) -> int:
+        """1/1000ths of a core; 0 where nothing is said."""
+        value = self.value
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            try:
+                return units.cpu_milli(value)
+            except ValueError as error:
+                self.fault(str(error))
+        elif value is not None:
+            self.fault("must be a number of cores, e.g. 4, 0.5 or 500m")
+        return 0
+
+    def memory(self) -> int:
+        """MiB; 0 where nothing is said."""
+        value = self.value
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            try:
+                return units.memory_mib(str(value))
+            except ValueError as error:
+                self.fault(str(error))
+        elif value is not None:
+            self.fault("must be an amount of memory, e.g. 8Gi")
+        return 0
+
+    def is_true(self) -> bool:
+        """Whether an annotation says yes."""
+        return self.value is True or (isinstance(self.value, str) and self.value.lower() == "true")
+
+    def only(self, known: Iterable[str]) -> None:
+        """Faults for fields that nobody knows here."""
+        names = list(known)
+        for name in self.mapping():
+            if name not in names:
+                self.at(name).fault(unknown_field(str(name), names))

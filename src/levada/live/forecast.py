@@ -1,0 +1,133 @@
+"""What will become of jobs: the engine itself, copied, runs forward in a simulated world of what is believed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from levada.core import events as ev
+from levada.core.batch import JobBatch
+from levada.core.job import Job, Phase
+from levada.core.plan import OpKind
+from levada.engine import Engine
+from levada.errors import LevadaError
+from levada.live.views import moment
+from levada.sim.simulation import Costs, Simulation
+from levada.sim.speeds import rates
+
+#: A forecast looks so far ahead, and takes so long at most.
+_HORIZON_S = 90 * 86_400.0
+_MOST_CPU_S = 0.5
+#: Looked at that often.
+_LOOK_TURNS = 16
+_COSTS = Costs(start_s=5.0, resize_s=1.0, stop_s=2.0)
+
+
+def forecast(
+    engine: Engine, now: float, numbers: Sequence[int] | None, *, jobs: Sequence[Job] = (), policy: str | None = None
+) -> dict[int, dict[str, Any]]:
+    """When these jobs (all, unless given) should start and end, by number, with *jobs* added and under *policy*.
+
+    Beliefs stand for truth: a job whose total work or speed nobody knows has no end, and those that wait for it
+    have no start. `None` means: not within the time looked at.
+    """
+    twin = engine.fork()
+    twin.state.options = msgspec.structs.replace(twin.state.options, decide_limit_s=math.inf, op_timeout_s=math.inf)
+    world = _World(twin, now)
+    if policy is not None:
+        world.obey(ev.PolicyChanged(at=now, name=policy))
+    if jobs:
+        world.obey(ev.JobsSubmitted(at=now, jobs=JobBatch.of(jobs)))
+    wanted = set(numbers) if numbers is not None else None
+    world.go(wanted)
+    return world.told(wanted)
+
+
+class _World(Simulation):
+    """A simulation that takes over in the middle."""
+
+    def __init__(self, engine: Engine, now: float) -> None:
+        super().__init__(engine, engine.state.perf, _COSTS, segments=False, check_every=1 << 40)
+        self.now = self._began = now
+        self.use.advance(now)
+        table = engine.state.world.table
+        slots = engine.state.living()
+        self.pace.add(table.number[slots], table.steps[slots] - table.steps_done[slots])
+        runs = slots[(table.held[slots] > 0) & (table.issued[slots] == 0)]
+        self._run(runs, now)
+        for slot in slots[table.issued[slots] > 0].tolist():
+            self._finish_operation(slot, now)
+        # Whoever was deciding will not answer here.
+        self.obey(ev.Restarted(at=now))
+
+    def obey(self, event: ev.Event) -> None:
+        """Lets something happen now."""
+        self._obey(self._handle(event))
+
+    def _run(self, slots: Any, begin: float) -> None:
+        if not len(slots):
+            return
+        world = self.engine.state.world
+        table = world.table
+        found = rates(self.truth, world, world.held, slots, table.held_type[slots], table.held[slots])
+        self.pace.go(table.number[slots], found, np.full(len(slots), begin))
+
+    def _finish_operation(self, slot: int, now: float) -> None:
+        """An operation that is out will be done as all others are."""
+        world = self.engine.state.world
+        table = world.table
+        numbers, generations = table.number[[slot]].copy(), table.generation[[slot]].copy()
+        if table.op[slot] == OpKind.STOP:
+            self.add(ev.Released(at=now + self.costs.stop_s, number=numbers, generation=generations))
+            return
+        done = now + (_COSTS.start_s or 0.0)
+        self.add(ev.Running(at=done, number=numbers, generation=generations))
+        if table.count[slot] > 0:
+            one = np.array([slot])
+            speed = rates(self.truth, world, world.target, one, table.type[one], table.count[one])
+            self.pace.go(numbers, speed, np.array([done]))
+
+    def go(self, wanted: set[int] | None) -> None:
+        """Until all that is wanted has ended, nothing happens any more, or enough was looked at."""
+        began = time.process_time()
+        turns = 0
+
+        def enough() -> bool:
+            nonlocal turns
+            turns += 1
+            if turns % _LOOK_TURNS:
+                return False
+            late = time.process_time() - began > _MOST_CPU_S
+            return late or (wanted is not None and wanted <= set(self.ended.number))
+
+        try:
+            self.run(until=self._began + _HORIZON_S, done=enough)
+        except (LevadaError, AssertionError):
+            return  # as far as it came is what can be told
+
+    def told(self, wanted: set[int] | None) -> dict[int, dict[str, Any]]:
+        """What was found out."""
+        found: dict[int, dict[str, Any]] = {}
+        ended = self.ended
+        for number, start, end, phase in zip(
+            ended.number, ended.first_started, ended.finished, ended.phase, strict=True
+        ):
+            if phase == Phase.SUCCEEDED:
+                found[number] = self._times(start, end)
+        table = self.engine.state.world.table
+        for slot in self.engine.state.living().tolist():
+            found[int(table.number[slot])] = self._times(float(table.first_started[slot]), math.inf)
+        return found if wanted is None else {number: found[number] for number in wanted if number in found}
+
+    def _times(self, start: float, end: float) -> dict[str, Any]:
+        return {
+            "starts": moment(start),
+            "ends": moment(end),
+            "starts_in_s": round(max(0.0, start - self._began), 1) if math.isfinite(start) else None,
+            "ends_in_s": round(max(0.0, end - self._began), 1) if math.isfinite(end) else None,
+        }

@@ -1,0 +1,205 @@
+"""A server's inside: store, lease, engine, backend and loop, brought up in order and taken down in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from levada.backends.protocol import Backend, Report, Seen
+from levada.core import events as ev
+from levada.core.cluster import Cluster
+from levada.engine import Engine, Options
+from levada.errors import BadInput, LevadaError, Refused, did_you_mean
+from levada.live.clock import Clock, MachineClock
+from levada.live.loop import Loop
+from levada.live.recover import recover, recover_records
+from levada.live.store import Lease, LeaseLost, Store, StoreTrouble
+
+_log = logging.getLogger(__name__)
+
+#: The lease lasts so long without a word of its holder.
+LEASE_S = 15.0
+#: How often one that stands by looks whether the other is gone.
+_STAND_BY_S = 0.5
+#: How often things that are over are looked for.
+_TIDY_S = 60.0
+#: Keys of submissions are remembered for so long.
+_KEYS_S = 7 * 86_400.0
+
+
+class Live:
+    """One server that acts. `open`, then `run`, then `close`."""
+
+    def __init__(self, store: Store, backend: Backend, *, clock: Clock | None = None) -> None:
+        self.store, self.backend = store, backend
+        self._clock = clock
+        self.holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self.loop: Loop
+
+    async def open(
+        self, *, wait: bool = False, policy: str | None = None, options: Mapping[str, Any] | None = None
+    ) -> None:
+        """Wins the lease, recovers what was, and compares it with what runs; raises Refused where another acts.
+
+        *wait*: stand by until the other one is gone. *policy* is that of a store that is new; *options* are the
+        engine's own, from now on.
+        """
+        _check(options or {})
+        lease = await self._acquire(wait)
+        engine, last = await recover(self.store)
+        clock = self._clock or MachineClock(last)
+        records = await recover_records(self.store, engine, clock.now())
+        meanwhile = await self.backend.open(lease.epoch)
+        last_line = await self.store.last_history()
+        self.loop = Loop(engine, self.store, lease, self.backend, clock, records, last_line)
+        first: list[ev.Event] = []
+        if lease.sequence == 0:
+            if policy is not None:
+                engine.state.make_policy(policy, {})  # raises BadInput while nothing has happened
+                first.append(ev.PolicyChanged(at=0.0, name=policy))
+        else:
+            first.append(ev.Restarted(at=0.0))
+        if options:
+            first.append(ev.OptionsChanged(at=0.0, options=options))
+        first += _nodes(engine, await self.backend.cluster())
+        seen = await self.backend.running()
+        self.loop.expect_strays(seen)
+        # What ended is told first: who only does not run any more starts again.
+        first += [*meanwhile.events, _observed(seen)]
+        waiting = engine.outstanding()
+        self.loop.hear(Report(events=tuple(first), notes=meanwhile.notes))
+        await self.loop.turn()
+        issued = {(op.number, op.generation) for op in engine.outstanding()}
+        for op in waiting:
+            # Taken down before and perhaps not heard of: once more does no harm.
+            if (op.number, op.generation) in issued:
+                await self.loop.apply(op)
+
+    async def _acquire(self, wait: bool) -> Lease:
+        while True:
+            holder, until = await self.store.holder()
+            now = time.time()
+            # A server of this machine that was killed cannot come back: its lease need not run out.
+            moment = max(now, until) if _is_gone(holder) else now
+            lease = await self.store.acquire(self.holder, moment, LEASE_S)
+            if lease is not None:
+                return lease
+            if not wait:
+                raise Refused(f"another server acts on this store ({holder}); stop it first, or use another --state")
+            await asyncio.sleep(_STAND_BY_S)
+
+    async def run(self) -> None:
+        """Works until `stop`, or until another server acts."""
+        chores = [asyncio.create_task(self._renew()), asyncio.create_task(self._tidy())]
+        work = asyncio.create_task(self.loop.run())
+        try:
+            done, _ = await asyncio.wait([work, *chores], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in [work, *chores]:
+                task.cancel()
+            await asyncio.gather(work, *chores, return_exceptions=True)
+
+    def stop(self) -> None:
+        """Ends `run` when what was taken is done."""
+        self.loop.stop()
+
+    async def close(self) -> None:
+        """Keeps the state and lets go of everything; what runs goes on."""
+        self.loop.broadcast.close()
+        if not self.loop.trouble:
+            await self.loop.save_snapshot()
+            with contextlib.suppress(LevadaError):
+                await self.store.release(self.loop.lease)
+        await self.backend.close()
+        await self.store.close()
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(LEASE_S / 3)
+            try:
+                await self.store.renew(self.loop.lease, time.time(), LEASE_S)
+            except LeaseLost:
+                raise
+            except StoreTrouble as trouble:
+                _log.warning("the lease could not be renewed: %s", trouble)
+
+    async def _tidy(self) -> None:
+        """Jobs whose time in lists is over go, with their folders."""
+        while True:
+            await asyncio.sleep(_TIDY_S)
+            loop = self.loop
+            now = loop.clock.now()
+            gone = loop.records.expired(now)
+            try:
+                await self.store.forget(requests_before=now - _KEYS_S, jobs=[record.id for record in gone])
+            except StoreTrouble:
+                continue
+            for record in gone:
+                loop.records.drop(record)
+                await self.backend.forget(record.id)
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    """Raises BadInput for options that the engine does not have, or values that they cannot have."""
+    for name, value in options.items():
+        if name not in Options.__struct_fields__:
+            raise BadInput.one(f"there is no option {name}" + did_you_mean(name, Options.__struct_fields__))
+        try:
+            msgspec.convert({name: value}, Options)
+        except (msgspec.ValidationError, ValueError) as bad:
+            raise BadInput.one(f"{name}={value}: {bad}") from None
+
+
+def _is_gone(holder: str) -> bool:
+    """Whether a holder was a process of this machine that has ended."""
+    host, _, rest = holder.partition(":")
+    pid = rest.partition(":")[0]
+    if host != socket.gethostname() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _observed(seen: Mapping[str, Seen]) -> ev.Observed:
+    found = list(seen.values())
+    return ev.Observed(
+        at=0.0,
+        number=np.array([each.number for each in found], np.int64),
+        generation=np.array([each.generation for each in found], np.int64),
+        running=np.array([each.running for each in found], np.int64),
+    )
+
+
+def _nodes(engine: Engine, cluster: Cluster) -> list[ev.Event]:
+    """What is different about the machines since the engine last heard of them."""
+    inventory = engine.state.world.inventory
+    told: list[ev.Event] = []
+    known = {node.name: (number, node) for number, node in enumerate(inventory.node_values)}
+    fresh = tuple(node for node in cluster.nodes if node.name not in known or inventory.lost[known[node.name][0]])
+    changed = tuple(node for node in cluster.nodes if node not in fresh and node.devices != known[node.name][1].devices)
+    names = {node.name for node in cluster.nodes}
+    lost = tuple(name for name, (number, _) in known.items() if name not in names and not inventory.lost[number])
+    if fresh:
+        told.append(ev.NodesAdded(at=0.0, nodes=fresh))
+    if changed:
+        told.append(ev.NodesChanged(at=0.0, nodes=changed))
+    if lost:
+        told.append(ev.NodesLost(at=0.0, names=lost))
+    return told

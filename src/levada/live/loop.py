@@ -1,0 +1,390 @@
+"""The one event loop: what happens goes to the engine, is written down, and only then has consequences.
+
+Everything that is waiting when a turn begins goes into that turn, so that many requests share one commit. While the
+store does not take a turn, nothing new is accepted and no command leaves; it is tried again until it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from levada.backends.protocol import Backend, Note, Report
+from levada.core.commands import Apply, Command, Decide, JobsEnded, StopStray, Wake
+from levada.core.events import Decided, DecideFailed, Event, OperationFailed, Progress, Tick
+from levada.core.plan import Op, OpKind
+from levada.engine import Engine
+from levada.errors import LevadaError, Unavailable
+from levada.live import snapshot, turn, views
+from levada.live.broadcast import Broadcast
+from levada.live.chronicle import Chronicle
+from levada.live.clock import Clock
+from levada.live.records import Record, Records
+from levada.live.store import Changes, HistoryLine, Lease, RequestRow, Store, StoreTrouble
+from levada.live.thinking import think
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two tries of what the store refused.
+_RETRY_S = 1.0
+#: A snapshot is taken after so many turns: a start replays at most these.
+_SNAPSHOT_TURNS = 2000
+#: Decisions and plans that can be asked for.
+_REMEMBERED = 500
+#: No timer is set for longer.
+_LONGEST_SLEEP_S = 3600.0
+
+
+#: A job that has ended, when, and what stays to be seen of it.
+_End = tuple[Record, float, dict[str, Any]]
+
+
+class Wish(msgspec.Struct, kw_only=True):
+    """Something that wants to become part of a turn."""
+
+    events: Sequence[Event] = ()
+    records: Sequence[Record] = ()
+    notes: Sequence[Note] = ()
+    #: Makes the row that remembers a submission, once it is part of a turn.
+    request: Callable[[], RequestRow] | None = None
+    done: asyncio.Future[None] | None = None
+
+
+class Loop:
+    """Owner of the engine while the server runs."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        lease: Lease,
+        backend: Backend,
+        clock: Clock,
+        records: Records,
+        last_line: int,
+    ) -> None:
+        self.engine, self.store, self.backend, self.clock, self.records = engine, store, backend, clock, records
+        self.lease = lease
+        self.broadcast = Broadcast(store, last_line)
+        #: Why the store takes nothing, if so.
+        self.trouble = ""
+        self.turns = self.decisions = 0
+        #: The last decisions and plans, the newest last.
+        self.decided: list[dict[str, Any]] = []
+        self.plans: list[dict[str, Any]] = []
+        self._line = last_line
+        self._chronicle = Chronicle(engine.state)
+        self._wishes: list[Wish] = []
+        self._progress: dict[int, float] = {}
+        self._bell = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._thoughts: set[asyncio.Task[None]] = set()
+        self._strays: dict[int, tuple[str, int]] = {}
+        self._since_snapshot = 0
+        self._stopping = False
+        #: How jobs that have just ended looked before: that they have is true once it is written down.
+        self._leaving: dict[str, dict[str, Any]] = {}
+
+    # --- from outside -----------------------------------------------------------------------------------------------
+
+    async def tell(
+        self,
+        *events: Event,
+        records: Sequence[Record] = (),
+        notes: Sequence[Note] = (),
+        request: Callable[[], RequestRow] | None = None,
+    ) -> None:
+        """Returns when all of it is written down and the engine has answered; raises Unavailable."""
+        if self.trouble or self._stopping:
+            raise Unavailable(self.trouble or "the server is stopping")
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._wish(Wish(events=events, records=records, notes=notes, request=request, done=done))
+        await done
+
+    def hear(self, report: Report) -> None:
+        """Takes what a backend reports. Progress waits for the next turn, in which only the latest counts."""
+        events = []
+        for event in report.events:
+            if isinstance(event, Progress):
+                self._progress.update(zip(event.number.tolist(), event.steps.tolist(), strict=True))
+            else:
+                events.append(event)
+        if events or report.notes:
+            self._wish(Wish(events=events, notes=report.notes))
+        elif self._progress:
+            self._bell.set()
+
+    def expect_strays(self, seen: Mapping[str, Any]) -> None:
+        """What a backend was seen to run: the engine may find that some of it should not."""
+        self._strays = {each.number: (job, each.generation) for job, each in seen.items()}
+
+    def _wish(self, wish: Wish) -> None:
+        self._wishes.append(wish)
+        self._bell.set()
+
+    # --- running ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Works until `stop`; raises LeaseLost where somebody else acts now."""
+        listener = asyncio.create_task(self._listen())
+        try:
+            while not (self._stopping and not self._wishes):
+                await self._bell.wait()
+                self._bell.clear()
+                if self._wishes or self._progress:
+                    await self.turn()
+        finally:
+            listener.cancel()
+            for task in self._thoughts:
+                task.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
+            for wish in self._wishes:
+                if wish.done is not None and not wish.done.done():
+                    wish.done.set_exception(Unavailable("the server is stopping"))
+            with contextlib.suppress(asyncio.CancelledError):
+                await listener
+
+    def stop(self) -> None:
+        """Takes nothing more, finishes what was taken, and ends."""
+        self._stopping = True
+        self._bell.set()
+
+    async def _listen(self) -> None:
+        async for report in self.backend.reports():
+            self.hear(report)
+
+    async def turn(self) -> None:
+        """One turn of the engine with all that waits."""
+        wishes, self._wishes = self._wishes, []
+        progress, self._progress = self._progress, {}
+        now = self.clock.now()
+        told = tuple(msgspec.structs.replace(event, at=now) for wish in wishes for event in wish.events)
+        state = self.engine.state
+        self._number(wishes, state.world.next_number)
+        self._note(wishes)
+        before_ends = self._may_end(told, now)
+        moved = self._moved(progress, now)
+        commands = self.engine.handle(*moved, *told)
+        after, before = state.revision, state.revision - len(told)
+        self.turns += 1
+        asks = [command.detached() for command in commands if isinstance(command, Decide)]
+        ops = [op for command in commands if isinstance(command, Apply) for op in self.engine.ops(command.plan)]
+        ended = [
+            each for command in commands if isinstance(command, JobsEnded) for each in self._ended(command, before_ends)
+        ]
+        lines = self._lines(wishes, ended, now)
+        if told or asks or ops or ended or lines:
+            asked = state.in_view if asks else None
+            logged = told or (Tick(at=now),)
+            changes = Changes(
+                at=now,
+                entry=turn.encode(before, after, logged, asked),
+                jobs=[record.row() for wish in wishes for record in wish.records],
+                ended=[(record.id, at, msgspec.json.encode(result)) for record, at, result in ended],
+                history=lines,
+                requests=[wish.request() for wish in wishes if wish.request is not None],
+            )
+            await self._append(changes)
+            for record, at, result in ended:
+                record.ended, record.result = at, result
+                del self._leaving[record.id]
+            self.broadcast.publish(lines)
+        for wish in wishes:
+            if wish.done is not None and not wish.done.done():
+                wish.done.set_result(None)
+        self._keep(told, ops, now)
+        await self._carry_out(commands, asks, ops)
+        await self._snapshot_if_due()
+
+    # --- parts of a turn --------------------------------------------------------------------------------------------
+
+    def _number(self, wishes: Sequence[Wish], first: int) -> None:
+        """Jobs that come get the next numbers, as the engine will give them."""
+        for wish in wishes:
+            for record in wish.records:
+                record.number, first = first, first + 1
+                self.records.add(record)
+
+    def _note(self, wishes: Sequence[Wish]) -> None:
+        for wish in wishes:
+            for note in wish.notes:
+                record = self.records.by_id.get(note.job)
+                if record is not None and "exit_code" in note.data:
+                    record.exit_code = note.data["exit_code"]
+
+    def _moved(self, progress: Mapping[int, float], now: float) -> list[Event]:
+        if not progress:
+            return []
+        for number, steps in progress.items():
+            if (record := self.records.by_number.get(number)) is not None:
+                record.progressed(steps, now)
+        numbers = np.fromiter(progress, np.int64, len(progress))
+        return [Progress(at=now, number=numbers, steps=np.fromiter(progress.values(), np.float64, len(progress)))]
+
+    def _may_end(self, told: Sequence[Event], now: float) -> dict[str, dict[str, Any]]:
+        """How the jobs look that these events may end: after that the engine has forgotten them."""
+        numbers: set[int] = set()
+        for event in told:
+            column = getattr(event, "number", None)
+            if column is not None:
+                numbers.update(column.tolist())
+        found = {}
+        for number in numbers:
+            record = self.records.by_number.get(number)
+            slot = -1 if record is None else self.engine.state.world.slot(record.id)
+            if record is not None and slot >= 0:
+                found[record.id] = views.living_job(record, self.engine.state, slot, now, [], None)
+        return found
+
+    def _ended(self, command: JobsEnded, before: Mapping[str, dict[str, Any]]) -> list[_End]:
+        found = []
+        for row, number in enumerate(command.number.tolist()):
+            record = self.records.by_number.get(number)
+            if record is None:
+                continue
+            last = before.get(record.id) or views.plain_job(record)
+            result = views.ended_job(record, command, row, last)
+            self._leaving[record.id] = last
+            found.append((record, command.finished, result))
+        return found
+
+    def _lines(self, wishes: Sequence[Wish], ended: Sequence[_End], now: float) -> list[HistoryLine]:
+        lines: list[HistoryLine] = []
+
+        def say(job: str | None, kind: str, text: str, data: Mapping[str, Any]) -> None:
+            self._line += 1
+            lines.append(HistoryLine(id=self._line, at=now, job=job, type=kind, text=text, data=data))
+
+        for happened in self._chronicle.changes(self.engine.state):
+            record = self.records.by_number.get(happened.number)
+            if record is not None:
+                say(record.id, happened.type, happened.text, happened.data)
+        for wish in wishes:
+            for note in wish.notes:
+                say(note.job or None, note.type, note.text, note.data)
+        for record, _, result in ended:
+            data = {"phase": result["phase"], "reason": result["reason"]["code"], "exit_code": result["exit_code"]}
+            say(record.id, "phase", f"{result['phase']}: {result['reason']['text']}", data)
+        return lines
+
+    async def _append(self, changes: Changes) -> None:
+        while True:
+            try:
+                self.lease = await self.store.append(self.lease, changes)
+                break
+            except StoreTrouble as trouble:
+                if not self.trouble:
+                    _log.error("%s", trouble)
+                self.trouble = str(trouble)
+                await asyncio.sleep(_RETRY_S)
+        if self.trouble:
+            _log.warning("the store works again")
+            self.trouble = ""
+        self._since_snapshot += 1
+
+    async def _carry_out(self, commands: Sequence[Command], asks: Sequence[Decide], ops: Sequence[Op]) -> None:
+        for op in ops:
+            await self.apply(op)
+        for command in commands:
+            match command:
+                case Wake():
+                    self._set_timer(command.at)
+                case StopStray():
+                    for number in command.number:
+                        await self._stop_stray(number)
+                case _:
+                    pass
+        for question in asks:
+            self.decisions += 1
+            task = asyncio.create_task(self._think(question))
+            self._thoughts.add(task)
+            task.add_done_callback(self._thoughts.discard)
+
+    async def apply(self, op: Op) -> None:
+        """Gives an operation to the backend; one that it does not take has failed."""
+        record = self.records.by_id.get(op.job)
+        launch = None if record is None else record.about.launch
+        try:
+            if launch is None and op.kind != OpKind.STOP:
+                raise LevadaError("nothing is known of what it runs")
+            await self.backend.apply(op, launch)
+        except Exception as broken:
+            why = str(broken) or type(broken).__name__
+            _log.warning("%s: %s", op.job, why)
+            failed = OperationFailed(
+                at=0.0, number=np.array([op.number]), generation=np.array([op.generation]), why=why
+            )
+            self._wish(Wish(events=(failed,), notes=(Note(job=op.job, type="trouble", text=why),)))
+
+    async def _stop_stray(self, number: int) -> None:
+        found = self._strays.get(number)
+        if found is not None:
+            job, generation = found
+            await self.apply(Op(job=job, number=number, kind=OpKind.STOP, generation=generation, grant=None))
+
+    async def _think(self, question: Decide) -> None:
+        result = await think(question, self.engine.state.options.decide_limit_s)
+        self._wish(Wish(events=(result,)))
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if at < math.inf:
+            pause = min(max(0.0, at - self.clock.now()), _LONGEST_SLEEP_S)
+            self._timer = asyncio.get_running_loop().call_later(pause, self._ring, at)
+
+    def _ring(self, at: float) -> None:
+        if self.clock.now() < at:
+            self._set_timer(at)
+        else:
+            self._wish(Wish(events=(Tick(at=0.0),)))
+
+    async def _snapshot_if_due(self) -> None:
+        if self._since_snapshot >= _SNAPSHOT_TURNS:
+            await self.save_snapshot()
+
+    async def save_snapshot(self) -> None:
+        """Keeps the whole state, so that the next start has little to replay. That it fails costs only time."""
+        self._since_snapshot = 0
+        try:
+            body = snapshot.freeze(self.engine)
+            await self.store.save_snapshot(self.lease.sequence, self.clock.now(), body)
+        except LevadaError as trouble:
+            _log.warning("no snapshot: %s", trouble)
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    def view(self, record: Record, now: float | None = None, places: Mapping[int, int] | None = None) -> dict[str, Any]:
+        """A job as users see it."""
+        if record.result is not None:
+            return record.result
+        if record.id in self._leaving:
+            return self._leaving[record.id]
+        state = self.engine.state
+        slot = state.world.slot(record.id)
+        if slot < 0:
+            return views.plain_job(record)
+        at = self.clock.now() if now is None else now
+        workers = self.backend.workers(record.id) if state.world.table.held[slot] else []
+        found = views.positions(state) if places is None else places
+        return views.living_job(record, state, slot, at, workers, found.get(slot))
+
+    def _keep(self, told: Sequence[Event], ops: Sequence[Op], now: float) -> None:
+        """The last decisions and operations, for who asks what was done."""
+        for event in told:
+            if isinstance(event, Decided | DecideFailed):
+                self.decided.append(views.decision(self.engine.state, event, now))
+        if ops:
+            revision = self.engine.state.revision
+            operations = [views.operation(op) for op in ops]
+            self.plans.append({"revision": revision, "time": views.moment(now), "operations": operations})
+        del self.decided[:-_REMEMBERED], self.plans[:-_REMEMBERED]

@@ -1,0 +1,162 @@
+"""What operators do: nodes, queues, policies, reservations."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from levada.core import events as ev
+from levada.core.cluster import Foreign
+from levada.core.plane import FREE
+from levada.core.queue import faults_of
+from levada.core.types import WHOLE
+from levada.engine import Options
+from levada.errors import BadInput, Fault, NotFound, Refused, did_you_mean
+from levada.live import views
+from levada.live.intake import queue_of
+from levada.live.loop import Loop
+from levada.plugins import find_policy
+from levada.policies.table import POLICIES
+
+_LONGEST_RESERVATION_S = 365 * 86_400.0
+#: Ids of what is reserved begin so, and go on with the moment at which it ends.
+_RESERVED = "reservation:"
+
+
+class Machines:
+    """Nodes, queues and the policy, for `Service`."""
+
+    loop: Loop
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """All nodes."""
+        return views.nodes(self.loop.engine.state)
+
+    async def cordon(self, node: str, *, cordoned: bool, drain: bool) -> dict[str, Any]:
+        """No new work on a node, or again; *drain* also moves away what runs there."""
+        self._node(node)
+        told: list[ev.Event] = [ev.NodesCordoned(at=0.0, names=(node,), cordoned=cordoned)]
+        if drain:
+            ids = self._view(node)["jobs"]
+            numbers = np.array([self.loop.records.by_id[each].number for each in ids], np.int64)
+            # They stop with a checkpoint, and wait for their turn elsewhere.
+            told += [ev.JobsSuspended(at=0.0, number=numbers), ev.JobsResumed(at=0.0, number=numbers)]
+        await self.loop.tell(*told)
+        return self._view(node)
+
+    def _node(self, name: str) -> int:
+        nodes = self.loop.engine.state.world.inventory.nodes
+        number = nodes.find(name)
+        if number < 0:
+            raise NotFound(f"there is no node {name}" + did_you_mean(name, list(nodes), "`levada nodes` lists them"))
+        return number
+
+    def _view(self, name: str) -> dict[str, Any]:
+        return next(node for node in self.nodes() if node["name"] == name)
+
+    async def reserve(
+        self, *, node: str | None, gpu_type: str | None, gpus: int, seconds: float, user: str
+    ) -> dict[str, Any]:
+        """Keeps free GPUs from jobs for a time."""
+        if not 0 < seconds <= _LONGEST_RESERVATION_S:
+            raise BadInput.one(f"must be above 0 and at most {_LONGEST_RESERVATION_S:.0f}", "seconds")
+        if gpus < 1:
+            raise BadInput.one("must be at least 1", "gpus")
+        world = self.loop.engine.state.world
+        inventory = world.inventory
+        free = (world.target.owner == FREE) & (world.held.owner == FREE) & (inventory.free_milli() == WHOLE)
+        if node is not None:
+            free &= inventory.node_of == self._node(node)
+        if gpu_type is not None:
+            known = inventory.types.find(gpu_type)
+            if known < 0:
+                names = list(inventory.types)
+                raise NotFound(f"there is no GPU type {gpu_type}" + did_you_mean(gpu_type, names))
+            free &= inventory.type_of == known
+        devices = free.nonzero()[0]
+        if len(devices) < gpus:
+            raise Refused(
+                f"{len(devices)} such GPUs are free, {gpus} are asked for; ask for fewer, or drain a node first"
+            )
+        until = self.loop.clock.now() + seconds
+        name = f"{_RESERVED}{until:.3f}:{user}:{secrets.token_hex(3)}"
+        by_node: dict[str, list[str]] = {}
+        for device in devices[:gpus].tolist():
+            by_node.setdefault(inventory.nodes[int(inventory.node_of[device])], []).append(inventory.device_id(device))
+        kept = tuple(
+            Foreign(id=f"{name}:{where}", node=where, devices=tuple(ids), milli=WHOLE * len(ids))
+            for where, ids in by_node.items()
+        )
+        await self.loop.tell(ev.ForeignAppeared(at=0.0, foreign=kept))
+        return {"id": name, "devices": by_node, "until": views.moment(until)}
+
+    def overdue_reservations(self) -> tuple[str, ...]:
+        """What was reserved and is so no longer."""
+        now = self.loop.clock.now()
+        names = [name for name in self.loop.engine.state.world.foreign if name.startswith(_RESERVED)]
+        return tuple(name for name in names if float(name.split(":")[1]) <= now)
+
+    # --- queues -----------------------------------------------------------------------------------------------------
+
+    def queues(self) -> list[dict[str, Any]]:
+        """All queues."""
+        return views.queues(self.loop.engine.state)
+
+    async def put_queue(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Makes or changes a queue."""
+        queue = queue_of(document)
+        others = [each for each in self.loop.engine.state.world.queues.values if each.name != queue.name]
+        await self._set_queues([*others, queue])
+        return next(each for each in self.queues() if each["name"] == queue.name)
+
+    async def drop_queue(self, name: str) -> None:
+        """Removes a queue that nobody uses."""
+        there = {each["name"]: each for each in self.queues()}
+        if name not in there:
+            raise NotFound(f"there is no queue {name}" + did_you_mean(name, there, "`levada queues` lists them"))
+        if there[name]["running"] or there[name]["waiting"]:
+            raise Refused(f"jobs are in the queue {name}; move or cancel them first")
+        await self._set_queues([each for each in self.loop.engine.state.world.queues.values if each.name != name])
+
+    async def _set_queues(self, queues: list[Any]) -> None:
+        faults = faults_of(queues)
+        if faults:
+            raise BadInput([Fault(f"queue {name}" if name else "", text) for name, text in faults])
+        await self.loop.tell(ev.QueuesChanged(at=0.0, queues=tuple(queues)))
+
+    # --- policy -----------------------------------------------------------------------------------------------------
+
+    def policy(self) -> dict[str, Any]:
+        """Who decides: `{"name", "options", "rate_limit_s"}`."""
+        state = self.loop.engine.state
+        return {
+            "name": state.policy.name,
+            "options": dict(state.policy_options),
+            "rate_limit_s": state.options.rate_limit_s,
+            "rejections": state.rejections,
+            "last_rejection": state.last_rejection or None,
+        }
+
+    def policies(self) -> list[dict[str, Any]]:
+        """The policies at hand: `{"name", "aliases", "text"}`."""
+        return [{"name": each.name, "aliases": list(each.aliases), "text": each.summary} for each in POLICIES]
+
+    async def set_policy(self, name: str, options: dict[str, Any]) -> dict[str, Any]:
+        """Lets another policy decide."""
+        find_policy(name, options)
+        await self.loop.tell(ev.PolicyChanged(at=0.0, name=name, options=options))
+        return self.policy()
+
+    async def set_rate_limit(self, seconds: float) -> dict[str, Any]:
+        """The least time between two decisions."""
+        try:
+            Options(rate_limit_s=seconds)
+        except (ValueError, TypeError, msgspec.ValidationError) as bad:
+            raise BadInput.one(str(bad)) from None
+        await self.loop.tell(ev.OptionsChanged(at=0.0, options={"rate_limit_s": seconds}))
+        return self.policy()

@@ -1,0 +1,76 @@
+"""What happened, what was decided, and what was used."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from levada.errors import BadInput, NotFound
+from levada.live import views
+from levada.live.loop import Loop
+from levada.live.store import HistoryLine
+
+_BY = ("user", "queue", "workload", "gpu_type")
+
+
+class Past:
+    """History, decisions and accounts, for `Service`."""
+
+    loop: Loop
+
+    async def history(self, *, job: str | None, after: int, limit: int) -> list[dict[str, Any]]:
+        """Events after this id, oldest first: `{"id", "time", "type", "job", "text", …}`."""
+        wanted = None if job is None else self.loop.records.find(job).id
+        return [line_view(line) for line in await self.loop.store.history(job=wanted, after=after, limit=limit)]
+
+    async def watch(self, *, after: int | None, job: str | None) -> AsyncIterator[dict[str, Any]]:
+        """The same events as they come, none missing after *after*; None begins now."""
+        wanted = None if job is None else self.loop.records.find(job).id
+        async for line in self.loop.broadcast.watch(after):
+            if wanted is None or line.job == wanted:
+                yield line_view(line)
+
+    def last_event(self) -> int:
+        """Id of the newest event; 0 before the first."""
+        return self.loop.broadcast.last
+
+    def decisions(self, limit: int) -> list[dict[str, Any]]:
+        """The last decisions, newest last."""
+        return self.loop.decided[-limit:]
+
+    def decision(self, revision: int) -> dict[str, Any]:
+        """One of them, with its reasons."""
+        for each in reversed(self.loop.decided):
+            if each["revision"] == revision:
+                return each
+        raise NotFound(f"no decision {revision} is kept; `levada decisions ls` lists those that are")
+
+    def plans(self, limit: int) -> list[dict[str, Any]]:
+        """The last plans, newest last."""
+        return self.loop.plans[-limit:]
+
+    async def usage(self, by: list[str], since: float) -> list[dict[str, Any]]:
+        """GPU seconds of jobs that ran since a moment (unix time), by user, queue, workload or gpu_type."""
+        unknown = [name for name in by if name not in _BY]
+        if unknown or not by:
+            raise BadInput.one(f"must be some of {', '.join(_BY)}", "by")
+        found = [msgspec.json.decode(result, type=dict[str, Any]) for _, result in await self.loop.store.results(since)]
+        records = self.loop.records.by_id.values()
+        found += [self.loop.view(record, places={}) for record in records if record.result is None]
+        sums: dict[tuple[str, ...], dict[str, float]] = {}
+        for view in found:
+            key = tuple(str(view[name] if view[name] is not None else "-") for name in by)
+            each = sums.setdefault(key, {"jobs": 0, "gpu_seconds": 0.0, "running_s": 0.0, "waiting_s": 0.0})
+            each["jobs"] += 1
+            for name in ("gpu_seconds", "running_s", "waiting_s"):
+                each[name] += view[name]
+        rows = [{**dict(zip(by, key, strict=True)), **amounts} for key, amounts in sums.items()]
+        return sorted(rows, key=lambda row: -float(row["gpu_seconds"]))
+
+
+def line_view(line: HistoryLine) -> dict[str, Any]:
+    """A line of history as users see it."""
+    head = {"id": line.id, "time": views.moment(line.at), "type": line.type, "job": line.job, "text": line.text}
+    return {**line.data, **head}

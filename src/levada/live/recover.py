@@ -1,0 +1,49 @@
+"""The engine as it was: the newest snapshot that is whole, and the log after it. No policy is asked."""
+
+from __future__ import annotations
+
+import logging
+
+from levada.engine import Engine
+from levada.live import snapshot, turn
+from levada.live.records import Record, Records
+from levada.live.store import Store
+from levada.plugins import find_policy
+
+_log = logging.getLogger(__name__)
+
+
+async def recover(store: Store) -> tuple[Engine, float]:
+    """The engine after the last turn that was written down, and when that was; a new one where there is none."""
+    engine, sequence, last = Engine(make_policy=find_policy), 0, 0.0
+    async for number, body in store.snapshots():
+        try:
+            engine = snapshot.thaw(body)
+        except snapshot.Unusable as why:
+            _log.warning("the snapshot after turn %d is left aside: %s", number, why)
+            continue
+        sequence, last = number, max(last, engine.state.now)
+        break
+    turns = 0
+    async for _, at, body in store.entries(sequence):
+        turn.replay(engine, body)
+        last = max(last, at)
+        turns += 1
+    if turns:
+        _log.info("%d turns replayed", turns)
+    return engine, last
+
+
+async def recover_records(store: Store, engine: Engine, now: float) -> Records:
+    """All jobs that are in lists. How far jobs are is told again by their workers; what was known stands until then."""
+    records = Records()
+    longest = 400 * 86_400.0
+    for row in await store.jobs(ended_after=now - longest):
+        record = Record.of(row)
+        if record.ended is not None and record.ended + record.about.ttl_s < now:
+            continue
+        records.add(record)
+        slot = engine.state.world.slot(record.id) if record.ended is None else -1
+        if slot >= 0:
+            record.steps = float(engine.state.world.table.steps_done[slot])
+    return records

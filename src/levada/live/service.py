@@ -1,0 +1,126 @@
+"""What a user can do, as plain calls; HTTP and the command line come through here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from levada.backends.protocol import Report
+from levada.core import events as ev
+from levada.errors import BadInput, Refused
+from levada.live import views
+from levada.live.forecast import forecast
+from levada.live.intake import prepare
+from levada.live.jobs import Jobs
+from levada.live.live import Live
+from levada.live.machines import Machines
+from levada.live.past import Past
+
+
+class Service(Jobs, Machines, Past):
+    """One live server, for whoever may ask."""
+
+    def __init__(self, live: Live) -> None:
+        super().__init__()
+        self.live = live
+        self.loop = live.loop
+
+    def ready(self) -> str:
+        """Empty when it can act, else why not."""
+        return self.loop.trouble
+
+    def explain(self, job_id: str) -> dict[str, Any]:
+        """Why it waits or has this size, and when it should start and end."""
+        record = self.loop.records.find(job_id)
+        if record.result is not None:
+            result = record.result
+            return {
+                "job": record.id,
+                "phase": result["phase"],
+                "reason": result["reason"],
+                "would_help": [],
+                "before": [],
+            }
+        told = msgspec.to_builtins(self.loop.engine.explain(record.id))
+        soon = forecast(self.loop.engine, self.loop.clock.now(), [record.number]).get(record.number, {})
+        return {**told, **soon}
+
+    async def whatif(self, documents: list[dict[str, Any]], *, user: str, policy: str | None) -> dict[str, Any]:
+        """What would become of these jobs, and of those that are there, by forward simulation; nothing is created."""
+        now = self.loop.clock.now()
+        jobs = [
+            each.job
+            for number, document in enumerate(documents)
+            for each in prepare(document, user=user, now=now, suffix=f"{number:04d}"[-4:])
+        ]
+        if not jobs:
+            raise BadInput.one("no job is given")
+        return self.loop_forecast(jobs, policy, now)
+
+    def loop_forecast(self, jobs: list[Any], policy: str | None, now: float) -> dict[str, Any]:
+        """The forecast with and without these jobs."""
+        engine = self.loop.engine
+        before = forecast(engine, now, None, policy=None)
+        after = forecast(engine, now, None, jobs=jobs, policy=policy)
+        first = engine.state.world.next_number
+        names = {number: record.id for number, record in self.loop.records.by_number.items()}
+        names |= {first + at: job.id for at, job in enumerate(jobs)}
+        fresh = {first + at for at in range(len(jobs))}
+        others = []
+        for number, told in after.items():
+            if number in fresh or told == before.get(number):
+                continue
+            others.append({"job": names.get(number, str(number)), "before": before.get(number), "after": told})
+        return {
+            "policy": policy or engine.state.policy.name,
+            "now": views.moment(now),
+            "jobs": [{"job": names[number], **after.get(number, {})} for number in sorted(fresh)],
+            "others": others,
+        }
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state as one document."""
+        now = self.loop.clock.now()
+        places = views.positions(self.loop.engine.state)
+        return {
+            "time": views.moment(now),
+            "revision": self.loop.engine.state.revision,
+            "policy": self.policy(),
+            "nodes": self.nodes(),
+            "queues": self.queues(),
+            "jobs": [
+                {**self.loop.view(record, now, places), "document": record.about.document}
+                for record in self.loop.records.by_id.values()
+                if record.result is None
+            ],
+        }
+
+    async def worker_report(self, job_id: str, generation: int, report: dict[str, Any]) -> dict[str, Any]:
+        """What a worker tells of itself; Refused when its generation is over."""
+        record = self.loop.records.find(job_id)
+        table = self.loop.engine.state.world.table
+        slot = self.loop.engine.state.world.slot(record.id)
+        if slot < 0 or int(table.generation[slot]) != generation:
+            raise Refused(f"generation {generation} of {job_id} is over; leave")
+        number, generations = np.array([record.number]), np.array([generation])
+        events: list[ev.Event] = []
+        steps = report.get("step")
+        if isinstance(steps, int | float) and not isinstance(steps, bool) and 0 <= steps < float("inf"):
+            events.append(ev.Progress(at=0.0, number=number, steps=np.array([float(steps)])))
+        saves = report.get("saves")
+        if isinstance(saves, int) and saves > 0 and not table.saved[slot]:
+            events.append(ev.CheckpointSaved(at=0.0, number=number, generation=generations))
+        flags = report.get("flags")
+        if isinstance(flags, int) and flags & 2 and table.resizes_in_place[slot] == 0:
+            events.append(ev.ResizesInPlace(at=0.0, number=number, generation=generations))
+        self.loop.hear(Report(events=tuple(events)))
+        return {}
+
+    async def serve_agent(self, socket: Any) -> None:
+        """Speaks with the supervisor of another machine until one of both goes."""
+        serve = getattr(self.loop.backend, "serve_agent", None)
+        if serve is None:
+            raise Refused("this server's backend takes no agents")
+        await serve(socket)

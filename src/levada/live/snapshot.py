@@ -1,0 +1,47 @@
+"""The whole engine as bytes that tell when they are damaged, or of another version."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+
+from levada import __version__
+from levada.engine import Engine
+from levada.errors import LevadaError
+from levada.sim import pickled
+
+_MARK = b"levada engine\n"
+_DIGEST = 32
+
+
+class Unusable(LevadaError):
+    """A snapshot that cannot be used; an older one, or the log, can."""
+
+
+def freeze(engine: Engine) -> bytes:
+    """The engine as it is; raises LevadaError where its policy's state cannot be written down."""
+    engine.state.learn()
+    body = zlib.compress(pickled.dumps(engine.state), 1)
+    head = _MARK + __version__.encode() + b"\n"
+    return head + hashlib.sha256(body).digest() + body
+
+
+def thaw(data: bytes) -> Engine:
+    """The engine that was; raises Unusable."""
+    if not data.startswith(_MARK):
+        raise Unusable("it is no snapshot of an engine")
+    version, newline, rest = data[len(_MARK) :].partition(b"\n")
+    if not newline or version != __version__.encode():
+        raise Unusable(f"it is of version {version.decode(errors='replace')[:20]}, and this is {__version__}")
+    digest, body = rest[:_DIGEST], rest[_DIGEST:]
+    if hashlib.sha256(body).digest() != digest:
+        raise Unusable("it is damaged")
+    engine = Engine.__new__(Engine)
+    try:
+        engine.state = pickled.loads(zlib.decompress(body))
+    except Exception as broken:
+        raise Unusable(f"it cannot be read ({type(broken).__name__}: {broken})") from broken
+    perf = engine.state.perf
+    if hasattr(perf, "attach"):
+        perf.attach(engine.state.world.workloads, engine.state.world.inventory.types)
+    return engine

@@ -1,0 +1,7 @@
+"""What must not be lost, in SQLite or PostgreSQL. Rows never leave this package: values do."""
+
+from levada.live.store.database import StoreTrouble
+from levada.live.store.store import Changes, Lease, LeaseLost, Store
+from levada.live.store.values import HistoryLine, JobRow, RequestRow
+
+__all__ = ["Changes", "HistoryLine", "JobRow", "Lease", "LeaseLost", "RequestRow", "Store", "StoreTrouble"]

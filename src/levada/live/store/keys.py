@@ -1,0 +1,111 @@
+"""Tokens, hashed at rest, and the log of who wrote what."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from typing import Any
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from levada.errors import NotFound
+from levada.live.store import tables
+from levada.live.store.database import transaction
+
+#: Secrets begin so, that one can be told when it turns up where it should not be.
+_MARK = "lvd_"
+
+
+class KeyStore:
+    """Tokens and audit of one store; roles are words here."""
+
+    def __init__(self, database: AsyncEngine) -> None:
+        self._database = database
+        #: Digests that were found, so that a busy client costs no query each time; forgotten at every change.
+        self._known: dict[str, tuple[str, str, str, float | None]] = {}
+        self._used: dict[str, float] = {}
+
+    async def create(self, user: str, role: str, expires_s: float | None) -> tuple[str, str]:
+        """A new token's id and secret; the secret is told only now."""
+        token_id, secret = secrets.token_hex(6), _MARK + secrets.token_urlsafe(32)
+        now = time.time()
+        row = {
+            "id": token_id,
+            "user": user,
+            "role": role,
+            "digest": _digest(secret),
+            "created": now,
+            "expires": None if expires_s is None else now + expires_s,
+            "revoked": None,
+        }
+        async with transaction(self._database) as connection:
+            await connection.execute(insert(tables.tokens), row)
+        return token_id, secret
+
+    async def find(self, secret: str) -> tuple[str, str, str] | None:
+        """(user, role, token id) of this secret; None for one that is unknown, over or revoked.
+
+        What is compared is a digest of 256 random bits: how long it takes tells nothing of the secret.
+        """
+        digest = _digest(secret)
+        known = self._known.get(digest)
+        if known is None:
+            row = tables.tokens.c
+            wanted = select(row.user, row.role, row.id, row.expires).where(row.digest == digest, row.revoked.is_(None))
+            async with transaction(self._database) as connection:
+                found = (await connection.execute(wanted)).one_or_none()
+            if found is None:
+                return None
+            known = self._known[digest] = (found.user, found.role, found.id, found.expires)
+        user, role, token_id, expires = known
+        if expires is not None and expires <= time.time():
+            return None
+        self._used[token_id] = time.time()
+        return user, role, token_id
+
+    async def ls(self) -> list[dict[str, Any]]:
+        """All tokens that are not revoked."""
+        row = tables.tokens.c
+        async with transaction(self._database) as connection:
+            found = await connection.execute(select(tables.tokens).where(row.revoked.is_(None)).order_by(row.created))
+            rows = found.mappings().all()
+        names = ("id", "user", "role", "created", "expires")
+        return [{**{name: each[name] for name in names}, "last_used": self._used.get(each["id"])} for each in rows]
+
+    async def revoke(self, token_id: str) -> None:
+        """Ends a token; NotFound."""
+        row = tables.tokens.c
+        async with transaction(self._database) as connection:
+            ended = await connection.execute(
+                update(tables.tokens).where(row.id == token_id, row.revoked.is_(None)).values(revoked=time.time())
+            )
+        self._known.clear()
+        if ended.rowcount != 1:
+            raise NotFound(f"there is no token {token_id}; `levada token ls` lists them")
+
+    async def audit(self, user: str, role: str, method: str, path: str, status: int, detail: str) -> None:
+        """Notes a write, also one that was refused."""
+        row = {
+            "at": time.time(),
+            "user": user,
+            "role": role,
+            "method": method,
+            "path": path[:2000],
+            "status": status,
+            "detail": detail[:2000],
+        }
+        async with transaction(self._database) as connection:
+            await connection.execute(insert(tables.audit), row)
+
+    async def audits(self, limit: int) -> list[dict[str, Any]]:
+        """The last notes, newest last."""
+        async with transaction(self._database) as connection:
+            found = await connection.execute(select(tables.audit).order_by(tables.audit.c.id.desc()).limit(limit))
+            rows = found.mappings().all()
+        return [dict(each) for each in reversed(rows)]
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

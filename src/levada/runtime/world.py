@@ -1,0 +1,63 @@
+"""Values that the supervisor publishes: who is a member of which generation, and how long a lease lasts."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class World(NamedTuple):
+    """One generation of a job. A member's rank is its place in the list."""
+
+    generation: int
+    members: tuple[str, ...]
+    #: Where rank 0 is found.
+    address: str
+    port: int
+    #: Shared by the members, if the supervisor wants strangers kept out.
+    key: str = ""
+
+    def rank(self, worker: str) -> int | None:
+        """The rank of *worker*; None where it is no member."""
+        return self.members.index(worker) if worker in self.members else None
+
+    def digest(self, job: str) -> bytes:
+        """Equal for those who mean the same world of the same job: whoever connects by mistake is told apart."""
+        told = repr((job, self.generation, self.members, self.key))
+        return hashlib.sha256(told.encode()).digest()
+
+
+class Lease(NamedTuple):
+    """How long a worker may train without being told again."""
+
+    until_step: float = math.inf
+    #: Unix time.
+    until_time: float = math.inf
+    #: At its end: stop as if asked to. Otherwise go on, since a server that is away stops nobody.
+    stops: bool = False
+
+    def is_over(self, step: int, now: float) -> bool:
+        """Whether it is time to stop."""
+        return self.stops and (step >= self.until_step or now >= self.until_time)
+
+
+ENDLESS = Lease()
+
+
+def parse_world(told: Mapping[str, Any]) -> World:
+    """A world as `world.json` has it."""
+    master = told["master"]
+    members = tuple(str(name) for name in told["members"])
+    return World(
+        int(told["generation"]), members, str(master["address"]), int(master["port"]), str(told.get("key", ""))
+    )
+
+
+def parse_lease(told: Mapping[str, Any]) -> Lease:
+    """A lease as `{"until_step": 500, "until_time": 1790000000.0, "then": "stop"}`; each may be absent or null."""
+    step, time = told.get("until_step"), told.get("until_time")
+    return Lease(
+        math.inf if step is None else float(step), math.inf if time is None else float(time), told.get("then") == "stop"
+    )

@@ -1,0 +1,187 @@
+"""The same verbs to await. The work is done by the plain client in threads, which needs no further library."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from levada.sdk.client import Client
+from levada.sdk.models import Event, LogLine
+from levada.sdk.place import Address
+from levada.sdk.streams import Stream
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+P = ParamSpec("P")
+T = TypeVar("T")
+#: Each stream that waits holds one thread.
+_THREADS = 64
+
+
+def _awaited(
+    verb: Callable[Concatenate[Client, P], T],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+    """A verb of Client as one to await."""
+
+    async def awaited(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._in_thread(partial(verb, self._client, *args, **kwargs))
+
+    awaited.__name__ = verb.__name__
+    awaited.__doc__ = verb.__doc__
+    return awaited
+
+
+class AsyncClient:
+    """A server as an object whose verbs are awaited; made as `Client` is."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        state: str | None = None,
+        timeout_s: float = 60.0,
+        patience_s: float = 10.0,
+    ) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        self._client = Client(url, token, state=state, timeout_s=timeout_s, patience_s=patience_s)
+        self._threads: ThreadPoolExecutor = ThreadPoolExecutor(_THREADS, thread_name_prefix="levada-sdk")
+
+    @property
+    def address(self) -> Address:
+        """The server in use, and the token."""
+        return self._client.address
+
+    async def close(self) -> None:
+        """Closes the connections that are kept."""
+        self._client.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    # A stream is opened by its first item.
+    def watch(
+        self, job: str | None = None, *, after: int | None = None, timeout_s: float | None = None
+    ) -> AsyncStream[Event]:
+        """Events as they come, from now or right *after* an event's id."""
+        return AsyncStream(self, lambda: self._client.watch(job, after=after, timeout_s=timeout_s))
+
+    def logs(
+        self,
+        name: str,
+        *,
+        worker: str | None = None,
+        tail: int | None = None,
+        since_s: float | None = None,
+        follow: bool = False,
+        previous: bool = False,
+    ) -> AsyncStream[LogLine]:
+        """Lines of output; with *follow* as they come."""
+        given: Mapping[str, Any] = {
+            "worker": worker,
+            "tail": tail,
+            "since_s": since_s,
+            "follow": follow,
+            "previous": previous,
+        }
+        return AsyncStream(self, lambda: self._client.logs(name, **given))
+
+    submit = _awaited(Client.submit)
+    get = _awaited(Client.get)
+    get_version = _awaited(Client.get_version)
+    jobs = _awaited(Client.jobs)
+    update = _awaited(Client.update)
+    cancel = _awaited(Client.cancel)
+    suspend = _awaited(Client.suspend)
+    resume = _awaited(Client.resume)
+    scale = _awaited(Client.scale)
+    explain = _awaited(Client.explain)
+    wait = _awaited(Client.wait)
+    whatif = _awaited(Client.whatif)
+    nodes = _awaited(Client.nodes)
+    cordon = _awaited(Client.cordon)
+    uncordon = _awaited(Client.uncordon)
+    drain = _awaited(Client.drain)
+    reserve = _awaited(Client.reserve)
+    queues = _awaited(Client.queues)
+    put_queue = _awaited(Client.put_queue)
+    drop_queue = _awaited(Client.drop_queue)
+    policy = _awaited(Client.policy)
+    policies = _awaited(Client.policies)
+    set_policy = _awaited(Client.set_policy)
+    set_rate_limit = _awaited(Client.set_rate_limit)
+    allocate = _awaited(Client.allocate)
+    events = _awaited(Client.events)
+    decisions = _awaited(Client.decisions)
+    decision = _awaited(Client.decision)
+    plans = _awaited(Client.plans)
+    usage = _awaited(Client.usage)
+    snapshot = _awaited(Client.snapshot)
+    me = _awaited(Client.me)
+    tokens = _awaited(Client.tokens)
+    create_token = _awaited(Client.create_token)
+    revoke_token = _awaited(Client.revoke_token)
+    users = _awaited(Client.users)
+    revoke_user = _awaited(Client.revoke_user)
+    audit = _awaited(Client.audit)
+    ready = _awaited(Client.ready)
+    version = _awaited(Client.version)
+    metrics = _awaited(Client.metrics)
+
+
+class AsyncStream(Generic[T]):
+    """Items as they come; close it, or use it in an `async with`, when you have enough."""
+
+    def __init__(self, client: AsyncClient, connect: Callable[[], Stream[T]]) -> None:
+        self._client = client
+        self._connect = connect
+        self._stream: Stream[T] | None = None
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        stream = await self._opened()
+        end = object()
+        try:
+            item = await self._client._in_thread(lambda: next(stream, end))
+        except asyncio.CancelledError:
+            # The thread that waits is woken by this and ends.
+            stream.close()
+            raise
+        if item is end:
+            raise StopAsyncIteration
+        return item  # type: ignore[return-value]
+
+    async def __aenter__(self) -> AsyncStream[T]:
+        await self._opened()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends it."""
+        if self._stream is not None:
+            self._stream.close()
+
+    async def _opened(self) -> Stream[T]:
+        if self._stream is None:
+            self._stream = await self._client._in_thread(self._connect)
+        return self._stream

@@ -1,0 +1,373 @@
+"""Levada's verbs, one call each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from levada.sdk.models import OVER, Event, Job, Json, Node, Queue, Token
+from levada.sdk.place import Address, find
+from levada.sdk.streams import Logs, Watch
+from levada.sdk.transport import Reply, Transport, segment
+
+_API = "/api/v1"
+_PAGE = 500
+#: One document, or several.
+Documents = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
+
+class Client:
+    """A server as an object. Threads may share it.
+
+    A job is named by its id, an unambiguous prefix, its last four characters, or its workload (your newest of it).
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        state: str | None = None,
+        timeout_s: float = 60.0,
+        patience_s: float = 10.0,
+    ) -> None:
+        """Finds the server as `levada.sdk.find` does; raises NoServer where none is known.
+
+        *patience_s* is how long a server that was there may be away, e.g. to start anew.
+        """
+        self._transport = Transport(lambda: find(url, token, state), timeout_s=timeout_s, patience_s=patience_s)
+
+    @property
+    def address(self) -> Address:
+        """The server in use, and the token."""
+        return self._transport.address
+
+    def close(self) -> None:
+        """Closes the connections that are kept."""
+        self._transport.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --------------------------------------------------------------------------------------------------------- jobs
+    def submit(self, documents: Documents, *, key: str | None = None) -> list[Job]:
+        """The new jobs of one or several documents, all or none. Sent again with the same *key*, they stay the same."""
+        if key is None:
+            import secrets
+
+            key = secrets.token_hex(16)
+        body = [documents] if isinstance(documents, Mapping) else list(documents)
+        answer = self._call("POST", "/jobs", body=body, headers={"Idempotency-Key": key}, repeatable=True).json()
+        jobs: list[Job] = answer["items"]
+        return jobs
+
+    def get(self, name: str) -> Job:
+        """The job of this name."""
+        job: Job = self._get(_job(name))
+        return job
+
+    def get_version(self, name: str) -> tuple[Job, str]:
+        """The job and its version, to be given to a write that must not meet a changed job."""
+        reply = self._call("GET", _job(name))
+        return reply.json(), reply.headers.get("etag", "")
+
+    def jobs(
+        self,
+        *,
+        phases: Iterable[str] | None = None,
+        user: str | None = None,
+        queue: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int | None = None,
+    ) -> list[Job]:
+        """Jobs, newest last; all of them, or the first *limit*. The user `me` is oneself."""
+        found: list[Job] = []
+        cursor: str | None = None
+        while limit is None or len(found) < limit:
+            size = _PAGE if limit is None else min(_PAGE, limit - len(found))
+            page = self._get(
+                "/jobs",
+                phase=list(phases) if phases is not None else None,
+                user=user,
+                queue=queue,
+                label=[f"{key}={value}" for key, value in (labels or {}).items()] or None,
+                limit=size,
+                cursor=cursor,
+            )
+            found += page["items"]
+            cursor = page["next"]
+            if cursor is None:
+                break
+        return found
+
+    def update(
+        self,
+        name: str,
+        *,
+        priority: int | None = None,
+        queue: str | None = None,
+        min: int | None = None,
+        max: int | None = None,
+        weight: float | None = None,
+        version: str | None = None,
+    ) -> Job:
+        """Changes what is given. With a *version* it is refused where the job has changed since."""
+        given = {"priority": priority, "queue": queue, "min": min, "max": max, "weight": weight}
+        body = {key: value for key, value in given.items() if value is not None}
+        job: Job = self._call("PATCH", _job(name), body=body, headers=_if_match(version)).json()
+        return job
+
+    def cancel(self, name: str, *, version: str | None = None) -> Job:
+        """Ends the job for good."""
+        job: Job = self._call("DELETE", _job(name), headers=_if_match(version)).json()
+        return job
+
+    def suspend(self, name: str) -> Job:
+        """Stops the job until it is resumed."""
+        return self._act(name, "suspend")
+
+    def resume(self, name: str) -> Job:
+        """Lets a suspended job go on."""
+        return self._act(name, "resume")
+
+    def scale(self, name: str, workers: int) -> Job:
+        """Asks for this many workers."""
+        return self._act(name, "scale", {"workers": workers})
+
+    def explain(self, name: str) -> Json:
+        """Why it waits or has this size, its position, when it should start and end."""
+        return self._json(_job(name, "explain"))
+
+    def logs(
+        self,
+        name: str,
+        *,
+        worker: str | None = None,
+        tail: int | None = None,
+        since_s: float | None = None,
+        follow: bool = False,
+        previous: bool = False,
+    ) -> Logs:
+        """Lines of output; with *follow* as they come, until the job is over. *since_s*: of the last seconds only."""
+        query = {"worker": worker, "tail": tail, "since": since_s, "follow": follow, "previous": previous}
+        return Logs(self._transport, _API + _job(name, "logs"), query)
+
+    def wait(self, name: str, *, timeout_s: float | None = None, phases: Iterable[str] | None = None) -> Job:
+        """The job once it is over, or in one of *phases*; raises TimeoutError."""
+        wanted = set(phases or ()) | OVER
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        job = self.get(name)
+        with Watch(self._transport, job=job["id"], after=None, until=until) as events:
+            while True:
+                # After the watch has begun, so that no change is missed between the two.
+                job = self.get(job["id"])
+                if job["phase"] in wanted:
+                    return job
+                if next(events, None) is None:
+                    raise TimeoutError(f"{job['id']} is still {job['phase']} after {timeout_s:g} s")
+
+    def whatif(self, documents: Documents, *, policy: str | None = None) -> Json:
+        """What would become of these jobs; nothing is created."""
+        body = [documents] if isinstance(documents, Mapping) else list(documents)
+        return self._json("/sim/whatif", "POST", {"documents": body, "policy": policy})
+
+    # ------------------------------------------------------------------------------------------ machines and queues
+    def nodes(self) -> list[Node]:
+        """All nodes."""
+        nodes: list[Node] = self._get("/nodes")["items"]
+        return nodes
+
+    def cordon(self, node: str) -> Node:
+        """No new work on the node."""
+        return self._node(node, "cordon")
+
+    def uncordon(self, node: str) -> Node:
+        """New work on the node again."""
+        return self._node(node, "uncordon")
+
+    def drain(self, node: str) -> Node:
+        """No new work on the node, and what runs there goes elsewhere."""
+        return self._node(node, "drain")
+
+    def reserve(self, gpus: int, seconds: float, *, gpu_type: str | None = None, node: str | None = None) -> Json:
+        """Keeps GPUs free of jobs for a time."""
+        body = {"gpus": gpus, "seconds": seconds, "gpu_type": gpu_type, "node": node}
+        return self._json("/reservations", "POST", body)
+
+    def queues(self) -> list[Queue]:
+        """All queues."""
+        queues: list[Queue] = self._get("/queues")["items"]
+        return queues
+
+    def put_queue(self, document: Mapping[str, Any]) -> Queue:
+        """Makes or changes the queue of a document of kind Queue."""
+        metadata = document.get("metadata")
+        name = str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
+        queue: Queue = self._json(f"/queues/{segment(name or '-')}", "PUT", dict(document))
+        return queue
+
+    def drop_queue(self, name: str) -> None:
+        """Removes a queue that nobody uses."""
+        self._call("DELETE", f"/queues/{segment(name)}")
+
+    # ------------------------------------------------------------------------------------------------------- policy
+    def policy(self) -> Json:
+        """The policy that decides, with its options."""
+        return self._json("/policies/current")
+
+    def policies(self) -> list[Json]:
+        """The policies at hand."""
+        policies: list[Json] = self._get("/policies")["items"]
+        return policies
+
+    def set_policy(self, name: str, options: Mapping[str, Any] | None = None) -> Json:
+        """Lets another policy decide."""
+        return self._json("/policies/current", "PUT", {"name": name, "options": dict(options or {})})
+
+    def set_rate_limit(self, seconds: float) -> Json:
+        """The least time between two decisions."""
+        return self._json("/policies/rate-limit", "PUT", {"seconds": seconds})
+
+    def allocate(self, case: Mapping[str, Any]) -> Json:
+        """The answer of one policy to a case, as `levada allocate` gives it."""
+        return self._json("/sim/allocate", "POST", dict(case))
+
+    # ------------------------------------------------------------------------------------------------ what happened
+    def events(self, job: str | None = None, *, after: int = 0, limit: int | None = None) -> list[Event]:
+        """What happened so far, oldest first; to one job, or at all."""
+        found: list[Event] = []
+        while limit is None or len(found) < limit:
+            size = _PAGE if limit is None else min(_PAGE, limit - len(found))
+            page = self._get("/events", job=job, after=after, limit=size)
+            found += page["items"]
+            if page["next"] is None:
+                break
+            after = int(page["next"])
+        return found
+
+    def watch(self, job: str | None = None, *, after: int | None = None, timeout_s: float | None = None) -> Watch:
+        """Events as they come, from now or right *after* an event's id; ends after *timeout_s* where given."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        return Watch(self._transport, job=job, after=after, until=until)
+
+    def decisions(self, limit: int = 20) -> list[Json]:
+        """The last decisions, newest last."""
+        decisions: list[Json] = self._get("/decisions", limit=limit)["items"]
+        return decisions
+
+    def decision(self, revision: int) -> Json:
+        """One decision, with its reasons."""
+        return self._json(f"/decisions/{revision}")
+
+    def plans(self, limit: int = 20) -> list[Json]:
+        """The last plans, newest last."""
+        plans: list[Json] = self._get("/plans", limit=limit)["items"]
+        return plans
+
+    def usage(self, by: Iterable[str] = ("user",), *, since_s: float = 7 * 86400.0) -> list[Json]:
+        """GPU seconds of the last *since_s* seconds, by user, queue, workload or gpu_type."""
+        usage: list[Json] = self._get("/usage", by=",".join(by), since=since_s)["items"]
+        return usage
+
+    def snapshot(self) -> Json:
+        """The whole state as one document, for `levada replay`."""
+        return self._json("/snapshot")
+
+    # ------------------------------------------------------------------------------------------------------- people
+    def me(self) -> Json:
+        """Who one is: user and role."""
+        return self._json("/me")
+
+    def tokens(self) -> list[Token]:
+        """All tokens, without their secrets."""
+        tokens: list[Token] = self._get("/tokens")["items"]
+        return tokens
+
+    def create_token(self, *, user: str | None = None, role: str = "user", expires_s: float | None = None) -> Token:
+        """A new token, for oneself or for *user*; its secret is in `token`, only now."""
+        body = {"user": user, "role": role, "expires_s": expires_s}
+        token: Token = self._json("/tokens", "POST", body)
+        return token
+
+    def revoke_token(self, token_id: str) -> None:
+        """Ends a token."""
+        self._call("DELETE", f"/tokens/{segment(token_id)}")
+
+    def users(self) -> list[Json]:
+        """Everybody who has a token."""
+        users: list[Json] = self._get("/users")["items"]
+        return users
+
+    def revoke_user(self, name: str) -> None:
+        """Ends all tokens of a user."""
+        self._call("DELETE", f"/users/{segment(name)}")
+
+    def audit(self, limit: int = 100) -> list[Json]:
+        """Who changed what, newest last."""
+        notes: list[Json] = self._get("/audit", limit=limit)["items"]
+        return notes
+
+    # ------------------------------------------------------------------------------------------------------- server
+    def ready(self) -> str:
+        """Empty when the server can act, else why not."""
+        from levada.errors import LevadaError, NoServer
+
+        try:
+            self._transport.request("GET", "/readyz")
+        except NoServer:
+            raise
+        except LevadaError as error:
+            return str(error)
+        return ""
+
+    def version(self) -> str:
+        """The server's version."""
+        return str(self._transport.request("GET", "/healthz").json()["version"])
+
+    def metrics(self) -> str:
+        """What Prometheus reads."""
+        return self._transport.request("GET", "/metrics").body.decode()
+
+    # -------------------------------------------------------------------------------------------------------- inside
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool = False,
+    ) -> Reply:
+        return self._transport.request(
+            method, _API + path, query=query, body=body, headers=headers, repeatable=repeatable
+        )
+
+    def _get(self, path: str, **query: Any) -> Any:
+        return self._call("GET", path, query=query).json()
+
+    def _json(self, path: str, method: str = "GET", body: Any = None) -> Any:
+        return self._call(method, path, body=body).json()
+
+    def _act(self, name: str, verb: str, body: Json | None = None) -> Job:
+        job: Job = self._call("POST", _job(name, verb), body=body).json()
+        return job
+
+    def _node(self, node: str, verb: str) -> Node:
+        answer: Node = self._call("POST", f"/nodes/{segment(node)}/{verb}").json()
+        return answer
+
+
+def _job(name: str, part: str = "") -> str:
+    return f"/jobs/{segment(name)}/{part}".rstrip("/")
+
+
+def _if_match(version: str | None) -> dict[str, str]:
+    return {"If-Match": version} if version else {}

@@ -1,0 +1,132 @@
+"""What the server answers, as types. Answers stay plain dicts, so that what a newer server adds is not lost."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+Json = dict[str, Any]
+
+#: Phases after which nothing happens to a job any more.
+OVER = frozenset({"Succeeded", "Failed", "Cancelled"})
+
+
+class Reason(TypedDict):
+    """Why a job waits or is as it is."""
+
+    code: str
+    text: str
+
+
+class Progress(TypedDict):
+    """How far a job is, in steps; rate is steps per second."""
+
+    step: float | None
+    total: float | None
+    rate: float | None
+
+
+class WorkerView(TypedDict):
+    """One worker of a job."""
+
+    index: int
+    node: str
+    devices: list[str]
+    phase: str
+
+
+class Job(TypedDict):
+    """A job. Times are RFC 3339 in UTC, durations seconds; what is not known is None."""
+
+    id: str
+    name: str
+    workload: str
+    kind: str
+    user: str
+    queue: str
+    priority: int
+    phase: str
+    reason: Reason | None
+    position: int | None
+    gpus: float
+    min: int
+    max: int
+    gpu_type: str | None
+    nodes: list[str]
+    workers: list[WorkerView]
+    generation: int
+    progress: Progress | None
+    eta_s: float | None
+    submitted: str
+    started: str | None
+    finished: str | None
+    waiting_s: float
+    running_s: float
+    gpu_seconds: float
+    restarts: int
+    resizes: int
+    moves: int
+    exit_code: int | None
+    labels: dict[str, str]
+
+
+class Event(TypedDict):
+    """Something that happened; more fields may follow, by type."""
+
+    id: int
+    time: str
+    type: str
+    job: str | None
+    text: str
+
+
+class LogLine(TypedDict):
+    """One line of a worker's output."""
+
+    worker: str
+    time: str | None
+    text: str
+
+
+class Amount(TypedDict):
+    """GPUs of one type."""
+
+    total: int
+    used: int
+
+
+class Node(TypedDict, total=False):
+    """A machine; its phase is Ready, Cordoned or Lost."""
+
+    name: str
+    phase: str
+    gpus: dict[str, Amount]
+    cpu: float | None
+    memory_mib: int | None
+    labels: dict[str, str]
+    jobs: list[str]
+
+
+class Queue(TypedDict, total=False):
+    """A queue."""
+
+    name: str
+    parent: str | None
+    weight: float
+    guaranteed: dict[str, int]
+    limit: dict[str, int]
+    borrow: bool
+    used: dict[str, float]
+    running: int
+    waiting: int
+
+
+class Token(TypedDict, total=False):
+    """A token; its secret is in `token`, once, when it is made."""
+
+    id: str
+    token: str
+    user: str
+    role: str
+    created: str
+    expires: str | None
+    last_used: str | None

@@ -1,0 +1,56 @@
+"""Where the server is, and the token to use there."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import NamedTuple
+
+from levada.errors import BadInput, NoServer
+
+
+class Address(NamedTuple):
+    """A server and who one is there."""
+
+    url: str
+    token: str
+
+
+def state_dir(state: str | None = None) -> str:
+    """The folder in which a server of this machine keeps its state."""
+    if state:
+        return state
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.join(base, "levada")
+
+
+def find(url: str | None = None, token: str | None = None, state: str | None = None) -> Address:
+    """The server that is meant: as given, else LEVADA_SERVER and LEVADA_TOKEN, else the one whose state is here.
+
+    A *state* that is given is meant before the environment. Raises NoServer, which says what to do.
+    """
+    if state is None:
+        url = url or os.environ.get("LEVADA_SERVER") or None
+        token = token or os.environ.get("LEVADA_TOKEN") or None
+    here = None if url and token else _read(state_dir(state))
+    if here is not None and (url is None or _same(url, here.url)):
+        return Address(here.url, token or here.token)
+    if url is None:
+        raise NoServer("no server was found; start one with `levada up`, or set LEVADA_SERVER and LEVADA_TOKEN")
+    if not url.startswith(("http://", "https://")):
+        raise BadInput.one(f"{url!r} is no address of a server; it begins with http:// or https://")
+    return Address(url.rstrip("/"), token or "")
+
+
+def _same(one: str, other: str) -> bool:
+    return one.rstrip("/") == other.rstrip("/")
+
+
+def _read(folder: str) -> Address | None:
+    """What the server wrote down about itself; None where there is none, or it is half-written."""
+    try:
+        with open(os.path.join(folder, "server.json"), encoding="utf-8") as file:
+            written = json.load(file)
+        return Address(str(written["url"]).rstrip("/"), str(written["token"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,48 @@
+"""The whole API as one ASGI app."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from levada.server import openapi, problems
+from levada.server.context import Context
+from levada.server.gate import Gate
+from levada.server.limits import Limits
+from levada.server.meter import Meter
+from levada.server.routes import cluster, happened, health, jobs, people, policies, sim, voda, workers
+
+_ROUTERS = (jobs, cluster, policies, happened, sim, people, workers, health, voda)
+
+
+class Api(FastAPI):
+    """FastAPI's app, described in our words."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The description of the API."""
+        return openapi.describe(self)
+
+
+def api(context: Context) -> Api:
+    """All routes over a service, without the gate before them."""
+    made = Api(openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, redirect_slashes=False)
+    made.state.context = context
+    problems.register(made)
+    for noun in _ROUTERS:
+        made.include_router(noun.router)
+    return made
+
+
+def make(context: Context, *, ui: Path | None = None) -> ASGIApp:
+    """The app over a service; *ui* is a folder of files to serve at `/`."""
+    routes = api(context)
+    meter = routes.state.meter = Meter(context.service)
+    if ui is not None:
+        from starlette.staticfiles import StaticFiles
+
+        routes.mount("/", StaticFiles(directory=ui, html=True))
+    # From the outside in: count, bound, know who it is.
+    return meter.metered(Limits(Gate(routes, context), context.tuning))

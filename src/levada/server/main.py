@@ -1,0 +1,214 @@
+"""One server of one machine: everything brought up in order, and taken down in order."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import logging
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from levada.backends.local.backend import LocalBackend
+from levada.backends.local.devices import nodes_here
+from levada.errors import LevadaError
+from levada.live.live import Live
+from levada.live.service import Service
+from levada.live.store import LeaseLost, Store
+from levada.live.store.keys import KeyStore
+from levada.server import worker_token
+from levada.server.home import SERVER, SETUP, STOP, TOKEN, Home
+from levada.server.keys import StoredKeys
+from levada.server.ports import Role
+from levada.server.run import is_loopback, serve
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_PORT = 7373
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server is started. What is None is as it was the last time."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    store: str | None = None
+    #: GPUs by type of each pretend node.
+    nodes: Sequence[Mapping[str, int]] | None = None
+    #: Of a server that is new.
+    policy: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
+    insecure: bool = False
+    #: Of the engine, from now on.
+    options: Mapping[str, float] = {}
+    #: Stand by while another server acts on the store.
+    wait: bool = False
+
+
+async def run(folder: Path, setup: Setup, ready: Callable[[str, str], None]) -> None:
+    """Serves until SIGTERM or SIGINT; tells *ready* address and token."""
+    home = Home(folder)
+    home.make()
+    with home.held():
+        home.drop(STOP)
+        before = home.read(SETUP)
+        nodes = setup.nodes if setup.nodes is not None else before.get("nodes")
+        url = setup.store or before.get("store") or f"sqlite:///{folder.absolute()}/levada.db"
+        port = _port(setup, before)
+        home.write(SETUP, {"nodes": nodes, "store": url, "port": port})
+        await _run(home, setup, url, port, nodes, ready)
+
+
+async def _run(
+    home: Home,
+    setup: Setup,
+    url: str,
+    port: int,
+    declared: Sequence[Mapping[str, int]] | None,
+    ready: Callable[[str, str], None],
+) -> None:
+    store = await Store.open(url)
+    try:
+        keys = StoredKeys(KeyStore(store.database))
+        token = await _owner_token(home, keys)
+        worker_key = await _worker_key(store)
+    except BaseException:
+        await store.close()
+        raise
+    here, found = nodes_here(declared)
+    _log.info("%s", found)
+    scheme = "http" if setup.certfile is None else "https"
+    address = f"{scheme}://{'127.0.0.1' if is_loopback(setup.host) else _reachable(setup.host)}:{port}"
+    backend = LocalBackend(
+        home.folder.absolute(),
+        here,
+        server_url=address,
+        token_for=lambda job, generation: worker_token.sign(worker_key, job, generation),
+    )
+    live = Live(store, backend)
+    try:
+        await live.open(wait=setup.wait, policy=setup.policy, options=setup.options)
+    except BaseException:
+        await backend.close()
+        await store.close()
+        raise
+    await _serve(home, setup, live, keys, token, worker_key, port, ready)
+
+
+async def _serve(
+    home: Home,
+    setup: Setup,
+    live: Live,
+    keys: StoredKeys,
+    token: str,
+    worker_key: bytes,
+    port: int,
+    ready: Callable[[str, str], None],
+) -> None:
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    jobs = {"jobs": "leave"}
+
+    def end(default: str) -> None:
+        if stop.is_set():
+            hurry.set()
+        jobs["jobs"] = home.read(STOP).get("jobs", default)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    # Who presses Ctrl-C wants everything to end; a service manager that stops a server starts it again.
+    loop.add_signal_handler(signal.SIGINT, end, "stop")
+    loop.add_signal_handler(signal.SIGTERM, end, "leave")
+
+    def started(url: str) -> None:
+        home.write(SERVER, {"url": url, "token": token, "pid": os.getpid()})
+        ready(url, token)
+
+    work = asyncio.create_task(live.run())
+    work.add_done_callback(lambda _: stop.set())
+    service = Service(live)
+    try:
+        await serve(
+            service,
+            keys,
+            host=setup.host,
+            port=port,
+            certfile=setup.certfile,
+            keyfile=setup.keyfile,
+            insecure=setup.insecure,
+            worker_key=worker_key,
+            started=started,
+            stop=stop,
+        )
+    finally:
+        home.drop(SERVER)
+        live.stop()
+        await asyncio.wait([work])
+        lost = isinstance(work.exception(), LeaseLost) if not work.cancelled() else False
+        if jobs["jobs"] == "stop" and not lost:
+            _log.info("jobs save and leave")
+            stopping = asyncio.create_task(live.backend.stop_all())
+            impatient = asyncio.create_task(hurry.wait())
+            await asyncio.wait([stopping, impatient], return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            impatient.cancel()
+            await asyncio.gather(stopping, impatient, return_exceptions=True)
+        await live.close()
+    if not work.cancelled() and (broken := work.exception()) is not None:
+        raise broken if isinstance(broken, LevadaError) else LevadaError(f"the server stopped: {broken}") from broken
+
+
+async def _owner_token(home: Home, keys: StoredKeys) -> str:
+    """The token of the machine's owner, an admin: kept beside the server, where only they can read it."""
+    try:
+        token = home.path(TOKEN).read_text().strip()
+    except OSError:
+        token = ""
+    if not token or await keys.find(token) is None:
+        _, token = await keys.create(getpass.getuser(), Role.ADMIN, None)
+        home.write(TOKEN, token)
+    return token
+
+
+async def _worker_key(store: Store) -> bytes:
+    """Signs the tokens of workers; the same after a restart, for they live on."""
+    there = await store.setting("worker_key")
+    if there is None:
+        there = secrets.token_hex(32)
+        await store.set_setting("worker_key", there)
+    return bytes.fromhex(there)
+
+
+def _port(setup: Setup, before: Mapping[str, object]) -> int:
+    """The port that is asked for; the last one again, so that workers find the server; 0 is a free one."""
+    known = before.get("port")
+    wanted = setup.port
+    if wanted is None:
+        wanted = known if isinstance(known, int) else DEFAULT_PORT
+    if wanted == 0:
+        if isinstance(known, int) and _is_free(setup.host, known):
+            return known
+        with socket.socket(socket.AF_INET6 if ":" in setup.host else socket.AF_INET) as probe:
+            probe.bind((setup.host, 0))
+            return int(probe.getsockname()[1])
+    return wanted
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+        return True
+
+
+def _reachable(host: str) -> str:
+    """How workers reach a server that listens on *host*."""
+    return "127.0.0.1" if host in ("0.0.0.0", "::") else host

@@ -1,0 +1,289 @@
+"""Bodies and answers of the API, as OpenAPI shows them. Answers may hold more than is listed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+T = TypeVar("T")
+
+#: The largest whole number that every JSON reader keeps exact.
+LARGEST = 2**53 - 1
+PHASES = (
+    "Pending",
+    "Starting",
+    "Running",
+    "Resizing",
+    "Stopping",
+    "Suspended",
+    "Succeeded",
+    "Failed",
+    "Cancelled",
+)
+Phase = Literal[
+    "Pending", "Starting", "Running", "Resizing", "Stopping", "Suspended", "Succeeded", "Failed", "Cancelled"
+]
+RoleName = Literal["viewer", "user", "operator", "admin"]
+Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+Name = Annotated[str, Field(min_length=1, max_length=253)]
+#: Whole numbers stay whole.
+Number = int | float
+Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+
+class View(BaseModel):
+    """An answer."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Given(BaseModel):
+    """A body."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class FaultView(BaseModel):
+    """One mistake in a body."""
+
+    path: str
+    text: str
+
+
+class ProblemView(BaseModel):
+    """Why it was not done."""
+
+    status: int
+    title: str
+    detail: str
+    code: str = Field(description="For programs: refused, not_found, bad_input …")
+    errors: list[FaultView] | None = None
+
+
+class Page(BaseModel, Generic[T]):
+    """Some of many; `next` is the cursor of the next page, null on the last."""
+
+    items: list[T]
+    next: str | None = None
+
+
+# -------------------------------------------------------------------------------------------------------------- answers
+class ReasonView(View):
+    """Why a job waits or is as it is."""
+
+    code: str
+    text: str
+
+
+class ProgressView(View):
+    """How far a job is."""
+
+    step: Number | None
+    total: Number | None
+    rate: float | None
+
+
+class WorkerView(View):
+    """One worker."""
+
+    index: int
+    node: str | None
+    devices: list[str]
+    phase: str
+
+
+class JobView(View):
+    """A job. Times are RFC 3339 in UTC, durations seconds; what is not known is null."""
+
+    id: str
+    name: str
+    workload: str
+    kind: str
+    user: str
+    queue: str
+    priority: int
+    phase: Phase
+    reason: ReasonView | None
+    position: int | None
+    gpus: Number
+    min: int
+    max: int
+    gpu_type: str | None
+    nodes: list[str]
+    workers: list[WorkerView]
+    generation: int
+    progress: ProgressView | None
+    eta_s: float | None
+    submitted: Moment
+    started: Moment | None
+    finished: Moment | None
+    waiting_s: float
+    running_s: float
+    gpu_seconds: float
+    restarts: int
+    resizes: int
+    moves: int
+    exit_code: int | None
+    labels: dict[str, str]
+
+
+class EventView(View):
+    """Something that happened; more fields by type."""
+
+    id: int
+    time: Moment
+    type: str
+    job: str | None
+    text: str
+
+
+class LogLineView(View):
+    """One line of output."""
+
+    worker: str
+    time: Moment | None
+    text: str
+
+
+class NamedView(View):
+    """A node or a queue."""
+
+    name: str
+
+
+class PolicyView(View):
+    """A policy that could decide."""
+
+    name: str
+
+
+class CurrentPolicyView(View):
+    """The policy that decides."""
+
+    name: str
+    options: dict[str, Any]
+    rate_limit_s: float
+
+
+class MeView(View):
+    """Who one is."""
+
+    user: str
+    role: RoleName
+
+
+class TokenView(View):
+    """A token without its secret."""
+
+    id: str
+    user: str
+    role: RoleName
+    created: Moment
+    expires: Moment | None
+
+
+class NewTokenView(View):
+    """A new token; its secret is told only now."""
+
+    id: str
+    token: str
+    user: str
+    role: RoleName
+
+
+class UserView(View):
+    """Somebody who has tokens."""
+
+    name: str
+    role: RoleName = Field(description="The highest role of their tokens.")
+    tokens: int
+
+
+class AuditView(View):
+    """Somebody changed something, or tried to."""
+
+    time: Moment
+    user: str
+    role: RoleName
+    method: str
+    path: str
+    status: int
+    detail: str
+
+
+class HealthView(BaseModel):
+    """The server is there."""
+
+    status: str
+    version: str
+
+
+# --------------------------------------------------------------------------------------------------------------- bodies
+class Update(Given):
+    """What of a job may change."""
+
+    priority: Annotated[int, Field(ge=-LARGEST, le=LARGEST)] = Field(default=None)  # type: ignore[assignment]
+    queue: Name = Field(default=None)  # type: ignore[assignment]
+    min: Annotated[int, Field(ge=1, le=LARGEST)] = Field(default=None)  # type: ignore[assignment]
+    max: Annotated[int, Field(ge=1, le=LARGEST)] = Field(default=None)  # type: ignore[assignment]
+    weight: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] = Field(default=None)  # type: ignore[assignment]
+
+
+class Scale(Given):
+    """Another size."""
+
+    workers: Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class WhatIf(Given):
+    """Jobs that might be submitted."""
+
+    documents: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=1000)]
+    policy: Name | None = None
+
+
+class Reserve(Given):
+    """GPUs to keep free of jobs."""
+
+    gpus: Annotated[int, Field(ge=1, le=1_000_000)]
+    seconds: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+    gpu_type: Name | None = None
+    node: Name | None = None
+
+
+class SetPolicy(Given):
+    """The policy that shall decide."""
+
+    name: Name
+    options: dict[str, Any] = {}
+
+
+class RateLimit(Given):
+    """The least time between two decisions."""
+
+    seconds: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)]
+
+
+class NewToken(Given):
+    """A token to be made."""
+
+    user: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,62}$")] | None = Field(
+        default=None, description="Whose; your own name unless given."
+    )
+    role: RoleName = "user"
+    expires_s: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
+
+
+class WorkerReport(Given):
+    """What a worker tells of itself; the fields of its report file."""
+
+    step: Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)] | None = Field(
+        default=None, description="Steps done, by the whole job."
+    )
+    seconds_per_step: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
+    saves: Annotated[int, Field(ge=0, le=LARGEST)] | None = Field(default=None, description="Checkpoints, ever.")
+    flags: Annotated[int, Field(ge=0, le=2**32)] | None = Field(
+        default=None,
+        description="1 uses the runtime, 2 resizes in process, 4 the job is complete, 8 leaves when asked.",
+    )

@@ -1,0 +1,250 @@
+"""What the HTTP layer needs of the rest: a `Service` that does what users ask for, and `Keys` that knows who they are.
+
+Plain values go in and out, those of the interface. All of it raises only BadInput, NotFound, Refused and LevadaError;
+the last means that the server itself cannot answer now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from enum import IntEnum
+from typing import Any, NamedTuple, Protocol
+
+Json = dict[str, Any]
+
+
+class Role(IntEnum):
+    """What a token allows; each role may do all that the ones before it may."""
+
+    VIEWER = 1  #: sees everything but tokens
+    USER = 2  #: and submits, changes and cancels jobs of their own
+    OPERATOR = 3  #: and those of others, nodes, queues and the policy
+    ADMIN = 4  #: and gives out tokens
+
+    @property
+    def word(self) -> str:
+        """The role as people write it."""
+        return self.name.lower()
+
+    @classmethod
+    def of(cls, word: str) -> Role:
+        """The role of a word such as `viewer`; raises KeyError."""
+        return cls[word.upper()]
+
+
+class Principal(NamedTuple):
+    """Who asks, by their token."""
+
+    user: str
+    role: Role
+    token: str  #: id of the token, never its secret
+
+
+class Worker(NamedTuple):
+    """A worker of a job, by the token it was started with."""
+
+    job: str
+    generation: int
+
+
+class Socket(Protocol):
+    """A connection that an agent opened: texts both ways, in their order."""
+
+    async def receive(self) -> str | None:
+        """The next text; None once the other side has gone."""
+        ...
+
+    async def send(self, text: str) -> None:
+        """Sends a text; raises ConnectionError once the other side has gone."""
+        ...
+
+    async def close(self, why: str = "") -> None:
+        """Ends the connection."""
+        ...
+
+
+class Service(Protocol):
+    """What a user can do."""
+
+    # -------------------------------------------------------------------------------------------------------- jobs
+    async def submit(self, documents: list[Json], *, user: str, key: str | None) -> list[Json]:
+        """Takes jobs, all or none; the same *key* again gives the same answer, with another body it is Refused."""
+        ...
+
+    def job(self, name: str, *, user: str | None = None) -> Json:
+        """The job of this id, unambiguous prefix, last four characters, or *user*'s newest of this workload."""
+        ...
+
+    def jobs(
+        self,
+        *,
+        phases: set[str] | None,
+        user: str | None,
+        queue: str | None,
+        labels: dict[str, str],
+        after: str | None,
+        limit: int,
+    ) -> tuple[list[Json], str | None]:
+        """A page of jobs, newest last, and where the next page begins; BadInput for an *after* nobody gave out."""
+        ...
+
+    def version(self, job_id: str) -> str:
+        """Changes whenever the job's view changes in substance."""
+        ...
+
+    async def update(self, job_id: str, changes: Json) -> Json:
+        """Changes priority, queue, min, max, weight."""
+        ...
+
+    async def cancel(self, job_id: str) -> Json:
+        """Ends a job for good; one that is over already is Refused."""
+        ...
+
+    async def suspend(self, job_id: str) -> Json:
+        """Stops a job until it is resumed."""
+        ...
+
+    async def resume(self, job_id: str) -> Json:
+        """Lets a suspended job wait for GPUs again."""
+        ...
+
+    async def scale(self, job_id: str, workers: int) -> Json:
+        """Asks for another size."""
+        ...
+
+    def explain(self, job_id: str) -> Json:
+        """Why it waits or has this size."""
+        ...
+
+    async def whatif(self, documents: list[Json], *, user: str, policy: str | None) -> Json:
+        """What would become of these jobs, by forward simulation; nothing is created."""
+        ...
+
+    def logs(
+        self,
+        job_id: str,
+        *,
+        worker: str | None,
+        tail: int | None,
+        since: float | None,
+        follow: bool,
+        previous: bool,
+    ) -> AsyncIterator[Json]:
+        """Lines of output, all or those since a moment (unix time): `{"worker", "time", "text"}`."""
+        ...
+
+    # ------------------------------------------------------------------------------------------ machines and queues
+    def nodes(self) -> list[Json]:
+        """All nodes: `{"name", "phase", "gpus": {type: {"total", "used"}}, "jobs", …}`."""
+        ...
+
+    async def cordon(self, node: str, *, cordoned: bool, drain: bool) -> Json:
+        """No new work on a node, or again; *drain* also moves away what runs there."""
+        ...
+
+    async def reserve(self, *, node: str | None, gpu_type: str | None, gpus: int, seconds: float, user: str) -> Json:
+        """Keeps GPUs free of jobs for a time."""
+        ...
+
+    def queues(self) -> list[Json]:
+        """All queues."""
+        ...
+
+    async def put_queue(self, document: Json) -> Json:
+        """Makes or changes a queue."""
+        ...
+
+    async def drop_queue(self, name: str) -> None:
+        """Removes a queue that nobody uses."""
+        ...
+
+    # ------------------------------------------------------------------------------------------------------- policy
+    def policy(self) -> Json:
+        """Who decides: `{"name", "options", "rate_limit_s"}`."""
+        ...
+
+    def policies(self) -> list[Json]:
+        """The policies at hand: `{"name", "aliases", "text"}`."""
+        ...
+
+    async def set_policy(self, name: str, options: Json) -> Json:
+        """Lets another policy decide."""
+        ...
+
+    async def set_rate_limit(self, seconds: float) -> Json:
+        """The least time between two decisions."""
+        ...
+
+    # ------------------------------------------------------------------------------------------------ what happened
+    async def history(self, *, job: str | None, after: int, limit: int) -> list[Json]:
+        """Events after this id, oldest first: `{"id", "time", "type", "job", "text", …}`."""
+        ...
+
+    def watch(self, *, after: int | None, job: str | None) -> AsyncIterator[Json]:
+        """The same events as they come, none missing after *after*; None begins now. Closed when the client goes."""
+        ...
+
+    def last_event(self) -> int:
+        """Id of the newest event; 0 before the first."""
+        ...
+
+    def decisions(self, limit: int) -> list[Json]:
+        """The last decisions, newest last."""
+        ...
+
+    def decision(self, revision: int) -> Json:
+        """One of them, with its reasons."""
+        ...
+
+    def plans(self, limit: int) -> list[Json]:
+        """The last plans, newest last."""
+        ...
+
+    async def usage(self, by: list[str], since: float) -> list[Json]:
+        """GPU seconds since a moment (unix time), by user, queue, workload or gpu_type."""
+        ...
+
+    def snapshot(self) -> Json:
+        """The whole state as one document, for `levada replay`."""
+        ...
+
+    def ready(self) -> str:
+        """Empty when it can act, else why not."""
+        ...
+
+    # ------------------------------------------------------------------------------------------- workers and agents
+    async def worker_report(self, job_id: str, generation: int, report: Json) -> Json:
+        """What a worker tells of itself (`step`, `saves`, `flags`); Refused when its generation is over."""
+        ...
+
+    async def serve_agent(self, socket: Socket) -> None:
+        """Speaks with the supervisor of another machine until one of both goes."""
+        ...
+
+
+class Keys(Protocol):
+    """Tokens, hashed at rest, and the audit log."""
+
+    async def create(self, user: str, role: Role, expires_s: float | None) -> tuple[str, str]:
+        """A new token's id and secret; the secret is told only now."""
+        ...
+
+    async def find(self, secret: str) -> Principal | None:
+        """Who has this secret; None for one that is unknown, over or revoked. Takes the same time for all."""
+        ...
+
+    async def ls(self) -> list[Json]:
+        """All tokens: `{"id", "user", "role", "created", "expires", "last_used"}`."""
+        ...
+
+    async def revoke(self, token_id: str) -> None:
+        """Ends a token; NotFound."""
+        ...
+
+    async def audit(self, principal: Principal, method: str, path: str, status: int, detail: str) -> None:
+        """Notes a write, also one that was refused."""
+        ...
+
+    async def audits(self, limit: int) -> list[Json]:
+        """The last notes, newest last: `{"time", "user", "role", "method", "path", "status", "detail"}`."""
+        ...

@@ -1,0 +1,124 @@
+"""Every error as problem+json: status, title, detail, code, and one entry per fault of a bad body."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from levada.errors import BadInput, Fault, LevadaError, NotFound, Refused
+
+MEDIA_TYPE = "application/problem+json"
+_LOG = logging.getLogger("levada.server")
+
+#: What a program may go by. The text is for people and may change.
+CODES: dict[int, str] = {
+    400: "bad_request",
+    401: "no_token",
+    403: "not_allowed",
+    404: "not_found",
+    405: "no_such_method",
+    408: "too_slow",
+    409: "refused",
+    412: "changed",
+    413: "too_large",
+    415: "not_json",
+    422: "bad_input",
+    431: "too_large",
+    500: "internal",
+    503: "not_ready",
+}
+
+
+class Problem(HTTPException):
+    """An answer that says no, raised where it is known."""
+
+    def __init__(
+        self, status: int, detail: str, *, faults: Sequence[Fault] = (), headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(status, detail, dict(headers or {}))
+        self.faults = faults
+
+
+def response(
+    status: int, detail: str, *, faults: Sequence[Fault] = (), headers: Mapping[str, str] | None = None
+) -> Response:
+    """A problem as an answer."""
+    body: dict[str, Any] = {
+        "status": status,
+        "title": HTTPStatus(status).phrase,
+        "detail": detail,
+        "code": CODES.get(status, "error"),
+    }
+    if faults:
+        body["errors"] = [{"path": fault.path, "text": fault.text} for fault in faults]
+    return Response(msgspec.json.encode(body), status, dict(headers or {}), MEDIA_TYPE)
+
+
+def of_error(error: LevadaError) -> Response:
+    """The answer to an error of `levada.errors`."""
+    if isinstance(error, BadInput):
+        return response(422, str(error), faults=error.faults)
+    if isinstance(error, NotFound):
+        return response(404, str(error))
+    if isinstance(error, Refused):
+        return response(409, str(error))
+    # The server itself cannot: it is starting, stopping, or has lost its store.
+    return response(503, str(error), headers={"Retry-After": "1"})
+
+
+def register(app: FastAPI) -> None:
+    """Lets *app* answer every error so."""
+    app.add_exception_handler(LevadaError, _levada)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+async def _levada(request: Request, error: Exception) -> Response:
+    assert isinstance(error, LevadaError)
+    return of_error(error)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    detail = str(error.detail)
+    if error.status_code == 404 and not isinstance(error, Problem):
+        detail = f"there is no {request.url.path}; /api/openapi.json lists what there is"
+    elif error.status_code == 405:
+        detail = f"{request.method} is not for {request.url.path}; /api/openapi.json lists what is"
+    return response(error.status_code, detail, faults=getattr(error, "faults", ()), headers=error.headers)
+
+
+async def _validation(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    faults = [_fault(each) for each in error.errors()]
+    return response(422, "\n".join(map(str, faults)), faults=faults)
+
+
+def _fault(found: Mapping[str, Any]) -> Fault:
+    _, *keys = found["loc"]
+    path = ""
+    for key in keys:
+        path += f"[{key}]" if isinstance(key, int) else f".{key}" if path else str(key)
+    text = str(found["msg"])
+    if found["type"] == "missing":
+        text = "is required"
+    elif found["type"] == "extra_forbidden":
+        text = "is not known"
+    else:
+        text = text[:1].lower() + text[1:]
+    # What a client sent comes back only where it can be printed.
+    return Fault(path.encode("utf-8", "replace").decode(), text.encode("utf-8", "replace").decode())
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return response(500, "a mistake in the server; its log tells more")

@@ -1,0 +1,98 @@
+"""/api/v1/events, /watch, /decisions, /plans, /usage, /snapshot: what happened, and what happens."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Query, Response
+
+from levada.errors import BadInput
+from levada.server.body import StrictRoute
+from levada.server.context import Ctx
+from levada.server.gate import Operator, Viewer
+from levada.server.models import LARGEST, EventView, Page, Seconds
+from levada.server.streams import SSE, Stream, event
+
+router = APIRouter(prefix="/api/v1", route_class=StrictRoute)
+
+Id = Annotated[int, Query(ge=0, le=LARGEST)]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+OfJob = Annotated[str | None, Query(description="Only of this job.", min_length=1, max_length=253)]
+
+
+@router.get("/events", tags=["events"], response_model=Page[EventView])
+async def events(context: Ctx, who: Viewer, job: OfJob = None, after: Id = 0, limit: Limit = 100) -> Any:
+    """List what happened after an event, oldest first."""
+    job_id = context.service.job(job, user=who.user)["id"] if job else None
+    found = await context.service.history(job=job_id, after=after, limit=limit)
+    return {"items": found, "next": str(found[-1]["id"]) if len(found) == limit else None}
+
+
+@router.get(
+    "/watch",
+    tags=["events"],
+    response_class=Response,
+    responses={
+        200: {
+            "description": "Server-sent events: `id`, `event` (its type) and `data` (the event as JSON).",
+            "content": {SSE: {"schema": {"type": "string"}}},
+        }
+    },
+)
+async def watch(
+    context: Ctx,
+    who: Viewer,
+    job: OfJob = None,
+    after: Annotated[int | None, Query(ge=0, le=LARGEST, description="Begin right after this event.")] = None,
+    last_event_id: Annotated[str | None, Header(alias="Last-Event-ID", description="The same, and first.")] = None,
+) -> Response:
+    """Watch what happens, from now on or right after an event; none is missed."""
+    job_id = context.service.job(job, user=who.user)["id"] if job else None
+    if last_event_id:
+        if not (last_event_id.isascii() and last_event_id.isdecimal() and int(last_event_id[:20]) <= LARGEST):
+            raise BadInput.one("must be the id of an event", "Last-Event-ID")
+        after = int(last_event_id)
+    begin = context.service.last_event() if after is None else after
+    items = context.service.watch(after=begin, job=job_id)
+    # The id alone makes no event, and lets who loses the connection at once go on where it began.
+    return Stream(context, items, write=event, media_type=SSE, first=b"id: %d\n\n" % begin, beat=b":\n\n")
+
+
+@router.get("/decisions", tags=["decisions"])
+async def decisions(context: Ctx, who: Viewer, limit: Limit = 20) -> Page[dict[str, Any]]:
+    """List the last decisions, newest last."""
+    return Page(items=context.service.decisions(limit))
+
+
+@router.get("/decisions/{revision}", tags=["decisions"])
+async def decision(context: Ctx, who: Viewer, revision: Annotated[int, Path(ge=0, le=LARGEST)]) -> dict[str, Any]:
+    """Get one decision with its reasons."""
+    return context.service.decision(revision)
+
+
+@router.get("/plans", tags=["decisions"])
+async def plans(context: Ctx, who: Viewer, limit: Limit = 20) -> Page[dict[str, Any]]:
+    """List the last plans, newest last."""
+    return Page(items=context.service.plans(limit))
+
+
+@router.get("/usage", tags=["usage"])
+async def usage(
+    context: Ctx,
+    who: Viewer,
+    by: Annotated[str, Query(description="user, queue, workload, gpu_type; several with commas.")] = "user",
+    since: Annotated[Seconds, Query(description="How many seconds back.")] = 7 * 86400.0,
+) -> Page[dict[str, Any]]:
+    """Sum up GPU seconds."""
+    names = list(dict.fromkeys(by.split(",")))
+    unknown = [name for name in names if name not in ("user", "queue", "workload", "gpu_type")]
+    if unknown:
+        raise BadInput.one("must be of user, queue, workload, gpu_type, with commas", "by")
+    return Page(items=await context.service.usage(names, time.time() - since))
+
+
+@router.get("/snapshot", tags=["decisions"])
+async def snapshot(context: Ctx, who: Operator) -> dict[str, Any]:
+    """Get the whole state as one document, for `levada replay`."""
+    return context.service.snapshot()

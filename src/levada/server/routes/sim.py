@@ -1,0 +1,52 @@
+"""/api/v1/sim: questions that change nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body
+
+from levada.errors import BadInput
+from levada.server.body import StrictRoute
+from levada.server.context import Context, Ctx
+from levada.server.gate import User, Viewer
+from levada.server.models import WhatIf
+from levada.server.ports import Json
+from levada.server.routes.policies import known
+
+router = APIRouter(prefix="/api/v1/sim", tags=["sim"], route_class=StrictRoute)
+
+#: Of a case, so that a question cannot keep the server from its work for long.
+_MOST_JOBS = 2000
+
+
+@router.post("/whatif")
+async def whatif(context: Ctx, who: User, question: WhatIf) -> dict[str, Any]:
+    """Tell what would become of jobs if they were submitted now."""
+    policy = None if question.policy is None else known(context, question.policy, "policy")
+    return await context.service.whatif(question.documents, user=who.user, policy=policy)
+
+
+@router.post("/allocate")
+async def allocate(
+    context: Ctx,
+    who: Viewer,
+    case: Annotated[Json, Body(description="A case as `levada allocate -f` takes it.")],
+) -> dict[str, Any]:
+    """Tell what one policy would give to each job of a case."""
+    return await answer(context, case)
+
+
+async def answer(context: Context, case: Json) -> Json:
+    """The answer to a case, found beside the loop; raises BadInput."""
+    # Imported late: numpy and the policies take their time.
+    from levada.cases.decide import decide
+
+    name = case.get("policy")
+    if isinstance(name, str):
+        known(context, name, "policy")
+    jobs = case.get("jobs")
+    if isinstance(jobs, list) and len(jobs) > _MOST_JOBS:
+        raise BadInput.one(f"may be {_MOST_JOBS} at most over HTTP; use `levada allocate`", "jobs")
+    return await asyncio.to_thread(decide, case)

@@ -1,0 +1,254 @@
+"""VodaScheduler's routes, with its lines, so that what speaks to it can speak to Levada. They take a token, too.
+
+Errors are plain text as its own were, but with a status that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from levada.errors import BadInput, LevadaError, NotFound, Refused
+from levada.jobfile.text import parse_documents
+from levada.server.body import StrictRoute, strict_json
+from levada.server.context import Context, Ctx
+from levada.server.gate import Operator, User, Viewer, note, own
+from levada.server.ports import Json
+from levada.server.problems import MEDIA_TYPE, Problem
+from levada.server.routes import sim
+from levada.server.routes.policies import known
+
+_TEXT: Json = {"text/plain": {"schema": {"type": "string"}}}
+_PROBLEM: Json = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemView"}}}
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Done.", "content": _TEXT},
+    400: {"description": "The request is wrong.", "content": _TEXT | _PROBLEM},
+    401: {"description": "A token is needed.", "content": _PROBLEM},
+    403: {"description": "The token does not allow it.", "content": _PROBLEM},
+    404: {"description": "There is no such job.", "content": _TEXT},
+    408: {"description": "The body came too slowly.", "content": _PROBLEM},
+    409: {"description": "It is not possible as things are.", "content": _TEXT},
+    413: {"description": "The body is too large.", "content": _PROBLEM},
+    422: {"description": "The query is wrong.", "content": _PROBLEM},
+    503: {"description": "The server cannot act now.", "content": _TEXT},
+}
+router = APIRouter(tags=["voda"], route_class=StrictRoute, default_response_class=PlainTextResponse, responses=_ANSWERS)
+
+
+def _takes(media_type: str, schema: Json) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
+
+
+_WIDTHS = (60, 10, 10, 25, 10, 10, 10)
+_HEADER = ("NAME", "STATUS", "WORKERS", "SCHEDULER", "WAITING", "RUNNING", "TOTAL")
+_STATUS = {"Pending": "Waiting", "Suspended": "Waiting", "Succeeded": "Completed", "Failed": "Failed"}
+#: There is one scheduler for all GPU types.
+_SCHEDULER = "default"
+
+
+@router.post("/training", openapi_extra=_takes("application/yaml", {"type": "string"}))
+async def create(request: Request, context: Ctx, who: User) -> Response:
+    """Create a training job from an MPIJob, in YAML or JSON."""
+    try:
+        documents = [each for each in parse_documents(_text(await request.body())) if each]
+        if not documents or not all(isinstance(each, dict) for each in documents):
+            raise BadInput.one("must be an MPIJob in YAML or JSON")
+        jobs = await context.service.submit(documents, user=who.user, key=None)
+    except LevadaError as error:
+        return _refused(error)
+    note(request, " ".join(job["id"] for job in jobs[:10]))
+    lines = [f"Training job created: {job['id']}\nView your logs by:\n    levada logs {job['id']}" for job in jobs]
+    return PlainTextResponse("\n".join(lines))
+
+
+@router.get("/training")
+async def table(context: Ctx, who: Viewer) -> Response:
+    """Show the table of jobs."""
+    rows = [_row(job) async for job in _jobs(context)]
+    return PlainTextResponse("".join(_padded(row) + "\n" for row in [_HEADER, *sorted(rows)]))
+
+
+@router.delete("/training", openapi_extra=_takes("application/json", {"type": "string"}))
+async def delete(request: Request, context: Ctx, who: User) -> Response:
+    """Delete a training job; the body is its name, as JSON (or bare, as Voda's own command sends it)."""
+    try:
+        name = _string(await request.body())
+        job = context.service.job(name, user=who.user)
+        own(who, job)
+        await context.service.cancel(job["id"])
+    except NotFound:
+        return PlainTextResponse("not found", 404)
+    except LevadaError as error:
+        return _refused(error)
+    note(request, job["id"])
+    return PlainTextResponse(f"Training job deleted: {job['id']}")
+
+
+@router.put("/algorithm", openapi_extra=_takes("application/json", {"type": "string"}))
+async def algorithm(request: Request, context: Ctx, who: Operator) -> Response:
+    """Let another algorithm decide; the body is its name, as JSON."""
+    try:
+        name = _value(await request.body())
+        if not isinstance(name, str):
+            raise BadInput.one("must be the name of an algorithm, as a JSON string")
+        await context.service.set_policy(known(context, name, ""), {})
+    except LevadaError as error:
+        return _refused(error)
+    note(request, name)
+    return PlainTextResponse(f"Scheduler: {_SCHEDULER}\nScheduling Algorithm: {name}")
+
+
+@router.put("/ratelimit", openapi_extra=_takes("application/json", {"type": "integer", "minimum": 0}))
+async def ratelimit(request: Request, context: Ctx, who: Operator) -> Response:
+    """Set the least time between two decisions; the body is seconds, as JSON."""
+    try:
+        seconds = _value(await request.body())
+        if isinstance(seconds, bool) or not isinstance(seconds, int) or not 0 <= seconds <= 86400:
+            raise BadInput.one("must be whole seconds, from 0 to 86400")
+        await context.service.set_rate_limit(seconds)
+    except LevadaError as error:
+        return _refused(error)
+    note(request, f"{seconds} s")
+    return PlainTextResponse(f"Scheduler: {_SCHEDULER}\nRe-scheduling ratelimit (sec): {seconds}")
+
+
+@router.post(
+    "/allocation",
+    openapi_extra=_takes("application/json", {"type": "object"}),
+    responses={200: {"description": "GPUs by job.", "content": {"application/json": {"schema": {"type": "object"}}}}},
+    response_class=JSONResponse,
+)
+async def allocation(request: Request, context: Ctx, who: Viewer) -> Response:
+    """Tell what an algorithm would give to jobs: `{"SchedulerID", "NumGpu", "AlgorithmName", "ReadyJobs"}`."""
+    try:
+        asked = _value(await request.body())
+        answered = await sim.answer(context, _case(asked))
+    except LevadaError as error:
+        return _refused(error)
+    return JSONResponse({job: sum(given.values()) for job, given in answered["allocations"].items()})
+
+
+# --------------------------------------------------------------------------------------------------------------- inside
+def _refused(error: LevadaError) -> Response:
+    if isinstance(error, BadInput):
+        return PlainTextResponse(str(error), 400)
+    if isinstance(error, NotFound):
+        return PlainTextResponse(str(error), 404)
+    return PlainTextResponse(str(error), 409 if isinstance(error, Refused) else 503)
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInput.one(f"not UTF-8 at byte {error.start}") from None
+
+
+def _value(body: bytes) -> Any:
+    try:
+        return strict_json(body)
+    except Problem as error:
+        raise BadInput.one(str(error.detail)) from None
+
+
+def _string(body: bytes) -> str:
+    text = _text(body).strip()
+    if text and all(character.isalnum() or character in "-._" for character in text):
+        return text
+    value = _value(body)
+    if not isinstance(value, str) or not value:
+        raise BadInput.one("must be the name of a job, as a JSON string")
+    return value
+
+
+async def _jobs(context: Context) -> AsyncIterator[Json]:
+    after: str | None = None
+    while True:
+        page, after = context.service.jobs(phases=None, user=None, queue=None, labels={}, after=after, limit=1000)
+        for job in page:
+            # A deleted job was gone from the table.
+            if job["phase"] != "Cancelled":
+                yield job
+        if after is None:
+            return
+
+
+def _row(job: Json) -> tuple[str, ...]:
+    waiting, running = round(job["waiting_s"]), round(job["running_s"])
+    return (
+        job["id"],
+        _STATUS.get(job["phase"], "Running"),
+        f"{job['gpus']:g}",
+        job["gpu_type"] or "-",
+        duration(waiting),
+        duration(running),
+        duration(waiting + running),
+    )
+
+
+def _padded(row: tuple[str, ...]) -> str:
+    return " ".join(cell.ljust(width) for cell, width in zip(row, _WIDTHS, strict=True))
+
+
+def duration(seconds: int) -> str:
+    """Whole seconds as Go prints them: 28s, 1m5s, 3h1m2s."""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes}m{rest}s"
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+
+
+_GPU = "gpu"
+
+
+def _case(asked: Any) -> Json:
+    """Voda's question as a case; raises BadInput."""
+    if not isinstance(asked, dict):
+        raise BadInput.one("must be an object with NumGpu, AlgorithmName and ReadyJobs")
+    ready = asked.get("ReadyJobs")
+    if ready is None:
+        ready = []
+    if not isinstance(ready, list) or not all(isinstance(job, dict) for job in ready):
+        raise BadInput.one("must be a list of jobs", "ReadyJobs")
+    gpus = asked.get("NumGpu")
+    if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 0:
+        raise BadInput.one("must be a number of GPUs", "NumGpu")
+    jobs = [_case_job(job) for job in ready]
+    return {"policy": asked.get("AlgorithmName"), "cluster": {"gpus": {_GPU: gpus}}, "jobs": jobs}
+
+
+def _case_job(job: Json) -> Json:
+    config, times, info = (_object(job, key) for key in ("config", "time_metrics", "job_info"))
+    given = {
+        "id": job.get("job_name"),
+        "priority": job.get("priority"),
+        "submitted": _moment(job.get("submit_timestamp")),
+        "first_started": _moment(times.get("first_start_timestamp")),
+        "min": config.get("min_num_proc"),
+        "max": config.get("max_num_proc"),
+        "desired": config.get("num_proc") or None,
+        "speedup": info.get("speedup"),
+        "remaining_s": info.get("estimated_remainning_time_sec"),
+    }
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _object(job: Json, key: str) -> Json:
+    value = job.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _moment(value: Any) -> Any:
+    """Seconds of a time as Go writes it; None for its largest and its zero, which mean never."""
+    if not isinstance(value, str):
+        return value
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise BadInput.one(f"{value!r} is no time", "submit_timestamp") from None
+    return None if moment.year in (1, 9999) else moment.timestamp()

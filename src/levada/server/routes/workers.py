@@ -1,0 +1,71 @@
+"""/api/v1/worker and /api/v1/agents: what workers and the supervisors of other machines need."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+
+from levada.server.body import StrictRoute
+from levada.server.context import Context, Ctx
+from levada.server.gate import OfWorker, bearer, find
+from levada.server.models import JobView, WorkerReport
+from levada.server.ports import Principal, Role
+
+router = APIRouter(prefix="/api/v1", tags=["workers"], route_class=StrictRoute)
+
+#: WebSocket's code for a refusal.
+_POLICY_VIOLATION = 1008
+
+
+@router.post("/worker/report")
+async def report(context: Ctx, who: OfWorker, said: WorkerReport) -> dict[str, Any]:
+    """Tell how far a worker is. Needs the worker's own token."""
+    return await context.service.worker_report(who.job, who.generation, said.model_dump(exclude_none=True))
+
+
+@router.get("/worker/job", response_model=JobView)
+async def job(context: Ctx, who: OfWorker) -> Any:
+    """Get the worker's own job. Needs the worker's own token."""
+    return context.service.job(who.job)
+
+
+@router.websocket("/agents/connect")
+async def connect(websocket: WebSocket) -> None:
+    """Join another machine's supervisor to this server; texts both ways. Needs an operator's token."""
+    context: Context = websocket.app.state.context
+    who = await find(context, bearer(websocket.scope))
+    if not isinstance(who, Principal) or who.role < Role.OPERATOR:
+        await websocket.close(_POLICY_VIOLATION, "the token of an operator is needed")
+        return
+    await websocket.accept()
+    socket = _Socket(websocket)
+    try:
+        await context.service.serve_agent(socket)
+    finally:
+        await socket.close()
+
+
+class _Socket:
+    """A WebSocket as the service sees it."""
+
+    def __init__(self, websocket: WebSocket) -> None:
+        self._websocket = websocket
+
+    async def receive(self) -> str | None:
+        try:
+            return await self._websocket.receive_text()
+        except (WebSocketDisconnect, RuntimeError, KeyError):
+            # The others: it was closed on our side meanwhile, or the message was bytes.
+            return None
+
+    async def send(self, text: str) -> None:
+        try:
+            await self._websocket.send_text(text)
+        except (WebSocketDisconnect, RuntimeError) as error:
+            raise ConnectionError("the agent has gone") from error
+
+    async def close(self, why: str = "") -> None:
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+            await self._websocket.close(reason=why or None)

@@ -1,0 +1,41 @@
+"""The local backend with real processes: all that any backend must do, and what only this one does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from levada.backends.local import processes, procfs
+from levada.backends.local.backend import LocalBackend
+from levada.backends.local.devices import pretend_nodes
+from tests.backends.contract import Contract, Harness
+
+
+class LocalTest(Harness):
+    """A local backend with pretend nodes; afterwards nothing of it is left running."""
+
+    @pytest.fixture(autouse=True)
+    def _no_orphans(self, tmp_path: Path):  # type: ignore[no-untyped-def]
+        yield
+        left = [one.pid for one in procfs.all_processes() if _is_below(one.pid, tmp_path) and not one.is_zombie]
+        for folder in self.home.glob("jobs/*/workers/*"):
+            processes.kill(folder)
+        assert left == []
+
+    def make(self) -> LocalBackend:
+        return LocalBackend(self.home, pretend_nodes([{"gpu": 4}, {"gpu": 4}]), server_url="http://127.0.0.1:1")
+
+    async def lose(self, job: str, index: int) -> None:
+        """The guard is killed, and its worker with it."""
+        for folder in (self.home / "jobs" / job / "workers").iterdir():
+            if folder.name.endswith(f"-{index}"):
+                processes.kill(folder)
+
+
+class TestLocal(LocalTest, Contract):
+    """Everything of the contract, on this machine."""
+
+
+def _is_below(pid: int, folder: Path) -> bool:
+    return procfs.environment(pid).get("LEVADA_STATE_DIR", "").startswith(str(folder))

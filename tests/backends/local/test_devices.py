@@ -1,0 +1,121 @@
+"""Nodes and their GPUs: as NVML sees them, or pretended."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from levada.backends.local.devices import Nvml, foreign_use, nodes_here, pretend_nodes, type_of
+
+
+class NvmlError(Exception):
+    """As NVML raises it."""
+
+
+class Driver:
+    """The library of a machine with some GPUs; those in *broken* fell off the bus."""
+
+    NVMLError = NvmlError
+
+    def __init__(self, *names: str, broken: tuple[int, ...] = (), starts: bool = True) -> None:
+        self.names, self.broken, self.starts = names, broken, starts
+        self.processes: dict[int, list[tuple[int, int]]] = {}
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if not self.starts:
+            raise NvmlError("Driver Not Loaded")
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self.names)
+
+    def nvmlDeviceGetHandleByIndex(self, at: int) -> int:  # noqa: N802
+        if at in self.broken:
+            raise NvmlError("GPU is lost")
+        return at
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:  # noqa: N802
+        return int(uuid.removeprefix("GPU-"))
+
+    def nvmlDeviceGetMemoryInfo(self, _at: int) -> Any:  # noqa: N802
+        return SimpleNamespace(total=40 << 30)
+
+    def nvmlDeviceGetName(self, at: int) -> str:  # noqa: N802
+        return self.names[at]
+
+    def nvmlDeviceGetUUID(self, at: int) -> bytes:  # noqa: N802
+        return f"GPU-{at}".encode()
+
+    def nvmlDeviceGetComputeRunningProcesses(self, at: int) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(pid=pid, usedGpuMemory=mib << 20) for pid, mib in self.processes.get(at, [])]
+
+
+def test_a_machine_with_gpus_is_one_node_with_them() -> None:
+    nvml = Nvml(Driver("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB"))
+    (node,), said = nodes_here([{"v100": 8}], nvml=nvml, name="box")
+    assert node.name == "box"
+    assert [(one.id, one.type, one.memory) for one in node.devices] == [
+        ("GPU-0", "a100", 40960),
+        ("GPU-1", "a100", 40960),
+    ]
+    assert node.cpu is not None
+    assert node.memory is not None
+    assert said == "2 GPUs were found; the nodes that were declared are not used"
+
+
+def test_a_gpu_that_fell_off_the_bus_takes_no_other_along() -> None:
+    nvml = Nvml(Driver("Tesla V100-SXM2-16GB", "Tesla V100-SXM2-16GB", broken=(0,)))
+    assert [one.id for one in nvml.devices()] == ["GPU-1"]
+
+
+@pytest.mark.parametrize("library", [Driver(starts=False), Driver()])
+def test_a_machine_without_gpus_pretends_what_is_declared(library: Driver) -> None:
+    nodes, said = nodes_here([{"a100": 2, "v100": 1}, {}], nvml=Nvml(library))
+    assert [(node.name, [(one.id, one.type) for one in node.devices]) for node in nodes] == [
+        ("node-0", [("0", "a100"), ("1", "a100"), ("2", "v100")]),
+        ("node-1", []),
+    ]
+    assert [(node.cpu, node.memory) for node in nodes] == [(None, None)] * 2
+    assert "pretended" in said
+
+
+def test_by_default_there_are_two_nodes_of_four() -> None:
+    nodes, _ = nodes_here(nvml=Nvml(Driver()))
+    assert [len(node.devices) for node in nodes] == [4, 4]
+
+
+def test_a_machine_without_the_real_library_has_no_gpus() -> None:
+    # There is a library here and no driver; on a machine with GPUs there is both.
+    nvml = Nvml()
+    assert bool(nvml.devices()) or nvml.why
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "a100"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("Tesla V100-SXM2-16GB", "v100"),
+        ("NVIDIA GeForce RTX 3090", "rtx3090"),
+        ("NVIDIA RTX A6000", "a6000"),
+        ("Tesla K80", "k80"),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("", "gpu"),
+    ],
+)
+def test_products_have_short_names(name: str, expected: str) -> None:
+    assert type_of(name) == expected
+
+
+def test_what_others_compute_is_told_by_gpu() -> None:
+    driver = Driver("NVIDIA A100", "NVIDIA A100")
+    driver.processes = {0: [(10, 100), (11, 50)], 1: [(12, 70)]}
+    found = foreign_use("box", Nvml(driver).users(), lambda pid: pid in (10, 12))
+    assert [(one.id, one.devices, one.milli, one.gpu_memory) for one in found] == [
+        ("box/GPU-0/11", ("GPU-0",), 1000, 50)
+    ]
+
+
+def test_pretend_nodes_are_named_by_their_place() -> None:
+    assert [node.name for node in pretend_nodes([{"a": 1}, {"a": 1}], prefix="left")] == ["left-0", "left-1"]

@@ -1,0 +1,218 @@
+"""Scripts that use the runtime: they grow, shrink and move while they train, and survive the loss of a worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+
+from levada.backends.local import files
+from levada.backends.protocol import Launch
+from levada.core import events as ev
+from levada.core.grant import WorkerPlace
+from levada.core.plan import OpKind
+from tests.backends.contract import Watch, op, place
+from tests.backends.local.test_backend import LocalTest
+
+#: Trains until the file `end` is there; every step is a sum over all members.
+SCRIPT = """
+import json, os, pathlib, sys, time
+import levada.runtime
+here = pathlib.Path(sys.argv[1])
+if (here / 'late').exists() and int(os.environ['LEVADA_GENERATION']) > 1:
+    time.sleep(600)
+job = levada.runtime.init()
+state = {'trained': 0}
+job.state(save=lambda: dict(state), load=state.update)
+print('begins', os.environ['LEVADA_GENERATION'], flush=True)
+told = None
+for step in job.steps(10**9):
+    with job.guard():
+        done = job.group.agree([float((here / 'end').exists())])[0]
+        state['trained'] += 1
+        time.sleep(0.002)
+    if told != (job.generation, job.world_size):
+        told = job.generation, job.world_size
+        print('trains', job.generation, job.rank, job.world_size, state['trained'], flush=True)
+    if done:
+        break
+job.complete()
+"""
+
+
+class TestElastic(LocalTest):
+    """In-process resizes."""
+
+    def elastic(self, **fields: Any) -> Launch:
+        """The script."""
+        (self.here / "elastic.py").write_text(SCRIPT)
+        command = (sys.executable, "-u", str(self.here / "elastic.py"), str(self.here))
+        return Launch(**{"command": command, "workdir": str(self.here), "grace_s": 20.0, "max_workers": 8, **fields})
+
+    async def trains(self, watch: Watch, *places: WorkerPlace, launch: Launch | None = None) -> Launch:
+        """The script runs in generation 1, and the backend knows that it can be resized."""
+        launch = launch or self.elastic()
+        await watch.backend.apply(op(OpKind.START, 1, *places), launch)
+        await watch.for_(ev.Running, 1)
+        await watch.for_(ev.ResizesInPlace, 1)
+        return launch
+
+    def pids(self, watch: Watch) -> dict[int, int | None]:
+        """Processes of those that run, by index."""
+        return {one.index: one.pid for one in watch.backend.workers("toy-1") if one.phase == "Running"}
+
+    async def said(self, watch: Watch) -> list[str]:
+        return [line.text async for line in watch.backend.logs("toy-1")]
+
+    def test_a_job_grows_shrinks_and_is_complete_without_a_restart(self) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                backend = watch.backend
+                zero, one, two = place(0, "node-0", "0"), place(1, "node-0", "1"), place(2, "node-1", "0")
+                launch = await self.trains(watch, zero, one)
+                first = self.pids(watch)
+                await backend.apply(op(OpKind.RESIZE, 2, zero, one, two), launch)
+                await watch.for_(ev.Running, 2)
+                assert {index: self.pids(watch)[index] for index in (0, 1)} == first, "they went on"
+                assert (await backend.running())["toy-1"].running == 3
+                await backend.apply(op(OpKind.RESIZE, 3, zero, two), launch)
+                await watch.for_(ev.Running, 3)
+                mine = [type(event) for event in watch.events if getattr(event, "generation", None) == [3]]
+                assert mine[:2] == [ev.Released, ev.Running]
+                assert self.pids(watch)[0] == first[0]
+                await watch.for_(ev.Progress)
+                self.say("end")
+                await watch.for_(ev.JobsFinished)
+                lines = await self.said(watch)
+                # Whoever joins goes on from where the others are.
+                trained = [int(line.split()[4]) for line in lines if line.startswith("trains 2 2 3")]
+                assert len(trained) == 1
+                assert trained[0] > 1
+                assert sorted(line for line in lines if "begins" in line) == ["begins 1", "begins 1", "begins 2"]
+                assert not watch.all(ev.JobsFailed)
+
+        self.run(story)
+
+    def test_a_worker_that_moves_leaves_the_others_alone(self) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                launch = await self.trains(watch, place(0, "node-0", "0"), place(1, "node-0", "1"))
+                first = self.pids(watch)
+                moved = op(OpKind.RESIZE, 2, place(0, "node-1", "3"), place(1, "node-0", "1"))
+                await watch.backend.apply(moved, launch)
+                await watch.for_(ev.Running, 2)
+                assert self.pids(watch)[1] == first[1]
+                assert self.pids(watch)[0] != first[0]
+                assert not watch.notes
+
+        self.run(story)
+
+    def test_a_job_that_moves_altogether_goes_on_from_its_checkpoint(self) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                launch = await self.trains(watch, place(0, "node-0", "0"))
+                await watch.backend.apply(op(OpKind.RESIZE, 2, place(0, "node-1", "0")), launch)
+                await watch.for_(ev.Running, 2)
+                lines = await self.said(watch)
+                (line,) = [line for line in lines if line.startswith("trains 2 0 1")]
+                assert int(line.split()[4]) > 1
+
+        self.run(story)
+
+    @pytest.mark.parametrize("lost", [0, 1])
+    def test_any_worker_may_be_lost_where_enough_are_left(self, lost: int) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                zero, one, two = place(0, "node-0", "0"), place(1, "node-0", "1"), place(2, "node-1", "0")
+                launch = await self.trains(watch, zero, one, two)
+                pids = self.pids(watch)
+                victim = pids[lost]
+                assert victim is not None
+                os.kill(victim, signal.SIGKILL)
+                failed = await watch.for_(ev.WorkersFailed, 1)
+                assert (failed.index.tolist(), failed.running.tolist()) == ([lost], [2])
+                await watch.until(lambda: not watch.backend.gangs["toy-1"].busy)  # type: ignore[attr-defined]
+                assert self.pids(watch) == {index: pid for index, pid in pids.items() if index != lost}
+                # The engine counts on with its own generations.
+                rest = [where for where in (zero, one, two) if where.index != lost]
+                back = place(lost, "node-1", "3")
+                await watch.backend.apply(op(OpKind.RESIZE, 2, *rest, back), launch)
+                await watch.for_(ev.Running, 2)
+                assert len(self.pids(watch)) == 3
+                assert not watch.all(ev.JobsFailed)
+
+        self.run(story)
+
+    def test_too_few_that_are_left_fail_the_job(self) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                launch = self.elastic(min_workers=2)
+                await self.trains(watch, place(0, "node-0", "0"), place(1, "node-0", "1"), launch=launch)
+                victim = self.pids(watch)[1]
+                assert victim is not None
+                os.kill(victim, signal.SIGKILL)
+                await watch.for_(ev.JobsFailed, 1)
+                assert await watch.backend.running() == {}
+                assert [note.data["exit_code"] for note in watch.notes if "exit_code" in note.data] == [137]
+
+        self.run(story)
+
+    def test_newcomers_that_never_join_turn_a_resize_into_a_restart(self) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                zero, one = place(0, "node-0", "0"), place(1, "node-0", "1")
+                launch = await self.trains(watch, zero, launch=self.elastic(start_limit_s=1.5))
+                first = self.pids(watch)
+                self.say("late")
+                await watch.backend.apply(op(OpKind.RESIZE, 2, zero, one), launch)
+                await watch.until(lambda: any(note.type == "Restarting" for note in watch.notes), "a restart")
+                (self.here / "late").unlink()
+                await watch.for_(ev.Running, 2)
+                assert self.pids(watch)[0] != first[0]
+                assert len(self.pids(watch)) == 2
+                lines = await self.said(watch)
+                trained = [int(line.split()[4]) for line in lines if line.startswith("trains ")]
+                assert min(trained) > 1, "it went on from its checkpoint"
+
+        self.run(story)
+
+    def test_a_resize_goes_on_where_another_backend_left_it(self) -> None:
+        async def story() -> None:
+            zero, one = place(0, "node-0", "0"), place(1, "node-0", "1")
+            async with self.opened(1, leave=True) as watch:
+                launch = await self.trains(watch, zero)
+                first = self.pids(watch)
+                await watch.backend.apply(op(OpKind.RESIZE, 2, zero, one), launch)
+            async with self.opened(2) as watch:
+                await watch.for_(ev.Running, 2)
+                assert self.pids(watch)[0] == first[0]
+                assert len(self.pids(watch)) == 2
+
+        self.run(story)
+
+    def test_a_checkpoint_of_the_runtime_is_told(self) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                launch = await self.trains(watch, place(0, "node-0", "0"))
+                await watch.backend.apply(op(OpKind.STOP, 2), None)
+                await watch.for_(ev.Released, 2)
+                await watch.backend.apply(op(OpKind.START, 3, place(0, "node-0", "0")), launch)
+                await watch.for_(ev.Running, 3)
+                await watch.for_(ev.CheckpointSaved, 3)
+
+        self.run(story)
+
+    def test_the_world_on_disk_names_members_by_rank(self) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                await self.trains(watch, place(0, "node-0", "0"), place(1, "node-1", "1"))
+                path = self.home / "jobs" / "toy-1" / files.WORLD
+                world = msgspec.json.decode(path.read_bytes(), type=files.World)
+                assert (world.generation, world.members, world.addresses) == (1, ("g1-0", "g1-1"), ("127.0.0.1",) * 2)
+                assert world.master.port > 0
+
+        self.run(story)

@@ -1,0 +1,256 @@
+"""Verbs for the cluster, its people and its settings against a real server."""
+
+import contextlib
+import json
+import os
+import pty
+import select
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from levada.cli import main as cli
+from tests.cli.house import WAIT_S, Shell, job
+from tests.cli.test_live_verbs import FOREVER, levada
+
+
+def queue(name: str, **spec: object) -> dict[str, object]:
+    """A queue as its file has it."""
+    return {"apiVersion": "levada.dev/v1", "kind": "Queue", "metadata": {"name": name}, "spec": spec}
+
+
+def test_nodes(shell: Shell) -> None:
+    name = shell.submit("resident", FOREVER, gpuTypes=["v100"])
+    shell("wait", name, "--for", "Running")
+    assert shell("nodes").splitlines()[2].split() == ["node-1", "Ready", "v100=1/2", "-", "-", name]
+    assert shell("sinfo", "-o", "name") == "node-0\nnode-1\n"
+    assert shell.json("get", "nodes", "node-0")[0]["gpus"] == {"a100": {"total": 2, "used": 0}}
+    assert "did you mean node-0 or node-1?" in shell("get", "nodes", "node-2", code=4)
+    shell("cancel", name)
+
+
+def test_a_node_out_of_service(shell: Shell) -> None:
+    name = shell.submit("mover", FOREVER, preemptible=True)
+    shell("wait", name, "--for", "Running")
+    assert shell.json("get", "job", name)["nodes"] == ["node-0"]
+    assert shell("drain", "node-0") == "node-0: Cordoned\n"
+    try:
+        shell.until(lambda: shell.json("get", "job", name)["nodes"] == ["node-1"])
+    finally:
+        assert shell("uncordon", "node-0") == "node-0: Ready\n"
+    assert shell("cordon", "node-1") == "node-1: Cordoned\n"
+    assert shell("uncordon", "node-1") == "node-1: Ready\n"
+    assert "there is no node nowhere" in shell("cordon", "nowhere", code=4)
+    shell("cancel", name)
+    shell("wait", name, code=103)
+
+
+def test_reservations_keep_jobs_away(shell: Shell) -> None:
+    made = shell.json("reserve", "--gpus", "2", "--gpu-type", "v100", "--for", "3s")
+    assert sum(map(len, made["devices"].values())) == 2
+    assert "2 are asked for" in shell("reserve", "--gpus", "2", "--node", "node-1", "--for", "1h", code=5)
+    name = shell.submit("kept-out", "true", gpuTypes=["v100"])
+    assert "only the waiting is over" in shell("wait", name, "-t", "0.5", code=101)
+    shell("cancel", name)
+
+
+def test_queues_are_applied(shell: Shell) -> None:
+    path = shell.file(
+        "queues.yaml", queue("vision", guaranteed={"a100": 1}), queue("lab", weight=2.0, limit={"v100": 1})
+    )
+    assert shell("apply", "-f", path) == "queue vision created\nqueue lab created\n"
+    path = shell.file("queues.yaml", queue("lab", weight=3.0))
+    assert shell.json("apply", "-f", path) == [{"kind": "queue", "name": "lab", "result": "changed"}]
+    rows = {row.split()[0]: row.split() for row in shell("queues", "--no-headers").splitlines()}
+    assert rows["vision"][3] == "a100=1"
+    assert rows["lab"][2:5] == ["3", "-", "-"]
+    assert {each["name"] for each in shell.json("get", "queues")} >= {"default", "lab", "vision"}
+    assert "levada apply" in shell("submit", "-f", path, code=2)
+
+
+def test_jobs_are_applied(shell: Shell) -> None:
+    path = shell.file("applied.yaml", job("applied", FOREVER))
+    (made,) = shell.json("apply", "-f", path)
+    assert made["result"] == "created"
+    assert shell("apply", "-f", path) == f"job {made['name']} unchanged\n"
+    path = shell.file("applied.yaml", job("applied", FOREVER, priority=4, workers={"min": 1, "max": 2}))
+    assert shell("apply", "-f", path) == f"job {made['name']} changed\n"
+    view = shell.json("get", "job", "applied")
+    assert (view["priority"], view["max"]) == (4, 2)
+    shell("cancel", "applied")
+
+
+def test_usage(shell: Shell) -> None:
+    shell("wait", shell.submit("used", "sleep 1"))
+    (row,) = [each for each in shell.json("usage", "--by", "workload,user") if each["workload"] == "used"]
+    assert (row["user"], row["jobs"]) == ("ada", 1)
+    assert row["gpu_seconds"] > 0
+    assert shell("usage", "--since", "1h").splitlines()[0].split() == ["USER", "JOBS", "GPU", "HOURS", "RAN", "WAITED"]
+    assert "user, queue, workload, gpu_type" in shell("usage", "--by", "colour", code=2)
+
+
+def test_policies_are_chosen(shell: Shell) -> None:
+    assert shell("policy", "get") == "elastic-fifo\n"
+    try:
+        assert shell("policy", "set", "Tiresias").startswith("tiresias")
+        assert shell.json("policy", "get")["name"] == "tiresias"
+        assert "did you mean tiresias" in shell("policy", "set", "tiresia", code=2)
+        assert "must be NAME=VALUE" in shell("policy", "set", "fifo", "-O", "x", code=2)
+    finally:
+        shell("policy", "set", "elastic-fifo")
+
+
+def test_decisions_are_told(shell: Shell) -> None:
+    name = shell.submit("decided", FOREVER)
+    shell("wait", name, "--for", "Running")
+    decided = [each for each in shell.json("decisions", "ls") if name in [one["job"] for one in each["jobs"]]]
+    page = shell("decisions", "show", str(decided[0]["revision"]))
+    assert page.startswith(f"Decision {decided[0]['revision']} of elastic-fifo")
+    assert name in page
+    assert "no decision 0 is kept" in shell("decisions", "show", "0", code=4)
+    shell("cancel", name)
+
+
+def test_a_snapshot_is_replayed_with_any_policy(shell: Shell) -> None:
+    name = shell.submit("replayed", FOREVER, workers={"min": 1, "max": 2})
+    shell.until(lambda: shell.json("get", "job", name)["gpus"] == 2)
+    assert shell("snapshot", "--out", "state.json") == "state.json\n"
+    had, gets = shell("replay", "state.json").splitlines()[1].split()[1:3]
+    assert (had, gets) == ("a100=2", "a100=2")
+    answer = shell.json("replay", "state.json", "--policy", "fifo")
+    assert answer["allocations"][name] == {"a100": 1}
+    case = json.loads(shell("replay", "state.json", "--case"))
+    Path("case.json").write_text(json.dumps(case))
+    assert shell.json("allocate", "-f", "case.json")["allocations"][name] == {"a100": 2}
+    Path("other.json").write_text('{"jobs": 3}')
+    assert "is no snapshot" in shell("replay", "other.json", code=2)
+    shell("cancel", name)
+
+
+def test_top_without_a_terminal_prints_once(shell: Shell) -> None:
+    name = shell.submit("topped", FOREVER, workers=2)
+    shell("wait", name, "--for", "Running")
+    page = shell("top")
+    assert "Policy elastic-fifo   nodes 2/2 ready" in page
+    assert "a100         [####################] 2/2" in page
+    assert name in page
+    shell("cancel", name)
+
+
+def test_top_stays_on_a_terminal(shell: Shell) -> None:
+    process, terminal = pty.fork()
+    if process == 0:
+        os.environ.update(TERM="xterm", COLUMNS="120", LINES="30")
+        os.execv(sys.executable, levada("top", "-n", "0.2"))
+    try:
+        shown = b""
+        until = time.monotonic() + WAIT_S
+        while b"elastic-fifo" not in shown or shown.count(b"a100") < 3:
+            assert time.monotonic() < until
+            if select.select([terminal], [], [], 0.5)[0]:
+                shown += os.read(terminal, 65536)
+        os.write(terminal, b"\x03")
+        ended = 0
+        while not ended:
+            assert time.monotonic() < until
+            # What is not read would keep it from ending.
+            if select.select([terminal], [], [], 0.05)[0]:
+                with contextlib.suppress(OSError):
+                    os.read(terminal, 65536)
+            ended, status = os.waitpid(process, os.WNOHANG)
+        assert os.waitstatus_to_exitcode(status) == 3
+    finally:
+        os.close(terminal)
+
+
+def test_tokens(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = shell.json("token", "create", "--role", "viewer", "--expires", "1h")
+    with monkeypatch.context() as viewer:
+        viewer.setenv("LEVADA_SERVER", shell.up.url)
+        viewer.setenv("LEVADA_TOKEN", made["token"])
+        shell("ls")
+        path = shell.file("not.yaml", job("not"))
+        assert "user" in shell("submit", "-f", path, code=5)
+    listed = {row.split()[0]: row for row in shell("token", "ls").splitlines()}
+    assert made["id"] in listed
+    assert made["token"] not in "".join(listed.values())
+    assert shell("token", "revoke", made["id"]) == f"Revoked {made['id']}\n"
+    with monkeypatch.context() as viewer:
+        viewer.setenv("LEVADA_SERVER", shell.up.url)
+        viewer.setenv("LEVADA_TOKEN", made["token"])
+        shell("ls", code=5)
+    code, out, err = shell.try_out("user", "create", "carol", "--role", "operator")
+    assert (code, len(out.splitlines())) == (0, 1)
+    assert "carol uses it with: levada login" in err
+    assert ["carol", "operator", "1"] in [row.split() for row in shell("user", "ls").splitlines()]
+    assert shell("user", "revoke", "carol") == "Revoked all tokens of carol\n"
+    assert "carol has no tokens" in shell("user", "revoke", "carol", code=4)
+
+
+def test_login_and_contexts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = shell.json("token", "create", "--user", "dora")["token"]
+    monkeypatch.setenv("XDG_STATE_HOME", str(shell.folder / "elsewhere"))
+    assert "no server was found" in shell("ls", code=6)
+    done = subprocess.run(
+        levada("login", shell.up.url, "--name", "lab"), input=token + "\n", capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"dora (user) at {shell.up.url}, as context lab\n"
+    shell("ls")
+    assert shell("context", "show") == f"{shell.up.url} as dora (user)\n"
+    config = Path(os.environ["XDG_CONFIG_HOME"]) / "levada" / "config.toml"
+    assert stat.S_IMODE(config.stat().st_mode) == 0o600
+    (known,) = shell.json("context", "ls")
+    assert known == {"name": "lab", "server": shell.up.url, "state": None, "current": True}
+    # A folder's settings win over the user's, and the environment over both.
+    (shell.folder / ".levada.toml").write_text('server = "http://127.0.0.1:9"\n')
+    assert "no server answers at http://127.0.0.1:9" in shell("ls", code=6)
+    with monkeypatch.context() as chosen:
+        chosen.setenv("LEVADA_CONTEXT", "lab")
+        shell("ls")
+        chosen.setenv("LEVADA_CONTEXT", "labb")
+        assert "did you mean lab?" in shell("ls", code=4)
+    (shell.folder / ".levada.toml").unlink()
+    assert shell("context", "use", "lab") == "lab\n"
+    assert shell("context", "rm", "lab") == "lab\n"
+    assert token not in config.read_text()
+    assert "no server was found" in shell("ls", code=6)
+    assert "must begin with http" in shell("login", "lab", code=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("server = 3", "server: must be text"),
+        ("servr = 'x'", "servr: unknown setting; did you mean server?"),
+        ("server = ", "not TOML"),
+        ("[contexts.a]\nurl = 'x'", "contexts.a: must hold server and token, or state"),
+    ],
+)
+def test_bad_settings(shell: Shell, text: str, line: str) -> None:
+    (shell.folder / ".levada.toml").write_text(text)
+    told = shell("ls", code=2)
+    assert told.startswith(".levada.toml: ")
+    assert line in told
+
+
+def test_doctor(shell: Shell) -> None:
+    found = {each["what"]: each for each in shell.json("doctor")}
+    assert found["server"]["state"] == found["token"]["state"] == found["nodes"]["state"] == "ok"
+    settings = Path(os.environ["XDG_CONFIG_HOME"]) / "levada"
+    settings.mkdir(parents=True)
+    (settings / "config.toml").write_text('server = "http://127.0.0.1:9"\ntoken = "secret"\n')
+    (settings / "config.toml").chmod(0o644)
+    told = shell("doctor", code=1)
+    assert "chmod 600" in told
+    assert "secret" not in told
+
+
+def test_each_verb_is_where_the_table_says() -> None:
+    for module, verbs in cli.VERBS.items():
+        app = cli.build(verbs[0])
+        found = [each.name for each in (*app.registered_commands, *app.registered_groups)]
+        assert sorted(map(str, found)) == sorted(verbs), module

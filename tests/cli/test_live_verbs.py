@@ -1,0 +1,389 @@
+"""Verbs for jobs against a real server, as somebody at a terminal uses them."""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.house import WAIT_S, Shell, job
+from tests.cli.test_startup import PROBE
+from tests.jobfile.manifests import MPI, POD, TF, changed, container
+
+COLUMNS = ["ID", "NAME", "USER", "QUEUE", "PRIO", "STATE", "GPUS", "TYPE", "PROGRESS", "ETA", "AGE", "REASON"]
+FOREVER = "trap 'exit 75' TERM; while true; do sleep 0.05; done"
+
+
+def levada(*words: str) -> list[str]:
+    """The command line of a process of its own."""
+    return [sys.executable, "-m", "levada", *words]
+
+
+def test_a_job_from_submission_to_its_end(shell: Shell) -> None:
+    path = shell.file("hello.yaml", job("hello", "echo hello from $LEVADA_JOB in $PWD"))
+    code, out, err = shell.try_out("submit", "-f", path)
+    assert (code, out.split()[0]) == (0, "Submitted")
+    name = out.split()[1]
+    assert f"levada logs -f {name}" in err
+    assert shell("wait", name, "--timeout", "20s") == f"{name} Succeeded\n"
+    # It starts where it was submitted.
+    assert shell("logs", name) == f"hello from {name} in {shell.folder}\n"
+    assert shell("logs", "-f", name[-4:]) == f"hello from {name} in {shell.folder}\n"
+
+
+def test_lines_of_voda(shell: Shell) -> None:
+    path = shell.file("voda.yaml", job("voda", FOREVER))
+    created = shell("create", "-f", path).splitlines()
+    name = created[0].removeprefix("Training job created: ")
+    assert created == [f"Training job created: {name}", "View your logs by:", f"    levada logs {name}"]
+    shell("wait", name, "--for", "Running", "-t", "20")
+    header, *rows = shell("get", "jobs").splitlines()
+    widths = (60, 10, 10, 25, 10, 10, 10)
+    names = ("NAME", "STATUS", "WORKERS", "SCHEDULER", "WAITING", "RUNNING", "TOTAL")
+    assert header == " ".join(f"{each:<{width}}" for each, width in zip(names, widths, strict=True))
+    assert rows == sorted(rows)
+    (row,) = [row for row in rows if row.startswith(name)]
+    assert row.split()[1:4] == ["Running", "1", "a100"]
+    assert shell("delete", name) == f"Training job deleted: {name}\n"
+    assert shell("wait", name, code=103) == f"{name} Cancelled\n"
+
+
+def test_lists_in_every_form(shell: Shell) -> None:
+    name = shell.submit("forms", "true", labels={"team": "forms"})
+    shell("wait", name)
+    mine = ("ls", "--label", "team=forms")
+    header, row = shell(*mine).splitlines()
+    assert header.split() == COLUMNS
+    assert row.split()[:6] == [name, "forms", "ada", "default", "0", "Succeeded"]
+    assert shell(*mine, "--no-headers").split()[0] == name
+    assert "GENERATION" in shell(*mine, "-o", "wide")
+    (view,) = shell.json(*mine)
+    assert (view["id"], view["phase"], view["exit_code"], view["labels"]) == (name, "Succeeded", 0, {"team": "forms"})
+    assert yaml.safe_load(shell(*mine, "-o", "yaml")) == [view]
+    assert json.loads(shell(*mine, "-o", "jsonl")) == view
+    (line,) = csv.DictReader(io.StringIO(shell(*mine, "-o", "csv")))
+    assert (line["id"], json.loads(line["labels"])) == (name, {"team": "forms"})
+    assert shell(*mine, "-o", "name") == f"{name}\n"
+    assert shell.json("get", "job", name) == view
+    assert shell.json("get", "jobs", name) == [view]
+    for alias in ("ps", "queue"):
+        assert shell(alias, "--label", "team=forms", "-o", "name") == f"{name}\n"
+
+
+def test_lists_of_some(shell: Shell) -> None:
+    first, second = shell.submit("some", "true"), shell.submit("some", "exit 1")
+    shell("wait", first)
+    shell("wait", second, code=100)
+
+    def names(*words: str) -> list[str]:
+        return shell("ls", "-o", "name", *words).split()
+
+    assert {first, second} <= set(names())
+    assert first in names("--state", "succeeded")
+    assert second not in names("--state", "succeeded,pending")
+    assert names("--limit", "1") == [second]
+    assert names("--me", "--sort-by", "-submitted")[:2] == [second, first]
+    assert names("--user", "nobody") == []
+    assert names("--queue", "default")
+    code, out, err = shell.try_out("ls", "--user", "nobody")
+    assert (code, out, err) == (0, "", "There are no jobs here. Submit one with: levada submit -f FILE\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--state", "runing"], "--state: there is no state 'Runing'; did you mean Running?"),
+        (["--sort-by", "subbmitted"], "--sort-by: jobs have no field 'subbmitted'; did you mean submitted?"),
+        (["--label", "team"], "--label: team: must be NAME=VALUE"),
+    ],
+)
+def test_wrong_filters(shell: Shell, words: list[str], line: str) -> None:
+    shell("wait", shell.submit("filters", "true"))
+    assert shell("ls", *words, code=2) == line + "\n"
+
+
+def test_watched_jobs_are_printed_when_they_change(shell: Shell) -> None:
+    process = subprocess.Popen(levada("ls", "-w", "-o", "jsonl"), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        name = shell.submit("watched", "true")
+        phases = set()
+        while "Succeeded" not in phases:
+            view = json.loads(process.stdout.readline())
+            if view["id"] == name:
+                phases.add(view["phase"])
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_S) == 3
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_names_of_jobs(shell: Shell) -> None:
+    older, newer = shell.submit("named", "true"), shell.submit("named", "true")
+    assert shell.json("get", "job", "named")["id"] == newer
+    assert shell.json("get", "job", older[-4:])["id"] == older
+    assert shell.json("get", "job", older[:-1])["id"] == older
+    assert "there is no job nobody" in shell("get", "job", "nobody", code=4)
+
+
+def test_a_page_about_one_job(shell: Shell) -> None:
+    name = shell.submit("paged", FOREVER, workers=2, steps=1000)
+    shell("wait", name, "--for", "Running")
+    page = shell("describe", name)
+    assert f"Id:         {name}" in page
+    assert "Workers:    2 of 2" in page
+    assert page.count("node-") >= 2
+    assert "submitted" in page
+    shell("cancel", name)
+
+
+def test_logs_of_several_workers_and_of_the_last_lines(shell: Shell) -> None:
+    name = shell.submit("chatty", "for i in 1 2 3; do echo $LEVADA_RANK says $i; done", workers=2)
+    shell("wait", name)
+    assert sorted(shell("logs", name).splitlines()) == sorted(
+        f"[g1-{rank}] {rank} says {i}" for rank in (0, 1) for i in (1, 2, 3)
+    )
+    assert shell("logs", name, "--worker", "g1-1", "--tail", "1") == "1 says 3\n"
+    assert "no such option" in shell("logs", name, "--tial", "1", code=2)
+
+
+def test_logs_of_some_time(shell: Shell) -> None:
+    name = shell.submit("timely", "echo once")
+    shell("wait", name)
+    assert shell("logs", name, "--since", "1h") == "once\n"
+    assert shell("logs", name, "--since", "soon", code=2) == "--since: must be a duration, e.g. 90s, 2h, 1h30m or 7d\n"
+
+
+def test_events(shell: Shell) -> None:
+    name = shell.submit("eventful", "true")
+    shell("wait", name)
+    told = [json.loads(line) for line in shell("events", name, "-o", "jsonl").splitlines()]
+    assert {each["job"] for each in told} == {name}
+    assert all({"id", "time", "type", "text"} <= each.keys() for each in told)
+    assert [each["phase"] for each in told if each["type"] == "phase"][-1] == "Succeeded"
+    assert "Succeeded" in shell("events", name).splitlines()[-1]
+    assert shell.json("events", name, "-n", "1") == told[-1:]
+
+
+def test_a_job_that_waits_is_explained(shell: Shell) -> None:
+    name = shell.submit("toobig", "true", workers=3, gpuTypes=["a100"])
+    told = shell("explain", name)
+    assert told.startswith(f"{name} is Pending: ")
+    assert "It would help: " in told
+    assert shell.json("explain", name)["reason"]["code"] == "too-large"
+    shell("cancel", name)
+
+
+def test_what_would_become_of_a_job(shell: Shell) -> None:
+    path = shell.file("perhaps.yaml", job("perhaps", "true", steps=100))
+    answer = shell.json("whatif", "-f", path)
+    assert answer["jobs"][0]["job"].startswith("perhaps-")
+    assert "STARTS IN" in shell("whatif", "-f", path, "--policy", "fifo")
+    assert shell("whatif", "-f", path, "--policy", "fifoo", code=2).endswith("did you mean fifo or FIFO?\n")
+    assert "perhaps" not in shell("ls")
+
+
+def test_exit_codes_of_waiting(shell: Shell) -> None:
+    good, bad = shell.submit("good", "true"), shell.submit("bad", "exit 9")
+    assert shell("wait", good, bad, code=100).splitlines() == [f"{good} Succeeded", f"{bad} Failed"]
+    slow = shell.submit("slow", FOREVER)
+    assert "only the waiting is over" in shell("wait", slow, "--timeout", "0.2", code=101)
+    assert shell("wait", slow, "--for", "Running", "-q") == ""
+    assert "there is no job nobody" in shell("wait", "nobody", code=102)
+    shell("cancel", slow)
+    assert shell("wait", slow, "-q", code=103) == ""
+
+
+def test_changes(shell: Shell) -> None:
+    name = shell.submit("changing", FOREVER, workers={"min": 1, "max": 2})
+    shell("wait", name, "--for", "Running")
+    assert shell("update", name, "--priority", "7", "--weight", "2") == f"{name}: priority 7, weight 2\n"
+    assert shell.json("get", "job", name)["priority"] == 7
+    assert "needs one of --priority" in shell("update", name, code=2)
+    assert "there is no queue nowhere" in shell("update", name, "--queue", "nowhere", code=2)
+    assert shell("scale", name, "1") == f"{name}: 1 worker from now on\n"
+    shell.until(lambda: shell.json("get", "job", name)["max"] == 1)
+    assert shell("suspend", name) == f"Suspended {name}\n"
+    shell("wait", name, "--for", "Suspended")
+    assert shell("resume", name) == f"Resumed {name}\n"
+    shell("wait", name, "--for", "Running")
+    # What is refused to one does not keep the others from it.
+    assert shell("cancel", "nobody", name, code=4).startswith(f"Cancelled {name}\n")
+    shell("wait", name, code=103)
+    assert "has ended already" in shell("cancel", name, code=5)
+
+
+def test_run_stays_with_a_command(shell: Shell) -> None:
+    code, out, err = shell.try_out(
+        "run", "--gpus", "2", "-e", "WHO=me", "--", "sh", "-c", "echo $WHO: $CUDA_VISIBLE_DEVICES"
+    )
+    assert (code, out) == (0, "me: 0,1\n")
+    assert err.startswith("Submitted sh-")
+    code, out, err = shell.try_out("run", "--gpus", "0", "--name", "fails", "sh", "-c", "exit 4")
+    assert (code, out) == (100, "")
+    assert err.splitlines()[-1].endswith("has ended as Failed with exit code 4")
+    assert "must be a number or a range" in shell("run", "--workers", "some", "true", code=2)
+    assert "levada run needs -- COMMAND..." in shell("run", "--", code=2)
+
+
+def test_who_leaves_a_running_command_leaves_it_running(shell: Shell) -> None:
+    process = subprocess.Popen(
+        levada("run", "--name", "left", "--", "sh", "-c", f"echo ready; {FOREVER}"),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=WAIT_S)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 3
+    assert "goes on; levada attach left-" in err
+    assert shell.json("get", "job", "left")["phase"] == "Running"
+    shell("cancel", "left")
+    assert shell.try_out("attach", "left")[0] == 103
+
+
+def test_a_command_beside_a_worker(shell: Shell) -> None:
+    name = shell.submit("beside", FOREVER, workers=2)
+    shell("wait", name, "--for", "Running")
+    done = subprocess.run(
+        levada("exec", name, "--worker", "1", "--", "sh", "-c", "echo $LEVADA_JOB $LEVADA_RANK $PWD"),
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == f"{name} 1 {shell.folder}\n"
+    assert "has no worker 7" in shell("exec", name, "--worker", "7", "--", "true", code=4)
+    assert "nonsense: No such file" in shell("exec", name, "--", "nonsense", code=2)
+    shell("cancel", name)
+    shell("wait", name, code=103)
+    assert "has no worker now" in shell("exec", name, "--", "true", code=4)
+
+
+def test_bad_files_need_no_server(shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "nothing"))
+    bad = job("bad", "true", workers=0, gpus=1)
+    path = shell.file("bad.yaml", bad)
+    for verb in ("submit", "create", "apply", "whatif"):
+        assert shell(verb, "-f", path, code=2).splitlines() == [
+            "spec.workers.min: must be at least 1",
+            "spec.gpus: unknown field; did you mean gpuTypes?",
+        ]
+    assert shell("submit", "-f", str(tmp_path / "none"), code=2).endswith("none: No such file or directory\n")
+    assert shell("submit", code=2) == "levada submit needs -f FILE, or a script\n"
+    good = shell.file("good.yaml", job("good"))
+    assert shell("submit", "-f", good, "--dry-run") == "Job good: right\n"
+    assert "start one with `levada up`" in shell("submit", "-f", good, code=6)
+    assert "start one with `levada up`" in shell("ls", code=6)
+    both = shell("submit", "-f", good, "-f", path, code=2)
+    assert both.startswith(f"{path}: spec.workers.min: ")
+
+
+def test_nothing_is_created_where_one_is_refused(shell: Shell) -> None:
+    path = shell.file("two.yaml", job("fine"), job("lost", "true", queue="nowhere"))
+    assert "there is no queue nowhere" in shell("submit", "-f", path, code=2)
+    assert "fine" not in shell("ls")
+
+
+def test_several_jobs_of_a_file_and_arrays(shell: Shell) -> None:
+    path = shell.file("several.yaml", job("one", "true"), job("two", "echo $LEVADA_ARRAY_INDEX", array="3-4"))
+    answer = shell.json("submit", "-f", path)
+    assert [each.keys() for each in answer] == [{"id", "name", "phase"}] * 3
+    names = [each["id"] for each in answer]
+    shell("wait", *names)
+    assert [shell("logs", name) for name in names[1:]] == ["3\n", "4\n"]
+    alone = shell.json("submit", "-f", shell.file("alone.yaml", job("alone", "true")))
+    assert alone["id"].startswith("alone-")
+
+
+def test_a_job_comes_after_others(shell: Shell) -> None:
+    first = shell.submit("before", "sleep 0.3")
+    second = shell.submit("afterwards", "true", after=[first])
+    assert shell("wait", second) == f"{second} Succeeded\n"
+    assert shell.json("get", "job", first)["finished"] <= shell.json("get", "job", second)["started"]
+
+
+def test_scripts(shell: Shell) -> None:
+    script = shell.folder / "train.sh"
+    script.write_text(
+        "#!/bin/sh\n#SBATCH --gpus=2 --qos=high\n#LEVADA name=scripted label.kind=script\necho $1 $CUDA_VISIBLE_DEVICES\n"
+    )
+    for words in (
+        ["submit", "-o", "name", str(script), "--hello"],
+        ["submit", "--from-sbatch", str(script), "-o", "name", "--", "--hello"],
+    ):
+        code, out, err = shell.try_out(*words)
+        assert (code, err) == (
+            0,
+            f"levada: {script}: line 2: --qos=high: Levada does not know this and goes on without it\n",
+        )
+        name = out.strip()
+        shell("wait", name)
+        assert shell("logs", name) == "--hello 0,1\n"
+        assert name.startswith("scripted-")
+
+
+def test_jobs_of_kubeflow(shell: Shell) -> None:
+    tf = changed(TF, lambda m: m["metadata"].update(name="tf", labels={}))
+    path = shell.file("tf.yaml", tf)
+    assert shell("submit", "-f", path, "-o", "name") == "tf\n"
+    # Its name is its id, and a second one of that name is refused.
+    assert "already" in shell("submit", "-f", path, code=5)
+    shell("cancel", "tf")
+    mpi = shell(
+        "submit", "-f", shell.file("mpi.yaml", changed(MPI, lambda m: m["metadata"].update(name="mpi"))), "-o", "name"
+    ).strip()
+    view = shell.json("get", "job", mpi)
+    assert (view["kind"], view["priority"], view["min"], view["max"]) == ("MPIJob", -3, 1, 8)
+    shell("cancel", mpi)
+    assert "what serves runs on Kubernetes" in shell("submit", "-f", shell.file("pod.yaml", POD), code=5)
+    imageless = changed(tf, lambda m: container(m, "Worker", 1).pop("command"))
+    assert "only its image knows" in shell("submit", "-f", shell.file("image.yaml", imageless), code=5)
+
+
+def test_the_same_key_is_the_same_job(shell: Shell) -> None:
+    path = shell.file("keyed.yaml", job("keyed", "true"))
+    names = {shell("submit", "-f", path, "--key", "k1", "-o", "name") for _ in range(2)}
+    assert len(names) == 1
+
+
+def test_listing_jobs_is_light(shell: Shell) -> None:
+    shell("wait", shell.submit("light", "true"))
+    for words in (["ls"], ["ls", "-o", "json"], ["get", "jobs"], ["nodes"], ["explain", "light"], ["logs", "light"]):
+        done = subprocess.run([sys.executable, "-c", PROBE, *words], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_listing_jobs_takes_little_time(shell: Shell) -> None:
+    shell("wait", shell.submit("quick", "true"))
+    # Of the whole process; the best of a few, because others use this machine, too.
+    best = min(_cpu_s(levada("ls")) for _ in range(5))
+    assert best < 0.2
+
+
+def _cpu_s(command: list[str]) -> float:
+    before = os.times()
+    subprocess.run(command, capture_output=True, check=True)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def test_names_are_completed(shell: Shell) -> None:
+    name = shell.submit("completed", "true")
+    asked = {"_LEVADA_COMPLETE": "complete_bash", "COMP_WORDS": f"levada logs {name[:12]}", "COMP_CWORD": "2"}
+    began = time.monotonic()
+    done = subprocess.run(levada(), env={**os.environ, **asked}, capture_output=True, text=True, check=True)
+    assert name in done.stdout.split()
+    assert time.monotonic() - began < WAIT_S
+    gone = {**os.environ, **asked, "XDG_STATE_HOME": str(shell.folder)}
+    done = subprocess.run(levada(), env=gone, capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == ("", "")

@@ -1,0 +1,154 @@
+"""What a user sent becomes jobs for the engine and commands for a backend, in the right units."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+
+from levada.core.job import Preemptible, Tags, faults_of
+from levada.core.queue import Queue
+from levada.errors import BadInput, Refused
+from levada.live.intake import Prepared, prepare, queue_of
+from tests.jobfile.manifests import MPI, POD, TF, TORCH, changed, container
+from tests.jobfile.test_fuzz import nearly_right
+from tests.jobfile.test_kubeflow import shared
+from tests.jobfile.test_load import JOB
+
+NOW = datetime(2026, 11, 15, 15, 30, 48, tzinfo=UTC).timestamp()
+
+
+def prepared(document: dict[str, Any], **kwargs: Any) -> list[Prepared]:
+    return prepare(document, user="ada", now=NOW, suffix="k3x9", **kwargs)
+
+
+def one(spec: str = "", **kwargs: Any) -> Prepared:
+    text = f"{{apiVersion: levada.dev/v1, kind: Job, metadata: {{name: j}}, spec: {{run: {{command: [x]}}, {spec}}}}}"
+    (found,) = prepared(yaml.safe_load(text), **kwargs)
+    return found
+
+
+def test_documented_job() -> None:
+    document = yaml.safe_load(JOB)
+    jobs = prepared(document)
+    assert [each.id for each in jobs] == [f"resnet50-20261115-153048-k3x{end}" for end in "9abcdefghi"]
+    assert [each.launch.array_index for each in jobs] == list(range(10))
+    first = jobs[0]
+    job = first.job
+    assert (job.submitted, job.min, job.max, job.desired) == (NOW, 1, 8, 4)
+    assert (job.milli, job.cpu, job.memory, job.gpu_types) == (1000, 4000, 8192, ("a100", "v100"))
+    assert (job.deadline, job.time_limit_s, job.retries, job.steps) == (NOW + 7200, 43200, 3, 200000)
+    assert (job.user, job.workload, job.after) == ("ada", "resnet50", ("prepare-data-20261115-101500-a1b2",))
+    assert job.servers is not None
+    assert (job.servers.replicas, job.servers.cpu, job.servers.memory) == (1, 4000, 8192)
+    assert (first.ttl_s, first.labels, first.notify) == (604800, {"team": "vision"}, ("https://example.org/hook",))
+    assert (first.kind, first.workload, first.document) == ("Job", "resnet50", document)
+    launch = first.launch
+    assert (launch.command, launch.env, launch.grace_s, launch.user) == (
+        ("python", "train.py"),
+        {"LR": "0.1"},
+        60,
+        "ada",
+    )
+    assert (launch.min_workers, launch.max_workers, launch.gpus_milli, launch.steps) == (1, 8, 1000, 200000)
+    # Parameter servers are TensorFlow's.
+    assert (launch.framework, job.resizes_in_place) == ("tensorflow", True)
+
+
+def test_what_a_plain_job_is() -> None:
+    job = one()
+    assert (job.job.preemptible, job.job.resizes_in_place, job.launch.framework) == (Preemptible.AUTO, False, "plain")
+    assert (job.launch.array_index, job.ttl_s, job.job.steps, job.job.deadline) == (None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("word", "meaning"),
+    [("auto", Preemptible.AUTO), ("true", Preemptible.ALWAYS), ("false", Preemptible.NEVER)],
+)
+def test_preemptible(word: str, meaning: int) -> None:
+    assert one(f"preemptible: {word}").job.preemptible == meaning
+
+
+def test_units() -> None:
+    job = one("gpusPerWorker: 0.25, gpuMemory: 3Gi, deadline: 2026-11-16T00:00:00+01:00, epochs: 90").job
+    assert (job.milli, job.gpu_memory, job.steps) == (250, 3072, 90)
+    assert job.deadline == datetime(2026, 11, 15, 23, tzinfo=UTC).timestamp()
+
+
+def test_torchrun_in_our_own_job() -> None:
+    document = {"apiVersion": "levada.dev/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"run": {"command": ["python", "t.py"], "framework": "torchrun"}}}  # fmt: skip
+    (job,) = prepared(document)
+    assert (job.launch.framework, job.job.resizes_in_place) == ("torchrun", True)
+
+
+def test_the_ends_of_an_array_wrap_around() -> None:
+    document = yaml.safe_load(JOB)
+    document["spec"]["array"] = "0-1"
+    ends = [each.id[-4:] for each in prepare(document, user="ada", now=NOW, suffix="zzzz")]
+    assert ends == ["zzzz", "0000"]
+
+
+def test_mpijob() -> None:
+    (job,) = prepared(MPI)
+    assert (job.id, job.kind, job.workload) == ("mnist-20261115-153048-k3x9", "MPIJob", "mnist")
+    # Voda counts epochs, and its lowest number is the most important.
+    assert (job.job.steps, job.job.priority, job.job.resizes_in_place) == (150, -3, True)
+    assert job.launch.env["JOB_NAME"] == job.id
+    assert job.launch.command[2] == (
+        f"horovodrun -np 1 --max-np 8 python train.py --out /outputs/{job.id} --at $(date)"
+    )
+    assert job.launch.framework == "horovod"
+
+
+def test_tfjob_keeps_its_name() -> None:
+    (job,) = prepared(TF)
+    assert (job.id, job.workload, job.job.queue) == ("job1", "job1", "lab")
+    assert job.launch.server_command == ("env", "ROLE=server", "python3", "serve.py")
+    assert (job.launch.framework, job.launch.command) == ("tensorflow", ("python3", "train.py"))
+
+
+def test_part_of_a_gpu_with_tags() -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        shared(manifest, gpu_request="0.5", gpu_mem="3189243904", sched_affinity="a")
+
+    (job,) = prepared(changed(TF, change))
+    assert (job.job.milli, job.job.gpu_memory, job.job.tags) == (500, 3042, Tags(affinity="a"))
+
+
+def test_what_needs_a_cluster_is_refused_on_one_machine() -> None:
+    with pytest.raises(Refused, match=r"Pod answers: what serves runs on Kubernetes"):
+        prepared(POD)
+    imageless = changed(TORCH, lambda m: container(m, "Worker").pop("command"))
+    with pytest.raises(Refused, match=r"PyTorchJob resnet can run on Kubernetes only: .*containers\[0\].command"):
+        prepared(imageless)
+    (job,) = prepared(imageless, kubernetes=True)
+    assert job.launch.command == ()
+    pods = {"apiVersion": "levada.dev/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"kubernetes": {"image": "i"}}}  # fmt: skip
+    with pytest.raises(Refused, match=r"j: spec.run is not given"):
+        prepared(pods)
+
+
+def test_queue() -> None:
+    spec = {"parent": "all", "weight": 2.0, "guaranteed": {"a100": 8}, "limit": {"a100": 16}, "borrow": False, "perUserLimit": {"a100": 4}}  # fmt: skip
+    document = {"apiVersion": "levada.dev/v1", "kind": "Queue", "metadata": {"name": "vision"}, "spec": spec}
+    assert queue_of(document) == Queue(
+        name="vision", parent="all", weight=2.0, guaranteed={"a100": 8}, limit={"a100": 16}, borrow=False,
+        per_user_limit={"a100": 4},
+    )  # fmt: skip
+    with pytest.raises(BadInput, match="kind: must be a job"):
+        prepared(document)
+    with pytest.raises(BadInput, match="kind: must be Queue"):
+        queue_of(MPI)
+
+
+@settings(max_examples=200, deadline=None)
+@given(nearly_right().filter(lambda value: isinstance(value, dict)))
+def test_the_engine_takes_whatever_was_checked(document: dict[str, Any]) -> None:
+    try:
+        jobs = prepared(document, kubernetes=True)
+    except BadInput as error:
+        assert error.faults
+        return
+    assert [fault for each in jobs[:3] for fault in faults_of(each.job)] == []
+    assert len({each.id for each in jobs}) == len(jobs)

@@ -1,0 +1,288 @@
+"""A live server with a backend that obeys at once: what it promises its users, across restarts and kills."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from levada.core.plan import OpKind
+from levada.errors import BadInput, NotFound, Refused
+from levada.live.store import LeaseLost, Store
+from tests.live.house import document, house
+from tests.live.rehearsal import Stage
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/levada.db"
+
+
+def test_a_job_starts_runs_and_ends_with_its_story(url: str) -> None:
+    async def story() -> None:
+        async with house(url) as up:
+            (view,) = await up.service.submit([document(workers={"min": 1, "max": 2})], user="ann", key=None)
+            job = view["id"]
+            assert view["phase"] == "Pending"
+            await up.until(lambda: up.phase(job) == "Running")
+            seen = up.service.job(job)
+            assert (seen["gpus"], seen["gpu_type"], len(seen["workers"])) == (2, "v100", 2)
+            up.backend.finish(job)
+            await up.until(lambda: up.phase(job) == "Succeeded")
+            ended = up.service.job(job)
+            assert (ended["exit_code"], ended["gpus"], ended["workers"]) == (0, 0, [])
+            told = await up.service.history(job=job, after=0, limit=100)
+            phases = [line["phase"] for line in told if line["type"] == "phase"]
+            assert phases == ["Starting", "Running", "Succeeded"]
+
+    asyncio.run(story())
+
+
+def test_after_a_kill_everything_is_where_it_was_and_nothing_starts_twice(url: str) -> None:
+    async def story() -> None:
+        stage = Stage()
+        async with house(url, stage) as up:
+            ids = [
+                view["id"]
+                for view in await up.service.submit([document(f"j{n}") for n in range(10)], user="ann", key=None)
+            ]
+            await up.until(lambda: sum(up.phase(job) == "Running" for job in ids) == 8)
+            await up.settle()
+            before = {job: up.service.job(job) for job in ids}
+            started = list(stage.taken)
+            await up.kill()
+        async with house(url, stage) as up:
+            for job in ids:
+                now = up.service.job(job)
+                for field in ("phase", "generation", "gpus", "nodes", "submitted", "started"):
+                    assert now[field] == before[job][field], (job, field)
+            await up.service.cancel(ids[0])
+            await up.until(lambda: sum(up.phase(job) == "Running" for job in ids) == 8)
+            fresh = stage.taken[len(started) :]
+            assert [op.kind for op in fresh] == [OpKind.STOP, OpKind.START]
+
+    asyncio.run(story())
+
+
+def test_what_was_issued_and_not_heard_of_is_issued_again(url: str) -> None:
+    async def story() -> None:
+        stage = Stage()
+        async with house(url, stage, answers=False) as up:
+            (view,) = await up.service.submit([document()], user="ann", key=None)
+            await up.until(lambda: up.phase(view["id"]) == "Starting" and stage.taken)
+            (first,) = stage.taken
+            await up.kill()
+        async with house(url, stage) as up:
+            await up.until(lambda: up.phase(view["id"]) == "Running")
+            assert [(op.kind, op.generation) for op in stage.taken[1:]] == [(first.kind, first.generation)]
+
+    asyncio.run(story())
+
+
+def test_a_job_that_is_gone_when_the_server_comes_back_starts_again(url: str) -> None:
+    async def story() -> None:
+        stage = Stage()
+        async with house(url, stage) as up:
+            (view,) = await up.service.submit([document()], user="ann", key=None)
+            await up.until(lambda: up.phase(view["id"]) == "Running")
+            await up.settle()
+            await up.kill()
+        stage.runs.clear()
+        async with house(url, stage) as up:
+            await up.until(lambda: up.phase(view["id"]) == "Running" and stage.runs)
+            assert [op.kind for op in stage.taken] == [OpKind.START, OpKind.START]
+            assert stage.taken[1].generation > stage.taken[0].generation
+
+    asyncio.run(story())
+
+
+def test_a_job_that_was_done_while_no_server_watched_is_done(url: str) -> None:
+    async def story() -> None:
+        stage = Stage()
+        async with house(url, stage) as up:
+            (view,) = await up.service.submit([document()], user="ann", key=None)
+            await up.until(lambda: up.phase(view["id"]) == "Running")
+            await up.settle()
+            await up.kill()
+        stage.ended.append(stage.runs.pop(view["id"]).number)
+        async with house(url, stage) as up:
+            assert up.phase(view["id"]) == "Succeeded"
+            await up.settle()
+            assert len(stage.taken) == 1
+
+    asyncio.run(story())
+
+
+def test_what_runs_and_is_over_is_stopped(url: str) -> None:
+    async def story() -> None:
+        stage = Stage()
+        async with house(url, stage) as up:
+            (view,) = await up.service.submit([document()], user="ann", key=None)
+            await up.until(lambda: up.phase(view["id"]) == "Running")
+            seen = dict(stage.runs)
+            up.backend.finish(view["id"])
+            await up.until(lambda: up.phase(view["id"]) == "Succeeded")
+        stage.runs.update(seen)
+        async with house(url, stage) as up:
+            await up.until(lambda: not stage.runs)
+
+    asyncio.run(story())
+
+
+def test_the_same_key_is_the_same_job_even_after_a_restart(url: str) -> None:
+    async def story() -> None:
+        async with house(url) as up:
+            twice = await asyncio.gather(
+                *(up.service.submit([document()], user="ann", key="k") for _ in range(5)),
+            )
+            assert len({views[0]["id"] for views in twice}) == 1
+            await up.kill()
+        async with house(url) as up:
+            (again,) = await up.service.submit([document()], user="ann", key="k")
+            assert again["id"] == twice[0][0]["id"]
+            (other,) = await up.service.submit([document()], user="bob", key="k")
+            assert other["id"] != again["id"]
+            with pytest.raises(Refused, match="used for other jobs"):
+                await up.service.submit([document("other")], user="ann", key="k")
+
+    asyncio.run(story())
+
+
+def test_of_two_servers_on_one_store_one_acts(url: str) -> None:
+    async def story() -> None:
+        stage = Stage()
+        async with house(url, stage) as up:
+            with pytest.raises(Refused, match="another server acts"):
+                async with house(url, stage):
+                    pass
+            # Another one takes the lease although this one lives: it must notice before it does anything.
+            thief = await Store.open(url)
+            assert await thief.acquire("thief", 1e12, 15.0) is not None
+            await thief.close()
+            submission = asyncio.create_task(up.service.submit([document()], user="ann", key=None))
+            await asyncio.wait([up.task], timeout=30)
+            assert isinstance(up.task.exception(), LeaseLost)
+            submission.cancel()
+            assert not stage.taken
+            await up.kill()
+
+    asyncio.run(story())
+
+
+def test_a_damaged_snapshot_costs_nothing_but_time(url: str) -> None:
+    async def story() -> None:
+        stage = Stage()
+        async with house(url, stage) as up:
+            (view,) = await up.service.submit([document()], user="ann", key=None)
+            await up.until(lambda: up.phase(view["id"]) == "Running")
+        store = await Store.open(url)
+        found = [(sequence, body) async for sequence, body in store.snapshots()]
+        assert found
+        for sequence, body in found:
+            await store.save_snapshot(sequence, 0.0, body[:-10] + b"0123456789")
+        await store.close()
+        async with house(url, stage) as up:
+            assert up.phase(view["id"]) == "Running"
+            assert len(stage.taken) == 1
+
+    asyncio.run(story())
+
+
+def test_a_snapshot_alone_brings_everything_back(url: str) -> None:
+    async def story() -> None:
+        stage = Stage()
+        async with house(url, stage, policy="elastic-tiresias") as up:
+            ids = [v["id"] for v in await up.service.submit([document(f"j{n}") for n in range(12)], user="a", key=None)]
+            await up.until(lambda: sum(up.phase(job) == "Running" for job in ids) == 8)
+        async with house(url, stage) as up:
+            assert up.service.policy()["name"] == "elastic-tiresias"
+            assert sum(up.phase(job) == "Running" for job in ids) == 8
+            for job in [job for job in ids if up.phase(job) == "Running"]:
+                up.backend.finish(job)
+            await up.until(lambda: all(up.phase(job) in ("Running", "Succeeded") for job in ids))
+
+    asyncio.run(story())
+
+
+def test_bad_jobs_get_a_line_per_fault_and_nothing_is_made(url: str) -> None:
+    async def story() -> None:
+        async with house(url) as up:
+            bad = [document(), document("b", queue="nope"), document("c", workers={"min": 3, "max": 1})]
+            with pytest.raises(BadInput) as told:
+                await up.service.submit(bad, user="ann", key=None)
+            assert [fault.path for fault in told.value.faults] == [
+                "document 2: spec.queue",
+                "document 3: spec.workers.max",
+            ]
+            assert up.service.jobs(phases=None, user=None, queue=None, labels={}, after=None, limit=10) == ([], None)
+            with pytest.raises(NotFound, match="no job nope"):
+                up.service.job("nope")
+
+    asyncio.run(story())
+
+
+def test_names_dependencies_arrays_and_pages(url: str) -> None:
+    async def story() -> None:
+        async with house(url) as up:
+            first, second = await up.service.submit(
+                [document("prep"), document("train", after=["prep"])], user="ann", key=None
+            )
+            await up.until(lambda: up.phase(first["id"]) == "Running")
+            assert up.service.job("prep", user="ann")["id"] == first["id"]
+            assert up.service.job(first["id"][-4:])["id"] == first["id"]
+            assert up.service.job(second["id"][:-2])["id"] == second["id"]
+            assert up.service.job(second["id"])["reason"]["code"] == "dependency"
+            up.backend.finish(first["id"])
+            await up.until(lambda: up.phase(second["id"]) == "Running")
+            many = await up.service.submit([document("many", array="0-4")], user="ann", key=None)
+            assert len({view["id"] for view in many}) == 5
+            pages, cursor = [], None
+            while True:
+                items, cursor = up.service.jobs(phases=None, user=None, queue=None, labels={}, after=cursor, limit=3)
+                pages += [view["id"] for view in items]
+                if cursor is None:
+                    break
+            assert pages == [first["id"], second["id"], *(view["id"] for view in many)]
+
+    asyncio.run(story())
+
+
+def test_who_watches_misses_nothing_and_can_go_on_from_where_they_were(url: str) -> None:
+    async def story() -> None:
+        async with house(url) as up:
+            seen: list[int] = []
+
+            async def watch(after: int | None, enough: int) -> None:
+                async for line in up.service.watch(after=after, job=None):
+                    seen.append(line["id"])
+                    if len(seen) >= enough:
+                        return
+
+            watcher = asyncio.create_task(watch(0, 6))
+            await up.service.submit([document(f"j{n}") for n in range(4)], user="ann", key=None)
+            await asyncio.wait_for(watcher, 30)
+            await asyncio.wait_for(watch(seen[-1], 12), 30)
+            assert seen == list(range(1, 13))
+
+    asyncio.run(story())
+
+
+def test_a_forecast_tells_when_a_waiting_job_should_start(url: str) -> None:
+    async def story() -> None:
+        async with house(url, Stage({"n0": {"v100": 1}})) as up:
+            (one,) = await up.service.submit([document("one", steps=100)], user="ann", key=None)
+            (two,) = await up.service.submit([document("two", steps=100)], user="ann", key=None)
+            await up.until(lambda: up.phase(one["id"]) == "Running" and up.service.job(two["id"])["position"] == 1)
+            told = up.service.explain(two["id"])
+            assert told["reason"]["code"] == "capacity"
+            assert told["starts_in_s"] > 50
+            assert told["ends_in_s"] > told["starts_in_s"]
+            would = await up.service.whatif([document("three", steps=100)], user="ann", policy=None)
+            assert would["jobs"][0]["starts_in_s"] > told["starts_in_s"]
+            assert (
+                up.service.jobs(phases=None, user=None, queue=None, labels={}, after=None, limit=10)[0][-1]["id"]
+                == two["id"]
+            )
+
+    asyncio.run(story())

@@ -1,0 +1,182 @@
+"""A tiny supervisor: it spawns workers with the environment they would have, publishes worlds and reads reports."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from levada.runtime.report import Report, read
+
+#: Seconds that anything may take on a busy machine.
+PATIENCE_S = 60.0
+
+
+def wait_until(condition: Callable[[], bool], what: str, limit_s: float = PATIENCE_S) -> None:
+    """Returns as soon as *condition* holds; fails with *what* when it takes too long."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"in {limit_s:g} s not seen: {what}")
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Worker:
+    """One process of a job."""
+
+    def __init__(self, name: str, folder: Path, process: subprocess.Popen[bytes]) -> None:
+        self.name = name
+        self.folder = folder
+        self.process = process
+
+    @property
+    def report(self) -> Report:
+        """What it says of itself; empty before it has said anything."""
+        return read(self.folder / "report") or Report()
+
+    @property
+    def output(self) -> str:
+        """All it has printed."""
+        return (self.folder / "log").read_text()
+
+    def ended(self, limit_s: float = PATIENCE_S) -> int:
+        """Its exit code."""
+        try:
+            return self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} did not end:\n{self.output}") from None
+
+    def signal(self, number: int) -> None:
+        """Sends it a signal."""
+        self.process.send_signal(number)
+
+
+class Supervisor:
+    """The workers of one job, in a folder laid out as that of a server."""
+
+    def __init__(
+        self, root: Path, command: Sequence[str], env: Mapping[str, str] | None = None, python: str = sys.executable
+    ) -> None:
+        self.folder = root / "jobs" / "job"
+        self.checkpoints = self.folder / "checkpoints"
+        self.checkpoints.mkdir(parents=True)
+        self.workers: dict[str, Worker] = {}
+        self.members: list[Worker] = []
+        self.generation = 0
+        self._command = [python, *command]
+        self._env = dict(env or {})
+        self._port = 0
+
+    def start(self, size: int) -> list[Worker]:
+        """A whole new generation of *size* workers."""
+        self._next()
+        fresh = [self._spawn(rank, rank, size) for rank in range(size)]
+        self.publish(fresh)
+        return fresh
+
+    def resize(self, stay: Sequence[Worker], add: int = 0) -> list[Worker]:
+        """The next generation: newcomers are started and ready before it is published."""
+        self._next()
+        size = len(stay) + add
+        fresh = [self._spawn(index, len(stay) + index, size) for index in range(add)]
+        for worker in fresh:
+            self.sees(lambda worker=worker: worker.report.flags & 1, f"{worker.name} is ready")  # type: ignore[misc]
+        self.publish([*stay, *fresh])
+        return self.members
+
+    def publish(self, members: Sequence[Worker], **more: object) -> None:
+        """Replaces world.json."""
+        self.members = list(members)
+        world = {
+            "generation": self.generation,
+            "members": [member.name for member in members],
+            "addresses": ["127.0.0.1"] * len(members),
+            "master": {"address": "127.0.0.1", "port": self._port},
+            **more,
+        }
+        fresh = self.folder / "world.json.new"
+        fresh.write_text(json.dumps(world))
+        os.replace(fresh, self.folder / "world.json")
+
+    def entered(self) -> None:
+        """Returns when all members train in the current generation."""
+        self.sees(
+            lambda: all(member.report.generation == self.generation for member in self.members),
+            f"all are in generation {self.generation}",
+        )
+
+    def reached(self, step: int) -> None:
+        """Returns when the job has done so many steps."""
+        self.sees(lambda: self.members[0].report.step >= step, f"step {step}")
+
+    def sees(self, condition: Callable[[], object], what: str) -> None:
+        """Waits, and shows the output of all workers if it was in vain."""
+        try:
+            wait_until(lambda: bool(condition()), what)
+        except AssertionError as error:
+            shown = "\n".join(
+                f"--- {w.name} ({w.process.poll()}) {w.report}\n{w.output}" for w in self.workers.values()
+            )
+            raise AssertionError(f"{error}\n{shown}") from None
+
+    def _next(self) -> None:
+        self.generation += 1
+        self._port = free_port()
+
+    def _spawn(self, index: int, rank: int, size: int) -> Worker:
+        name = f"g{self.generation}-{index}"
+        folder = self.folder / "workers" / name
+        folder.mkdir(parents=True)
+        env = {
+            "PATH": os.environ["PATH"],
+            "OMP_NUM_THREADS": "1",
+            "LEVADA_JOB": "job",
+            "LEVADA_GENERATION": str(self.generation),
+            "LEVADA_RANK": str(rank),
+            "LEVADA_WORLD_SIZE": str(size),
+            "LEVADA_NODE": "node0",
+            "LEVADA_CHECKPOINT_DIR": str(self.checkpoints),
+            "LEVADA_STATE_DIR": str(folder),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(size),
+            "LOCAL_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self._port),
+            **self._env,
+        }
+        with open(folder / "log", "wb") as log:
+            process = subprocess.Popen(
+                self._command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self.workers[name] = worker = Worker(name, folder, process)
+        return worker
+
+
+@contextlib.contextmanager
+def supervising(
+    root: Path, command: Sequence[str], env: Mapping[str, str] | None = None, python: str = sys.executable
+) -> Iterator[Supervisor]:
+    """A supervisor whose workers are gone at the end, whatever happens."""
+    supervisor = Supervisor(root, command, env, python)
+    try:
+        yield supervisor
+    finally:
+        for worker in supervisor.workers.values():
+            if worker.process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(worker.process.pid, signal.SIGKILL)
+            worker.process.wait()

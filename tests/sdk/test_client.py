@@ -1,0 +1,168 @@
+"""The verbs of the client, against a server."""
+
+import threading
+import time
+
+import pytest
+
+from levada.errors import BadInput, NotFound, Refused
+from levada.sdk import Client
+from tests.server.serving import KEY, Served, document
+
+
+def test_a_job_is_submitted_looked_at_changed_and_ended(client: Client) -> None:
+    [job] = client.submit(document(labels={"team": "vision"}))
+    assert job["phase"] == "Running"
+    assert client.get("resnet50")["id"] == job["id"]
+    assert client.get(job["id"][-4:])["id"] == job["id"]
+    assert client.update(job["id"], priority=7)["priority"] == 7
+    assert client.scale(job["id"], 3)["max"] == 3
+    assert client.suspend(job["id"])["phase"] == "Suspended"
+    assert client.resume(job["id"])["phase"] == "Pending"
+    assert client.explain(job["id"])["job"] == job["id"]
+    assert client.cancel(job["id"])["phase"] == "Cancelled"
+    with pytest.raises(Refused, match="ended already"):
+        client.cancel(job["id"])
+
+
+def test_several_documents_are_taken_all_or_none(client: Client) -> None:
+    assert [job["workload"] for job in client.submit([document("a"), document("b", array="0-2")])] == ["a", *"bbb"]
+    with pytest.raises(BadInput) as caught:
+        client.submit([document("c"), document("d", workers=0)])
+    assert [fault.path for fault in caught.value.faults] == ["document 2: spec.workers.min"]
+    assert len(client.jobs()) == 4
+
+
+def test_lists_come_page_by_page_as_one(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("levada.sdk.client._PAGE", 3)
+    ids = [job["id"] for job in client.submit([document(f"job{i}") for i in range(8)])]
+    assert [job["id"] for job in client.jobs()] == ids
+    assert [job["id"] for job in client.jobs(limit=4)] == ids[:4]
+    client.cancel(ids[0])
+    assert [job["id"] for job in client.jobs(phases=["Cancelled"])] == ids[:1]
+    assert client.jobs(user="nobody") == []
+    assert len(client.jobs(user="me")) == 8
+    assert client.jobs(labels={"team": "vision"}) == []
+    assert [event["id"] for event in client.events()] == list(range(1, 18))
+    assert {event["job"] for event in client.events(ids[2])} == {ids[2]}
+
+
+def test_a_version_guards_a_write(client: Client) -> None:
+    [job] = client.submit(document())
+    _, version = client.get_version(job["id"])
+    client.update(job["id"], priority=1, version=version)
+    with pytest.raises(Refused, match="changed"):
+        client.update(job["id"], priority=2, version=version)
+    with pytest.raises(Refused, match="changed"):
+        client.cancel(job["id"], version=version)
+    assert client.get(job["id"])["priority"] == 1
+
+
+def test_the_cluster_and_the_policy(client: Client) -> None:
+    assert [node["name"] for node in client.nodes()] == ["node-0"]
+    assert client.cordon("node-0")["phase"] == "Cordoned"
+    assert client.drain("node-0")["phase"] == "Cordoned"
+    assert client.uncordon("node-0")["phase"] == "Ready"
+    assert client.reserve(2, 60)["devices"] == {"node-0": ["0", "1"]}
+    queue = {"apiVersion": "levada.dev/v1", "kind": "Queue", "metadata": {"name": "team"}, "spec": {"weight": 2.0}}
+    assert client.put_queue(queue)["weight"] == 2.0
+    assert [each["name"] for each in client.queues()] == ["default", "team"]
+    client.drop_queue("team")
+    with pytest.raises(NotFound):
+        client.drop_queue("team")
+    assert client.set_policy("tiresias", {"queue_limit": 60.0})["name"] == "tiresias"
+    assert client.set_rate_limit(5)["rate_limit_s"] == 5
+    assert client.policy() == {"name": "tiresias", "options": {"queue_limit": 60.0}, "rate_limit_s": 5}
+    assert "fifo" in [policy["name"] for policy in client.policies()]
+    with pytest.raises(BadInput, match="did you mean tiresias"):
+        client.set_policy("tiresia")
+
+
+def test_questions_that_change_nothing(client: Client) -> None:
+    assert client.whatif(document(), policy="fifo")["policy"] == "fifo"
+    case = {"policy": "fifo", "cluster": {"gpus": {"v100": 3}}, "jobs": [{"id": "A", "min": 2}, {"id": "B", "min": 2}]}
+    assert client.allocate(case)["allocations"] == {"A": {"v100": 2}, "B": {}}
+    assert client.decision(1)["revision"] == 1
+    assert client.decisions()[0]["revision"] == 1
+    assert client.plans() == []
+    assert client.usage(["user", "queue"]) == [{"user": "-", "queue": "-", "gpu_seconds": 0.0}]
+    assert client.snapshot() == {"jobs": []}
+    assert client.jobs() == []
+    assert client.ready() == ""
+    assert client.version()
+    assert "levada_jobs" in client.metrics()
+
+
+def test_tokens_are_made_used_and_revoked(up: Served) -> None:
+    admin = Client(up.url, up.tokens["admin"])
+    made = admin.create_token(user="zoe", role="user")
+    zoe = Client(up.url, made["token"])
+    assert zoe.me() == {"user": "zoe", "role": "user"}
+    zoe.submit(document())
+    assert "zoe" in [user["name"] for user in admin.users()]
+    assert made["id"] in [token["id"] for token in admin.tokens()]
+    assert admin.audit()[-1]["path"] == "/api/v1/jobs"
+    admin.revoke_token(made["id"])
+    with pytest.raises(Refused, match="token"):
+        zoe.me()
+    admin.create_token(user="zoe")
+    admin.revoke_user("zoe")
+    with pytest.raises(NotFound):
+        admin.revoke_user("zoe")
+    zoe.close()
+    admin.close()
+
+
+def test_logs_end_with_what_there_is_and_follow_until_the_end(up: Served, client: Client) -> None:
+    [job] = client.submit(document())
+    for text in ("one", "two", "drei ✓"):
+        up.run(lambda text=text: up.service.say(job["id"], text))
+    assert [line["text"] for line in client.logs(job["id"])] == ["one", "two", "drei ✓"]
+    assert [line["text"] for line in client.logs(job["id"], tail=1)] == ["drei ✓"]
+    with pytest.raises(NotFound):
+        client.logs(job["id"], worker="7")
+    with client.logs(job["id"], tail=0, follow=True) as lines:
+        up.run(lambda: up.service.say(job["id"], "four"))
+        assert next(lines)["text"] == "four"
+        up.run(lambda: up.service.end(job["id"]))
+        assert list(lines) == []
+
+
+def test_waiting_ends_with_the_job(up: Served, client: Client) -> None:
+    [job] = client.submit(document())
+    ended: list[str] = []
+    waiting = threading.Thread(target=lambda: ended.append(client.wait(job["id"])["phase"]))
+    waiting.start()
+    until = time.monotonic() + 10
+    while up.run(lambda: up.service.open_watches) == 0 and time.monotonic() < until:
+        pass
+    client.update(job["id"], priority=3)
+    up.run(lambda: up.service.end(job["id"], "Failed"))
+    waiting.join(10)
+    assert ended == ["Failed"]
+    assert client.wait(job["id"])["phase"] == "Failed"
+
+
+def test_waiting_takes_no_longer_than_allowed(client: Client) -> None:
+    [job] = client.submit(document())
+    assert client.wait(job["id"], phases=["Running"])["phase"] == "Running"
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match="still Running"):
+        client.wait(job["id"], timeout_s=0.3)
+    assert time.monotonic() - began < 5
+
+
+def test_a_worker_reports_with_its_own_token(up: Served, client: Client) -> None:
+    from levada.server.worker_token import sign
+
+    [job] = client.submit(document())
+    worker = Client(up.url, sign(KEY, job["id"], 1))
+    worker._call("POST", "/worker/report", body={"step": 10, "saves": 1})
+    assert up.service.reports == [(job["id"], 1, {"step": 10.0, "saves": 1})]
+    with pytest.raises(Refused):
+        worker.get(job["id"])
+    stale = Client(up.url, sign(KEY, job["id"], 0))
+    with pytest.raises(Refused, match="over"):
+        stale._call("POST", "/worker/report", body={"step": 11})
+    worker.close()
+    stale.close()

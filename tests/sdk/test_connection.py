@@ -1,0 +1,201 @@
+"""Where the server is, and what happens when the connection to it breaks."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from levada.errors import BadInput, LevadaError, NoServer, Refused
+from levada.sdk import Client, find
+from tests.sdk.proxy import wire
+from tests.server.serving import Served, document, served
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No server is known unless a test says so."""
+    monkeypatch.delenv("LEVADA_SERVER", raising=False)
+    monkeypatch.delenv("LEVADA_TOKEN", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "levada").mkdir()
+    return tmp_path / "levada"
+
+
+def known(folder: Path, url: str, token: str) -> None:
+    (folder / "server.json").write_text(json.dumps({"url": url, "token": token, "pid": 1}))
+
+
+def test_a_server_is_found_as_given_then_by_environment_then_by_state(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(NoServer, match="levada up"):
+        find()
+    known(nowhere, "http://127.0.0.1:1/", "here")
+    assert find() == ("http://127.0.0.1:1", "here")
+    monkeypatch.setenv("LEVADA_SERVER", "http://127.0.0.1:2")
+    assert find() == ("http://127.0.0.1:2", "")
+    monkeypatch.setenv("LEVADA_TOKEN", "mine")
+    assert find() == ("http://127.0.0.1:2", "mine")
+    assert find("http://127.0.0.1:3", "given") == ("http://127.0.0.1:3", "given")
+    other = tmp_path / "other"
+    other.mkdir()
+    known(other, "http://127.0.0.1:4", "there")
+    assert find(state=str(other)) == ("http://127.0.0.1:4", "there")
+    # The machine's own server needs no token to be told.
+    monkeypatch.delenv("LEVADA_TOKEN")
+    monkeypatch.setenv("LEVADA_SERVER", "http://127.0.0.1:1")
+    assert find() == ("http://127.0.0.1:1", "here")
+    with pytest.raises(BadInput, match="http://"):
+        find("localhost:80", "t")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"url": "http://x"}', "\0"])
+def test_a_half_written_state_is_no_server(nowhere: Path, content: str) -> None:
+    (nowhere / "server.json").write_text(content)
+    with pytest.raises(NoServer):
+        find()
+
+
+def test_a_server_that_is_not_there_is_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    began = time.monotonic()
+    with pytest.raises(NoServer, match=f"127.0.0.1:{port}.*levada up"):
+        Client(f"http://127.0.0.1:{port}", "t").jobs()
+    with pytest.raises(NoServer, match="levada up"):
+        Client(f"http://127.0.0.1:{port}", "t").watch()
+    assert time.monotonic() - began < 2
+
+
+def test_something_else_that_answers_is_an_error_in_one_line(up: Served) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def talk() -> None:
+            for _ in range(2):
+                connection, _ = listener.accept()
+                connection.recv(65536)
+                connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+                connection.close()
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", "t", patience_s=0)
+        with pytest.raises(LevadaError):
+            client.nodes()
+        with pytest.raises(LevadaError):
+            client.watch()
+        thread.join(10)
+
+
+def test_a_submission_whose_answer_is_lost_is_made_once(up: Served) -> None:
+    with wire(up.url) as between, Client(between.url, up.tokens["user"]) as client:
+        between.swallow = 2
+        [job] = client.submit(document())
+        assert between.connections >= 3
+        assert [each["id"] for each in client.jobs()] == [job["id"]]
+
+
+def test_other_writes_are_not_sent_twice(up: Served) -> None:
+    with wire(up.url) as between, Client(between.url, up.tokens["user"]) as client:
+        [job] = client.submit(document())
+        between.swallow = 1
+        with pytest.raises(NoServer, match="look at what became of it"):
+            client.update(job["id"], priority=1)
+        assert [event["type"] for event in client.events()].count("updated") == 1
+
+
+def test_a_kept_connection_that_the_server_closed_is_replaced(up: Served) -> None:
+    with wire(up.url) as between, Client(between.url, up.tokens["user"]) as client:
+        [job] = client.submit(document())
+        between.cut()
+        assert client.update(job["id"], priority=1)["priority"] == 1
+        assert between.connections == 2
+        client.get(job["id"])
+        assert between.connections == 2
+
+
+def test_a_watch_goes_on_where_it_broke(up: Served) -> None:
+    with wire(up.url) as between, Client(between.url, up.tokens["user"]) as client, client.watch() as events:
+        between.cut()
+        # Before the first event, after some, and while nobody listens.
+        first = client.submit([document("a"), document("b")])
+        assert [next(events)["id"] for _ in range(4)] == [1, 2, 3, 4]
+        between.cut()
+        client.cancel(first[0]["id"])
+        between.cut()
+        client.cancel(first[1]["id"])
+        assert [next(events)["id"] for _ in range(2)] == [5, 6]
+
+
+def test_a_watch_of_one_job_hears_of_no_other(client: Client) -> None:
+    one, other = client.submit([document("a"), document("b")])
+    with client.watch(other["id"], after=0) as events:
+        client.cancel(one["id"])
+        client.cancel(other["id"])
+        assert [next(events)["text"] for _ in range(3)] == ["was submitted", "is Running now", "is Cancelled now"]
+    assert list(events) == []
+
+
+def test_a_watch_follows_a_server_that_starts_anew_elsewhere(nowhere: Path) -> None:
+    with served() as first:
+        known(nowhere, first.url, first.tokens["operator"])
+        client = Client()
+        events = client.watch(after=0)
+        client.submit(document("a"))
+        assert next(events)["job"].startswith("a-")
+        memory = first.service, first.keys
+
+    @asynccontextmanager
+    async def again() -> AsyncIterator[Any]:
+        yield memory
+
+    with served(again) as second:
+        known(nowhere, second.url, second.tokens["operator"])
+        client.submit(document("b"))
+        assert [next(events)["id"] for _ in range(3)] == [2, 3, 4]
+        events.close()
+    client.close()
+
+
+def test_patience_ends(up: Served) -> None:
+    with wire(up.url) as between:
+        client = Client(between.url, up.tokens["user"], patience_s=0.3)
+        events = client.watch()
+    with pytest.raises(NoServer):
+        next(events)
+    with pytest.raises(NoServer):
+        client.jobs()
+
+
+def test_closing_a_watch_wakes_who_waits_for_it(client: Client) -> None:
+    events = client.watch()
+    got: list[list[object]] = []
+    waiting = threading.Thread(target=lambda: got.append(list(events)))
+    waiting.start()
+    events.close()
+    waiting.join(10)
+    assert got == [[]]
+
+
+def test_refusals_are_errors_with_what_to_do(up: Served) -> None:
+    with pytest.raises(Refused, match="levada token create"):
+        Client(up.url, "wrong").jobs()
+    with pytest.raises(Refused, match="role operator"):
+        Client(up.url, up.tokens["viewer"]).set_policy("fifo")
+    up.service.trouble = "the store is away"
+    assert Client(up.url).ready() == "the store is away"
+
+
+def test_importing_the_sdk_brings_nothing_heavy() -> None:
+    heavy = "asyncio, http.client, ssl, email, msgspec, pydantic, fastapi, yaml, numpy, rich, typer"
+    code = f"import sys, levada.sdk; print([name for name in '{heavy}'.split(', ') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,400 @@
+"""A small service and keys in memory: what HTTP needs, without store, engine and machines."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+from levada.errors import BadInput, Fault, NotFound, Refused
+from levada.live.intake import prepare, queue_of
+from levada.policies.table import POLICIES
+from levada.server.ports import Principal, Role, Socket
+
+Json = dict[str, Any]
+OVER = {"Succeeded", "Failed", "Cancelled"}
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class MemoryService:
+    """Jobs start at once while there are GPUs, and end when a test says so."""
+
+    def __init__(self, gpus: int = 8) -> None:
+        self.by_id: dict[str, Json] = {}
+        self.versions: dict[str, int] = {}
+        self.told: list[Json] = []
+        self.lines: dict[str, list[Json]] = {}
+        self.keys: dict[tuple[str, str], tuple[str, list[str]]] = {}
+        self.queue_of: dict[str, Json] = {}
+        self.node = {"name": "node-0", "phase": "Ready", "gpus": {"a100": {"total": gpus, "used": 0}}, "jobs": []}
+        self.decides: Json = {"name": "elastic-fifo", "options": {}, "rate_limit_s": 30.0}
+        self.reports: list[tuple[str, int, Json]] = []
+        self.trouble = ""
+        self.news = asyncio.Event()
+        self.watches: set[object] = set()
+        self.put_queue_now("default", {"weight": 1.0})
+
+    @property
+    def open_watches(self) -> int:
+        return len(self.watches)
+
+    # --------------------------------------------------------------------------------------------------------- inside
+    def tell(self, kind: str, job: str | None, text: str) -> None:
+        self.told.append({"id": len(self.told) + 1, "time": now(), "type": kind, "job": job, "text": text})
+        news, self.news = self.news, asyncio.Event()
+        news.set()
+
+    def change(self, job: Json, phase: str) -> Json:
+        job["phase"] = phase
+        self.versions[job["id"]] += 1
+        if phase in OVER:
+            job |= {"gpus": 0, "nodes": [], "workers": [], "gpu_type": None, "finished": now(), "reason": None}
+            job["exit_code"] = {"Succeeded": 0, "Failed": 1}.get(phase)
+        self.tell("phase", job["id"], f"is {phase} now")
+        used = sum(int(each["gpus"]) for each in self.by_id.values())
+        self.node["gpus"]["a100"]["used"] = used  # type: ignore[index]
+        return job
+
+    def end(self, job_id: str, phase: str = "Succeeded") -> None:
+        """What only a machine can tell."""
+        self.change(self.by_id[job_id], phase)
+
+    def say(self, job_id: str, text: str) -> None:
+        """A line of output."""
+        self.lines[job_id].append({"worker": "0", "time": now(), "text": text})
+        news, self.news = self.news, asyncio.Event()
+        news.set()
+
+    def living(self, job_id: str) -> Json:
+        job = self.by_id[job_id]
+        if job["phase"] in OVER:
+            raise Refused(f"{job_id} has ended already ({job['phase']})")
+        return job
+
+    # ----------------------------------------------------------------------------------------------------------- jobs
+    async def submit(self, documents: list[Json], *, user: str, key: str | None) -> list[Json]:
+        digest = hashlib.sha256(json.dumps(documents, sort_keys=True).encode()).hexdigest()
+        if key is not None and (user, key) in self.keys:
+            known, ids = self.keys[user, key]
+            if known != digest:
+                raise Refused(f"the key {key} was used for other jobs")
+            return [self.by_id[each] for each in ids]
+        faults: list[Fault] = []
+        prepared = []
+        for number, document in enumerate(documents, 1):
+            prefix = f"document {number}: " if len(documents) > 1 else ""
+            try:
+                suffix = "".join(secrets.choice("abcdefghijklmnopqrstuvwxyz0123456789") for _ in range(4))
+                prepared += prepare(document, user=user, now=time.time(), suffix=suffix)
+            except BadInput as error:
+                faults += [Fault(prefix + fault.path, fault.text) for fault in error.faults]
+        if faults:
+            raise BadInput(faults)
+        for each in prepared:
+            if each.id in self.by_id:
+                raise Refused(f"there is a job {each.id} already")
+        jobs = []
+        for each in prepared:
+            job = _job(each, user)
+            self.by_id[each.id] = job
+            self.versions[each.id] = 0
+            self.lines[each.id] = []
+            self.tell("submitted", each.id, "was submitted")
+            if self.node["gpus"]["a100"]["used"] + job["min"] <= self.node["gpus"]["a100"]["total"]:  # type: ignore[index]
+                job |= {"gpus": job["min"], "gpu_type": "a100", "nodes": ["node-0"], "started": now(), "generation": 1}
+                job["reason"] = None
+                self.change(job, "Running")
+            jobs.append(job)
+        if key is not None:
+            self.keys[user, key] = digest, [job["id"] for job in jobs]
+        return jobs
+
+    def job(self, name: str, *, user: str | None = None) -> Json:
+        if name in self.by_id:
+            return self.by_id[name]
+        ours = [job for job in self.by_id.values() if job["workload"] == name]
+        mine = [job for job in ours if job["user"] == user] or ours
+        if mine:
+            return mine[-1]
+        close = [job for job in self.by_id.values() if job["id"].startswith(name) or job["id"].endswith(f"-{name}")]
+        if len(close) > 1:
+            raise Refused(f"{name} could be any of several; say more of its id")
+        if not close:
+            raise NotFound(f"there is no job {name}")
+        return close[0]
+
+    def jobs(
+        self,
+        *,
+        phases: set[str] | None,
+        user: str | None,
+        queue: str | None,
+        labels: dict[str, str],
+        after: str | None,
+        limit: int,
+    ) -> tuple[list[Json], str | None]:
+        if after is not None and not (after.isascii() and after.isdigit()):
+            raise BadInput.one("was not given out by this server; begin without one", "cursor")
+        found = []
+        for place, job in enumerate(self.by_id.values()):
+            if after is not None and place <= int(after[:18]):
+                continue
+            if phases is not None and job["phase"] not in phases:
+                continue
+            if (user not in (None, job["user"])) or (queue not in (None, job["queue"])):
+                continue
+            if any(job["labels"].get(key) != value for key, value in labels.items()):
+                continue
+            found.append((place, job))
+        page = found[:limit]
+        return [job for _, job in page], str(page[-1][0]) if len(found) > limit else None
+
+    def version(self, job_id: str) -> str:
+        return str(self.versions[job_id])
+
+    async def update(self, job_id: str, changes: Json) -> Json:
+        job = self.living(job_id)
+        if changes.get("queue", "default") not in self.queue_of:
+            raise BadInput.one(f"there is no queue {changes['queue']}", "queue")
+        if not changes.get("min", job["min"]) <= changes.get("max", job["max"]):
+            raise BadInput.one("must not be above max", "min")
+        # As a store would: others get their turn before it is done.
+        await asyncio.sleep(0)
+        job |= {key: value for key, value in changes.items() if key != "weight"}
+        self.versions[job_id] += 1
+        self.tell("updated", job_id, "was changed")
+        return job
+
+    async def cancel(self, job_id: str) -> Json:
+        return self.change(self.living(job_id), "Cancelled")
+
+    async def suspend(self, job_id: str) -> Json:
+        return self.change(self.living(job_id), "Suspended")
+
+    async def resume(self, job_id: str) -> Json:
+        return self.change(self.living(job_id), "Pending")
+
+    async def scale(self, job_id: str, workers: int) -> Json:
+        return await self.update(job_id, {"min": workers, "max": workers})
+
+    def explain(self, job_id: str) -> Json:
+        job = self.by_id[job_id]
+        return {"job": job_id, "phase": job["phase"], "reason": job["reason"]}
+
+    async def whatif(self, documents: list[Json], *, user: str, policy: str | None) -> Json:
+        jobs = [one for each in documents for one in prepare(each, user=user, now=time.time(), suffix="0000")]
+        return {"policy": policy or self.decides["name"], "jobs": [{"job": one.id} for one in jobs]}
+
+    async def logs(
+        self,
+        job_id: str,
+        *,
+        worker: str | None,
+        tail: int | None,
+        since: float | None,
+        follow: bool,
+        previous: bool,
+    ) -> AsyncIterator[Json]:
+        if worker not in (None, "0"):
+            raise NotFound(f"{job_id} has no worker {worker}")
+        seen = len(self.lines[job_id]) - tail if tail is not None and tail < len(self.lines[job_id]) else 0
+        while True:
+            news = self.news
+            for line in self.lines[job_id][seen:]:
+                seen += 1
+                yield line
+            if not follow or self.by_id[job_id]["phase"] in OVER:
+                return
+            await news.wait()
+
+    # -------------------------------------------------------------------------------------------- machines and queues
+    def nodes(self) -> list[Json]:
+        return [self.node]
+
+    async def cordon(self, node: str, *, cordoned: bool, drain: bool) -> Json:
+        if node != self.node["name"]:
+            raise NotFound(f"there is no node {node}")
+        self.node["phase"] = "Cordoned" if cordoned else "Ready"
+        return self.node
+
+    async def reserve(self, *, node: str | None, gpu_type: str | None, gpus: int, seconds: float, user: str) -> Json:
+        if node not in (None, "node-0") or gpu_type not in (None, "a100"):
+            raise NotFound("there is no such GPU")
+        free = self.node["gpus"]["a100"]["total"] - self.node["gpus"]["a100"]["used"]  # type: ignore[index]
+        if gpus > free:
+            raise Refused(f"{free} GPUs are free, {gpus} are asked for")
+        return {"id": "reservation", "devices": {"node-0": [str(i) for i in range(gpus)]}, "until": now()}
+
+    def queues(self) -> list[Json]:
+        return list(self.queue_of.values())
+
+    def put_queue_now(self, name: str, spec: Json) -> Json:
+        self.queue_of[name] = {"name": name, **spec}
+        return self.queue_of[name]
+
+    async def put_queue(self, document: Json) -> Json:
+        queue = queue_of(document)
+        return self.put_queue_now(queue.name, {"weight": queue.weight, "parent": queue.parent})
+
+    async def drop_queue(self, name: str) -> None:
+        if name not in self.queue_of:
+            raise NotFound(f"there is no queue {name}")
+        if name == "default":
+            raise Refused("jobs are in the queue default")
+        del self.queue_of[name]
+
+    # --------------------------------------------------------------------------------------------------------- policy
+    def policy(self) -> Json:
+        return self.decides
+
+    def policies(self) -> list[Json]:
+        return [{"name": each.name, "aliases": list(each.aliases), "text": each.summary} for each in POLICIES]
+
+    async def set_policy(self, name: str, options: Json) -> Json:
+        self.decides |= {"name": name, "options": options}
+        return self.decides
+
+    async def set_rate_limit(self, seconds: float) -> Json:
+        self.decides["rate_limit_s"] = seconds
+        return self.decides
+
+    # -------------------------------------------------------------------------------------------------- what happened
+    def _of(self, after: int, job: str | None) -> list[Json]:
+        return [each for each in self.told[after:] if job in (None, each["job"])]
+
+    async def history(self, *, job: str | None, after: int, limit: int) -> list[Json]:
+        return self._of(after, job)[:limit]
+
+    def last_event(self) -> int:
+        return len(self.told)
+
+    async def watch(self, *, after: int | None, job: str | None) -> AsyncIterator[Json]:
+        seen = len(self.told) if after is None else after
+        watches, me = self.watches, object()
+        watches.add(me)
+        try:
+            while True:
+                news = self.news
+                for each in self._of(seen, job):
+                    yield each
+                    seen = each["id"]
+                await news.wait()
+        finally:
+            watches.remove(me)
+
+    def decisions(self, limit: int) -> list[Json]:
+        return [{"revision": 1, "policy": self.decides["name"]}][:limit]
+
+    def decision(self, revision: int) -> Json:
+        if revision != 1:
+            raise NotFound(f"no decision {revision} is kept")
+        return self.decisions(1)[0]
+
+    def plans(self, limit: int) -> list[Json]:
+        return []
+
+    async def usage(self, by: list[str], since: float) -> list[Json]:
+        return [{**dict.fromkeys(by, "-"), "gpu_seconds": 0.0}]
+
+    def snapshot(self) -> Json:
+        return {"jobs": list(self.by_id.values())}
+
+    def ready(self) -> str:
+        return self.trouble
+
+    # --------------------------------------------------------------------------------------------- workers and agents
+    async def worker_report(self, job_id: str, generation: int, report: Json) -> Json:
+        if self.job(job_id)["generation"] != generation:
+            raise Refused(f"generation {generation} of {job_id} is over; leave")
+        self.reports.append((job_id, generation, report))
+        return {}
+
+    async def serve_agent(self, socket: Socket) -> None:
+        while (text := await socket.receive()) is not None:
+            await socket.send(text.upper())
+
+
+class MemoryKeys:
+    """Tokens by the digest of their secret."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[str, Json] = {}
+        self.notes: list[Json] = []
+
+    async def create(self, user: str, role: Role, expires_s: float | None) -> tuple[str, str]:
+        secret, token_id = secrets.token_urlsafe(32), secrets.token_hex(6)
+        until = None if expires_s is None else time.time() + expires_s
+        self.tokens[token_id] = {"digest": _digest(secret), "user": user, "role": role, "until": until, "at": now()}
+        return token_id, secret
+
+    async def find(self, secret: str) -> Principal | None:
+        digest, found = _digest(secret), None
+        for token_id, token in self.tokens.items():
+            if hmac.compare_digest(token["digest"], digest) and (token["until"] or time.time() + 1) > time.time():
+                found = Principal(token["user"], token["role"], token_id)
+        return found
+
+    async def ls(self) -> list[Json]:
+        return [
+            {"id": key, "user": token["user"], "role": token["role"].word, "created": token["at"], "expires": None}
+            for key, token in self.tokens.items()
+        ]
+
+    async def revoke(self, token_id: str) -> None:
+        if self.tokens.pop(token_id, None) is None:
+            raise NotFound(f"there is no token {token_id}")
+
+    async def audit(self, principal: Principal, method: str, path: str, status: int, detail: str) -> None:
+        head = {"time": now(), "user": principal.user, "role": principal.role.word}
+        self.notes.append({**head, "method": method, "path": path, "status": status, "detail": detail})
+
+    async def audits(self, limit: int) -> list[Json]:
+        return self.notes[-limit:]
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _job(prepared: Any, user: str) -> Json:
+    return {
+        "id": prepared.id,
+        "name": prepared.id,
+        "workload": prepared.workload,
+        "kind": prepared.kind,
+        "user": user,
+        "queue": prepared.job.queue,
+        "priority": prepared.job.priority,
+        "phase": "Pending",
+        "reason": {"code": "no_room", "text": "It waits for GPUs."},
+        "position": None,
+        "gpus": 0,
+        "min": prepared.job.min,
+        "max": prepared.job.max,
+        "gpu_type": None,
+        "nodes": [],
+        "workers": [],
+        "generation": 0,
+        "progress": {"step": 0, "total": prepared.job.steps, "rate": None},
+        "eta_s": None,
+        "submitted": now(),
+        "started": None,
+        "finished": None,
+        "waiting_s": 0.0,
+        "running_s": 0.0,
+        "gpu_seconds": 0.0,
+        "restarts": 0,
+        "resizes": 0,
+        "moves": 0,
+        "exit_code": None,
+        "labels": dict(prepared.labels),
+    }

@@ -1,0 +1,41 @@
+"""What Prometheus sees."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.server.serving import Served, document
+
+
+def samples(up: Served) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(up.ask("GET", "/metrics").text)
+        for sample in family.samples
+    }
+
+
+def test_metrics_tell_of_jobs_gpus_and_requests(up: Served) -> None:
+    before = samples(up)
+    jobs = up.ask("POST", "/api/v1/jobs", [document("a", workers=5), document("b", workers=3), document("c")]).json()
+    up.ask("DELETE", f"/api/v1/jobs/{jobs['items'][1]['id']}")
+    up.ask("GET", "/api/v1/jobs/nothing")
+    found = samples(up)
+
+    def value(name: str, **labels: str) -> float | None:
+        key = name, tuple(sorted(labels.items()))
+        return found[key] - before.get(key, 0) if name.endswith("_total") else found.get(key)
+
+    assert value("levada_jobs", phase="Running", queue="default") == 1
+    assert value("levada_jobs", phase="Pending", queue="default") == 1
+    assert value("levada_job_gpus", gpu_type="a100", queue="default") == 5
+    assert value("levada_gpus", gpu_type="a100") == 8
+    assert value("levada_gpus_used", gpu_type="a100") == 5
+    assert value("levada_nodes", phase="Ready") == 1
+    assert value("levada_server_ready") == 1
+    assert value("levada_http_requests_total", method="GET", route="/api/v1/jobs/{name}", status="404") == 1
+    assert value("levada_http_requests_total", method="POST", route="/api/v1/jobs", status="201") == 1
+    ids = {job["id"] for job in jobs["items"]}
+    with_ids = {name for name, labels in found if any(value in ids for _, value in labels)}
+    assert with_ids == {"levada_job_info"}
+    assert all(name.startswith("levada_") for name, _ in found)

@@ -1,0 +1,63 @@
+"""Everything that the description of the API allows, and much that it does not, against a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from levada.server.app import api
+from levada.server.context import Context
+from levada.server.worker_token import sign
+from tests.server.memory import MemoryKeys, MemoryService
+from tests.server.serving import KEY, Served, document, served
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+#: HYPOTHESIS_PROFILE=thorough looks longer, and systematically at every value that a field may just not have.
+THOROUGH = settings.default is not None and settings.default.max_examples > 1000
+schema = schemathesis.openapi.from_dict(api(Context(MemoryService(), MemoryKeys())).openapi())
+
+
+@pytest.fixture(scope="module")
+def busy() -> Iterator[Served]:
+    """A server with some jobs, so that names in the examples mean something."""
+    with served() as up:
+        for name in ("a", "b", "c"):
+            up.ask("POST", "/api/v1/jobs", document(name))
+        yield up
+
+
+@schema.exclude(path_regex="^/api/v1/(watch|agents)").parametrize()
+@settings(
+    max_examples=200 if THOROUGH else 15,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate] if THOROUGH else [Phase.generate],
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+)
+def test_every_answer_is_as_described(case: Any, busy: Served) -> None:
+    token = busy.tokens["admin"]
+    if case.path.startswith("/api/v1/worker/"):
+        token = sign(KEY, next(iter(busy.service.by_id)), 1)
+    if case.path.endswith("/logs"):
+        case.query = {key: value for key, value in (case.query or {}).items() if key != "follow"}
+    # In a query a list of one looks like the one itself; there this check finds what is no fault.
+    checks = [*CHECKS, negative_data_rejection] if case.operation.body else CHECKS
+    case.call_and_validate(base_url=busy.url, headers={"Authorization": f"Bearer {token}"}, checks=checks, timeout=20)
