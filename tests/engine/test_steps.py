@@ -47,7 +47,15 @@ def test_kernels_know_the_layout_and_the_numbers_of_the_core() -> None:
         assert getattr(columns, f"OP_{name}") == kind
     for name in ("RUNS", "NEW", "CAPACITY", "FRAGMENTED", "PREEMPTED", "NODE_LOST", "RESTARTING", "BACKOFF"):
         assert getattr(columns, name) == Code.names()[name]
-    for name in ("SET_ASIDE", "QUEUE_LIMIT", "TOO_LARGE", "UNKNOWN_TYPE", "USER_LIMIT", "WAITS_FOR_DEVICES"):
+    for name in (
+        "INTERRUPTED",
+        "SET_ASIDE",
+        "QUEUE_LIMIT",
+        "TOO_LARGE",
+        "UNKNOWN_TYPE",
+        "USER_LIMIT",
+        "WAITS_FOR_DEVICES",
+    ):
         assert getattr(columns, name) == Code.names()[name]
     assert (columns.SAYS_STARTING, columns.SAYS_STOPPING) == (Code.STARTING, Code.STOPPING)
     assert (columns.NEVER, columns.AUTO) == (Preemptible.NEVER, Preemptible.AUTO)

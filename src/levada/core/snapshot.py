@@ -1,8 +1,8 @@
 """What a policy sees: the jobs it may decide about, and what there is to give them.
 
 A snapshot is a read-only view, valid for one decision; `detached` makes one that outlives the next event. Jobs that a
-policy may not touch now (guarded, protected, with an operation under way) are not in it, nor is what they hold. So it is
-with all that do not wait, where a policy said that it would only *fill* what is free.
+policy may not touch now (guarded, protected, with an operation under way) are not in it, nor is what they hold. Nor are
+those that do not wait, where a policy said that it would only *fill* what is free.
 """
 
 from __future__ import annotations
