@@ -5,8 +5,7 @@ from __future__ import annotations
 from levada.kernels.arrays import Bools, Floats, Ints
 from levada.kernels.switch import kernels
 
-#: Rows of what there is, as in `core.openings`: whether the cluster has any of a type, what others leave of it to us, and
-#: what there is in all.
+#: Rows of what there is by type, as in `core.openings`: whether there is any, what others leave to us, and all of it.
 EXISTS, ROOM, TOTAL = range(3)
 #: Rows of the first block of `jobs`. RUNS is the type it is to run on at present, -1 = none.
 NUMBER, SIZE, UNIT, RUNS, LEAST, MILLI = range(6)
