@@ -31,7 +31,7 @@ from levada.core.jobtable import ANY_LOSS, INT_COLUMNS
 from levada.core.plan import OpKind
 from levada.core.plane import INDEX, NODE
 from levada.core.reasons import Code
-from levada.core.types import WHOLE, Ints
+from levada.core.types import WHOLE, Ints, one_or_many
 from levada.engine.admit import judge_feasibility
 from levada.engine.ends import end, stopped
 from levada.engine.losses import lose_workers, restart
@@ -51,15 +51,16 @@ def submitted(state: State, event: JobsSubmitted) -> None:
     state.submitted += len(slots)
     if not len(slots):
         return
+    at = one_or_many(slots)
     numbers = table.number[slots]
-    table.since[slots] = np.maximum(table.submitted[slots], state.now)
+    table.since[at] = np.maximum(table.submitted[at], state.now)
     if event.jobs.after:
         _note_dependencies(state, event.jobs, numbers)
     if hasattr(state.perf, "bind"):
-        state.perf.bind(numbers, world.table.workload[slots])
+        state.perf.bind(numbers, table.workload[at])
     judge_feasibility(state, slots)
     _put_aside_impossible(state, slots)
-    table.changed[slots] = state.revision
+    table.changed[at] = state.revision
     state.turnover = True
 
 

@@ -251,6 +251,8 @@ class State:
     def active_slots(self, numbers: Ints) -> Ints:
         """Slots of the jobs that are not over, each once."""
         slots = self.world.table.find(numbers)
+        if len(slots) == 1:
+            return slots if slots[0] >= 0 else slots[:0]
         return distinct(slots[slots >= 0])
 
     def wants_stop(self, slots: Ints, intent: int) -> None:
