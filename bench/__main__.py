@@ -1,14 +1,14 @@
-"""`python -m bench [decide|events|state|sim|runtime|machine|all|sim-large] [--quick] [-o table|json]`."""
+"""`python -m bench [decide|events|state|sim|runtime|live|machine|all|sim-large] [--quick] [-o table|json]`."""
 
 from __future__ import annotations
 
 import argparse
 
-from bench import decide, events, machine, runtime, sim, state
+from bench import decide, events, live, machine, runtime, sim, state
 from bench.report import Printer
 from levada.kernels import switch
 
-PARTS = ("decide", "events", "state", "sim", "runtime", "machine")
+PARTS = ("decide", "events", "state", "sim", "runtime", "live", "machine")
 #: Only where it is asked for by name.
 LONG = "sim-large"
 
@@ -37,6 +37,8 @@ def main() -> None:
         sim.run(printer, quick=options.quick)
     if "runtime" in wanted:
         runtime.run(printer, quick=options.quick)
+    if "live" in wanted:
+        live.run(printer, quick=options.quick)
     if LONG in wanted:
         sim.run_large(printer)
     if "machine" in wanted:

@@ -7,6 +7,13 @@ packages=(
     make
     python3        # 3.11 or newer
     python3-venv
+    # For tests alone.
+    binutils       # PyTorch without its CUDA libraries
+    gcc
+    iproute2       # machines in network namespaces
+    libc6-dev
+    postgresql     # its programs; the tests start a server of their own
+    util-linux     # setpriv
 )
 
 case "${1-}" in

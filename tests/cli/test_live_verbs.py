@@ -162,6 +162,14 @@ def test_logs_of_some_time(shell: Shell) -> None:
     assert shell("logs", name, "--since", "soon", code=2) == "--since: must be a duration, e.g. 90s, 2h, 1h30m or 7d\n"
 
 
+def test_logs_of_a_job_that_waits_are_waited_for(shell: Shell) -> None:
+    first = shell.submit("first", "sleep 0.5")
+    second = shell.submit("second", "echo at last", after=[first])
+    code, out, err = shell.try_out("logs", "-f", second)
+    assert (code, out) == (0, "at last\n")
+    assert err.startswith("It waits: ")
+
+
 def test_events(shell: Shell) -> None:
     name = shell.submit("eventful", "true")
     shell("wait", name)
@@ -282,6 +290,10 @@ def test_bad_files_need_no_server(shell: Shell, monkeypatch: pytest.MonkeyPatch,
     assert shell("submit", code=2) == "levada submit needs -f FILE, or a script\n"
     good = shell.file("good.yaml", job("good"))
     assert shell("submit", "-f", good, "--dry-run") == "Job good: right\n"
+    # Whoever forgets -f does not mean a script; and not every text is one.
+    assert shell("submit", "--dry-run", good) == "Job good: right\n"
+    (tmp_path / "train.py").write_text("print(1)")
+    assert "is no script" in shell("submit", "train.py", code=2)
     assert "start one with `levada up`" in shell("submit", "-f", good, code=6)
     assert "start one with `levada up`" in shell("ls", code=6)
     both = shell("submit", "-f", good, "-f", path, code=2)

@@ -61,6 +61,7 @@ EVENTS: tuple[ev.Event, ...] = (
     ev.Running(at=1.0, number=ONE, generation=ONE),
     ev.OperationFailed(at=1.0, number=ONE, generation=ONE, why="no image"),
     ev.OperationTimedOut(at=1.0, number=ONE, generation=ONE),
+    ev.Paused(at=1.0, number=TWO, generation=TWO, seconds=np.array([0.25, 3.0])),
     ev.ReservationExpired(at=1.0, ids=("r",)),
     ev.Observed(at=1.0, number=TWO, generation=TWO, running=TWO),
     ev.PolicyChanged(at=1.0, name="fifo", options={"queues": 2, "names": ["a"]}),

@@ -94,8 +94,8 @@ spec:
           containers:
           - name: pytorch
             image: example/torch
-            command: [torchrun, --nnodes=1:4, --nproc_per_node, "2", --rdzv-backend=c10d, train.py, --lr, "0.1"]
-            resources: {limits: {nvidia.com/gpu: 2}}
+            command: [torchrun, --nnodes=1:4, --nproc_per_node, "1", --rdzv-backend=c10d, train.py, --lr, "0.1"]
+            resources: {limits: {nvidia.com/gpu: 1}}
 """)
 
 POD = yaml.safe_load("""

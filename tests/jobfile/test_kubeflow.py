@@ -178,10 +178,12 @@ def test_fault_of_a_tfjob(change: Callable[[dict[str, Any]], Any], line: str) ->
 
 
 def test_pytorchjob() -> None:
-    spec = spec_of(check(TORCH))
+    document = check(TORCH)
+    spec = spec_of(document)
+    assert document.needs_cluster == ""
     assert sizes(spec) == (1, 4, 2)
     assert (spec.gpus_per_worker, spec.gpu_types, spec.time_limit, spec.ttl, spec.retries) == (
-        2,
+        1,
         ["a100"],
         3600,
         60,
@@ -229,6 +231,8 @@ def test_script_of_torchrun(command: str, script: str | None) -> None:
     [
         (lambda m: container(m, "Worker").pop("command"), "only its image knows what to run"),
         (lambda m: container(m, "Worker").update(command=["sh", "-c", "torchrun train.py"]), "name torchrun as the program"),
+        (lambda m: m["spec"].update(nprocPerNode="2"), "has several processes"),
+        (lambda m: container(m, "Worker").update(command=["torchrun", "--nproc_per_node", "gpu", "t.py"], resources={"limits": {"nvidia.com/gpu": 2}}), "has several processes"),
         (lambda m: container(m, "Worker").update(env=[{"name": "A", "valueFrom": {}}]), "only a cluster knows the value of A"),
     ],
 )  # fmt: skip

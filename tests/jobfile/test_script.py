@@ -126,6 +126,11 @@ def test_fault_of_a_line(line: str, fault: str) -> None:
     assert lines(f"#!/bin/sh\n{line}\n") == [fault]
 
 
+@pytest.mark.parametrize("text", ["", "print(1)\n", "#!\n", "\n#!/bin/sh\n"])
+def test_what_is_no_script(text: str) -> None:
+    assert lines(text) == ["/home/me/run.sh: is no script: its first line must name a shell, e.g. #!/bin/bash"]
+
+
 def test_launchers_of_slurm_are_warned_of() -> None:
     assert made("#!/bin/sh\nsrun python train.py\n").warnings == [
         "line 2: srun: each worker runs the whole script; leave srun out"

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from levada.perf import Estimator, EstimatorState, Observations, RestartKind, ThroughputModel, Tuning, speedups
+from levada.perf import (
+    Estimator,
+    EstimatorState,
+    Observations,
+    RestartKind,
+    ThroughputModel,
+    Tuning,
+    renumbered,
+    speedups,
+)
 from tests.perf.builders import JOBS, ROWS, SIZES, TYPES, answers, batch, ints, learned, seen
 
 NAN, INF = float("nan"), float("inf")
@@ -256,3 +265,37 @@ def test_workloads_that_never_come_back_are_forgotten_and_those_with_jobs_are_no
     again = Estimator.restore(model.state(), Tuning(most_workloads=40))
     assert again.state() == model.state()
     assert model.rates(np.array([0]), np.array([1]), np.array([2])).tolist() == [10.0]
+
+
+def test_what_was_learned_moves_to_other_numbers():
+    model = Estimator()
+    model.bind(np.array([7]), np.array([1]))
+    rows = [(1, 0, 1, 10.0), (1, 0, 2, 18.0), (1, 2, 1, 5.0), (3, 0, 1, 2.0)]
+    for workload, gpu_type, workers, rate in rows:
+        model.observe(
+            Observations(
+                workload=np.array([workload]), gpu_type=np.array([gpu_type]), workers=np.array([workers]),
+                seconds=np.array([100.0]), steps=np.array([100.0 * rate]), at=np.array([0.0]), warm=np.array([True]),
+            )
+        )  # fmt: skip
+    model.observe_restart(1, RestartKind.RESIZE, 0.5)
+    model.observe_restart(3, RestartKind.RESIZE, 9.0)
+    twin = Estimator.restore(renumbered(model.state(), {1: 8, 3: 0}, {0: 5, 2: 1}))
+    for workload, gpu_type, workers, _ in rows:
+        there = ({1: 8, 3: 0}[workload], {0: 5, 2: 1}[gpu_type])
+        before = model.believed(workload, np.array(gpu_type), np.array(workers))
+        assert twin.believed(there[0], np.array(there[1]), np.array(workers)) == before
+    assert twin.pauses(8) == {RestartKind.RESIZE: (0.5, 1)}
+    assert [point[:2] for point in twin.points(8)] == [(1, 1), (5, 1), (5, 2)]
+    assert twin.state().jobs == []
+    # What nobody knows by name any more is left out.
+    fewer = Estimator.restore(renumbered(model.state(), {3: 4}, {0: 0}))
+    assert [fewer.points(4)[0].rate, fewer.points(1), fewer.pauses(1)] == [2.0, [], {}]
+
+
+def test_a_first_pause_takes_the_place_of_what_was_expected():
+    model = Estimator()
+    model.bind(np.array([1]), np.array([1]))
+    model.observe_restart(1, RestartKind.RESIZE, 0.25)
+    assert model.restart_cost_s(1, 2, 4) == 0.25
+    assert model.restart_cost_s(1, 0, 4) == Tuning().start_s

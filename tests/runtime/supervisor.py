@@ -176,7 +176,14 @@ def supervising(
         yield supervisor
     finally:
         for worker in supervisor.workers.values():
-            if worker.process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(worker.process.pid, signal.SIGKILL)
+            worker.process.kill()
             worker.process.wait()
+        _sweep(f"LEVADA_STATE_DIR={supervisor.folder}/".encode())
+
+
+def _sweep(mark: bytes) -> None:
+    """Ends what workers have left behind, in whatever process group it is."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if any(part.startswith(mark) for part in (folder / "environ").read_bytes().split(b"\0")):
+                os.kill(int(folder.name), signal.SIGKILL)

@@ -92,6 +92,9 @@ def test_every_route_has_its_role() -> None:
     paths = api(Context(MemoryService(), MemoryKeys())).openapi()["paths"]
     routes = {f"{method.upper()} {path}" for path, item in paths.items() for method in item}
     assert routes == set(NEEDS)
+    ids = [operation["operationId"] for item in paths.values() for operation in item.values()]
+    assert len(set(ids)) == len(ids)
+    assert "jobs.submit" in ids
 
 
 @pytest.mark.parametrize("route", NEEDS)

@@ -82,6 +82,13 @@ def test_tls(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) ->
             assert wire.version() in ("TLSv1.2", "TLSv1.3")
 
 
+def test_a_certificate_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "cert.pem").write_text("nothing")
+    for cert in (tmp_path / "cert.pem", tmp_path / "missing.pem"):
+        with pytest.raises(LevadaError, match=r"cert\.pem|missing\.pem"):
+            asyncio.run(serve(MemoryService(), MemoryKeys(), certfile=str(cert), keyfile=str(cert)))
+
+
 def test_a_server_that_stopped_is_gone() -> None:
     with served() as up:
         client = Client(up.url, up.tokens["operator"], patience_s=0.2)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -12,6 +12,10 @@ from levada.cli.exit import ExitCode, code_of
 from levada.cli.output import chatter, data
 from levada.cli.words import counted
 from levada.errors import BadInput, LevadaError, NoServer
+
+T = TypeVar("T")
+
+_MOST_AT_ONCE = 8
 
 
 def register(app: typer.Typer) -> None:
@@ -50,16 +54,34 @@ def resume(names: JobNames, server: Server = None, state: State = None) -> None:
 
 def _each(names: list[str], act: Callable[[str], str]) -> None:
     """Does it to each job; what is refused to one does not keep the others from it."""
-    code = ExitCode.OK
-    for name in names:
+
+    def tried(name: str) -> str | LevadaError:
         try:
-            data(act(name))
-        except NoServer:
-            raise
+            return act(name)
         except LevadaError as error:
-            chatter(f"levada: {error}")
-            code = code or code_of(error)
+            return error
+
+    code = ExitCode.OK
+    for told in _together(tried, list(dict.fromkeys(names))):
+        if isinstance(told, str):
+            data(told)
+        elif isinstance(told, NoServer):
+            raise told
+        else:
+            chatter(f"levada: {told}")
+            code = code or code_of(told)
     raise typer.Exit(code)
+
+
+def _together(act: Callable[[str], T], names: list[str]) -> Iterator[T]:
+    """The answers in the order of *names*, several asked for at a time: the server writes them down together."""
+    if len(names) == 1:
+        yield act(names[0])
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
+        yield from pool.map(act, names)
 
 
 def scale(

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from levada.cli.connection import JobName, Server, State, connect
-from levada.cli.output import data, data_json
+from levada.cli.output import chatter, data, data_json
 from levada.cli.words import clock
 from levada.errors import BadInput
+
+if TYPE_CHECKING:
+    from levada.sdk.client import Client
 
 
 def register(app: typer.Typer) -> None:
@@ -47,8 +50,18 @@ def logs(
     with connect(server, state) as client:
         job = client.get(name)
         several = worker is None and job["max"] > 1
+        if follow:
+            until_it_runs(client, job)
         lines = client.logs(job["id"], worker=worker, tail=tail, since_s=since_s, follow=follow, previous=previous)
         print_lines(lines, several, timestamps)
+
+
+def until_it_runs(client: Client, job: Any) -> None:
+    """Waits for a job that has not begun, and says why it has not."""
+    if job["phase"] in ("Pending", "Starting"):
+        if job.get("reason"):
+            chatter(f"It waits: {job['reason']['text']}")
+        client.wait(job["id"], phases=("Running", "Resizing", "Stopping"))
 
 
 def print_lines(lines: Any, with_worker: bool, timestamps: bool = False) -> None:

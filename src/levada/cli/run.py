@@ -101,13 +101,11 @@ def attach(
 
 def _stay(client: Client, job: Any, tail: int | None) -> None:
     """Prints what a job says until it is over, and ends with its exit code; Ctrl-C leaves it to itself."""
-    from levada.cli.logs import print_lines
+    from levada.cli.logs import print_lines, until_it_runs
     from levada.cli.wait import code_of_phase
 
     try:
-        if job["phase"] == "Pending" and job.get("reason"):
-            chatter(f"It waits: {job['reason']['text']}")
-        client.wait(job["id"], phases=("Running", "Resizing", "Stopping"))
+        until_it_runs(client, job)
         print_lines(client.logs(job["id"], follow=True, tail=tail), job["max"] > 1)
         ended = client.wait(job["id"])
     except KeyboardInterrupt:

@@ -32,6 +32,7 @@ Script = Annotated[
     list[str] | None,
     typer.Argument(metavar="[SCRIPT [ARGUMENT...]]", help="Instead of a file: a script with #LEVADA lines."),
 ]
+_JOB_FILES = (".yaml", ".yml", ".json")
 #: What follows the name of a script is the script's, dashes and all.
 _SCRIPT_ENDS_OPTIONS = {"allow_interspersed_args": False}
 
@@ -60,6 +61,9 @@ def submit(
 ) -> None:
     """Submit jobs from a file, or a script."""
     words = [*([from_sbatch] if from_sbatch else []), *(script or [])]
+    if words and words[0].endswith(_JOB_FILES) and not from_sbatch and not file:
+        # Whoever forgets -f does not mean a script.
+        words, file = [], words
     if bool(file) == bool(words):
         raise BadInput.one("levada submit needs -f FILE, or a script")
     documents = jobs_only(read_files(file) if file else read_script(words))

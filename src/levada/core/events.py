@@ -190,6 +190,14 @@ class OperationTimedOut(_Event, frozen=True, kw_only=True):
     generation: Ints
 
 
+class Paused(_Event, frozen=True, kw_only=True):
+    """For the operation of that generation training stood still so long, as the workers who went through it say."""
+
+    number: Ints
+    generation: Ints
+    seconds: Floats
+
+
 class ReservationExpired(_Event, frozen=True, kw_only=True):
     """Room is no longer kept."""
 
@@ -282,6 +290,7 @@ Event: TypeAlias = (
     | Running
     | OperationFailed
     | OperationTimedOut
+    | Paused
     | ReservationExpired
     | Observed
     | PolicyChanged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.core.events import OperationFailed, OperationTimedOut, Released, Running
+from levada.core.events import OperationFailed, OperationTimedOut, Paused, Released, Running
 from levada.core.job import Phase
 from levada.core.plan import OpKind
 from levada.core.reasons import Code
@@ -69,8 +69,8 @@ def running(state: State, event: Running) -> None:
 def _time_restarts(state: State, slots: Ints) -> None:
     """Notes how long these jobs, whose operation is complete, stood still for it.
 
-    A first start loads no checkpoint, a resize in place goes on meanwhile, and an operation that was asked for again
-    began nobody knows when: none of them tells what a restart costs.
+    A first start loads no checkpoint, a resize in place goes on meanwhile (see `paused`), and an operation that was
+    asked for again began nobody knows when: none of them tells what a restart costs.
     """
     table = state.world.table
     once = (table.unsure[slots] == 0) & (table.failures[slots] == 0)
@@ -80,6 +80,13 @@ def _time_restarts(state: State, slots: Ints) -> None:
         told = slots[which & once]
         if len(told):
             state.pauses.append((kind, table.workload[told], state.now - table.issued_at[told]))
+
+
+def paused(state: State, event: Paused) -> None:
+    """Notes what a resize in place really cost; only those who went through it know."""
+    slots, rows = state.current(event.number, event.generation)
+    if len(slots):
+        state.pauses.append((RestartKind.RESIZE, state.world.table.workload[slots].copy(), event.seconds[rows]))
 
 
 def failed(state: State, event: OperationFailed) -> None:

@@ -354,6 +354,7 @@ _HANDLERS: dict[type, Callable[[Engine, Any], None]] = {
     ev.Running: lambda engine, event: acks.running(engine.state, event),
     ev.OperationFailed: lambda engine, event: acks.failed(engine.state, event),
     ev.OperationTimedOut: lambda engine, event: acks.timed_out(engine.state, event),
+    ev.Paused: lambda engine, event: acks.paused(engine.state, event),
     ev.PolicyChanged: Engine._policy_changed,
     ev.OptionsChanged: Engine._options_changed,
     ev.QueuesChanged: Engine._queues_changed,

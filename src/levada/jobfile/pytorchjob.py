@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from levada.errors import Fault
@@ -54,12 +55,33 @@ def convert(manifest: Place) -> tuple[Job | list[Fault], Draft]:
     script = script_of(pod.command())
     if script is None and any("torchrun" in word or _LAUNCHERS[0] in word for word in pod.command()):
         draft.needs_cluster = f"{pod.main.path}.command: name torchrun as the program, not inside a shell"
+    if _processes(draft, pod) > 1:
+        draft.needs_cluster = "a pod of it has several processes; here ask for more workers with one GPU each"
     draft.runs(pod, "torchrun" if elastic.given or script is not None else "plain", script)
     group = worker if worker.given else master
     draft.common(group, group)
     if elastic.at("maxRestarts").given:
         draft.put("spec.retries", elastic.at("maxRestarts").whole(), elastic.at("maxRestarts"))
     return draft.job(), draft
+
+
+def _processes(draft: Draft, pod: Pod) -> int:
+    """How many processes torchrun starts in each pod, as far as that is said."""
+    said = draft.spec.at("elasticPolicy", "nProcPerNode")
+    said = said if said.given else draft.spec.at("nprocPerNode")
+    word = str(said.value) if said.given else _option(pod.command(), "nproc-per-node")
+    if word in ("auto", "gpu"):
+        return pod.gpus() or 1
+    return int(word) if word is not None and word.isdecimal() and len(word) < 10 else 1
+
+
+def _option(command: Sequence[str], name: str) -> str | None:
+    """The value of an option of torchrun."""
+    for word, following in itertools.pairwise([*command, ""]):
+        given, separator, value = word.lstrip("-").partition("=")
+        if word.startswith("--") and given.replace("_", "-") == name:
+            return value if separator else following
+    return None
 
 
 def script_of(command: Sequence[str]) -> list[str] | None:

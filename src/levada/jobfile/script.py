@@ -61,6 +61,8 @@ def from_script(
     *environment* is the user's: `--export=NAME` takes a value from it.
     """
     lines = text.splitlines()
+    if not text.startswith("#!") or not lines[0][2:].split():
+        raise BadInput.one("is no script: its first line must name a shell, e.g. #!/bin/bash", path)
     head = _head(lines)
     directives = read_directives(head, environment)
     spec = directives.spec
@@ -153,12 +155,10 @@ def _value(name: str, text: str) -> Any:
 
 def _command(lines: Sequence[str], path: str, arguments: Sequence[str]) -> list[str]:
     """How to run the script as it is now, whatever becomes of its file; a long one, or no shell's, is run from it."""
-    first = lines[0] if lines else ""
-    shebang = first.removeprefix("#!").split() if first.startswith("#!") else ["/bin/bash"]
+    shebang = lines[0][2:].split()
     program = (shebang[1] if shebang[0].endswith("/env") and len(shebang) > 1 else shebang[0]).rsplit("/", 1)[-1]
     # In place of the first line, so that the shell's messages name the right ones.
-    body = [_SLURM_NAMES, *lines[1:]] if first.startswith("#!") else [f"{_SLURM_NAMES}; {first}", *lines[1:]]
-    whole = "\n".join(body) + "\n"
+    whole = "\n".join([_SLURM_NAMES, *lines[1:]]) + "\n"
     if program not in _SHELLS or len(whole.encode()) > _LONGEST_ARGUMENT:
         return [*shebang, path, *arguments]
     return [*shebang, "-c", whole, path, *arguments]

@@ -17,8 +17,9 @@ observations, and chance as a generator. It imports numpy, msgspec and the stand
 
 from levada.perf.completion import Completed, completed, measured
 from levada.perf.curve import Curves, fit, isotonic
-from levada.perf.estimator import Estimator, EstimatorState
+from levada.perf.estimator import Estimator, Point
 from levada.perf.growing import NameList
+from levada.perf.kept import EstimatorState, renumbered
 from levada.perf.model import Bools, Floats, Ints, ThroughputModel, rates_by_type, remaining_s, speedups
 from levada.perf.online import Online
 from levada.perf.profiles import ProfileModel, Profiles
@@ -39,6 +40,7 @@ __all__ = [
     "Observations",
     "Online",
     "PairSpeed",
+    "Point",
     "ProfileModel",
     "Profiles",
     "RestartKind",
@@ -51,5 +53,6 @@ __all__ = [
     "measured",
     "rates_by_type",
     "remaining_s",
+    "renumbered",
     "speedups",
 ]

@@ -1,11 +1,12 @@
 """Speeds learned from progress: one curve per workload and GPU type, shared by all jobs of the workload."""
 
 from math import isfinite
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from levada.perf.fitted import Fitted, assemble, smoothed
+from levada.perf.kept import EstimatorState
 from levada.perf.lookup import Lookup
 from levada.perf.model import Bools, Floats, Ints, gpu_fraction
 from levada.perf.samples import (
@@ -22,29 +23,15 @@ from levada.perf.samples import (
 from levada.perf.tuning import RestartKind, Tuning
 
 
-class EstimatorState(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything an estimator has learned, in plain lists."""
+class Point(NamedTuple):
+    """The speed that was seen of a workload at one size."""
 
-    version: int = 1
-    #: Job numbers and the workload of each.
-    jobs: list[int] = []
-    job_workload: list[int] = []
-    #: By (workload, GPU type, size): mean rate in steps/s, effective weight in s, outliers in a row.
-    workload: list[int] = []
-    gpu_type: list[int] = []
-    workers: list[int] = []
-    rate: list[float] = []
-    weight_s: list[float] = []
-    strikes: list[int] = []
-    #: By (workload, kind): mean pause in s, and how many it stands for.
-    restart_workload: list[int] = []
-    restart_kind: list[RestartKind] = []
-    restart_s: list[float] = []
-    restart_count: list[float] = []
-    ignored: int = 0
-    outliers: int = 0
-    #: Workloads, those observed longest ago first.
-    seen: list[int] = []
+    gpu_type: int
+    workers: int
+    #: Steps/s.
+    rate: float
+    #: Seconds of running that it rests on; those long ago count less.
+    weight_s: float
 
 
 class Estimator:
@@ -118,7 +105,8 @@ class Estimator:
             self.ignored += 1
             return
         kind = RestartKind(kind)
-        mean, count = self._restarts.get((workload, kind), (self._expected_s(kind), 1.0))
+        # What was seen takes the place of what was expected: a resize in process is a hundred times cheaper.
+        mean, count = self._restarts.get((workload, kind), (self._expected_s(kind), 0.0))
         # One hanging start is no reason to stop moving a workload.
         seconds = min(seconds, self.tuning.outlier_factor * max(mean, 1.0))
         count = min(count + 1.0, float(self.tuning.restart_memory))
@@ -180,6 +168,26 @@ class Estimator:
     def known(self, jobs: Ints) -> Bools:
         """True where the job's workload was seen running, on any GPU type."""
         return np.asarray(self._ready().workloads.find(self._bound.find(jobs)) >= 0)
+
+    def points(self, workload: int) -> list[Point]:
+        """What was seen of a workload, by GPU type and size."""
+        workloads, gpu_types, sizes = split_cell(self._cells.key)
+        found = np.flatnonzero(workloads == workload)
+        columns = (gpu_types[found], sizes[found], self._cells.rate[found], self._cells.weight[found])
+        return [Point(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+    def believed(self, workload: int, gpu_types: Ints, sizes: Ints) -> tuple[Floats, Floats]:
+        """Rates and confidence of a workload, as its jobs have them, also when it has none now."""
+        fitted = self._ready()
+        row, column = fitted.workloads.find(np.array(workload)), fitted.types.find(gpu_types)
+        curve = fitted.curve[row, column]
+        rates = fitted.curves.rates(curve, sizes) * fitted.scale[row, column]
+        return rates, fitted.curves.confidence(curve, sizes) * fitted.trust[row, column]
+
+    def pauses(self, workload: int) -> dict[RestartKind, tuple[float, int]]:
+        """What changes of a workload cost: mean seconds, and on how many it rests; only what was seen."""
+        seen = {kind: self._restarts.get((workload, kind)) for kind in RestartKind}
+        return {kind: (told[0], round(told[1])) for kind, told in seen.items() if told is not None}
 
     # Keeping
 

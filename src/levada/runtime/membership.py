@@ -38,6 +38,8 @@ class _Standing(NamedTuple):
     progress: Progress
     #: It has trained nothing yet: its state is that of a checkpoint, or as the script made it.
     is_new: bool
+    #: Under torchrun members of several may meet; the newest of them is theirs then.
+    generation: int
 
 
 class Membership:
@@ -132,16 +134,17 @@ class Membership:
         self.group = self._framework.meet(
             world, rank, world.digest(self.place.job), lambda: self._is_asked() or self._latest() != world
         )
-        agreed = self._align(self.group.rank, progress)
+        agreed, generation = self._align(self.group.rank, world.generation, progress)
         self._framework.settle(self.group)
-        self.world, self.rank, self.is_in, self._is_new = world, rank, True, False
+        self.world, self.rank = world._replace(generation=generation), rank
+        self.is_in, self._is_new = True, False
         return agreed
 
-    def _align(self, rank: int, progress: Progress) -> Progress:
+    def _align(self, rank: int, generation: int, progress: Progress) -> tuple[Progress, int]:
         """Everybody takes over the state of the member furthest ahead, where anybody is behind or new."""
         folder = self.place.checkpoints
         found = checkpoint.peek(folder) if folder and self._is_new and self._state else None
-        mine = _Standing(found or progress, self._is_new)
+        mine = _Standing(found or progress, self._is_new, generation)
         told = [_read(part) for part in self.group.gather(json.dumps(mine).encode())]
         source = max(range(len(told)), key=lambda other: (told[other].progress.step, not told[other].is_new, -other))
         furthest = told[source].progress
@@ -152,7 +155,7 @@ class Membership:
                 data = self._framework.share(self.group, data, source)
             if behind[rank] and data is not None and (rank != source or found):
                 self._state.load(data)
-        return furthest
+        return furthest, max(standing.generation for standing in told)
 
     def _given(self, folder: Path | None) -> bytes:
         """The state that the others get: of the checkpoint in *folder*, or as it is now."""
@@ -160,5 +163,5 @@ class Membership:
 
 
 def _read(data: bytes) -> _Standing:
-    progress, is_new = json.loads(data)
-    return _Standing(Progress(*progress), bool(is_new))
+    progress, is_new, generation = json.loads(data)
+    return _Standing(Progress(*progress), bool(is_new), int(generation))

@@ -37,7 +37,9 @@ class Place(NamedTuple):
 def read(environment: Mapping[str, str] = os.environ) -> Place:
     """The place of this process; alone in its world where nothing is told."""
     generation = _number(environment, 0, "LEVADA_GENERATION")
-    rank = _number(environment, 0, "LEVADA_RANK", "RANK")
+    # Under torchrun its agent is Levada's worker, and knows better who is a member.
+    prefixes = ("", "LEVADA_") if "TORCHELASTIC_RUN_ID" in environment else ("LEVADA_", "")
+    rank = _number(environment, 0, *(f"{prefix}RANK" for prefix in prefixes))
     state = environment.get("LEVADA_STATE_DIR")
     checkpoints = environment.get("LEVADA_CHECKPOINT_DIR")
     return Place(
@@ -45,7 +47,7 @@ def read(environment: Mapping[str, str] = os.environ) -> Place:
         worker=Path(state).name if state else f"g{generation}-{rank}",
         generation=generation,
         rank=rank,
-        world_size=_number(environment, 1, "LEVADA_WORLD_SIZE", "WORLD_SIZE"),
+        world_size=_number(environment, 1, *(f"{prefix}WORLD_SIZE" for prefix in prefixes)),
         address=environment.get("MASTER_ADDR", "127.0.0.1"),
         port=_number(environment, 0, "MASTER_PORT"),
         checkpoints=Path(checkpoints) if checkpoints else None,

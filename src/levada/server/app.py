@@ -28,8 +28,15 @@ class Api(FastAPI):
 
 def api(context: Context) -> Api:
     """All routes over a service, without the gate before them."""
-    made = Api(openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, redirect_slashes=False)
+    made = Api(
+        openapi_url="/api/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=lambda route: f"{route.tags[0]}.{route.name}",
+    )
     made.state.context = context
+    made.state.all_routes = [route for noun in _ROUTERS for route in noun.router.routes]
     problems.register(made)
     for noun in _ROUTERS:
         made.include_router(noun.router)

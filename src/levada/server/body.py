@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, get_args, get_origin
@@ -12,6 +13,18 @@ from fastapi.routing import APIRoute
 from levada.errors import BadInput, Fault, did_you_mean
 from levada.jobfile.text import parse_json
 from levada.server.problems import Problem
+
+#: Of a body: more than any job file needs, and few enough for whoever walks through it.
+MOST_DEPTH = 64
+_TOO_DEEP = f"nested too deeply: {MOST_DEPTH} levels are the most"
+#: A larger body is read beside the loop.
+_LARGE = 64 * 2**10
+
+
+async def read_json(request: Request) -> Any:
+    """The body of a request; raises Problem."""
+    content = await request.body()
+    return strict_json(content) if len(content) < _LARGE else await asyncio.to_thread(strict_json, content)
 
 
 def strict_json(content: bytes) -> Any:
@@ -24,9 +37,28 @@ def strict_json(content: bytes) -> Any:
         value = parse_json(text)
     except BadInput as error:
         raise Problem(400, str(error), faults=error.faults) from None
+    except RecursionError:
+        raise Problem(400, _TOO_DEEP) from None
+    if _depth(value) > MOST_DEPTH:
+        raise Problem(400, _TOO_DEEP)
     if "\\u" in text and _unstorable(value):
         raise Problem(400, "a text holds a null character or half of a surrogate pair, which cannot be stored")
     return value
+
+
+def is_storable(value: Any) -> bool:
+    """Whether a value that was read by somebody else is as good as a body has to be."""
+    return _depth(value) <= MOST_DEPTH and not _unstorable(value)
+
+
+def _depth(value: Any) -> int:
+    """How many levels a value has; stops counting beyond what is allowed."""
+    depth, level = 0, [value]
+    while level and depth <= MOST_DEPTH:
+        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = [each for values in inner for each in values if isinstance(each, dict | list)]
+        depth += bool(inner)
+    return depth
 
 
 def _unstorable(value: Any) -> bool:
@@ -40,7 +72,7 @@ def _unstorable(value: Any) -> bool:
 class _StrictRequest(Request):
     async def json(self) -> Any:
         """The body, read strictly."""
-        return strict_json(await self.body())
+        return await read_json(self)
 
 
 class StrictRoute(APIRoute):

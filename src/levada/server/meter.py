@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter as Tally
 from collections.abc import Iterator
@@ -25,8 +26,10 @@ class Meter:
     """Counts requests, and asks the service for the rest when Prometheus comes."""
 
     def __init__(self, service: Service) -> None:
+        self._service = service
         self._registry = CollectorRegistry()
-        self._registry.register(_State(service))
+        self._state = _State()
+        self._registry.register(self._state)
         self._requests = Counter(
             "levada_http_requests", "Requests answered.", ["method", "route", "status"], registry=self._registry
         )
@@ -34,8 +37,25 @@ class Meter:
             "levada_http_request_seconds", "Time to answer a request.", ["method", "route"], registry=self._registry
         )
 
-    def answer(self) -> Response:
+    async def answer(self) -> Response:
         """All metrics as text."""
+        jobs: list[Json] = []
+        after: str | None = None
+        while True:
+            page, after = self._service.jobs(
+                phases=set(PHASES) - _OVER, user=None, queue=None, labels={}, after=after, limit=_PAGE
+            )
+            jobs += page
+            if after is None:
+                break
+            # Others want their turn between two pages.
+            await asyncio.sleep(0)
+        ready = not self._service.ready()
+        self._state.seen = [
+            *_of_server(self._service.policy()["name"], ready),
+            *_of_jobs(jobs),
+            *_of_nodes(self._service.nodes()),
+        ]
         return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def metered(self, app: ASGIApp) -> ASGIApp:
@@ -62,39 +82,26 @@ class Meter:
 
 
 class _State(Collector):
-    """Jobs, GPUs and queues as they are at this moment."""
+    """Jobs, GPUs and queues as they were seen last."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self) -> None:
+        self.seen: list[Metric] = []
 
-    def describe(self) -> list[Metric]:
-        """Nothing: a registry that is being set up must not ask the service."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> list[Metric]:
         """One family after the other."""
-        policy = self._service.policy()["name"]
-        server = GaugeMetricFamily("levada_server_info", "This server.", labels=["version", "policy"])
-        server.add_metric([__version__, policy], 1)
-        yield server
-        ready = GaugeMetricFamily("levada_server_ready", "1 when the server can act.")
-        ready.add_metric([], 0 if self._service.ready() else 1)
-        yield ready
-        yield from _of_jobs(self._active())
-        yield from _of_nodes(self._service.nodes())
-
-    def _active(self) -> Iterator[Json]:
-        after: str | None = None
-        while True:
-            page, after = self._service.jobs(
-                phases=set(PHASES) - _OVER, user=None, queue=None, labels={}, after=after, limit=_PAGE
-            )
-            yield from page
-            if after is None:
-                return
+        return self.seen
 
 
-def _of_jobs(jobs: Iterator[Json]) -> Iterator[Metric]:
+def _of_server(policy: str, is_ready: bool) -> Iterator[Metric]:
+    server = GaugeMetricFamily("levada_server_info", "This server.", labels=["version", "policy"])
+    server.add_metric([__version__, policy], 1)
+    yield server
+    ready = GaugeMetricFamily("levada_server_ready", "1 when the server can act.")
+    ready.add_metric([], int(is_ready))
+    yield ready
+
+
+def _of_jobs(jobs: list[Json]) -> Iterator[Metric]:
     info = GaugeMetricFamily(
         "levada_job_info", "A job that is not over.", labels=["job", "workload", "user", "queue", "phase"]
     )

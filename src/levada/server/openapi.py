@@ -50,6 +50,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
         for path, item in document["paths"].items():
             for method, operation in item.items():
                 _add_problems(path, method, operation)
+                _forbid_null(operation)
         _add_files(document)
         app.openapi_schema = document
     return app.openapi_schema
@@ -81,6 +82,15 @@ def _add_problems(path: str, method: str, operation: dict[str, Any]) -> None:
         }
 
 
+def _forbid_null(operation: dict[str, Any]) -> None:
+    """No name holds a null character."""
+    for parameter in operation.get("parameters", []):
+        for schema in [parameter["schema"], *parameter["schema"].get("anyOf", [])]:
+            schema = schema.get("items", schema)
+            if schema.get("type") == "string" and "enum" not in schema:
+                schema.setdefault("pattern", "^[^\\u0000]*$")
+
+
 def _add_files(document: dict[str, Any]) -> None:
     """Job and queue files as `levada schema` prints them, where the API takes them."""
     from levada.jobfile.model import Job, Queue
@@ -110,6 +120,8 @@ def _add_files(document: dict[str, Any]) -> None:
     reference = {"$ref": _REF.format(model="JobDocument")}
     several = {"type": "array", "items": reference, "minItems": 1}
     _body(document, "/api/v1/jobs", "post", {"anyOf": [reference, several]})
+    question = schemas["WhatIf"]["properties"]["documents"]
+    question["items"] = reference
     _body(document, "/api/v1/queues/{name}", "put", {"$ref": _REF.format(model=taken["Queue"])})
 
 

@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from levada.errors import BadInput, Fault, LevadaError, NotFound, Refused
 
@@ -92,9 +93,18 @@ async def _http(request: Request, error: Exception) -> Response:
     detail = str(error.detail)
     if error.status_code == 404 and not isinstance(error, Problem):
         detail = f"there is no {request.url.path}; /api/openapi.json lists what there is"
-    elif error.status_code == 405:
-        detail = f"{request.method} is not for {request.url.path}; /api/openapi.json lists what is"
-    return response(error.status_code, detail, faults=getattr(error, "faults", ()), headers=error.headers)
+    headers = error.headers
+    if error.status_code == 405:
+        allowed = _methods(request)
+        detail = f"{request.method} is not for {request.url.path}; {', '.join(allowed)} is"
+        headers = {"Allow": ", ".join(allowed)}
+    return response(error.status_code, detail, faults=getattr(error, "faults", ()), headers=headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """What a path can be asked with; each method has a route of its own."""
+    matching = [route for route in request.app.state.all_routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in matching for method in getattr(route, "methods", None) or ()})
 
 
 async def _validation(request: Request, error: Exception) -> Response:

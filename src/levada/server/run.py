@@ -21,6 +21,8 @@ from levada.server.ports import Keys, Service
 _KEEP_ALIVE_S = 65
 #: How long answers that are under way may take when the server stops.
 _FAREWELL_S = 5
+#: Of an agent's message, in bytes.
+_MOST_MESSAGE = 4 * 2**20
 _TUNING = Tuning()
 
 
@@ -52,23 +54,27 @@ async def serve(
     context = Context(service, keys, open_metrics=local, tuning=tuning)
     if worker_key is not None:
         context.worker_key = worker_key
+    config = uvicorn.Config(
+        make(context, ui=ui),
+        http=patience(tuning),
+        ssl_certfile=certfile,
+        ssl_keyfile=keyfile,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        headers=[("X-Content-Type-Options", "nosniff")],
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_FAREWELL_S,
+        ws_max_size=_MOST_MESSAGE,
+    )
+    try:
+        config.load()
+    except OSError as error:
+        raise LevadaError(f"the certificate {certfile} or its key cannot be used: {error}") from None
     with _bound(host, port) as listener:
-        server = _Server(
-            uvicorn.Config(
-                make(context, ui=ui),
-                http=patience(tuning),
-                ssl_certfile=certfile,
-                ssl_keyfile=keyfile,
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=_KEEP_ALIVE_S,
-                timeout_graceful_shutdown=_FAREWELL_S,
-                ws_max_size=4 * 2**20,
-            )
-        )
+        server = _Server(config)
         watcher = asyncio.create_task(_farewell(server, context, stop))
         try:
             if started is not None:

@@ -19,7 +19,7 @@ class LocalTest(Harness):
     def _no_orphans(self, tmp_path: Path):  # type: ignore[no-untyped-def]
         yield
         left = [one.pid for one in procfs.all_processes() if _is_below(one.pid, tmp_path) and not one.is_zombie]
-        for folder in self.home.glob("jobs/*/workers/*"):
+        for folder in tmp_path.glob("*/jobs/*/workers/*"):
             processes.kill(folder)
         assert left == []
 
@@ -28,9 +28,8 @@ class LocalTest(Harness):
 
     async def lose(self, job: str, index: int) -> None:
         """The guard is killed, and its worker with it."""
-        for folder in (self.home / "jobs" / job / "workers").iterdir():
-            if folder.name.endswith(f"-{index}"):
-                processes.kill(folder)
+        for folder in self.home.parent.glob(f"*/jobs/{job}/workers/*-{index}"):
+            processes.kill(folder)
 
 
 class TestLocal(LocalTest, Contract):

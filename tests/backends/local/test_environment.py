@@ -151,6 +151,12 @@ def test_horovod_has_one_launcher_that_asks_for_hosts() -> None:
     assert "--blacklist-cooldown-range" in told
 
 
+def test_the_launcher_of_an_mpijob_calls_horovod_by_itself() -> None:
+    launcher = "mkdir out; horovodrun -np 1 --host-discovery-script /etc/mpi/discover_hosts.sh python train.py"
+    (one,) = specs(place(0, "node-0", "0"), framework="horovod", command=("bash", "-c", launcher))
+    assert one.argv == ["bash", "-c", launcher.replace("/etc/mpi", "/home/jobs/toy-1")]
+
+
 @pytest.mark.parametrize(
     ("milli", "memory", "pipe", "expected"),
     [

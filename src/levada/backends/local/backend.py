@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from levada.backends.local.agents import Agents
 from levada.backends.local.gang import Gang
 from levada.backends.local.hands import HandsOf
 from levada.backends.local.hosts import Here, Host
@@ -25,6 +26,7 @@ from levada.backends.local.messages import (
 )
 from levada.backends.local.output import Output
 from levada.backends.local.record import Record, Stage, load
+from levada.backends.local.remote import Socket
 from levada.backends.local.roster import covering
 from levada.backends.local.supervisor import Supervisor
 from levada.backends.protocol import Capabilities, Launch, LogLine, Note, Report, Seen, WorkerSeen
@@ -49,14 +51,17 @@ class LocalBackend:
         server_url: str = "",
         token_for: Callable[[str, int], str] = lambda _job, _generation: "",
         address: str = "127.0.0.1",
+        checkpoints: Path | None = None,
+        silence_s: float = 30.0,
     ) -> None:
         self.home = home
         self.server_url, self.token_for = server_url, token_for
         self.epoch = 0
-        self._supervisor = Supervisor(home, self.hear)
+        self._supervisor = Supervisor(home, self.hear, str(checkpoints.absolute()) if checkpoints else "")
         self.here = Here(self._supervisor, tuple(nodes), address)
         self.hosts: dict[str, Host] = {self.here.name: self.here}
         self.gangs: dict[str, Gang] = {}
+        self.agents = Agents(self, silence_s)
         self._stood: dict[str, Stood] = {}
         self.hurried: set[str] = set()
         self._troubles: dict[str, str] = {}
@@ -72,10 +77,13 @@ class LocalBackend:
     async def open(self, epoch: int) -> Report:
         """Finds what runs, goes on with what was under way, and tells what ended while nobody watched."""
         self.epoch = epoch
-        await self._supervisor.open(epoch)
+        self._supervisor.take_epoch(epoch)
+        await self._supervisor.open()
         for record in await asyncio.to_thread(self._records):
             self.gangs[record.job] = Gang(record, HandsOf(self, record))
-        self.hear(self.here.everything())
+        self.agents.load()
+        for host in list(self.hosts.values()):
+            self.hear(host.everything())
         for job, gang in self.gangs.items():
             gang.tell_end_again()
             self.step(job)
@@ -116,6 +124,7 @@ class LocalBackend:
             if time.monotonic() - told >= _PROGRESS_S:
                 told = time.monotonic()
                 self._tell_progress()
+            self.agents.look_after()
             self.flush()
             await asyncio.sleep(_STEP_S)
 
@@ -123,7 +132,7 @@ class LocalBackend:
 
     async def cluster(self) -> Cluster:
         """The machines as they are now."""
-        return Cluster(nodes=tuple(node for host in self.hosts.values() for node in host.nodes))
+        return Cluster(nodes=tuple(node for host in self.hosts.values() if not host.lost for node in host.nodes))
 
     async def running(self) -> Mapping[str, Seen]:
         """All that runs, by job id."""
@@ -197,6 +206,10 @@ class LocalBackend:
         for host in self.hosts.values():
             host.do(Forget(job=job, epoch=self.epoch))
         await asyncio.to_thread(shutil.rmtree, self.home / "jobs" / job, True)
+
+    async def serve_agent(self, socket: Socket) -> None:
+        """Speaks with the agent of another machine until one of both goes."""
+        await self.agents.serve(socket)
 
     # --- hearing and telling ----------------------------------------------------------------------------------------
 
@@ -287,7 +300,8 @@ class LocalBackend:
 
     def host_of(self, node: str) -> Host | None:
         """The machine that a node is on; None where it has not joined."""
-        return next((host for host in self.hosts.values() if any(other.name == node for other in host.nodes)), None)
+        hosts = [host for host in self.hosts.values() if not host.lost]
+        return next((host for host in hosts if any(other.name == node for other in host.nodes)), None)
 
 
 _PHASES = {STARTING: "Starting", RUNS: "Running", "ended": "Exited", "lost": "Lost", "unreachable": "Lost"}

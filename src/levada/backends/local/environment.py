@@ -23,6 +23,8 @@ _LOG_BYTES, _LOG_PARTS = 64 << 20, 4
 _LAST_CALL_S = 1
 #: Frameworks whose own launcher gives ranks to the workers.
 _OWN_RANKS = ("torchrun", "horovod")
+#: Where Kubernetes puts the script that names the hosts of an MPIJob.
+_MOUNTED_HOSTS = "/etc/mpi/discover_hosts.sh"
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +39,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 0
     server_url: str = ""
     token: str = ""
+    #: A folder that all machines share; empty where each has its own.
+    checkpoints: str = ""
     #: Where an MPS daemon serves; empty where there is none.
     mps_pipe: str = ""
 
@@ -81,7 +85,7 @@ def _levada(member: Member, about: About) -> dict[str, str]:
         "LEVADA_NODE": member.node,
         "LEVADA_SERVER": about.server_url,
         "LEVADA_TOKEN": about.token,
-        "LEVADA_CHECKPOINT_DIR": f"{about.folder}/{files.CHECKPOINTS}",
+        "LEVADA_CHECKPOINT_DIR": files.checkpoint_folder(about.folder, about.checkpoints, about.job),
         "LEVADA_STATE_DIR": f"{about.folder}/{files.WORKERS}/{member.name}",
     }
     if about.launch.framework not in _OWN_RANKS:
@@ -164,6 +168,10 @@ def _torchrun(member: Member, about: About) -> list[str]:
 
 
 def _horovodrun(member: Member, about: About) -> list[str]:
+    if any("horovodrun" in word for word in about.launch.command):
+        # The launcher of an MPIJob calls it by itself, and looks for the hosts where Kubernetes has them.
+        hosts = f"{about.folder}/{files.DISCOVER_HOSTS}"
+        return [word.replace(_MOUNTED_HOSTS, hosts) for word in about.launch.command]
     return [
         "horovodrun",
         "-np",

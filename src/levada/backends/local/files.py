@@ -76,6 +76,11 @@ class World(msgspec.Struct, frozen=True, omit_defaults=True):
     batch: int = 0
 
 
+def checkpoint_folder(folder: str, shared: str, job: str) -> str:
+    """Where the checkpoints of a job are: in its folder, or in one that all machines share."""
+    return f"{shared}/{job}" if shared else f"{folder}/{CHECKPOINTS}"
+
+
 def read_report(path: Path | str) -> Reading | None:
     """What a worker reports; None where it reports nothing, or something else."""
     try:

@@ -16,7 +16,7 @@ from levada.backends.local.crew import Crew
 from levada.backends.local.files import Address, World
 from levada.backends.local.messages import ENDED, LOST, UNREACHABLE, Sighting
 from levada.backends.local.record import Record, Stage, Then
-from levada.backends.local.roster import Member, matched, members_of
+from levada.backends.local.roster import Member, matched, members_of, started_in
 from levada.backends.protocol import Launch, Note
 from levada.core import events as ev
 from levada.core.plan import Op, OpKind
@@ -27,6 +27,8 @@ _SHORT_GRACE_S = 10.0
 _LEAVE_BY_ITSELF_S = 5.0
 #: A job all of whose workers left by themselves starts again in its place if it ran so long; else it broke.
 _WORTH_RESTARTING_S = 30.0
+#: Survivors of a loss that have not found together by then start again from their checkpoint.
+_SURVIVE_S = 30.0
 #: Beyond the grace period even a shim is late.
 _LATE_S = 10.0
 
@@ -91,7 +93,9 @@ class Gang(Crew):
         record = self.record
         if op.generation < record.generation:
             return
-        if op.generation == record.generation and record.stage is not Stage.ADRIFT:
+        # Workers that nobody should have are stopped under the generation that they were found with.
+        stray = op.kind == OpKind.STOP and record.kind != OpKind.STOP
+        if op.generation == record.generation and record.stage is not Stage.ADRIFT and not stray:
             self._tell_again()
             return
         record.number, record.epoch = op.number, epoch
@@ -195,7 +199,7 @@ class Gang(Crew):
             self._switch(crew, now)
 
     def _switching(self, now: float) -> None:
-        record = self.record
+        record, limit = self.record, self.launch.start_limit_s
         self._publish()
         leaving = [member.name for member in record.leavers if self.is_alive(member.name)]
         if not leaving and record.kind == OpKind.RESIZE and record.told == "":
@@ -212,8 +216,9 @@ class Gang(Crew):
             record.leavers = ()
             self._settle(Stage.RUNNING, now)
             if record.told != "Running":
+                self._tell_pause()
                 self._tell_running()
-        elif now - record.since > self.launch.start_limit_s:
+        elif now - record.since > (min(limit, _SURVIVE_S) if record.told == "Running" else limit):
             self._restart("workers did not enter the new generation in time", now)
         elif now - record.since > min(_LEAVE_BY_ITSELF_S, self.launch.grace_s):
             self._ask(leaving)
@@ -415,6 +420,15 @@ class Gang(Crew):
         """Something was written that the job could go on from."""
         if self.record.stage is Stage.RUNNING and at >= self.record.since:
             self._tell(ev.CheckpointSaved)
+
+    def _tell_pause(self) -> None:
+        """How long those stood still who were there before this world."""
+        world = self.record.world
+        stayed = [member.name for member in self.record.members if started_in(member.name) < world]
+        readings = [self.seen[name].reading for name in stayed if name in self.seen]
+        pauses = [reading.pause_s for reading in readings if reading is not None and reading.generation]
+        if pauses:
+            self._tell(ev.Paused, seconds=np.array([max(pauses)]))
 
     def _tell_running(self) -> None:
         self._say("Running", ev.Running)

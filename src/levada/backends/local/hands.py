@@ -41,6 +41,7 @@ class HandsOf:
             batch=record.batch,
             server_url=backend.server_url,
             token=backend.token_for(record.job, record.generation),
+            checkpoints=host.checkpoints,
             mps_pipe=host.mps_pipe,
         )
         self._hurry(host)

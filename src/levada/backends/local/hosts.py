@@ -21,8 +21,12 @@ class Host(Protocol):
     nodes: tuple[Node, ...]
     #: The jobs' folders there.
     home: str
+    #: For the checkpoints of all machines; empty where each has its own.
+    checkpoints: str
     #: Its supervisor can be heard.
     connected: bool
+    #: It was silent for too long, and has no nodes until it is back.
+    lost: bool
     #: Where its daemon for parts of GPUs listens; empty where there is none.
     mps_pipe: str
 
@@ -58,7 +62,7 @@ class Here:
         self.name = ""
         self.address, self.nodes, self.connected = address, nodes, True
         self.home = str(supervisor.home.absolute())
-        self.mps_pipe = ""
+        self.checkpoints, self.mps_pipe, self.lost = supervisor.checkpoints, "", False
         self._supervisor, self._ports = supervisor, Ports()
 
     def do(self, command: Command) -> None:

@@ -6,7 +6,7 @@ import random
 import socket
 
 #: Below the ports that the kernel gives to outgoing connections, which come and go.
-_FIRST, _LAST = 20000, 32767
+FIRST, LAST = 20000, 32767
 _TRIES = 200
 
 
@@ -19,10 +19,10 @@ class Ports:
     def take(self) -> int:
         """A port that was free a moment ago and that nobody else was given lately."""
         for _ in range(_TRIES):
-            port = random.randint(_FIRST, _LAST)
+            port = random.randint(FIRST, LAST)
             if port not in self._handed and _is_free(port):
                 self._handed[port] = None
-                if len(self._handed) > (_LAST - _FIRST) // 2:
+                if len(self._handed) > (LAST - FIRST) // 2:
                     self._handed.pop(next(iter(self._handed)))
                 return port
         with socket.socket() as probe:

@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -107,6 +108,20 @@ def ask_to_leave(folder: Path) -> bool:
 def kill(folder: Path) -> bool:
     """Ends shim and worker on the spot; False where there is no shim."""
     return _signal(folder, signal.SIGKILL)
+
+
+def bar(folder: Path) -> bool:
+    """Sees to it that the worker of *folder* never starts; False where it has started."""
+    with open(folder / shim.LOCK, "ab") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return False
+        if (folder / shim.RUN).exists() or (folder / shim.EXIT).exists():
+            return False
+        never = {"code": None, "asked": True, "at": time.time(), "lost_output": 0}
+        (folder / shim.EXIT).write_text(json.dumps(never))  # whoever comes later finds that all is over
+        return True
 
 
 async def ended(folder: Path, child: subprocess.Popen[bytes] | None = None) -> Standing:

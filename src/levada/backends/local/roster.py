@@ -37,6 +37,11 @@ def name_of(world: int, place: WorkerPlace) -> str:
     return f"g{world}-{'ps' if place.group == SERVER else ''}{place.index}"
 
 
+def started_in(name: str) -> int:
+    """The generation of workers that a worker of this name was started with."""
+    return int(name[1:].partition("-")[0])
+
+
 def in_order(places: Sequence[WorkerPlace]) -> list[WorkerPlace]:
     """Workers by index, then parameter servers: rank 0 is a worker."""
     return sorted(places, key=lambda place: (place.group == SERVER, place.index))

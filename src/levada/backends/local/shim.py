@@ -145,6 +145,8 @@ class Shim:
             finally:
                 os._exit(CANNOT_EXECUTE)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
+        if self.asked:
+            self._signal(signal.SIGTERM)  # before there was anybody to pass it on to
         os.close(go)
         os.close(into)
         os.set_blocking(output, False)

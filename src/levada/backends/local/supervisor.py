@@ -43,6 +43,8 @@ EPOCH = "epoch"
 _POLL_S, _HURRY_S = 1.0, 0.05
 #: How often the folders of jobs without the runtime are looked through.
 _LOOK_EVERY = 3
+#: A shim that was started takes its lock within so long.
+_START_S = 5.0
 #: Folders of workers that have ended are kept so often for each index: `logs --previous`.
 _KEEP = 3
 
@@ -82,8 +84,8 @@ class _Job:
 class Supervisor:
     """Keeps the workers below *home*."""
 
-    def __init__(self, home: Path, tell: Callable[[News], None]) -> None:
-        self.home = home
+    def __init__(self, home: Path, tell: Callable[[News], None], checkpoints: str = "") -> None:
+        self.home, self.checkpoints = home, checkpoints
         self.jobs: dict[str, _Job] = {}
         self._tell_news = tell
         self._changed: dict[tuple[str, str], Sighting] = {}
@@ -94,17 +96,22 @@ class Supervisor:
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    async def open(self, epoch: int) -> None:
-        """Finds what runs, and takes commands of *epoch* or later from now on."""
+    def take_epoch(self, epoch: int) -> None:
+        """Takes commands of *epoch* or later from now on; raises Refused where somebody newer commands."""
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.check(epoch)
         files.write_json(self.home / EPOCH, epoch)
+
+    async def open(self) -> None:
+        """Finds what runs and begins to watch."""
         _allow_many_files()
         _LEFT_ALONE[:] = [child for child in _LEFT_ALONE if child.poll() is None]
         await asyncio.to_thread(self._find_jobs)
         for job in self.jobs.values():
             for worker in job.workers.values():
-                if worker.seen.alive or worker.seen.state == LOST:
+                if worker.seen.state == STARTING:
+                    worker.task = asyncio.create_task(self._await_start(worker))
+                elif worker.seen.state in (RUNS, LOST):
                     worker.task = asyncio.create_task(self._watch(worker))
         self._poller = asyncio.create_task(self._poll())
 
@@ -134,12 +141,11 @@ class Supervisor:
         for folder in _folders(self.home / "jobs"):
             job = self.jobs[folder.name] = _Job(folder.name, folder)
             job.stood = _read_stood(folder / files.JOB)
-            job.kept = Kept(job=job.id, saved_at=files.newest_change(folder / files.CHECKPOINTS))
+            job.kept = Kept(job=job.id, saved_at=files.newest_change(self._saves(job)))
             for place in _folders(folder / files.WORKERS):
-                standing = processes.standing(place)
-                if standing.state is State.ABSENT:
-                    continue  # nothing was executed: it may be started yet
-                job.workers[place.name] = _Worker(place, _sighting(job.id, place, standing))
+                if (place / shim.SPEC).exists():
+                    seen = _sighting(job.id, place, processes.standing(place))
+                    job.workers[place.name] = _Worker(place, seen)
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
@@ -175,10 +181,13 @@ class Supervisor:
         if job is None:
             if not name or name.startswith(".") or "/" in name or "\0" in name:
                 raise Refused(f"{name!r} cannot be a folder's name")
-            folder = self.home / "jobs" / name
-            (folder / files.CHECKPOINTS).mkdir(parents=True, exist_ok=True, mode=0o700)
-            job = self.jobs[name] = _Job(name, folder)
+            job = self.jobs[name] = _Job(name, self.home / "jobs" / name)
+            job.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._saves(job).mkdir(parents=True, exist_ok=True, mode=0o700)
         return job
+
+    def _saves(self, job: _Job) -> Path:
+        return Path(files.checkpoint_folder(str(job.folder), self.checkpoints, job.id))
 
     def _note_command(self, job: _Job, command: StartWorker | Publish) -> None:
         stood = Stood(job=job.id, number=command.number, generation=command.generation, epoch=command.epoch)
@@ -238,6 +247,16 @@ class Supervisor:
         except OSError as broken:
             self._see(worker, state=LOST, why=f"could not be started: {broken}")
             return
+        await self._watch(worker)
+
+    async def _await_start(self, worker: _Worker) -> None:
+        """Whoever was before may have started a shim just now; if not, nobody shall do so any more."""
+        until = time.monotonic() + _START_S
+        while processes.standing(worker.folder).state is State.ABSENT:
+            if time.monotonic() > until and processes.bar(worker.folder):
+                self._see(worker, state=LOST, why="was never started")
+                return
+            await asyncio.sleep(_HURRY_S)
         await self._watch(worker)
 
     async def _watch(self, worker: _Worker) -> None:
@@ -313,10 +332,10 @@ class Supervisor:
         """Scripts without the runtime tell by what they write."""
         if any(worker.seen.reading is not None for worker in job.alive()):
             return
-        csv = job.folder / files.CHECKPOINTS / f"{job.id}.csv"
+        csv = self._saves(job) / f"{job.id}.csv"
         kept = Kept(
             job=job.id,
-            saved_at=files.newest_change(job.folder / files.CHECKPOINTS),
+            saved_at=files.newest_change(self._saves(job)),
             epochs=files.epochs_in_csv(csv) if csv.exists() else None,
         )
         if kept != job.kept:
@@ -358,9 +377,11 @@ class Supervisor:
 
 
 def _sighting(job: str, folder: Path, standing: processes.Standing) -> Sighting:
-    state = {State.RUNS: RUNS, State.ENDED: ENDED, State.LOST: LOST}[standing.state]
+    state = {State.ABSENT: STARTING, State.RUNS: RUNS, State.ENDED: ENDED, State.LOST: LOST}[standing.state]
     if state == RUNS and standing.pid is None:
         state = STARTING
+    if state == ENDED and standing.code is None:
+        state = LOST
     return Sighting(
         job=job,
         name=folder.name,

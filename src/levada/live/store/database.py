@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from alembic import command
 from alembic.config import Config
@@ -21,6 +24,8 @@ from levada.errors import BadInput, LevadaError
 
 #: How long a statement waits for another writer of the same file.
 _BUSY_S = 10.0
+#: So much room on its disk is for what becomes of jobs that were taken: none is taken into it.
+_RESERVE_BYTES = 2 << 20
 
 
 class StoreTrouble(LevadaError):
@@ -47,6 +52,21 @@ def shown(url: str) -> str:
     return make_url(url).render_as_string(hide_password=True)
 
 
+#: One lock per file of SQLite: it has one writer at a time, and lets the others sleep for far too long.
+_writing: WeakKeyDictionary[AsyncEngine, asyncio.Lock] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def writing(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A transaction that writes; whoever else of this process writes waits for their turn."""
+    if engine.dialect.name != "sqlite":
+        async with transaction(engine) as connection:
+            yield connection
+        return
+    async with _writing.setdefault(engine, asyncio.Lock()), transaction(engine) as connection:
+        yield connection
+
+
 @asynccontextmanager
 async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     """All or nothing; raises StoreTrouble where the database refuses."""
@@ -57,6 +77,16 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         raise  # a fault of ours, which trying again does not mend
     except (SQLAlchemyError, sqlite3.Error, OSError) as broken:
         raise trouble(broken, str(engine.url)) from broken
+
+
+def check_room(engine: AsyncEngine) -> None:
+    """Raises StoreTrouble where the disk of a database of this machine is nearly full."""
+    path = engine.url.database
+    if engine.dialect.name != "sqlite" or not path or not os.path.exists(path):
+        return
+    disk = os.statvfs(path)
+    if disk.f_bavail * disk.f_frsize < _RESERVE_BYTES:
+        raise StoreTrouble(f"database {shown(str(engine.url))}: its disk is nearly full; make room there")
 
 
 def trouble(broken: BaseException, url: str) -> StoreTrouble:
@@ -100,9 +130,14 @@ def _engine(url: str) -> AsyncEngine:
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     """Readers beside one writer, and nothing said to be written that is not on the disk."""
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.close()
+    try:
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=FULL")
+        cursor.close()
+    except BaseException:
+        # Nobody else would, and its thread would outlive the loop.
+        connection.close()
+        raise
 
 
 def _migrate(connection: Connection, url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 import time
@@ -12,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from levada.errors import NotFound
 from levada.live.store import tables
-from levada.live.store.database import transaction
+from levada.live.store.database import transaction, writing
 
 #: Secrets begin so, that one can be told when it turns up where it should not be.
 _MARK = "lvd_"
@@ -26,6 +27,8 @@ class KeyStore:
         #: Digests that were found, so that a busy client costs no query each time; forgotten at every change.
         self._known: dict[str, tuple[str, str, str, float | None]] = {}
         self._used: dict[str, float] = {}
+        self._notes: list[tuple[dict[str, Any], asyncio.Future[None]]] = []
+        self._writer: asyncio.Task[None] | None = None
 
     async def create(self, user: str, role: str, expires_s: float | None) -> tuple[str, str]:
         """A new token's id and secret; the secret is told only now."""
@@ -40,7 +43,7 @@ class KeyStore:
             "expires": None if expires_s is None else now + expires_s,
             "revoked": None,
         }
-        async with transaction(self._database) as connection:
+        async with writing(self._database) as connection:
             await connection.execute(insert(tables.tokens), row)
         return token_id, secret
 
@@ -77,7 +80,7 @@ class KeyStore:
     async def revoke(self, token_id: str) -> None:
         """Ends a token; NotFound."""
         row = tables.tokens.c
-        async with transaction(self._database) as connection:
+        async with writing(self._database) as connection:
             ended = await connection.execute(
                 update(tables.tokens).where(row.id == token_id, row.revoked.is_(None)).values(revoked=time.time())
             )
@@ -96,8 +99,26 @@ class KeyStore:
             "status": status,
             "detail": detail[:2000],
         }
-        async with transaction(self._database) as connection:
-            await connection.execute(insert(tables.audit), row)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._notes.append((row, done))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_notes())
+        await done
+
+    async def _write_notes(self) -> None:
+        """Those that came while others were written share one commit."""
+        while self._notes:
+            notes, self._notes = self._notes, []
+            try:
+                async with writing(self._database) as connection:
+                    await connection.execute(insert(tables.audit), [row for row, _ in notes])
+            except Exception as broken:
+                for _, done in notes:
+                    done.set_exception(broken)
+                continue
+            for _, done in notes:
+                if not done.done():
+                    done.set_result(None)
 
     async def audits(self, limit: int) -> list[dict[str, Any]]:
         """The last notes, newest last."""

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from levada.errors import LevadaError
 from levada.live.store import tables
-from levada.live.store.database import open_database, transaction
+from levada.live.store.database import check_room, open_database, transaction, writing
 from levada.live.store.values import HistoryLine, JobRow, RequestRow
 
 #: Rows of the log that are read at a time.
@@ -59,12 +59,16 @@ class Store:
         """Lets go of the database."""
         await self.database.dispose()
 
+    def check_room(self) -> None:
+        """Raises StoreTrouble where the disk has room only for what becomes of jobs that were taken already."""
+        check_room(self.database)
+
     # --- the lease ------------------------------------------------------------------------------------------------
 
     async def acquire(self, holder: str, now: float, lasts_s: float) -> Lease | None:
         """The lease, with a new epoch; None while somebody else has it."""
         row = tables.lease.c
-        async with transaction(self.database) as connection:
+        async with writing(self.database) as connection:
             there = (await connection.execute(select(row.epoch, row.sequence, row.holder, row.until))).one()
             if there.until > now and there.holder != holder:
                 return None
@@ -85,12 +89,12 @@ class Store:
 
     async def renew(self, lease: Lease, now: float, lasts_s: float) -> None:
         """Keeps the lease; raises LeaseLost."""
-        async with transaction(self.database) as connection:
+        async with writing(self.database) as connection:
             await self._touch(connection, lease, until=now + lasts_s)
 
     async def release(self, lease: Lease) -> None:
         """Gives the lease back, so that the next one need not wait."""
-        async with transaction(self.database) as connection:
+        async with writing(self.database) as connection:
             await self._touch(connection, lease, until=0.0)
 
     async def _touch(self, connection: AsyncConnection, lease: Lease, **values: float) -> None:
@@ -105,13 +109,15 @@ class Store:
         """Writes all of *changes* or nothing, and gives back the lease as it is after it; raises LeaseLost."""
         row = tables.lease.c
         sequence = lease.sequence + 1
-        async with transaction(self.database) as connection:
+        async with writing(self.database) as connection:
             swapped = await connection.execute(
                 update(tables.lease)
                 .where(row.epoch == lease.epoch, row.sequence == lease.sequence)
                 .values(sequence=sequence)
             )
             if swapped.rowcount != 1:
+                if await self._is_written(connection, lease, changes):
+                    return msgspec.structs.replace(lease, sequence=sequence)
                 raise LeaseLost("another server acts on this store now")
             if changes.entry is not None:
                 entry = {"sequence": sequence, "epoch": lease.epoch, "at": changes.at, "body": changes.entry}
@@ -124,6 +130,13 @@ class Store:
                 rows = [{**_plain(row), "answer": row.answer.decode()} for row in changes.requests]
                 await connection.execute(insert(tables.requests), rows)
         return msgspec.structs.replace(lease, sequence=sequence)
+
+    async def _is_written(self, connection: AsyncConnection, lease: Lease, changes: Changes) -> bool:
+        """Whether this very append was committed before, and only the answer got lost."""
+        row = tables.log.c
+        wanted = select(row.body).where(row.sequence == lease.sequence + 1, row.epoch == lease.epoch)
+        body = (await connection.execute(wanted)).scalar_one_or_none()
+        return body is not None and changes.entry is not None and bytes(body) == changes.entry
 
     async def _write_jobs(self, connection: AsyncConnection, changes: Changes) -> None:
         if changes.jobs:
@@ -151,7 +164,7 @@ class Store:
     async def save_snapshot(self, sequence: int, at: float, body: bytes) -> None:
         """Keeps the state after that turn; old ones go."""
         row = tables.snapshots.c
-        async with transaction(self.database) as connection:
+        async with writing(self.database) as connection:
             await connection.execute(delete(tables.snapshots).where(row.sequence == sequence))
             await connection.execute(insert(tables.snapshots), {"sequence": sequence, "at": at, "body": body})
             newest = select(row.sequence).order_by(row.sequence.desc()).limit(_KEPT_SNAPSHOTS)
@@ -220,7 +233,7 @@ class Store:
 
     async def forget(self, *, requests_before: float, jobs: Sequence[str] = ()) -> None:
         """Drops keys of submissions that nobody will repeat any more, and the past of these jobs."""
-        async with transaction(self.database) as connection:
+        async with writing(self.database) as connection:
             await connection.execute(delete(tables.requests).where(tables.requests.c.at < requests_before))
             if jobs:
                 await connection.execute(delete(tables.history).where(tables.history.c.job.in_(jobs)))
@@ -235,7 +248,7 @@ class Store:
 
     async def set_setting(self, name: str, value: str) -> None:
         """Keeps a value."""
-        async with transaction(self.database) as connection:
+        async with writing(self.database) as connection:
             await connection.execute(delete(tables.settings).where(tables.settings.c.name == name))
             await connection.execute(insert(tables.settings), {"name": name, "value": value})
 

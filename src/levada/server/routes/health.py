@@ -41,4 +41,4 @@ async def metrics(request: Request, context: Ctx) -> Response:
     if not context.open_metrics and not isinstance(request.state.who, Principal):
         raise Problem(403, "the token of a viewer is needed")
     meter: Meter = request.app.state.meter
-    return meter.answer()
+    return await meter.answer()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body
@@ -18,7 +19,9 @@ from levada.server.routes.policies import known
 router = APIRouter(prefix="/api/v1/sim", tags=["sim"], route_class=StrictRoute)
 
 #: Of a case, so that a question cannot keep the server from its work for long.
-_MOST_JOBS = 2000
+_MOST_JOBS = 500
+#: One question at a time, on a thread that the server's own decisions do not wait for.
+_THREAD = ThreadPoolExecutor(1, "levada-allocate")
 
 
 @router.post("/whatif")
@@ -49,4 +52,4 @@ async def answer(context: Context, case: Json) -> Json:
     jobs = case.get("jobs")
     if isinstance(jobs, list) and len(jobs) > _MOST_JOBS:
         raise BadInput.one(f"may be {_MOST_JOBS} at most over HTTP; use `levada allocate`", "jobs")
-    return await asyncio.to_thread(decide, case)
+    return await asyncio.get_running_loop().run_in_executor(_THREAD, decide, case)

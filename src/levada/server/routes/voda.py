@@ -5,6 +5,7 @@ Errors are plain text as its own were, but with a status that says so.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
@@ -14,7 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from levada.errors import BadInput, LevadaError, NotFound, Refused
 from levada.jobfile.text import parse_documents
-from levada.server.body import StrictRoute, strict_json
+from levada.server.body import StrictRoute, is_storable, read_json
 from levada.server.context import Context, Ctx
 from levada.server.gate import Operator, User, Viewer, note, own
 from levada.server.ports import Json
@@ -54,9 +55,12 @@ _SCHEDULER = "default"
 async def create(request: Request, context: Ctx, who: User) -> Response:
     """Create a training job from an MPIJob, in YAML or JSON."""
     try:
-        documents = [each for each in parse_documents(_text(await request.body())) if each]
+        text = _text(await request.body())
+        documents = [each for each in await asyncio.to_thread(parse_documents, text) if each]
         if not documents or not all(isinstance(each, dict) for each in documents):
             raise BadInput.one("must be an MPIJob in YAML or JSON")
+        if not is_storable(documents):
+            raise BadInput.one("is nested too deeply, or holds a null character")
         jobs = await context.service.submit(documents, user=who.user, key=None)
     except LevadaError as error:
         return _refused(error)
@@ -76,7 +80,7 @@ async def table(context: Ctx, who: Viewer) -> Response:
 async def delete(request: Request, context: Ctx, who: User) -> Response:
     """Delete a training job; the body is its name, as JSON (or bare, as Voda's own command sends it)."""
     try:
-        name = _string(await request.body())
+        name = await _string(request)
         job = context.service.job(name, user=who.user)
         own(who, job)
         await context.service.cancel(job["id"])
@@ -92,7 +96,7 @@ async def delete(request: Request, context: Ctx, who: User) -> Response:
 async def algorithm(request: Request, context: Ctx, who: Operator) -> Response:
     """Let another algorithm decide; the body is its name, as JSON."""
     try:
-        name = _value(await request.body())
+        name = await _value(request)
         if not isinstance(name, str):
             raise BadInput.one("must be the name of an algorithm, as a JSON string")
         await context.service.set_policy(known(context, name, ""), {})
@@ -106,7 +110,7 @@ async def algorithm(request: Request, context: Ctx, who: Operator) -> Response:
 async def ratelimit(request: Request, context: Ctx, who: Operator) -> Response:
     """Set the least time between two decisions; the body is seconds, as JSON."""
     try:
-        seconds = _value(await request.body())
+        seconds = await _value(request)
         if isinstance(seconds, bool) or not isinstance(seconds, int) or not 0 <= seconds <= 86400:
             raise BadInput.one("must be whole seconds, from 0 to 86400")
         await context.service.set_rate_limit(seconds)
@@ -125,7 +129,7 @@ async def ratelimit(request: Request, context: Ctx, who: Operator) -> Response:
 async def allocation(request: Request, context: Ctx, who: Viewer) -> Response:
     """Tell what an algorithm would give to jobs: `{"SchedulerID", "NumGpu", "AlgorithmName", "ReadyJobs"}`."""
     try:
-        asked = _value(await request.body())
+        asked = await _value(request)
         answered = await sim.answer(context, _case(asked))
     except LevadaError as error:
         return _refused(error)
@@ -148,18 +152,18 @@ def _text(body: bytes) -> str:
         raise BadInput.one(f"not UTF-8 at byte {error.start}") from None
 
 
-def _value(body: bytes) -> Any:
+async def _value(request: Request) -> Any:
     try:
-        return strict_json(body)
+        return await read_json(request)
     except Problem as error:
         raise BadInput.one(str(error.detail)) from None
 
 
-def _string(body: bytes) -> str:
-    text = _text(body).strip()
+async def _string(request: Request) -> str:
+    text = _text(await request.body()).strip()
     if text and all(character.isalnum() or character in "-._" for character in text):
         return text
-    value = _value(body)
+    value = await _value(request)
     if not isinstance(value, str) or not value:
         raise BadInput.one("must be the name of a job, as a JSON string")
     return value
@@ -175,6 +179,8 @@ async def _jobs(context: Context) -> AsyncIterator[Json]:
                 yield job
         if after is None:
             return
+        # Others want their turn between two pages.
+        await asyncio.sleep(0)
 
 
 def _row(job: Json) -> tuple[str, ...]:

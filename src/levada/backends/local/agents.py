@@ -1,0 +1,179 @@
+"""The agents of other machines: they join, are cut off, come back, or are lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from levada.backends.local import files, wire
+from levada.backends.local.messages import RUNS, Sighting
+from levada.backends.local.record import Stage
+from levada.backends.local.remote import Known, RemoteHost, Socket
+from levada.core.cluster import Foreign
+from levada.core.events import ForeignAppeared, ForeignGone, NodesAdded, NodesChanged, NodesLost
+
+if TYPE_CHECKING:
+    from levada.backends.local.backend import LocalBackend
+
+_log = logging.getLogger(__name__)
+AGENTS = "agents.json"
+_BEAT_S = 2.0
+_LOOPBACK = "127."
+
+
+class Agents:
+    """All machines but this one. One that is silent for *silence_s* is lost, with what ran there."""
+
+    def __init__(self, backend: LocalBackend, silence_s: float) -> None:
+        self._backend, self._silence_s = backend, silence_s
+        self._session = secrets.token_hex(8)
+        self._hosts: dict[str, RemoteHost] = {}
+        self._beaten = 0.0
+
+    def load(self) -> None:
+        """Machines that had joined before a restart: until they are silent for too long, what ran there runs."""
+        try:
+            known = msgspec.json.decode((self._backend.home / AGENTS).read_bytes(), type=list[Known])
+        except (OSError, msgspec.DecodeError):
+            return
+        for each in known:
+            host = self._add(each)
+            nodes = {node.name for node in each.nodes}
+            for gang in self._backend.gangs.values():
+                if gang.record.stage in (Stage.IDLE, Stage.STARTING):
+                    continue
+                for member in (*gang.record.members, *gang.record.leavers):
+                    if member.node in nodes:
+                        host.assume(Sighting(job=gang.record.job, name=member.name, state=RUNS))
+
+    def _add(self, known: Known) -> RemoteHost:
+        host = self._hosts[known.name] = self._backend.hosts[known.name] = RemoteHost(known)
+        return host
+
+    def _save(self) -> None:
+        known = [host.known for host in self._hosts.values() if not host.lost]
+        files.write_json(self._backend.home / AGENTS, known)
+
+    # --- a connection -----------------------------------------------------------------------------------------------
+
+    async def serve(self, socket: Socket) -> None:
+        """Speaks with an agent until one of both goes."""
+        with contextlib.suppress(ConnectionError, msgspec.DecodeError):
+            text = await socket.receive()
+            if text is None:
+                return
+            register = wire.read_from_agent(text)
+            if not isinstance(register, wire.Register):
+                return
+            if why := self._objection(register):
+                await socket.send(wire.encode(wire.Goodbye(why=why)))
+                await socket.close(why)
+                return
+            host = self._join(register)
+            welcome = wire.Welcome(epoch=self._backend.epoch, session=self._session)
+            await host.attach(socket, register.ports, welcome)
+            sending = asyncio.create_task(host.send_all(socket))
+            try:
+                await self._listen(host, socket)
+            finally:
+                host.detach(socket)
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+
+    def _objection(self, register: wire.Register) -> str:
+        if register.version != wire.VERSION:
+            spoken = f"{wire.VERSION} and {register.version}"
+            return f"server and agent speak versions {spoken}: install the same Levada on both"
+        if not register.name:
+            return "an agent needs a name: give one with --name"
+        others = [host for host in self._backend.hosts.values() if host.name != register.name]
+        taken = {node.name for host in others for node in host.nodes}
+        double = sorted(taken & {node.name for node in register.nodes})
+        return f"there is a node {double[0]} already: give this agent another --name" if double else ""
+
+    def _join(self, register: wire.Register) -> RemoteHost:
+        known = Known(
+            name=register.name,
+            address=register.address,
+            home=register.home,
+            nodes=register.nodes,
+            checkpoints=register.checkpoints,
+            mps_pipe=register.mps_pipe,
+        )
+        host = self._hosts.get(register.name)
+        if host is None:
+            host = self._add(known)
+            host.lost = True  # until it has said what it sees
+        elif host.nodes != known.nodes and not host.lost:
+            self._backend.tell(NodesChanged(at=0.0, nodes=known.nodes))
+        host.update(known)
+        here = self._backend.here
+        if here.address.startswith(_LOOPBACK) and not register.server_address.startswith(_LOOPBACK):
+            here.address = register.server_address  # where others find this machine
+        return host
+
+    async def _listen(self, host: RemoteHost, socket: Socket) -> None:
+        while (text := await socket.receive()) is not None:
+            message = wire.read_from_agent(text)
+            host.hear(message)
+            if isinstance(message, wire.Told):
+                self._hear(host, message)
+            elif isinstance(message, wire.Machine):
+                self._look_at(host, message)
+
+    def _hear(self, host: RemoteHost, told: wire.Told) -> None:
+        backend = self._backend
+        if told.all and host.lost:
+            host.lost = False
+            backend.tell(NodesAdded(at=0.0, nodes=host.nodes))
+            _log.info("%s has joined", host.name)
+        if told.all:
+            self._save()
+        backend.hear(host.learn(told))
+        if told.all:
+            for gang in backend.gangs.values():
+                if host in backend.hosts_of(gang):
+                    gang.publish_again()
+        backend.flush()
+
+    def _look_at(self, host: RemoteHost, machine: wire.Machine) -> None:
+        backend = self._backend
+        if machine.nodes != host.nodes:
+            host.update(msgspec.structs.replace(host.known, nodes=machine.nodes))
+            backend.tell(NodesChanged(at=0.0, nodes=machine.nodes))
+        tell_foreign(backend, host.foreign, machine.foreign)
+        host.foreign = machine.foreign
+        backend.flush()
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def look_after(self) -> None:
+        """Beats, and notices who is silent."""
+        now = time.monotonic()
+        if now - self._beaten < min(_BEAT_S, self._silence_s / 4):
+            return
+        self._beaten = now
+        for host in self._hosts.values():
+            host.beat()
+            if not host.lost and now - host.heard > self._silence_s:
+                _log.warning("%s has been silent for %.0f s: its nodes are lost", host.name, self._silence_s)
+                self._backend.tell(NodesLost(at=0.0, names=tuple(node.name for node in host.nodes)))
+                self._backend.hear(host.lose())
+                self._save()
+
+
+def tell_foreign(backend: LocalBackend, before: tuple[Foreign, ...], after: tuple[Foreign, ...]) -> None:
+    """Tells what others use now and did not before, or the other way round."""
+    known = {each.id: each for each in before}
+    fresh = tuple(each for each in after if known.get(each.id) != each)
+    gone = tuple(sorted(known.keys() - {each.id for each in after}))
+    if fresh:
+        backend.tell(ForeignAppeared(at=0.0, foreign=fresh))
+    if gone:
+        backend.tell(ForeignGone(at=0.0, ids=gone))

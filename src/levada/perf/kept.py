@@ -1,0 +1,60 @@
+"""What an estimator has learned, in plain lists, and the same under other numbers."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from levada.perf.tuning import RestartKind
+
+
+class EstimatorState(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything an estimator has learned, in plain lists."""
+
+    version: int = 1
+    #: Job numbers and the workload of each.
+    jobs: list[int] = []
+    job_workload: list[int] = []
+    #: By (workload, GPU type, size): mean rate in steps/s, effective weight in s, outliers in a row.
+    workload: list[int] = []
+    gpu_type: list[int] = []
+    workers: list[int] = []
+    rate: list[float] = []
+    weight_s: list[float] = []
+    strikes: list[int] = []
+    #: By (workload, kind): mean pause in s, and how many it stands for.
+    restart_workload: list[int] = []
+    restart_kind: list[RestartKind] = []
+    restart_s: list[float] = []
+    restart_count: list[float] = []
+    ignored: int = 0
+    outliers: int = 0
+    #: Workloads, those observed longest ago first.
+    seen: list[int] = []
+
+
+def renumbered(state: EstimatorState, workloads: Mapping[int, int], types: Mapping[int, int]) -> EstimatorState:
+    """What *state* tells, with other numbers of workloads and GPU types; what has no new number is left out.
+
+    Jobs are left out, too: numbers of theirs mean nothing elsewhere.
+    """
+    cells = sorted(
+        (at for at, workload in enumerate(state.workload) if workload in workloads and state.gpu_type[at] in types),
+        # Cells are kept in this order.
+        key=lambda at: (workloads[state.workload[at]], types[state.gpu_type[at]], state.workers[at]),
+    )
+    costs = [at for at, workload in enumerate(state.restart_workload) if workload in workloads]
+    return EstimatorState(
+        workload=[workloads[state.workload[at]] for at in cells],
+        gpu_type=[types[state.gpu_type[at]] for at in cells],
+        workers=[state.workers[at] for at in cells],
+        rate=[state.rate[at] for at in cells],
+        weight_s=[state.weight_s[at] for at in cells],
+        strikes=[state.strikes[at] for at in cells],
+        restart_workload=[workloads[state.restart_workload[at]] for at in costs],
+        restart_kind=[state.restart_kind[at] for at in costs],
+        restart_s=[state.restart_s[at] for at in costs],
+        restart_count=[state.restart_count[at] for at in costs],
+        ignored=state.ignored,
+        outliers=state.outliers,
+        seen=[workloads[workload] for workload in state.seen if workload in workloads],
+    )

@@ -1,0 +1,278 @@
+"""Machines that join over a connection: all that any backend must do, and what happens when they are cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from levada.backends.local.agent import run_agent, socket_url
+from levada.backends.local.backend import LocalBackend
+from levada.backends.local.devices import pretend_nodes
+from levada.backends.protocol import Launch
+from levada.core import events as ev
+from levada.core.plan import OpKind
+from levada.errors import BadInput, Refused
+from tests.backends.contract import Contract, Watch, op, place
+from tests.backends.local.machines import TOKEN, Wire, free_port, served
+from tests.backends.local.test_backend import LocalTest
+from tests.backends.local.test_elastic import SCRIPT
+
+
+class AgentsTest(LocalTest):
+    """Two agents with a node each, and a server with none. Agents outlive the server."""
+
+    silence_s = 30.0
+
+    @pytest.fixture(autouse=True)
+    def _ports(self, tmp_path: Path) -> None:
+        self.port = free_port()
+        self.saves = tmp_path / "saves"
+        self.agents: dict[str, asyncio.Task[None]] = {}
+        self.through: dict[str, int] = {}
+
+    def make(self) -> LocalBackend:
+        return LocalBackend(self.home, (), checkpoints=self.saves, silence_s=self.silence_s)
+
+    def join(self, name: str) -> None:
+        """The agent of a machine starts, unless it runs."""
+        if name not in self.agents:
+            nodes = pretend_nodes([{"gpu": 4}, {"gpu": 4}])
+            node = next(node for node in nodes if node.name == name)
+            self.agents[name] = asyncio.create_task(
+                run_agent(
+                    f"http://127.0.0.1:{self.through.get(name, self.port)}",
+                    TOKEN,
+                    nodes=[node],
+                    state=self.home.parent / f"state-{name}",
+                    name=name,
+                    checkpoints=self.saves,
+                    silence_s=min(self.silence_s, 5.0),
+                )
+            )
+
+    @asynccontextmanager
+    async def opened(self, epoch: int = 1, *, leave: bool = False) -> AsyncIterator[Watch]:
+        backend = self.make()
+        watch = Watch(backend, await backend.open(epoch))
+        try:
+            async with served(backend, "127.0.0.1", self.port):
+                for name in ("node-0", "node-1"):
+                    self.join(name)
+                await watch.until(lambda: self.connected(watch) == {"node-0", "node-1"}, "both agents")
+                watch.events = [event for event in watch.events if not isinstance(event, ev.NodesAdded)]
+                yield watch
+                if not leave:
+                    await self.stop_all(watch)
+        finally:
+            await watch.end()
+            await backend.close()
+            if not leave:
+                for agent in self.agents.values():
+                    agent.cancel()
+                await asyncio.gather(*self.agents.values(), return_exceptions=True)
+
+    @staticmethod
+    def connected(watch: Watch) -> set[str]:
+        """The machines that are heard."""
+        backend = watch.backend
+        assert isinstance(backend, LocalBackend)
+        return {name for name, host in backend.hosts.items() if name and host.connected and not host.lost}
+
+
+class TestAgentContract(AgentsTest, Contract):
+    """Everything of the contract, on machines that joined."""
+
+    def test_an_older_epoch_is_refused(self) -> None:
+        async def story() -> None:
+            async with self.opened(epoch=2, leave=True):
+                pass
+            old = LocalBackend(self.home.parent / "elsewhere", ())
+            await old.open(1)
+            try:
+                async with served(old, "127.0.0.1", self.port):
+                    for _ in range(100):
+                        await asyncio.sleep(0.02)
+                        assert (await old.cluster()).nodes == ()
+            finally:
+                await old.close()
+            async with self.opened(epoch=3):
+                pass
+
+        self.run(story)
+
+
+class TestCutOff(AgentsTest):
+    """The wire to one machine is cut, or slow."""
+
+    silence_s = 1.5
+
+    def elastic(self) -> Launch:
+        (self.here / "elastic.py").write_text(SCRIPT)
+        command = (sys.executable, "-u", str(self.here / "elastic.py"), str(self.here))
+        return Launch(command=command, workdir=str(self.here), grace_s=20.0, max_workers=8)
+
+    @asynccontextmanager
+    async def wired(self) -> AsyncIterator[tuple[Watch, Wire]]:
+        """node-1 is at the end of a wire."""
+        async with Wire(self.port) as wire:
+            self.through = {"node-1": wire.port}
+            async with self.opened() as watch:
+                yield watch, wire
+
+    def test_a_short_silence_changes_nothing(self) -> None:
+        async def story() -> None:
+            async with self.wired() as (watch, wire):
+                await watch.backend.apply(op(OpKind.START, 1, place(0, "node-1", "0")), self.launch())
+                await watch.for_(ev.Running, 1)
+                pid = watch.backend.workers("toy-1")[0].pid
+                wire.cut()
+                await asyncio.sleep(0.5)
+                wire.mend()
+                self.say("go", "0")
+                await watch.for_(ev.JobsFinished)
+                assert not watch.all(ev.NodesLost)
+                assert watch.backend.workers("toy-1")[0].pid == pid
+
+        self.run(story)
+
+    def test_a_machine_that_is_silent_for_long_is_lost_and_its_workers_stop_when_it_is_back(self) -> None:
+        async def story() -> None:
+            async with self.wired() as (watch, wire):
+                launch = self.launch()
+                await watch.backend.apply(op(OpKind.START, 1, place(0, "node-0", "0"), place(1, "node-1", "0")), launch)
+                await watch.for_(ev.Running, 1)
+                await self.up(watch, 1, 2)
+                wire.cut()
+                lost = await watch.for_(ev.NodesLost)
+                assert lost.names == ("node-1",)
+                assert [node.name for node in (await watch.backend.cluster()).nodes] == ["node-0"]
+                # What the engine does then: what is left stops, and starts again where there is room.
+                await watch.backend.apply(op(OpKind.STOP, 2), None)
+                await watch.for_(ev.Released, 2)
+                await watch.backend.apply(op(OpKind.START, 3, place(0, "node-0", "0")), launch)
+                await watch.for_(ev.Running, 3)
+                left = int((self.here / "up-1-1").read_text())
+                assert Path(f"/proc/{left}").exists(), "whoever is cut off trains on"
+                wire.mend()
+                back = await watch.for_(ev.NodesAdded)
+                assert [node.name for node in back.nodes] == ["node-1"]
+                await watch.until(lambda: not Path(f"/proc/{left}").exists(), "the end of the stray worker")
+                assert [one.phase for one in watch.backend.workers("toy-1")] == ["Running"]
+                assert not watch.all(ev.JobsFailed)
+
+        self.run(story)
+
+    def test_survivors_of_a_lost_machine_go_on(self) -> None:
+        async def story() -> None:
+            async with self.wired() as (watch, wire):
+                places = [place(0, "node-0", "0"), place(1, "node-1", "0"), place(2, "node-0", "1")]
+                await watch.backend.apply(op(OpKind.START, 1, *places), self.elastic())
+                await watch.for_(ev.ResizesInPlace, 1)
+                wire.cut()
+                await self.lose("toy-1", 1)
+                await watch.for_(ev.NodesLost)
+                await watch.until(lambda: not watch.backend.gangs["toy-1"].busy, "a world of two")  # type: ignore[attr-defined]
+                assert (await watch.backend.running())["toy-1"].running == 2
+                assert not watch.all(ev.WorkersFailed), "the loss of the node says it all"
+                assert not watch.all(ev.JobsFailed)
+                wire.mend()
+                await watch.for_(ev.NodesAdded)
+                self.say("end")
+                await watch.for_(ev.JobsFinished)
+
+        self.run(story)
+
+    def test_a_slow_wire_is_no_loss(self) -> None:
+        async def story() -> None:
+            async with self.wired() as (watch, wire):
+                wire.delay_s = 0.3
+                await watch.backend.apply(
+                    op(OpKind.START, 1, place(0, "node-1", "0"), place(1, "node-0", "1")), self.launch()
+                )
+                await watch.for_(ev.Running, 1)
+                lines = [line.text async for line in watch.backend.logs("toy-1", worker="0")]
+                assert lines == ["up 0 2 1"]
+                await watch.backend.apply(op(OpKind.STOP, 2), None)
+                await watch.for_(ev.Released, 2)
+                assert not watch.all(ev.NodesLost)
+
+        self.run(story)
+
+    def test_a_machine_that_does_not_come_back_after_a_restart_of_the_server_is_lost(self) -> None:
+        async def story() -> None:
+            async with self.opened(1, leave=True) as first:
+                await first.backend.apply(
+                    op(OpKind.START, 1, place(0, "node-0", "0"), place(1, "node-1", "0")), self.launch()
+                )
+                await first.for_(ev.Running, 1)
+                await self.up(first, 1, 2)
+            gone = self.agents["node-1"]
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
+            backend = self.make()
+            watch = Watch(backend, await backend.open(2))
+            try:
+                async with served(backend, "127.0.0.1", self.port):
+                    names = [node.name for node in (await backend.cluster()).nodes]
+                    assert names == ["node-0", "node-1"], "they are believed to be there"
+                    assert (await backend.running())["toy-1"].running == 2
+                    lost = await watch.for_(ev.NodesLost)
+                    assert lost.names == ("node-1",)
+                    del self.agents["node-1"]
+                    self.join("node-1")
+                    await watch.for_(ev.NodesAdded)
+                    await self.stop_all(watch)
+            finally:
+                await watch.end()
+                await backend.close()
+                for agent in self.agents.values():
+                    agent.cancel()
+                await asyncio.gather(*self.agents.values(), return_exceptions=True)
+
+        self.run(story)
+
+
+class TestJoining(AgentsTest):
+    """Who may join."""
+
+    async def refused(self, **fields: object) -> str:
+        """Why an agent is not wanted."""
+        told = {"nodes": pretend_nodes([{"gpu": 1}], prefix="x"), "name": "x", **fields}
+        joining = run_agent(
+            f"http://127.0.0.1:{self.port}", str(told.pop("token", TOKEN)), state=self.home.parent / "x", **told
+        )  # type: ignore[arg-type]
+        with pytest.raises(Refused) as refused:
+            await asyncio.wait_for(joining, 30)
+        return str(refused.value)
+
+    def test_an_agent_that_cannot_join_is_told_why(self) -> None:
+        async def story() -> None:
+            async with self.opened():
+                assert "--token" in await self.refused(token="wrong")
+                assert "node-0" in await self.refused(nodes=pretend_nodes([{"gpu": 1}]))
+                assert "--name" in await self.refused(name="")
+
+        self.run(story)
+
+    def test_an_address_that_is_none_is_refused(self) -> None:
+        assert socket_url("https://host:1/levada/") == "wss://host:1/levada/api/v1/agents/connect"
+        for bad in ("host:1", "ftp://host", "http://"):
+            with pytest.raises(BadInput, match="no server's address"):
+                socket_url(bad)
+
+    def test_the_second_agent_of_a_name_takes_over(self) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                first = self.agents.pop("node-1")
+                self.join("node-1")
+                await watch.backend.apply(op(OpKind.START, 1, place(0, "node-1", "0")), self.launch())
+                await watch.for_(ev.Running, 1)
+                with pytest.raises(Refused, match="another agent named node-1 took over"):
+                    await asyncio.wait_for(first, 30)
+
+        self.run(story)

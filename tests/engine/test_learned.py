@@ -1,0 +1,43 @@
+"""What the engine learns from reports, beside what it does about them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from levada.core import events as ev
+from tests.engine.chaos import desk
+
+
+def test_what_a_resize_in_place_cost_is_learned_from_those_who_went_through_it() -> None:
+    chaos = desk(4)
+    chaos.submit(min=1, max=4)
+    chaos.calm()
+    state = chaos.engine.state
+    generation = state.world.table.generation[[state.world.slot("j1")]].copy()
+    expected = state.perf.restart_cost_s(0, 2, 4)
+
+    def told(generation: np.ndarray, seconds: float) -> float:
+        chaos.tell(ev.Paused(at=chaos.now, number=np.array([0]), generation=generation, seconds=np.array([seconds])))
+        state.learn()
+        return float(state.perf.restart_cost_s(0, 2, 4))
+
+    assert told(generation - 1, 0.5) == expected, "of an operation that is over"
+    assert told(generation, np.nan) == expected
+    assert told(generation, 0.5) == 0.5
+
+
+def test_progress_teaches_the_speed_of_the_workload_where_it_runs() -> None:
+    chaos = desk(4)
+    chaos.submit(min=2, max=2)
+    chaos.calm()
+    for second in range(1, 31):
+        chaos.pass_time(1.0)
+        chaos.tell(ev.Progress(at=chaos.now, number=np.array([0]), steps=np.array([12.0 * second])))
+    state = chaos.engine.state
+    state.learn()
+    table = state.world.table
+    slot = state.world.slot("j1")
+    (point,) = state.perf.points(int(table.workload[slot]))
+    assert (point.gpu_type, point.workers) == (int(table.held_type[slot]), 2)
+    assert abs(point.rate - 12.0) < 1e-9
+    assert state.perf.rate(0, point.gpu_type, 2) == point.rate

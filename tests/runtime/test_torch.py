@@ -1,0 +1,147 @@
+"""PyTorch jobs that really train: resized in place, by a new start, and by torchrun."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.supervisor import Worker, free_port, supervising
+
+ROOT = Path(__file__).parents[2]
+TRAIN = str(ROOT / "examples" / "pytorch" / "train.py")
+EPOCHS = 4
+STEPS = EPOCHS * 64
+ENV = {"EPOCHS": str(EPOCHS), "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+SLOWLY = {**ENV, "STEP_SECONDS": "0.03"}
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    """A python that has torch."""
+    script = ROOT / "scripts" / "torch-env.sh"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    is_there = any((cache / "levada").glob("torch-*/ready"))
+    if not is_there and os.environ.get("CI") != "true":
+        pytest.skip("there is no environment with torch: make it with scripts/torch-env.sh")
+    env = {**os.environ, "PYTHON": sys.executable}
+    made = subprocess.run([script], env=env, stdout=subprocess.PIPE, text=True, check=True, timeout=1800)
+    return made.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(python: str) -> float:
+    """The net that one worker makes without a server."""
+    done = subprocess.run([python, TRAIN], env=ENV, capture_output=True, text=True, check=True, timeout=120)
+    return net(done.stdout)
+
+
+def net(output: str) -> float:
+    """What the main worker printed at its end."""
+    found = re.search(rf"done after {STEPS} steps, norm of the net (\S+)", output)
+    assert found is not None, output
+    return float(found[1])
+
+
+def losses(*workers: Worker) -> dict[int, float]:
+    """Loss by step, as printed by whoever was the main worker."""
+    lines = "".join(worker.output for worker in workers)
+    return {int(step): float(loss) for step, loss in re.findall(r"step (\d+) loss (\S+)", lines)}
+
+
+def goes_on(curve: dict[int, float]) -> bool:
+    """Whether later losses are small, as they are after training from the start without a break."""
+    late = [loss for step, loss in curve.items() if step > STEPS // 2]
+    return bool(late) and sum(late) / len(late) < 0.3
+
+
+def test_resized_in_place_and_robbed_of_rank_0(tmp_path: Path, python: str, undisturbed: float) -> None:
+    with supervising(tmp_path, [TRAIN], SLOWLY, python) as job:
+        first, second = job.start(2)
+        # At once, so that the newcomer is ready while there is much left to train.
+        job.resize([first, second], add=1)
+        job.entered()
+        third = job.members[2]
+        job.reached(int(first.report.step) + 10)
+        first.signal(signal.SIGKILL)
+        first.ended()
+        job.resize([second, third])
+        job.entered()
+        job.reached(int(second.report.step) + 10)
+        job.resize([third])
+        assert second.ended() == 75
+        job.entered()
+        assert third.ended() == 0
+        assert abs(net(third.output) - undisturbed) < 1e-3
+        assert goes_on(losses(first, second, third))
+        assert not list(job.checkpoints.iterdir())
+
+
+def test_resized_by_a_new_start(tmp_path: Path, python: str, undisturbed: float) -> None:
+    with supervising(tmp_path, [TRAIN], {**SLOWLY, "LEVADA_ELASTIC": "0"}, python) as job:
+        before = job.start(2)
+        job.entered()
+        job.reached(100)
+        assert [worker.report.flags for worker in before] == [1, 1]
+        for worker in before:
+            worker.signal(signal.SIGTERM)
+        assert [worker.ended() for worker in before] == [75, 75]
+        saved = before[0].report.saved_step
+        assert saved == before[0].report.step == before[1].report.step
+        (after,) = job.start(1)
+        job.entered()
+        assert after.report.step >= saved
+        assert after.ended() == 0
+        assert abs(net(after.output) - undisturbed) < 1e-3
+        assert goes_on(losses(*before, after))
+
+
+@pytest.fixture
+def rendezvous(python: str) -> Iterator[int]:
+    """Where agents of torchrun meet: in a process of its own, so that any of them may leave."""
+    port = free_port()
+    code = f"""
+import signal
+from datetime import timedelta
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", {port}, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
+print("up", flush=True)
+signal.pause()
+"""
+    with subprocess.Popen([python, "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+            yield port
+        finally:
+            process.kill()
+
+
+def test_resized_by_torchrun(tmp_path: Path, python: str, rendezvous: int) -> None:
+    agent = ["-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=0", "--rdzv-id=job"]
+    meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{rendezvous}"]
+    settings = ["--rdzv-conf=is_host=0,last_call_timeout=1", "--local-addr=127.0.0.1", TRAIN]
+    endless = {"EPOCHS": "1000", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    with supervising(tmp_path, [*agent, *meeting, *settings], {**SLOWLY, **endless}, python) as job:
+        (first,) = job.start(1)
+        job.reached(30)
+        (second,) = job.start(1)
+        job.sees(lambda: len(re.findall("workers 2", first.output + second.output)) > 3, "both train together")
+        # Their workers are in groups of their own: only the agents can end them.
+        for worker in (first, second):
+            worker.signal(signal.SIGTERM)
+        for worker in (first, second):
+            worker.ended()
+        lines = re.findall(r"step (\d+) loss (\S+) workers (\d)", first.output + second.output)
+        alone = [(int(step), float(loss)) for step, loss, workers in lines if workers == "1"]
+        together = [(int(step), float(loss)) for step, loss, workers in lines if workers == "2"]
+        assert min(step for step, _ in together) > max(step for step, _ in alone) - 8
+        assert sum(loss for _, loss in together) / len(together) < alone[0][1] / 2
+        assert len(re.findall("step 1 loss", first.output + second.output)) == 1
