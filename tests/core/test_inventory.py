@@ -150,3 +150,21 @@ def test_a_copy_goes_its_own_way() -> None:
     assert not inventory.lost.any()
     assert not inventory.foreign.any()
     assert len(inventory.node_values) == 1
+
+
+def test_openings_follow_whoever_says_that_something_changed() -> None:
+    inventory = Inventory(Cluster(nodes=(Node.of("a", {"v100": 2}, cpu=4000), Node.of("b", {"a100": 2}, cpu=8000))))
+    v100, a100 = inventory.types.find("v100"), inventory.types.find("a100")
+    assert inventory.openings.supply.tolist() == [[1, 1, 1], [0, 2000, 2000], [12000, 2000, 2000]]
+    inventory.foreign[0] = 700
+    inventory.changed()
+    assert inventory.openings.usable.tolist() == [False, True, True, True]
+    assert inventory.openings.left.tolist() == [300, 1000, 1000, 1000]
+    inventory.set_cordoned(1, True)
+    assert inventory.openings.supply[1, [v100, a100]].tolist() == [1300, 0]
+    assert inventory.openings.cpu_free.tolist() == [4000, 0]
+    inventory.set_lost(0)
+    assert inventory.openings.supply.tolist() == [[1, 0, 1], [0, 0, 0], [8000, 0, 2000]]
+    assert inventory.openings.shut.all()
+    inventory.types.add("h100")
+    assert inventory.openings.supply.shape == (3, 4)

@@ -67,7 +67,7 @@ def test_columns_are_still_views_after_growth() -> None:
     assert table.capacity == 16
     assert table.min[first[0]] == 3
     table.max[more[-1]] = 9999
-    assert table.ints[:, more[-1]].max() == 9999
+    assert 9999 in table.ints[:, more[-1]]
     assert _numbers(table) == list(range(9))
     assert table.preference.shape == (1, 16)
     assert (table.number[[s for s in range(16) if s not in first + more]] == -1).all()

@@ -275,6 +275,7 @@ def test_what_others_use_counts_against_new_grants_only() -> None:
     scene = Scene().runs("whole", (0, 0)).runs("part", (0, 8), kind=A100)
     inventory = scene.world.inventory
     inventory.foreign[[0, 1, 8, 9]], inventory.foreign_cpu[1] = [1000, 1000, 700, 700], 9000
+    inventory.changed()
     assert _capacity(scene, "whole", "part") == {"cpu": 7000 + 8000, "v100": 7000, "a100": 600 + 300}
 
 

@@ -15,7 +15,7 @@ from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS, NOT_ALLOWED
 from levada.core.plan import OpKind
 from levada.core.plane import FREE, SHARED
 from levada.core.reasons import Code
-from levada.core.types import WHOLE
+from levada.core.types import CPU_TYPE, WHOLE
 from levada.engine import steps as engine_steps
 from levada.kernels import columns, switch
 from tests.engine.chaos import Chaos
@@ -47,10 +47,19 @@ def test_kernels_know_the_layout_and_the_numbers_of_the_core() -> None:
         assert getattr(columns, f"OP_{name}") == kind
     for name in ("RUNS", "NEW", "CAPACITY", "FRAGMENTED", "PREEMPTED", "NODE_LOST", "RESTARTING", "BACKOFF"):
         assert getattr(columns, name) == Code.names()[name]
-    for name in ("SET_ASIDE", "QUEUE_LIMIT", "TOO_LARGE", "UNKNOWN_TYPE", "USER_LIMIT", "WAITS_FOR_DEVICES"):
+    for name in (
+        "INTERRUPTED",
+        "SET_ASIDE",
+        "QUEUE_LIMIT",
+        "TOO_LARGE",
+        "UNKNOWN_TYPE",
+        "USER_LIMIT",
+        "WAITS_FOR_DEVICES",
+    ):
         assert getattr(columns, name) == Code.names()[name]
     assert (columns.SAYS_STARTING, columns.SAYS_STOPPING) == (Code.STARTING, Code.STOPPING)
     assert (columns.NEVER, columns.AUTO) == (Preemptible.NEVER, Preemptible.AUTO)
+    assert columns.CORES == CPU_TYPE
     assert (columns.FREE, columns.SHARED, columns.WHOLE, columns.NOT_ALLOWED) == (FREE, SHARED, WHOLE, NOT_ALLOWED)
     assert max(Code.numbers()) == columns.LAST_REASON
     assert [columns.FINISHED, columns.CANCELLED, columns.FAILED, columns.TIME_LIMIT_REACHED] == [
@@ -131,7 +140,7 @@ class Pair:
         used = a.held.owner >= 0
         assert np.array_equal(a.held.claimed[used], b.held.claimed[used]), what
         for name in (
-            *("dirty", "turnover", "acked", "left_out", "deciding", "may_issue", "may_cycle"),
+            *("dirty", "turnover", "acked", "left_out", "deciding", "may_issue", "may_cycle", "unsent"),
             *("guard_wake", "policy_wake", "heed_at", "next_alarm", "told_wake"),
         ):
             assert getattr(one, name) == getattr(two, name), (what, name)

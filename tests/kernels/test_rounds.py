@@ -110,12 +110,16 @@ def test_turns_are_fair_and_the_same_in_both(question: tuple[Any, ...]) -> None:
             assert not (free and priority[row, kind] > -np.inf and need[row] <= room[kind])
 
 
-@given(scene=scenes, later=scenes, passed=st.sampled_from([-1.0, 0.0, 100.0, 9e9, math.inf]))
-def test_memory_follows_the_jobs(scene: Scene, later: Scene, passed: float) -> None:
+FILLED = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3)), max_size=4, unique_by=lambda each: each[0])
+
+
+@given(scene=scenes, later=scenes, passed=st.sampled_from([-1.0, 0.0, 100.0, 9e9, math.inf]), filled=FILLED)
+def test_memory_follows_the_jobs(scene: Scene, later: Scene, passed: float, filled: list[tuple[int, int]]) -> None:
     names = np.where(scene.members >= 0, scene.jobs[0][scene.members], -1) if scene.count else scene.members
     asked = np.zeros((scene.count, 3))
     room = np.full(later.types, 3000)
-    memory = (names, scene.share, scene.credit, asked, room)
+    began = np.array([(number, kind, 33.0) for number, kind in filled]).reshape(-1, 3)
+    memory = (names, scene.share, scene.credit, asked, room, began)
     members, share, credit, now_asked, need, runs, stale, crowded = both(
         KERNELS, "recall", memory, later.jobs, later.reals, later.partner, room, later.capacity, passed, WEIGHTS
     )
@@ -136,7 +140,27 @@ def test_memory_follows_the_jobs(scene: Scene, later: Scene, passed: float) -> N
             if runs[at] >= 0:
                 had[runs[at]] -= passed
             had = np.clip(had, -WEIGHTS[1], WEIGHTS[1])
+        if b < 0 and (int(later.jobs[0][a]), int(runs[at])) in filled:
+            had[runs[at]] += 33.0  # of the time that passed it did not run so much
         assert credit[at].tolist() == had.tolist()
+
+
+@given(scene=scenes)
+def test_what_is_free_goes_to_whoever_waits(scene: Scene) -> None:
+    jobs = scene.jobs.copy()
+    jobs[view.RUNS] = -1
+    allowed = scene.speed > 0
+    slots, liking = np.arange(scene.count), np.zeros((scene.types, scene.count), np.int16)
+    total = np.maximum(scene.capacity, 4000)
+    said, began = both(KERNELS, "fill", jobs, scene.speed.copy(), allowed, liking, slots, scene.capacity, total, 33.0)
+    runs = said[rounds.COUNT].nonzero()[0]
+    assert began.tolist() == [[jobs[0, row], said[rounds.TYPE, row], 33.0] for row in runs]
+    need = scene.size * scene.unit
+    left = scene.capacity - _used(said[rounds.TYPE], need, scene.types)
+    assert (left >= np.minimum(scene.capacity, 0)).all()
+    assert (said[rounds.RANK] == -1).all()
+    for row in (said[rounds.TYPE] < 0).nonzero()[0]:
+        assert not need[row] or not (allowed[row] & (need[row] <= left)).any()
 
 
 def paces(share: Floats, need: Ints, runs: Ints) -> list[float]:

@@ -105,6 +105,7 @@ class Story:
                 for device, milli, memory in kept.devices:
                     inventory.reserved[device] += milli
                     inventory.reserved_gpu_memory[device] += memory
+        inventory.changed()
 
     def _bind(self, pod: str, where: int) -> None:
         """The pod runs on the room that was kept for it, which nobody may be using any more."""
@@ -131,6 +132,7 @@ class Story:
             where, cpu, memory = self._cores[name] if sign < 0 else self._note_cores(name)
             inventory.foreign_cpu[where] += sign * cpu
             inventory.foreign_memory[where] += sign * memory
+        inventory.changed()
 
     def _note_cores(self, name: str) -> tuple[int, int, int]:
         pod = self.world.foreign[name]

@@ -211,6 +211,7 @@ class Scene:
         inventory, node = self.world.inventory, self._node(place)
         inventory.foreign_cpu[node] += taken.cpu - thought.cpu
         inventory.foreign_memory[node] += taken.memory - thought.memory
+        inventory.changed()
 
     def _put_pending(self, job: Pending) -> None:
         fault = self._fault(job)
@@ -328,6 +329,7 @@ class Scene:
         for device in devices:
             inventory.foreign[device] += min(need.milli, WHOLE)
             inventory.foreign_gpu_memory[device] += need.gpu_memory
+        inventory.changed()
 
     def _leaves(self, name: str, pod: Pod | ServingPod, need: Needed, devices: list[int]) -> None:
         self.world.foreign[name] = Foreign(

@@ -50,11 +50,13 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     wake_at: float = math.inf
     #: Jobs that come or go until then are no news, unless some job waits while a GPU is free.
     heed_at: float = -math.inf
+    #: Until then it stops nobody: who runs need not be shown, but jobs that wait, and what is free for them.
+    fills: bool = False
     #: Where, for policies that decide by node: full places of each job in `placed`.
     places: Ints | None = None
     #: Rows of the jobs that `places` speaks of; a job with a count that is not among them keeps its places.
     placed: Ints | None = None
-    #: The policy's order of the jobs, 0 = first; None = by submission.
+    #: The policy's order of the jobs, 0 = first, -1 = as it was; None = by submission.
     rank: Ints | None = None
     #: Batch size per job, 0 = its own.
     batch: Ints | None = None

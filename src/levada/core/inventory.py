@@ -14,10 +14,10 @@ import numpy as np
 
 from levada.core.cluster import Cluster, Device, Node
 from levada.core.names import Names
+from levada.core.openings import UNLIMITED, Openings, total_of
 from levada.core.types import CPU_TYPE, CPU_TYPE_NAME, WHOLE, Bools, Ints
 
-#: Stands for "not limited" in cpu and memory columns; small enough that a thousand of them add up.
-UNLIMITED = 1 << 50
+__all__ = ["UNLIMITED", "Inventory", "total_of"]
 
 _NODE_COLUMNS = ("cpu", "memory", "foreign_cpu", "foreign_memory", "reserved_cpu", "reserved_memory")
 _DEVICE_COLUMNS = ("foreign", "foreign_gpu_memory", "reserved", "reserved_gpu_memory")
@@ -32,6 +32,7 @@ class Inventory:
         self.node_values: list[Node] = []
         #: Absent devices by node; replaced, never written to.
         self._absent: dict[int, list[Device]] = {}
+        self._openings: Openings | None = None
         self.lost: Bools = np.zeros(0, bool)
         for column in _NODE_COLUMNS:
             setattr(self, column, np.zeros(0, np.int64))
@@ -94,6 +95,7 @@ class Inventory:
             fresh = np.zeros(len(self.node_of), np.int64)
             fresh[moved[stayed]] = old[column][stayed]
             setattr(self, column, fresh)
+        self.changed()
         return moved
 
     def _now_absent(self, nodes: tuple[Node, ...], held: Bools) -> dict[int, list[Device]]:
@@ -134,13 +136,26 @@ class Inventory:
         self.pool_node = self.node_of[self.pool_start]
         self.pool_type = self.type_of[self.pool_start]
 
+    @property
+    def openings(self) -> Openings:
+        """What may be given away at all; whoever writes to a column says `changed`."""
+        if self._openings is None or self._openings.supply.shape[1] != len(self.types):
+            self._openings = Openings.of(self)
+        return self._openings
+
+    def changed(self) -> None:
+        """Some column has other values."""
+        self._openings = None
+
     def set_lost(self, node: int) -> None:
         """The node is gone until it is `put` again."""
         self.lost[node] = True
+        self.changed()
 
     def set_cordoned(self, node: int, cordoned: bool) -> None:
         """No new grants on the node, or again."""
         self.cordoned[node] = cordoned
+        self.changed()
 
     def device_keys(self) -> list[tuple[int, str]]:
         """(node, device id) of every device: what names it to a backend."""
@@ -203,12 +218,6 @@ class Inventory:
             }
         )
         return twin
-
-
-def total_of(amounts: Ints) -> int:
-    """The sum of what is there; UNLIMITED where any of it is, for many of those would not fit into a number."""
-    there = np.maximum(amounts, 0)
-    return UNLIMITED if bool((there >= UNLIMITED // 2).any()) else int(there.sum())
 
 
 def _pool(row: tuple[int, int, Device]) -> tuple[int, int]:

@@ -99,6 +99,9 @@ class JobColumns:
     op_deadline: Floats
 
 
+#: The rank of a job that nobody has thought of yet.
+_LAST = 1 << 30
+
 #: The order of columns in the two blocks; kernels use these numbers.
 INT_COLUMNS = tuple(name for name, kind in JobColumns.__annotations__.items() if kind == "Ints")
 FLOAT_COLUMNS = tuple(name for name, kind in JobColumns.__annotations__.items() if kind == "Floats")
@@ -116,6 +119,7 @@ DEFAULTS: Mapping[str, float] = {
     "held_type": -1,
     "feasible": 1,
     "reason": Code.NEW,
+    "rank": _LAST,
     "weight": 1.0,
     "steps": math.nan,
     "deadline": math.inf,
@@ -125,6 +129,9 @@ DEFAULTS: Mapping[str, float] = {
 }
 _NEW_INTS = np.array([DEFAULTS.get(name, 0) for name in INT_COLUMNS], np.int64)[:, None]
 _NEW_FLOATS = np.array([DEFAULTS.get(name, 0) for name in FLOAT_COLUMNS], np.float64)[:, None]
+
+
+_UNKNOWN = np.full(1, -1, np.int64)
 
 
 class JobTable(JobColumns):
@@ -187,9 +194,10 @@ class JobTable(JobColumns):
         """Frees slots of jobs that are over."""
         if len(slots) == 1:
             # Found by looking: half the price of marking it.
-            self.order = np.delete(self.order, (self.order == slots[0]).argmax())
-            known = int(self._numbers.searchsorted(self.number[slots[0]]))
-            self._numbers, self._slots = np.delete(self._numbers, known), np.delete(self._slots, known)
+            slot = slots[0]
+            self.order = _without(self.order, int((self.order == slot).argmax()))
+            known = int(self._numbers.searchsorted(self.number[slot]))
+            self._numbers, self._slots = _without(self._numbers, known), _without(self._slots, known)
         else:
             stays = np.ones(self.capacity, bool)
             stays[slots] = False
@@ -203,6 +211,10 @@ class JobTable(JobColumns):
         """The slots of jobs by number; -1 where a job is over or was never known."""
         if not len(self._numbers):
             return np.full(len(numbers), -1, np.int64)
+        if len(numbers) == 1:
+            # Events mostly speak of one job.
+            place = min(int(self._numbers.searchsorted(numbers[0])), len(self._numbers) - 1)
+            return self._slots[place : place + 1].copy() if self._numbers[place] == numbers[0] else _UNKNOWN.copy()
         at = np.minimum(self._numbers.searchsorted(numbers), len(self._numbers) - 1)
         return np.where(self._numbers.take(at) == numbers, self._slots.take(at), -1)
 
@@ -227,7 +239,7 @@ class JobTable(JobColumns):
             row = np.where(self.any_type > 0, new, NOT_ALLOWED).astype(np.int16)
             self.preference = np.concatenate([self.preference, row[None, :]])
 
-    def needs_rows(self, slots: Ints) -> Bools:
+    def needs_rows(self, slots: Ints | int) -> Bools:
         """Which jobs take more than whole GPUs, so that they always have rows in planes."""
         milli = self.milli[slots]
         return np.asarray((milli == 0) | (milli % WHOLE != 0) | (self.servers[slots] > 0))
@@ -244,3 +256,8 @@ class JobTable(JobColumns):
         twin._numbers, twin._slots = self._numbers, self._slots  # replaced, never written to
         twin._name_columns()
         return twin
+
+
+def _without(numbers: Ints, place: int) -> Ints:
+    """All but the number at one place; `np.delete` takes five times as long."""
+    return np.concatenate([numbers[:place], numbers[place + 1 :]])

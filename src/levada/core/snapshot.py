@@ -1,7 +1,8 @@
 """What a policy sees: the jobs it may decide about, and what there is to give them.
 
 A snapshot is a read-only view, valid for one decision; `detached` makes one that outlives the next event. Jobs that a
-policy may not touch now (guarded, protected, with an operation under way) are not in it, nor is what they hold.
+policy may not touch now (guarded, protected, with an operation under way) are not in it, nor is what they hold. Nor are
+those that do not wait, where a policy said that it would only *fill* what is free.
 """
 
 from __future__ import annotations
@@ -67,8 +68,11 @@ class Snapshot:
         prices: Floats | None = None,
         entities: Names = NOBODY,
         preference: Any = None,
+        fill: bool = False,
     ) -> None:
         self.now = now
+        #: Only jobs that wait are in view, and what is free: see `Decision.fills`.
+        self.fill = fill
         self.revision = revision
         self.table = table
         self.jobs = JobRows(table, slots)
@@ -86,12 +90,16 @@ class Snapshot:
         self.foreign: Mapping[str, Foreign] = foreign if foreign is not None else {}
         #: Names of the entities that jobs belong to, by number.
         self.entities = entities
-        #: $ per GPU and hour by type; nan where nobody said, for what has no price need not be free.
-        self.prices: Floats = prices if prices is not None else np.full(len(inventory.types), np.nan)
+        self._prices = prices
         self._preference = preference
 
     def __len__(self) -> int:
         return len(self.jobs)
+
+    @property
+    def prices(self) -> Floats:
+        """$ per GPU and hour by type; nan where nobody said, for what has no price need not be free."""
+        return self._prices if self._prices is not None else np.full(len(self.inventory.types), np.nan)
 
     @property
     def preference(self) -> Any:
@@ -99,6 +107,13 @@ class Snapshot:
         if self._preference is None:
             self._preference = self.table.preference.take(self.jobs.slots, axis=1).T
         return self._preference
+
+    @property
+    def liking(self) -> tuple[Any, Ints]:
+        """As `preference` without gathering: rank by type and place, and the place of each job."""
+        if self._preference is None:
+            return self.table.preference, self.jobs.slots
+        return np.ascontiguousarray(self._preference.T), np.arange(len(self))
 
     @property
     def allowed(self) -> Bools:
@@ -135,6 +150,7 @@ class Snapshot:
             prices=self.prices,
             entities=self.entities,
             preference=preference,
+            fill=self.fill,
         )
 
     def detached(self) -> Snapshot:
@@ -154,4 +170,5 @@ class Snapshot:
             prices=self.prices.copy(),
             entities=self.entities.copy(),
             preference=self.preference.copy(),
+            fill=self.fill,
         )

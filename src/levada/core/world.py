@@ -22,12 +22,17 @@ from levada.core.names import Names
 from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
 from levada.core.queue import Queue, QueueTree
 from levada.core.snapshot import Snapshot
-from levada.core.types import CPU_TYPE, WHOLE, Floats, Ints, distinct, one_or_many
+from levada.core.types import CPU_TYPE, WHOLE, Floats, Ints, distinct
 from levada.kernels import steps
 from levada.kernels.state import node_use
 
 #: Stands for the list of types of jobs without a GPU.
 _CORES = ("\0cpu",)
+
+
+def _only_or_all(numbers: Ints) -> Any:
+    """These numbers as an index: a plain one where it is the only one."""
+    return int(numbers[0]) if len(numbers) == 1 else numbers
 
 
 class World:
@@ -57,48 +62,51 @@ class World:
 
     def add_jobs(self, batch: JobBatch) -> Ints:
         """The slots of new jobs, pending, with the next numbers. An id that is active already is not added again."""
-        fresh = np.array([row for row, name in enumerate(batch.id) if name not in self.numbers], np.int64)
+        fresh = [row for row, name in enumerate(batch.id) if name not in self.numbers]
         if len(fresh) > 1:
-            first = {batch.id[row]: int(row) for row in fresh[::-1]}
-            fresh = np.array(sorted(first.values()), np.int64)
-        if not len(fresh):
-            return fresh
+            first = {batch.id[row]: row for row in reversed(fresh)}
+            fresh = sorted(first.values())
+        if not fresh:
+            return np.zeros(0, np.int64)
         table = self.table
         slots = table.take_slots(len(fresh))
-        at, rows = one_or_many(slots), one_or_many(fresh)
+        # Mostly one comes at a time: a plain number is the quickest index.
+        at, rows, number = _only_or_all(slots), _only_or_all(np.array(fresh)), self.next_number
         for name, column in batch.columns.items():
             getattr(table, name)[at] = column[rows]
         if "desired" not in batch.columns:
             table.desired[at] = table.min[at]
-        table.number[at] = np.arange(self.next_number, self.next_number + len(fresh))
+        table.number[at] = number if len(fresh) == 1 else np.arange(number, number + len(fresh))
         for column, texts, names in (
             (table.workload, batch.workload, self.workloads),
             (table.entity, batch.entity, self.entities),
             (table.queue_name, batch.queue, self.queue_names),
         ):
             # Text that is the same for all is given once.
-            one_text = len(texts) == 1
-            column[at] = names.add(texts[0]) if one_text else [names.add(texts[row]) for row in fresh.tolist()]
-        self._find_queues(slots)
-        table.has_rows[at] = table.needs_rows(slots)
+            if len(texts) == 1 or len(fresh) == 1:
+                column[at] = names.add(texts[0 if len(texts) == 1 else fresh[0]])
+            else:
+                column[at] = [names.add(texts[row]) for row in fresh]
+        self._find_queues(at)
+        table.has_rows[at] = table.needs_rows(at)
         table.since[at] = table.submitted[at]
         self._set_preferences(batch, fresh, slots)
         for row, (affinity, anti_affinity, exclusion) in batch.tags.items():
-            tagged = slots[fresh == row]
+            tagged = slots[np.array(fresh) == row]
             table.affinity[tagged] = self.tags.add(affinity)
             table.anti_affinity[tagged] = self.tags.add(anti_affinity)
             table.exclusion[tagged] = self.tags.add(exclusion)
-        for number, row in enumerate(fresh.tolist(), self.next_number):
+        for number, row in enumerate(fresh, self.next_number):
             self.ids[number] = batch.id[row]
             self.numbers[batch.id[row]] = number
         self.next_number += len(fresh)
         table.enter(slots)
         return slots
 
-    def _set_preferences(self, batch: JobBatch, fresh: Ints, slots: Ints) -> None:
+    def _set_preferences(self, batch: JobBatch, fresh: list[int], slots: Ints) -> None:
         table, types = self.table, self.inventory.types
         by_list: dict[tuple[str, ...], list[int]] = {}
-        for row, slot, milli in zip(fresh.tolist(), slots.tolist(), table.milli[slots].tolist(), strict=True):
+        for row, slot, milli in zip(fresh, slots.tolist(), table.milli[slots].tolist(), strict=True):
             names = batch.gpu_types[row if len(batch.gpu_types) > 1 else 0]
             by_list.setdefault(names if milli > 0 else _CORES, []).append(slot)
         for names in by_list:
@@ -106,7 +114,7 @@ class World:
                 types.add(name)
         table.add_types(len(types))
         for names, slots_alike in by_list.items():
-            members = one_or_many(np.array(slots_alike))
+            members = slots_alike if len(slots_alike) > 1 else slots_alike[0]
             if names == _CORES:
                 table.preference[CPU_TYPE, members] = 0
             elif names:
@@ -114,14 +122,15 @@ class World:
                     table.preference[types.find(name), members] = rank
             else:
                 table.any_type[members] = 1
-                table.preference[1:, members] = np.arange(len(types) - 1, dtype=np.int16)[:, None]
+                as_named = np.arange(len(types) - 1, dtype=np.int16)
+                table.preference[1:, members] = as_named if isinstance(members, int) else as_named[:, None]
 
     def queue_number(self, name: str) -> int:
         """The number of a queue; a job that names an unknown one is in the default queue."""
         number = self.queues.names.find(name)
         return number if number >= 0 else self.queues.names.find("default")
 
-    def _find_queues(self, slots: Ints) -> None:
+    def _find_queues(self, slots: Ints | int) -> None:
         number = [self.queue_number(name) for name in self.queue_names]
         if len(number) == 1:
             self.table.queue[slots] = number[0]
@@ -142,8 +151,8 @@ class World:
 
     def remove_jobs(self, slots: Ints) -> None:
         """Forgets jobs that are over and hold nothing."""
-        for number in self.table.number[slots]:
-            self.numbers.pop(self.ids.pop(int(number)), None)
+        for number in self.table.number[slots].tolist():
+            self.numbers.pop(self.ids.pop(number), None)
         self.table.leave(slots)
 
     def slot(self, job_id: str) -> int:
@@ -268,31 +277,29 @@ class World:
     def openings(self) -> tuple[Any, ...]:
         """What the kernels of `steps` need to know of the cluster to say how much there is to give."""
         inventory, target = self.inventory, self.target
+        openings = inventory.openings
         return (
             len(inventory.types),
             target.owner,
-            inventory.healthy,
-            inventory.absent,
-            inventory.foreign,
-            inventory.reserved,
-            inventory.pool_start,
-            inventory.pool_stop,
-            inventory.pool_node,
-            inventory.pool_type,
-            inventory.lost,
-            inventory.cordoned,
-            inventory.cpu,
-            inventory.foreign_cpu,
-            inventory.reserved_cpu,
             target.cpu,
+            inventory.type_of,
+            openings.left,
+            openings.present,
+            openings.cpu_free,
         )
 
     def snapshot(
-        self, now: float, slots: Ints | None = None, *, revision: int = 0, capacity: Ints | None = None
+        self,
+        now: float,
+        slots: Ints | None = None,
+        *,
+        revision: int = 0,
+        capacity: Ints | None = None,
+        fill: bool = False,
     ) -> Snapshot:
         """This moment, with the jobs in *slots* (all unless given; in the table's order) in view.
 
-        *capacity*, where it is known already, is what they may have together.
+        *capacity*, where it is known already, is what they may have together; *fill*: these are jobs that wait.
         """
         chosen = self.table.order if slots is None else slots
         waiting = [pod for pod in self.foreign.values() if pod.serving and pod.node is None] if self.foreign else []
@@ -309,13 +316,12 @@ class World:
             queues=self.queues,
             serving=tuple(waiting),
             foreign=self.foreign,
-            prices=self._prices(),
+            prices=self._prices() if self.prices else None,
             entities=self.entities,
+            fill=fill,
         )
 
     def _prices(self) -> Floats:
-        if not self.prices:
-            return np.full(len(self.inventory.types), math.nan)
         return np.array([self.prices.get(name, math.nan) for name in self.inventory.types])
 
     def copy(self) -> World:

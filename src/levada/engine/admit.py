@@ -92,8 +92,10 @@ def _surely_feasible(state: State, slot: int) -> bool:
     workers = state.most_workers.get(tuple(table.ints[:, slot].take(_SHAPE).tolist()))
     if workers is None or len(workers) != len(world.inventory.types) or not world.queues.trivial:
         return False
-    allowed = table.preference[:, slot] != NOT_ALLOWED
-    sure = int((workers * allowed).max(initial=0)) >= int(table.min[slot])
+    # Plain numbers: there are few types, and some ten small array operations would cost more than the answer.
+    ranks = table.preference[:, slot].tolist()
+    most = max((each for each, rank in zip(workers.tolist(), ranks, strict=True) if rank != NOT_ALLOWED), default=0)
+    sure = most >= int(table.min[slot])
     return sure and bool(table.feasible[slot] > 0) and not _INFEASIBLE[table.reason[slot]]
 
 

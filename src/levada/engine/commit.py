@@ -38,10 +38,10 @@ def commit(state: State, placer: Placer, decision: Decision) -> None:
     """Makes *decision* the target of all jobs that it still speaks of, or raises `Rejected` and changes nothing."""
     if (fault := column_fault(decision)) is not None:
         raise Rejected(fault)
-    if not np.array_equal(decision.number, state.in_view):
-        raise Rejected("it must speak of all jobs that it was shown, in their order")
     if steps.commit(state, decision):
         return
+    if not np.array_equal(decision.number, state.in_view):
+        raise Rejected("it must speak of all jobs that it was shown, in their order")
     if (fault := shape_fault(state.world, decision)) is not None:
         raise Rejected(fault)
     by_number = decision.places is not None or decision.reservations or decision.binds
@@ -163,7 +163,8 @@ def _accept(state: State, decision: Decision, rows: Ints, slots: Ints, proposal:
     reason[ran & ~given] = Code.PREEMPTED
     table.reason[slots], table.evidence[slots] = reason, evidence
     table.batch[slots] = 0 if decision.batch is None else decision.batch[rows]
-    table.rank[slots] = rows if decision.rank is None else decision.rank[rows]
+    rank = rows if decision.rank is None else decision.rank[rows]
+    table.rank[slots] = np.where(rank >= 0, rank, table.rank[slots])
     plan_operations(state, slots[changed | (had != table.count[slots])])
 
 

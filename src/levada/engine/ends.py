@@ -6,6 +6,7 @@ import numpy as np
 
 from levada.core.commands import JobsEnded
 from levada.core.job import Phase
+from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.plan import OpKind
 from levada.core.reasons import Code
 from levada.core.types import Ints, one_or_many
@@ -13,6 +14,11 @@ from levada.engine import steps
 from levada.engine.holdings import forget_claims, release
 from levada.engine.operations import plan_operations
 from levada.engine.state import Intent, State, tells, tells_why
+
+_NUMBER, _RESTARTS, _RESIZES, _MOVES = map(INT_COLUMNS.index, ("number", "restarts", "resizes", "moves"))
+_SUBMITTED, _FIRST_STARTED, _WAITING_S, _RUNNING_S, _GPU_SECONDS = map(
+    FLOAT_COLUMNS.index, ("submitted", "first_started", "waiting_s", "running_s", "gpu_seconds")
+)
 
 
 def stopped(state: State, slots: Ints) -> None:
@@ -81,23 +87,25 @@ def end(state: State, slots: Ints, phase: int, code: int) -> None:
         world.clear_workers(world.target, slots)
         forget_claims(state, slots)
         release(state, slots, everything=True)
+    # Columns of two blocks: two copies, not ten.
     at = one_or_many(slots)
-    numbers = table.number[at].copy()
+    ints, floats = table.ints[:, at].copy(), table.floats[:, at].copy()
+    numbers = ints[_NUMBER]
     state.commands.append(
         JobsEnded(
             number=numbers,
             id=tuple([world.ids[number] for number in numbers.tolist()]),
             phase=np.full(len(slots), phase),
             reason=np.full(len(slots), code),
-            submitted=table.submitted[at].copy(),
-            first_started=table.first_started[at].copy(),
+            submitted=floats[_SUBMITTED],
+            first_started=floats[_FIRST_STARTED],
             finished=state.now,
-            waiting_s=table.waiting_s[at].copy(),
-            running_s=table.running_s[at].copy(),
-            gpu_seconds=table.gpu_seconds[at].copy(),
-            restarts=table.restarts[at].copy(),
-            resizes=table.resizes[at].copy(),
-            moves=table.moves[at].copy(),
+            waiting_s=floats[_WAITING_S],
+            running_s=floats[_RUNNING_S],
+            gpu_seconds=floats[_GPU_SECONDS],
+            restarts=ints[_RESTARTS],
+            resizes=ints[_RESIZES],
+            moves=ints[_MOVES],
         )
     )
     state.over.append(numbers)

@@ -23,7 +23,7 @@ from levada.engine.admit import judge_feasibility
 from levada.engine.alarms import ring
 from levada.engine.commit import Rejected, commit
 from levada.engine.explain import Explanation, explain
-from levada.engine.guards import visible
+from levada.engine.guards import visible, waiting
 from levada.engine.operations import issue
 from levada.engine.options import Options
 from levada.engine.serving import make_room
@@ -82,8 +82,11 @@ class Engine:
         if state.may_issue:
             state.may_issue = False
             issue(state)
-        question = self._question_if_due()
-        self._tell_wake()
+        due = self._due_at() if state.deciding is None else math.inf
+        question: list[Command] = []
+        if due <= state.now:
+            question, due = self._question(), math.inf
+        self._tell_wake(due)
         # Last of all: a shell may answer it on the spot, and what follows from that must not come before the rest.
         state.commands += question
         commands, state.commands = state.commands, []
@@ -112,31 +115,36 @@ class Engine:
         grid = cadence.grid_s
         return math.ceil(earliest / grid) * grid if grid > 0 else earliest
 
-    def _question_if_due(self) -> list[Command]:
-        """What to ask the policy, if it is time."""
+    def _question(self) -> list[Command]:
+        """What to ask the policy."""
         state = self.state
-        if state.deciding is not None or self._due_at() > state.now:
-            return []
         state.learn()
         if state.world.foreign and not state.policy.by_node:
             make_room(state)
-        view, capacity = visible(state)
+        trusted = state.asked_policy = state.rejections < state.options.max_rejections
+        fill = trusted and self._fills()
+        view, capacity = waiting(state) if fill else visible(state)
         state.dirty = state.acked = state.turnover = False
         state.policy_wake = math.inf
         state.deciding = state.revision
         state.last_decided = state.now
         state.in_view = state.world.table.number[view]
-        trusted = state.asked_policy = state.rejections < state.options.max_rejections
         policy = state.policy if trusted else queued(Fifo())
         return [
             Decide(
                 revision=state.revision,
-                snapshot=state.world.snapshot(state.now, view, revision=state.revision, capacity=capacity),
+                snapshot=state.world.snapshot(state.now, view, revision=state.revision, capacity=capacity, fill=fill),
                 policy=policy,
                 perf=state.perf,
                 state=state.policy_state if trusted else policy.initial(state.seed),
             )
         ]
+
+    def _fills(self) -> bool:
+        """Whether only jobs that wait need be thought of, for nothing happened that touches others."""
+        state = self.state
+        others_at = min(state.heed_at, state.policy_wake, state.guard_wake)
+        return state.fills and not state.dirty and state.now < others_at
 
     def _decided(self, event: ev.Decided) -> None:
         state = self.state
@@ -161,7 +169,7 @@ class Engine:
             state.policy_state = memory
         # A time that has come already would have it asked again at once, for ever.
         state.policy_wake = event.decision.wake_at if event.decision.wake_at > state.now else math.inf
-        state.heed_at = event.decision.heed_at
+        state.heed_at, state.fills = event.decision.heed_at, event.decision.fills
         foreign.reserve(state, event.decision.reservations)
         if event.decision.binds:
             state.commands.append(BindPods(binds=event.decision.binds))
@@ -198,9 +206,9 @@ class Engine:
         state.say(waits, Code.REJECTED)
         state.dirty = True
 
-    def _tell_wake(self) -> None:
+    def _tell_wake(self, due: float) -> None:
+        """Asks to be woken when a decision is *due*, or something else is."""
         state = self.state
-        due = self._due_at() if state.deciding is None else math.inf
         wake = min(due, state.next_alarm, foreign.next_expiry(state))
         if state.told_wake <= state.now:
             state.told_wake = math.inf  # that one has come

@@ -95,6 +95,7 @@ def recount(state: State) -> None:
         for device, milli, memory in kept.devices:
             inventory.reserved[device] += milli
             inventory.reserved_gpu_memory[device] += memory
+    inventory.changed()
 
 
 def _devices_of(state: State, foreign: Foreign, node: int) -> list[tuple[int, int, int]]:

@@ -39,6 +39,22 @@ def visible(state: State) -> tuple[Ints, Ints | None]:
     return slots[may & ~guarded(state, slots)], None
 
 
+def waiting(state: State) -> tuple[Ints, Ints | None]:
+    """As `visible`, of the jobs that wait and shall have nothing so far; the times of no others are brought up to now.
+
+    For them there is what is free: all others are out of view with what they have.
+    """
+    seen = steps.waiting(state)
+    if seen is not None:
+        view, capacity = seen
+        return view, None if state.world.target.rows.shape[1] else capacity
+    living, table = state.living(), state.world.table
+    state.left_out = bool((table.issued[living] > 0).any())
+    slots = living[(table.phase[living] == Phase.PENDING) & (table.count[living] == 0)]
+    state.account(slots)
+    return slots[admitted(state, slots)], None
+
+
 def guarded(state: State, slots: Ints) -> Bools:
     """Which of these jobs stay as they are; notes when the first guard falls."""
     table, options, wanted = state.world.table, state.options, state.policy.guards

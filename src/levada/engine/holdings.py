@@ -85,7 +85,7 @@ def release(state: State, slots: Ints, everything: bool) -> None:
             keeps = has[:, [tuple(row) in wants for row in has.T.tolist()]]
         world.replace_workers(held, np.array([slot]), keeps)
     plain = slots if not len(special) else np.setdiff1d(slots, special)
-    state.may_issue = True
+    state.freed()
     if everything:
         world.clear_workers(held, plain)
         table.held[slots], table.held_type[slots] = 0, -1

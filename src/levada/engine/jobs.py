@@ -31,7 +31,7 @@ from levada.core.jobtable import ANY_LOSS, INT_COLUMNS
 from levada.core.plan import OpKind
 from levada.core.plane import INDEX, NODE
 from levada.core.reasons import Code
-from levada.core.types import WHOLE, Ints
+from levada.core.types import WHOLE, Ints, one_or_many
 from levada.engine.admit import judge_feasibility
 from levada.engine.ends import end, stopped
 from levada.engine.losses import lose_workers, restart
@@ -51,11 +51,24 @@ def submitted(state: State, event: JobsSubmitted) -> None:
     state.submitted += len(slots)
     if not len(slots):
         return
-    numbers = world.table.number[slots]
-    table.since[slots] = np.maximum(world.table.submitted[slots], state.now)
-    fresh = set(numbers.tolist())
-    for row, names in event.jobs.after.items():
-        number = world.numbers[event.jobs.id[row]]
+    at = one_or_many(slots)
+    numbers = table.number[slots]
+    table.since[at] = np.maximum(table.submitted[at], state.now)
+    if event.jobs.after:
+        _note_dependencies(state, event.jobs, numbers)
+    if hasattr(state.perf, "bind"):
+        state.perf.bind(numbers, table.workload[at])
+    judge_feasibility(state, slots)
+    _put_aside_impossible(state, slots)
+    table.changed[at] = state.revision
+    state.turnover = True
+
+
+def _note_dependencies(state: State, jobs: JobBatch, numbers: Ints) -> None:
+    """New jobs, with these *numbers*, wait for those that they come after."""
+    world, fresh = state.world, set(numbers.tolist())
+    for row, names in jobs.after.items():
+        number = world.numbers[jobs.id[row]]
         if number not in fresh:
             continue
         slot = int(world.table.find(np.array([number]))[0])
@@ -64,18 +77,12 @@ def submitted(state: State, event: JobsSubmitted) -> None:
         for other in before:
             state.dependents.setdefault(other, []).append(number)
         world.table.waits_for[slot] = len(before)
-    if hasattr(state.perf, "bind"):
-        state.perf.bind(numbers, world.table.workload[slots])
-    judge_feasibility(state, slots)
-    _put_aside_impossible(state, slots)
-    table.changed[slots] = state.revision
-    state.turnover = True
 
 
 def _timely(jobs: JobBatch, now: float) -> JobBatch:
     """These jobs; those that came at no time came now."""
     submitted = jobs.columns.get("submitted")
-    if submitted is None or np.isfinite(submitted).all():
+    if submitted is None or all(map(math.isfinite, submitted.tolist())):
         return jobs
     columns = {**jobs.columns, "submitted": np.where(np.isfinite(submitted), submitted, now)}
     return msgspec.structs.replace(jobs, columns=columns)

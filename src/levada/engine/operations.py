@@ -53,9 +53,14 @@ def issue(state: State) -> None:
         return
     table = state.world.table
     waiting = state.where((table.op != OpKind.NONE) & (table.issued == 0) & (table.retry_at <= state.now))
-    if not len(waiting):
-        state.may_cycle = False
-        return
+    if len(waiting):
+        _issue(state, waiting)
+    state.may_cycle = False
+    state.unsent = bool(len(state.where((table.op != OpKind.NONE) & (table.issued == 0))))
+
+
+def _issue(state: State, waiting: Ints) -> None:
+    table = state.world.table
     missing = blocked(state.world.target.owner, state.world.held.owner, table.capacity)
     ready = (table.op[waiting] == OpKind.STOP) | (missing[waiting] == 0)
     if limited(state, waiting):
@@ -67,7 +72,6 @@ def issue(state: State) -> None:
             ready |= _break_cycles(state, waiting, ready)
         late = waiting[~ready & (table.phase[waiting] == Phase.PENDING)]
         state.say(late, Code.WAITS_FOR_DEVICES, missing[late])
-    state.may_cycle = False
     if ready.any():
         _send(state, waiting[ready])
 

@@ -24,8 +24,7 @@ def column_fault(decision: Any) -> str | None:
         return "it is not a decision"
     columns = (decision.number, decision.type, decision.count, decision.reason, decision.evidence)
     extra = [column for column in (decision.rank, decision.batch) if column is not None]
-    count = len(decision.number) if _is_column(decision.number) else -1
-    if any(not _is_column(column) or len(column) != count for column in (*columns, *extra)):
+    if not all(map(_is_column, (*columns, *extra))) or len({len(column) for column in (*columns, *extra)}) > 1:
         return "its columns are not whole numbers of one length"
     if not _is_time(decision.wake_at) or not _is_time(decision.heed_at):
         return "its wake_at or heed_at is no time"

@@ -19,6 +19,7 @@ from levada.core.reasons import Code
 from levada.core.types import WHOLE, Bools, Floats, Ints, distinct
 from levada.core.world import World
 from levada.engine.options import Options
+from levada.kernels import steps
 from levada.kernels.state import accrue
 from levada.perf import Observations, RestartKind
 from levada.policies.protocol import AnyPolicy
@@ -101,6 +102,8 @@ class State:
         #: Jobs came or went since the last decision, and until when the policy said that this is no news by itself.
         self.turnover = False
         self.heed_at = -math.inf
+        #: Until then it need only be shown jobs that wait.
+        self.fills = False
         #: Operations were done, or given up, since the last decision.
         self.acked = False
         #: Some job was not in view of the last decision, or what it said of one did not count, for an operation on it.
@@ -127,6 +130,8 @@ class State:
         self.next_alarm = math.inf
         #: Some operation may be able to go out that could not before.
         self.may_issue = False
+        #: Some operation could not go out when that was last tried.
+        self.unsent = False
         self.last_rung = -math.inf
         #: Targets changed since cycles of waits were last looked for; a release alone makes none.
         self.may_cycle = False
@@ -161,12 +166,18 @@ class State:
 
     def could_fill(self) -> bool:
         """Whether some job waits for what is free: at a glance, so that it may turn out to be of no use to it."""
-        table = self.world.table
+        table, owner = self.world.table, self.world.target.owner
+        if steps.offered():
+            return steps.could_fill(table.ints, table.order, owner)
         waits = (table.phase == Phase.PENDING) & (table.count == 0) & (table.feasible > 0) & (table.number >= 0)
         if not waits.any():
             return False
         needs_device = (table.milli > 0) & (table.milli % WHOLE == 0)
-        return bool((self.world.target.owner == FREE).any() or (waits & ~needs_device).any())
+        return bool((owner == FREE).any() or (waits & ~needs_device).any())
+
+    def freed(self) -> None:
+        """Something is free again: operations that wait for it may be able to go out."""
+        self.may_issue |= self.unsent
 
     def account(self, slots: Ints) -> None:
         """Brings the times of these jobs up to now; call it before what they are seen to do changes."""
@@ -240,6 +251,8 @@ class State:
     def active_slots(self, numbers: Ints) -> Ints:
         """Slots of the jobs that are not over, each once."""
         slots = self.world.table.find(numbers)
+        if len(slots) == 1:
+            return slots if slots[0] >= 0 else slots[:0]
         return distinct(slots[slots >= 0])
 
     def wants_stop(self, slots: Ints, intent: int) -> None:

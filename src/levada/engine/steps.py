@@ -14,7 +14,7 @@ from levada.core.commands import Apply
 from levada.core.decision import Decision
 from levada.core.events import Released, Running
 from levada.core.plan import OpKind, Plan
-from levada.core.types import CPU_TYPE, Ints
+from levada.core.types import Ints
 from levada.engine.state import State
 from levada.kernels import steps
 from levada.perf import RestartKind
@@ -47,6 +47,23 @@ def survey(state: State) -> tuple[Ints, Ints, bool] | None:
     return view, capacity, near_end
 
 
+def waiting(state: State) -> tuple[Ints, Ints] | None:
+    """The jobs that wait and may be in view, their times up to now; and what is free for them.
+
+    `state` knows whether somebody is left out.
+    """
+    if not steps.offered():
+        return None
+    table = state.world.table
+    done, view, busy, capacity = steps.waiting(
+        table.ints, table.floats, table.order, state.now, *state.world.openings()
+    )
+    if not done:
+        return None
+    state.left_out = busy
+    return view, capacity
+
+
 def commit(state: State, decision: Decision) -> bool:
     """Makes *decision* the target of all jobs that it still speaks of, if there is nothing special about it."""
     if not steps.offered():
@@ -55,9 +72,8 @@ def commit(state: State, decision: Decision) -> bool:
     special = decision.places is not None or decision.placed is not None or decision.binds or decision.reservations
     if special or state.options.move_budget > 0 or state.deciding is None or not _unlimited(state):
         return False
-    if np.count_nonzero(decision.type == CPU_TYPE) and np.count_nonzero(decision.count[decision.type == CPU_TYPE]):
-        return False
     table, inventory, target, held = world.table, world.inventory, world.target, world.held
+    openings = inventory.openings
     said = np.zeros((_SAID, len(decision.number)), np.int64)
     said[0], said[1], said[2] = decision.number, decision.type, decision.count
     said[3], said[4] = decision.reason, decision.evidence
@@ -82,17 +98,10 @@ def commit(state: State, decision: Decision) -> bool:
         held.index,
         inventory.node_of,
         inventory.type_of,
-        inventory.healthy,
-        inventory.foreign,
-        inventory.reserved,
-        inventory.lost,
-        inventory.cordoned,
-        inventory.cpu,
-        inventory.foreign_cpu,
-        inventory.reserved_cpu,
-        inventory.memory,
-        inventory.foreign_memory,
-        inventory.reserved_memory,
+        openings.usable,
+        openings.cpu_free,
+        openings.memory_free,
+        openings.shut,
         inventory.pool_start,
         inventory.pool_stop,
         inventory.pool_node,
@@ -118,7 +127,7 @@ def issue(state: State) -> bool:
     if not steps.offered():
         return False
     table, target, held = state.world.table, state.world.target, state.world.held
-    done, operations, adds, drops = steps.issue(
+    done, unsent, operations, adds, drops = steps.issue(
         table.ints,
         table.floats,
         table.order,
@@ -134,7 +143,7 @@ def issue(state: State) -> bool:
     )
     if not done:
         return False
-    state.may_cycle = False
+    state.may_cycle, state.unsent = False, unsent
     if operations.shape[1]:
         state.alarm(state.now + state.options.op_timeout_s)
         number, kind, generation, gpu_type, count = operations
@@ -160,7 +169,7 @@ def running(state: State, event: Running) -> bool:
     done, news, follows, limit, paused, seconds = steps.running(*_report(state, event))
     if done:
         state.acked |= news
-        state.may_issue |= news
+        state.may_issue |= follows or (news and state.unsent)
         state.may_cycle |= follows
         state.alarm(limit)
         for kind, op in ((RestartKind.START, OpKind.START), (RestartKind.RESIZE, OpKind.RESIZE)):
@@ -177,7 +186,7 @@ def released(state: State, event: Released) -> bool:
     done, news, freed, follows = steps.released(*_report(state, event))
     if done:
         state.acked |= news
-        state.may_issue |= freed or follows
+        state.may_issue |= follows or (freed and state.unsent)
         state.may_cycle |= follows
     return done
 
@@ -205,5 +214,6 @@ def vacate(state: State, slots: Ints) -> bool:
         return False
     table, target, held = state.world.table, state.world.target, state.world.held
     done = steps.vacate(slots, table.ints, table.floats, state.now, target.owner, held.owner, held.claimed)
-    state.may_issue |= done
+    if done:
+        state.freed()
     return done

@@ -94,10 +94,13 @@ INTERRUPTED = 32
 QUEUE_LIMIT, TOO_LARGE, UNKNOWN_TYPE, USER_LIMIT = 5, 6, 7, 29
 NEW, SAYS_STARTING, SAYS_STOPPING, WAITS_FOR_DEVICES = 1, 17, 18, 26
 #: The last reason there is, and those that no policy can know: that a job is over.
-LAST_REASON = 31
+LAST_REASON = 32
 FINISHED, CANCELLED, FAILED, TIME_LIMIT_REACHED = 23, 24, 25, 28
 # Values of a device's owner besides a slot.
 FREE, SHARED = -1, -2
+
+#: The type of workers without a GPU.
+CORES = 0
 
 WHOLE = 1000
 NOT_ALLOWED = 32767

@@ -10,7 +10,7 @@ import numpy as np
 from levada.kernels import columns as c
 from levada.kernels.jobs_numba import find, plan_operation, protected
 from levada.kernels.place_numba import seat, shed
-from levada.kernels.state_numba import node_use, worker_faults
+from levada.kernels.state_numba import devices_of, differing, faults_on, node_use
 
 _UNLIMITED = 1 << 50
 
@@ -34,17 +34,10 @@ def commit(
     held_index: Any,
     node_of: Any,
     type_of: Any,
-    healthy: Any,
-    foreign: Any,
-    reserved: Any,
-    lost: Any,
-    cordoned: Any,
-    cpu: Any,
-    foreign_cpu: Any,
-    reserved_cpu: Any,
-    memory: Any,
-    foreign_memory: Any,
-    reserved_memory: Any,
+    usable: Any,
+    cpu_free: Any,
+    memory_free: Any,
+    shut: Any,
     pool_start: Any,
     pool_stop: Any,
     pool_node: Any,
@@ -54,15 +47,9 @@ def commit(
     highest_first: bool,
 ) -> Any:
     rows, cap = said.shape[1], ints.shape[1]
-    # A decision mostly speaks of all that it was shown, in that order.
-    shown = np.zeros(cap, np.bool_)
-    all_shown = len(in_view) == rows
-    for r in range(rows if all_shown else 0):
-        all_shown &= in_view[r] == said[0, r]
-    for number in in_view[: 0 if all_shown else len(in_view)]:
-        s = find(numbers, slot_of, number)
-        if s >= 0:
-            shown[s] = True
+    # It must speak of all that it was shown, in that order.
+    if len(in_view) != rows:
+        return False, False, False
     spoken = np.zeros(cap, np.bool_)
     slots = np.full(rows, -1, np.int64)
     at = np.empty(rows, np.int64)
@@ -70,12 +57,12 @@ def commit(
     for r in range(rows):
         s = find(numbers, slot_of, said[0, r])
         given, reason = said[2, r], said[3, r]
-        if s < 0 or spoken[s] or given < 0 or not _may_be_said(reason):
+        if s < 0 or spoken[s] or given < 0 or not _may_be_said(reason) or in_view[r] != said[0, r]:
             return False, False, False
         spoken[s] = True
         if ints[c.HAS_ROWS, s] != 0:
             return False, False, False
-        if not (all_shown or shown[s]) or ints[c.CHANGED, s] > deciding or ints[c.ISSUED, s] != 0:
+        if ints[c.CHANGED, s] > deciding or ints[c.ISSUED, s] != 0:
             stale = True
             continue
         slots[r] = s
@@ -86,7 +73,7 @@ def commit(
             least, step = ints[c.MIN, s], max(ints[c.STEP, s], 1)
             if given < least or given > ints[c.MAX, s] or (given - least) % step != 0:
                 return False, False, False
-            if kind < 0 or kind >= preference.shape[0] or preference[kind, s] == c.NOT_ALLOWED:
+            if kind <= c.CORES or kind >= preference.shape[0] or preference[kind, s] == c.NOT_ALLOWED:
                 return False, False, False
         cores |= ints[c.CPU, s] != 0 or ints[c.MEMORY, s] != 0
         at[moving] = r
@@ -100,28 +87,17 @@ def commit(
     if moving > 0:
         owner, index = target.copy(), target_index.copy()
         cpu_used, memory_used = target_cpu.copy(), target_memory.copy()
-        usable = np.empty(len(owner), np.bool_)
-        cpu_free, memory_free = cpu - foreign_cpu - reserved_cpu, memory - foreign_memory - reserved_memory
-        for n in range(len(lost)):
-            if lost[n] or cordoned[n]:
-                cpu_free[n] = memory_free[n] = 0
-        for p in range(len(pool_start)):
-            is_open = not (lost[pool_node[p]] or cordoned[pool_node[p]])
-            for d in range(pool_start[p], pool_stop[p]):
-                usable[d] = is_open and healthy[d] and foreign[d] <= 0 and reserved[d] <= 0
         _place(
-            said, slots, at, reached, ints, owner, index, cpu_used, memory_used, held, held_index, usable, node_of,
-            cpu_free, memory_free, pool_start, pool_stop, pool_node, pool_type, rack, zone, highest_first,
+            said, slots, at, reached, ints, target, target_index, target_cpu, target_memory, held, held_index, usable,
+            node_of, cpu_free, memory_free, pool_start, pool_stop, pool_node, pool_type, rack, zone, highest_first,
         )  # fmt: skip
         if not _sound(
-            said, slots, at, reached, ints, spoken, target, target_index, owner, index, usable, node_of, type_of,
-            lost, cordoned, cpu_free, memory_free, target_cpu, target_memory, cpu_used, memory_used, cores,
+            said, slots, at, reached, ints, spoken, owner, index, target, target_index, usable, node_of, type_of,
+            shut, cpu_free, memory_free, cpu_used, memory_used, target_cpu, target_memory, cores,
         ):  # fmt: skip
+            target[:], target_index[:] = owner, index
+            target_cpu[:], target_memory[:] = cpu_used, memory_used
             return False, False, False
-        for d in range(len(owner)):
-            target[d], target_index[d] = owner[d], index[d]
-        for n in range(len(cpu_used)):
-            target_cpu[n], target_memory[n] = cpu_used[n], memory_used[n]
         for r in at:
             s = slots[r]
             kind = said[1, r] if reached[r] > 0 else -1
@@ -156,7 +132,8 @@ def _tell(said: Any, ranked: bool, r: int, s: int, reached: int, ints: Any, floa
     elif ints[c.PHASE, s] == c.PENDING:
         reason = c.SAYS_STARTING
     ints[c.REASON, s], ints[c.EVIDENCE, s] = reason, evidence
-    ints[c.RANK, s] = said[5, r] if ranked else r
+    if not ranked or said[5, r] >= 0:
+        ints[c.RANK, s] = said[5, r] if ranked else r
     ints[c.BATCH, s] = said[6, r]
 
 
@@ -164,8 +141,11 @@ def _tell(said: Any, ranked: bool, r: int, s: int, reached: int, ints: Any, floa
 def _plan_operations(ints: Any, slots: Any, changed: Any, target: Any, held: Any) -> bool:
     """`plan_operation` for the jobs under *changed* among *slots*; whether there is any."""
     differs = np.zeros(len(changed), np.bool_)
-    for d in range(len(target)):
-        if target[d] != held[d]:
+    stays = False
+    for s in slots:
+        stays |= s >= 0 and changed[s] and ints[c.HELD, s] > 0 and ints[c.COUNT, s] > 0
+    if stays:
+        for d in differing(target, held):
             if target[d] >= 0:
                 differs[target[d]] = True
             if held[d] >= 0:
@@ -266,8 +246,7 @@ def _sound(
     usable: Any,
     node_of: Any,
     type_of: Any,
-    lost: Any,
-    cordoned: Any,
+    shut: Any,
     cpu: Any,
     memory: Any,
     cpu_before: Any,
@@ -278,34 +257,36 @@ def _sound(
 ) -> bool:
     """Whether the rules I1 to I5 and I12 hold for what changes; the long way tells what is wrong where they do not."""
     kind, count, whole = ints[c.TYPE].copy(), ints[c.COUNT].copy(), np.empty(len(spoken), np.int64)
-    judged = np.zeros(len(spoken), np.bool_)
+    judged, had = np.zeros(len(spoken), np.bool_), False
     for r in at:
         s = slots[r]
         if reached[r] == 0 and said[2, r] > 0 and count[s] > 0:
             return False  # it finds no room where it was to go, and may stay where it is
+        had |= ints[c.COUNT, s] > 0
         kind[s], count[s] = said[1, r] if reached[r] > 0 else -1, reached[r]
         judged[s] = True
         whole[s] = ints[c.MILLI, s] // c.WHOLE
         least, step = ints[c.MIN, s], max(ints[c.STEP, s], 1)
         if reached[r] > 0 and (reached[r] < least or (reached[r] - least) % step != 0):
             return False
-    for d in range(len(owner)):
-        if owner[d] == target[d] and index[d] == target_index[d]:
-            continue
-        before = target[d]
-        if before == c.SHARED or (before >= 0 and (not spoken[before] or protected(ints, before))):
-            return False
-        if owner[d] >= 0 and owner[d] != before and not usable[d]:
-            return False
-    if worker_faults(owner, index, node_of, type_of, judged, kind, count, whole).any():
+    moved = differing(owner, target)
+    for changed in (moved, differing(index, target_index)):
+        for d in changed:
+            before = target[d]
+            if before == c.SHARED or (before >= 0 and (not spoken[before] or protected(ints, before))):
+                return False
+            if owner[d] >= 0 and owner[d] != before and not usable[d]:
+                return False
+    # Who had nothing has nothing but what is new.
+    mine = devices_of(owner, judged) if had else moved[owner[moved] >= 0]
+    if faults_on(mine, owner, index, node_of, type_of, judged, kind, count, whole).any():
         return False
     if not cores:
         return True
-    for n in range(len(lost)):
-        shut = lost[n] or cordoned[n]
-        if cpu_used[n] > max(_UNLIMITED if shut else cpu[n], cpu_before[n]):
+    for n in range(len(shut)):
+        if cpu_used[n] > max(_UNLIMITED if shut[n] else cpu[n], cpu_before[n]):
             return False
-        if memory_used[n] > max(_UNLIMITED if shut else memory[n], memory_before[n]):
+        if memory_used[n] > max(_UNLIMITED if shut[n] else memory[n], memory_before[n]):
             return False
-    cpu_sum, memory_sum = node_use(owner, index, node_of, len(lost), ints[c.CPU], ints[c.MEMORY])
+    cpu_sum, memory_sum = node_use(owner, index, node_of, len(shut), ints[c.CPU], ints[c.MEMORY])
     return bool((cpu_sum == cpu_used).all() and (memory_sum == memory_used).all())

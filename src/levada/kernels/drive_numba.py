@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+_BLOCK = 64
 _TOTAL, _DONE, _RATE, _SINCE, _END = range(5)
 
 
@@ -54,15 +55,18 @@ def steps(jobs: Any, columns: Any, now: float) -> Any:
 @njit(cache=True)
 def used(owner: Any, type_of: Any, types: int, seconds: float) -> Any:
     count = np.zeros(types)
-    at, number = 0, 0
-    # Devices of a type mostly stand together: their sum stays in a register.
-    for d in range(len(owner)):
-        if type_of[d] != at:
-            count[at] += number
-            at, number = type_of[d], 0
-        number += owner[d] != -1
-    if len(owner):
-        count[at] += number
+    # Devices of a type mostly stand together: they are counted in blocks.
+    for start in range(0, len(owner), _BLOCK):
+        stop = min(start + _BLOCK, len(owner))
+        first, mixed, number = type_of[start], np.int64(0), 0
+        for d in range(start, stop):
+            mixed |= type_of[d] ^ first
+            number += owner[d] != -1
+        if mixed == 0:
+            count[first] += number
+        else:
+            for d in range(start, stop):
+                count[type_of[d]] += owner[d] != -1
     return count * seconds
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from levada.kernels import columns as c
 from levada.kernels.jobs_numba import accrue, plain, special
+from levada.kernels.state_numba import differing
 
 
 @numba.njit(cache=True)
@@ -27,24 +28,25 @@ def issue(
     claimed: Any,
 ) -> Any:
     cap = ints.shape[1]
-    waiting = np.empty(len(order), np.int64)
+    waiting, nothing = np.empty(len(order), np.int64), np.empty((2, 0), np.int64)
     asking, moves = 0, False
     for s in order:
         moves |= ints[c.ISSUED, s] > 0
         if ints[c.OP, s] != c.OP_NONE and ints[c.ISSUED, s] == 0:
             if floats[c.RETRY_AT, s] > now or special(ints, s):
-                return False, np.empty((5, 0), np.int64), np.empty((2, 0), np.int64), np.empty((2, 0), np.int64)
+                return False, False, np.empty((5, 0), np.int64), nothing, nothing
             waiting[asking] = s
             asking += 1
     missing = np.zeros(cap, np.int64)
-    if asking > 0:
-        for d in range(len(target)):
-            if target[d] >= 0 and held[d] != c.FREE and held[d] != target[d]:
-                missing[target[d]] += 1
+    devices = differing(target, held) if asking > 0 else np.empty(0, np.int32)
+    for d in devices:
+        if target[d] >= 0 and held[d] != c.FREE:
+            missing[target[d]] += 1
     row_of = np.full(cap, -1, np.int64)
     ready = np.zeros(cap, np.bool_)
-    going = 0
+    going, stops = 0, False
     for s in waiting[:asking]:
+        stops |= ints[c.OP, s] == c.OP_STOP
         if ints[c.OP, s] == c.OP_STOP or missing[s] == 0:
             ready[s] = True
             row_of[s] = going
@@ -52,14 +54,14 @@ def issue(
     if going < asking:
         nothing_moves = going == 0 and not moves
         if nothing_moves or (may_cycle and _circular(ints, order, ready, target, held)):
-            return False, np.empty((5, 0), np.int64), np.empty((2, 0), np.int64), np.empty((2, 0), np.int64)
+            return False, False, np.empty((5, 0), np.int64), nothing, nothing
         for s in waiting[:asking]:
             if not ready[s] and ints[c.PHASE, s] == c.PENDING:
                 ints[c.REASON, s], ints[c.EVIDENCE, s] = c.WAITS_FOR_DEVICES, missing[s]
     operations = np.empty((5, going), np.int64)
     if going == 0:
-        return True, operations, np.empty((2, 0), np.int64), np.empty((2, 0), np.int64)
-    adds, drops = _exchange(ints, row_of, target, target_index, held, held_index, claimed)
+        return True, asking > 0, operations, nothing, nothing
+    adds, drops = _exchange(devices, stops, ints, row_of, target, target_index, held, held_index, claimed)
     gives = np.zeros(going, np.bool_)
     for i in range(drops.shape[1]):
         gives[drops[1, i]] = True
@@ -95,7 +97,7 @@ def issue(
         operations[0, r], operations[1, r], operations[2, r] = ints[c.NUMBER, s], op, ints[c.GENERATION, s]
         operations[3, r] = -1 if op == c.OP_STOP else ints[c.TYPE, s]
         operations[4, r] = 0 if op == c.OP_STOP else ints[c.COUNT, s]
-    return True, operations, adds, drops
+    return True, going < asking, operations, adds, drops
 
 
 @numba.njit(cache=True)
@@ -125,25 +127,32 @@ def _circular(ints: Any, order: Any, ready: Any, target: Any, held: Any) -> bool
 
 
 @numba.njit(cache=True)
-def _exchange(ints: Any, row_of: Any, target: Any, target_index: Any, held: Any, held_index: Any, claimed: Any) -> Any:
+def _exchange(
+    devices: Any,
+    stops: bool,
+    ints: Any,
+    row_of: Any,
+    target: Any,
+    target_index: Any,
+    held: Any,
+    held_index: Any,
+    claimed: Any,
+) -> Any:
     """Devices that operations take and give up, with their rows; those that they take are held from now on.
 
-    Ascending, but what is given up by jobs that stop comes last.
+    Ascending, but what is given up by jobs that stop comes last. *devices* are those on which the planes differ.
     """
     adds, drops = np.empty((2, len(target)), np.int64), np.empty((2, len(target)), np.int64)
-    taken, given, left = 0, 0, 0
-    for d in range(len(target)):
+    taken, given = 0, 0
+    for d in devices:
         t, h = target[d], held[d]
-        if h >= 0 and row_of[h] >= 0:
-            if ints[c.OP, h] == c.OP_STOP:
-                left += 1
-            elif t != h:
-                drops[0, given], drops[1, given] = d, row_of[h]
-                given += 1
-        if t >= 0 and t != h and row_of[t] >= 0 and ints[c.OP, t] != c.OP_STOP:
+        if h >= 0 and row_of[h] >= 0 and ints[c.OP, h] != c.OP_STOP:
+            drops[0, given], drops[1, given] = d, row_of[h]
+            given += 1
+        if t >= 0 and row_of[t] >= 0 and ints[c.OP, t] != c.OP_STOP:
             adds[0, taken], adds[1, taken] = d, row_of[t]
             taken += 1
-    if left > 0:
+    if stops:
         for d in range(len(held)):
             h = held[d]
             if h >= 0 and row_of[h] >= 0 and ints[c.OP, h] == c.OP_STOP:

@@ -14,28 +14,38 @@ _SHAPES = 64
 
 
 @numba.njit(cache=True)
-def _devices_by_job(owner: Any, slot: Any) -> Any:
-    """The devices of each job in *slot*, side by side: (start of each job's run, devices)."""
+def _marked(slot: Any) -> Any:
+    """True at these slots; as long as the highest of them asks for."""
+    highest = -1
+    for j in range(len(slot)):
+        highest = max(highest, slot[j])
+    marks = np.zeros(highest + 1, np.bool_)
+    for j in range(len(slot)):
+        marks[slot[j]] = True
+    return marks
+
+
+@numba.njit(cache=True)
+def _by_job(owner: Any, chosen: Any, slot: Any) -> Any:
+    """Devices that jobs in *slot* own, side by side: (start of each job's run, devices)."""
+    start = np.zeros(len(slot) + 1, np.int64)
+    devices = np.empty(len(chosen), np.int64)
+    if len(chosen) == 0:
+        return start, devices
     highest = 0
     for j in range(len(slot)):
         highest = max(highest, slot[j])
-    row = np.full(highest + 1, -1, np.int64)
+    row = np.empty(highest + 1, np.int64)
     for j in range(len(slot)):
         row[slot[j]] = j
-    start = np.zeros(len(slot) + 1, np.int64)
-    for d in range(len(owner)):
-        o = owner[d]
-        if 0 <= o <= highest and row[o] >= 0:
-            start[row[o] + 1] += 1
+    for d in chosen:
+        start[row[owner[d]] + 1] += 1
     for j in range(len(slot)):
         start[j + 1] += start[j]
-    devices = np.empty(start[-1], np.int64)
     at = start[:-1].copy()
-    for d in range(len(owner)):
-        o = owner[d]
-        if 0 <= o <= highest and row[o] >= 0:
-            devices[at[row[o]]] = d
-            at[row[o]] += 1
+    for d in chosen:
+        devices[at[row[owner[d]]]] = d
+        at[row[owner[d]]] += 1
     return start, devices
 
 
@@ -56,7 +66,13 @@ def shed(
 ) -> None:
     if len(slot) == 0:
         return
-    start, devices = _devices_by_job(owner, slot)
+    leaves = _marked(slot)
+    theirs, number = np.empty(len(owner), np.int32), 0
+    for d in range(len(owner)):
+        if 0 <= owner[d] < len(leaves) and leaves[owner[d]]:
+            theirs[number] = d
+            number += 1
+    start, devices = _by_job(owner, theirs[:number], slot)
     on_node = np.zeros(len(cpu_used), np.int64)
     for j in range(len(slot)):
         mine = devices[start[j] : start[j + 1]]
@@ -276,21 +292,31 @@ def seat(
     longest = 0
     for t in range(types):
         longest = max(longest, type_start[t + 1] - type_start[t])
-    pool_of = np.empty(len(owner), np.int64)
+    pool_of = np.empty(len(owner), np.int32)
     free = np.zeros(pool_count, np.int64)
     now = np.zeros(pool_count, np.int64)
-    behind_of = np.full(len(owner), _FREE, np.int64)
+    # Devices that these jobs have; and those that are free for others while they still run there.
+    mine_too = _marked(slot)
+    own_list, behind_list = np.empty(len(owner), np.int32), np.empty(len(owner), np.int32)
+    has, runs = 0, 0
     for p in range(pool_count):
         for d in range(pool_start[p], pool_stop[p]):
             pool_of[d] = p
-            if usable[d] and owner[d] == _FREE:
-                free[p] += 1
-                if held[d] == _FREE:
-                    now[p] += 1
-                behind_of[d] = held[d]
+            o, h = owner[d], held[d]
+            if o == _FREE:
+                if usable[d]:
+                    free[p] += 1
+                    if h == _FREE:
+                        now[p] += 1
+                    elif 0 <= h < len(mine_too) and mine_too[h]:
+                        behind_list[runs] = d
+                        runs += 1
+            elif 0 <= o < len(mine_too) and mine_too[o]:
+                own_list[has] = d
+                has += 1
     cpu_left, memory_left = cpu_free - cpu_used, memory_free - memory_used
-    own_start, own_devices = _devices_by_job(owner, slot)
-    behind_start, behind_devices = _devices_by_job(behind_of, slot)
+    own_start, own_devices = _by_job(owner, own_list[:has], slot)
+    behind_start, behind_devices = _by_job(held, behind_list[:runs], slot)
     racks, zones = rack[pool_node[by_type]], zone[pool_node[by_type]]
     # Rooms by shape of worker: kept up to date for the shapes that are remembered.
     shapes = np.zeros((_SHAPES, 4), np.int64)

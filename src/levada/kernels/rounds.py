@@ -13,8 +13,9 @@ from levada.kernels.switch import kernels
 #: Rows of what `answer` says of each job.
 TYPE, COUNT, REASON, EVIDENCE, RANK = range(5)
 
-#: What is remembered: members by job number, shares, credits, what shares were asked about, what there was then.
-Memory = tuple[Ints, Floats, Floats, Floats, Ints]
+#: What is remembered: members by job number, shares, credits, what shares were asked about, what there was then; and
+#: who began to run meanwhile (number, type, seconds that had passed by then, in rows of three).
+Memory = tuple[Ints, Floats, Floats, Floats, Ints, Floats]
 #: The same by row now (members, share, credit, asked), what combinations need and where they run, and two questions
 #: answered: whether shares are out of date, and whether those who run have more than there is for them.
 Recalled = tuple[Ints, Floats, Floats, Floats, Ints, Ints, bool, bool]
@@ -38,6 +39,25 @@ def recall(
     per job who it shares devices with (-1: nobody any more, -2: it runs alone), or empty where nobody ever shares.
     """
     found: Recalled = kernels("rounds").recall(memory, jobs, reals, partner, room, capacity, passed, weights)
+    return found
+
+
+def fill(
+    jobs: Ints,
+    rate: Floats,
+    allowed: Bools,
+    liking: Ints,
+    slots: Ints,
+    capacity: Ints,
+    total: Ints,
+    passed: float,
+) -> tuple[Ints, Floats]:
+    """What is free goes to jobs that wait: `rates.hold`, `choose` and `answer` in one, between two rounds.
+
+    What is said of each job, its rank as it was; and who begins to run: number, type, and the seconds that *passed*
+    since the round. Nobody's share or credit matters then.
+    """
+    found: tuple[Ints, Floats] = kernels("rounds").fill(jobs, rate, allowed, liking, slots, capacity, total, passed)
     return found
 
 

@@ -7,8 +7,11 @@ from typing import Any
 import numba
 import numpy as np
 
+from levada.kernels.rates_numba import hold
+
 _NOBODY, _ALONE = -1, -2
 _GONE = -2
+_AS_IT_WAS = -1
 _CPU = 0
 _NOT_ALLOWED = 32767
 _RUNS, _CAPACITY, _TOO_LARGE, _UNKNOWN_TYPE, _IN_LINE, _CANNOT_RUN = 0, 2, 6, 7, 30, 31
@@ -21,7 +24,7 @@ _A_LITTLE = 1e-9
 def recall(
     memory: Any, jobs: Any, reals: Any, partner: Any, room: Any, capacity: Any, passed: float, weights: Any
 ) -> Any:
-    names, old_share, old_credit, old_asked, old_room = memory
+    names, old_share, old_credit, old_asked, old_room, filled = memory
     number, size, weight = jobs[0], jobs[1], reals[0]
     count, types = len(number), len(capacity)
     order = _ascending(number)
@@ -83,6 +86,10 @@ def recall(
                 elif owed < -most:
                     owed = -most
                 credit[at, kind] = owed
+    for at in range(len(filled)):
+        place, kind = _find(number, order, int(filled[at, 0])), int(filled[at, 1])
+        if place >= 0 and runs[order[place]] == kind:
+            credit[order[place], kind] += filled[at, 2]
     used = np.zeros(types, np.int64)
     for at in range(len(members)):
         if runs[at] >= 0:
@@ -91,6 +98,36 @@ def recall(
     for kind in range(types):
         crowded |= used[kind] > capacity[kind]
     return members, share, credit, asked, need, runs, stale, crowded
+
+
+@numba.njit(cache=True)
+def fill(
+    jobs: Any,
+    rate: Any,
+    allowed: Any,
+    liking: Any,
+    slots: Any,
+    capacity: Any,
+    total: Any,
+    passed: float,
+) -> Any:
+    _, speed = hold(rate, allowed, jobs[5])
+    members = np.full((len(slots), 2), _NOBODY, np.int64)
+    for row in range(len(slots)):
+        members[row, 0] = row
+    nothing, weights = np.zeros(speed.shape), (0.0, 0.0, 0.0, 0.0)
+    need, runs = running(members, jobs, np.empty(0, np.int64))
+    chosen = choose(False, False, False, members, nothing, nothing, need, runs, speed, capacity, weights)
+    said = answer(
+        False, jobs, members, nothing, nothing, runs, chosen, speed, allowed, liking, slots, capacity, total, weights
+    )[0]
+    said[4] = _AS_IT_WAS
+    began, number = np.empty((len(slots), 3)), 0
+    for row in range(len(slots)):
+        if said[1, row] > 0:
+            began[number, 0], began[number, 1], began[number, 2] = jobs[0, row], said[0, row], passed
+            number += 1
+    return said, began[:number].copy()
 
 
 @numba.njit(cache=True)

@@ -7,12 +7,17 @@ import math
 import numpy as np
 
 from levada.kernels.arrays import Bools, Floats, Ints
+from levada.kernels.rates_numpy import hold
 from levada.kernels.rounds import Memory, Recalled, Weights
 
 _NOBODY, _ALONE = -1, -2
 #: A job that is no longer in view.
 _GONE = -2
 _CPU = 0
+#: Partners where nobody shares devices, weights where they do not matter, and the rank of a job that keeps its own.
+_ALL_ALONE = np.zeros(0, np.int64)
+_NO_WEIGHTS = 0.0, 0.0, 0.0, 0.0
+_AS_IT_WAS = -1
 _NOT_ALLOWED = 32767
 _RUNS, _CAPACITY, _TOO_LARGE, _UNKNOWN_TYPE, _IN_LINE, _CANNOT_RUN = 0, 2, 6, 7, 30, 31
 #: Of two equally fast types, a job takes the one it is on.
@@ -29,7 +34,7 @@ def recall(
     passed: float,
     weights: Weights,
 ) -> Recalled:
-    names, old_share, old_credit, old_asked, old_room = memory
+    names, old_share, old_credit, old_asked, old_room, filled = memory
     number = jobs[0]
     order = np.argsort(number, kind="stable")
     by_number = number[order]
@@ -50,6 +55,9 @@ def recall(
         credit += share * passed * _pace(share, need, on)
         credit[on, runs[on]] -= passed
         np.clip(credit, -weights[1], weights[1], out=credit)
+    rows, kinds = _rows(by_number, order, filled[:, 0].astype(np.int64)), filled[:, 1].astype(np.int64)
+    here = (rows >= 0) & (runs[np.maximum(rows, 0)] == kinds) if len(number) else np.zeros(len(filled), bool)
+    np.add.at(credit, (rows[here], kinds[here]), filled[here, 2])
     used = np.bincount(runs[on], need[on], len(capacity))
     return members, share, credit, asked, need, runs, stale, bool((used > capacity).any())
 
@@ -74,6 +82,43 @@ def _rows(by_number: Ints, order: Ints, numbers: Ints) -> Ints:
         return np.full(len(numbers), _GONE)
     at = np.minimum(np.searchsorted(by_number, numbers), len(order) - 1)
     return np.where(numbers == _NOBODY, _NOBODY, np.where(by_number[at] == numbers, order[at], _GONE))
+
+
+def fill(
+    jobs: Ints,
+    rate: Floats,
+    allowed: Bools,
+    liking: Ints,
+    slots: Ints,
+    capacity: Ints,
+    total: Ints,
+    passed: float,
+) -> tuple[Ints, Floats]:
+    _, speed = hold(rate, allowed, jobs[5])
+    members = np.stack([np.arange(len(slots)), np.full(len(slots), _NOBODY)], axis=1)
+    nothing = np.zeros(speed.shape)
+    need, runs = running(members, jobs, _ALL_ALONE)
+    chosen = choose(False, False, False, members, nothing, nothing, need, runs, speed, capacity, _NO_WEIGHTS)
+    said = answer(
+        False,
+        jobs,
+        members,
+        nothing,
+        nothing,
+        runs,
+        chosen,
+        speed,
+        allowed,
+        liking,
+        slots,
+        capacity,
+        total,
+        _NO_WEIGHTS,
+    )[0]
+    said[4] = _AS_IT_WAS
+    rows = said[1].nonzero()[0]
+    began = np.stack([jobs[0][rows], said[0][rows], np.full(len(rows), passed)], axis=1)
+    return said, began
 
 
 def running(members: Ints, jobs: Ints, partner: Ints) -> tuple[Ints, Ints]:

@@ -8,6 +8,8 @@ import numba
 import numpy as np
 
 _SUSPENDED = 5
+#: So many devices are compared at once.
+_BLOCK = 64
 
 # As in `state_numpy`.
 _INDEX_BITS, _NODE_BITS = 23, 20
@@ -59,47 +61,87 @@ def changes(target: Any, held: Any, chosen: Any) -> Any:
 
 
 @numba.njit(cache=True)
-def _workers(owner: Any, index: Any, node_of: Any, chosen: Any) -> Any:
-    """A packed number per device of the *chosen* slots, sorted, so that devices of one worker stand together."""
-    start = np.zeros(len(chosen) + 1, np.int64)
+def differing(one: Any, other: Any) -> Any:
+    """Devices with another owner here than there, ascending; most are the same, and are passed over in blocks."""
+    devices, number = np.empty(len(one), np.int32), 0
+    for start in range(0, len(one), _BLOCK):
+        stop = min(start + _BLOCK, len(one))
+        differs = np.int32(0)
+        for d in range(start, stop):
+            differs |= one[d] ^ other[d]
+        if differs != 0:
+            for d in range(start, stop):
+                if one[d] != other[d]:
+                    devices[number] = d
+                    number += 1
+    return devices[:number]
+
+
+@numba.njit(cache=True)
+def devices_of(owner: Any, chosen: Any) -> Any:
+    """The devices of the *chosen* slots, ascending."""
+    devices, number = np.empty(len(owner), np.int32), 0
     for d in range(len(owner)):
         if owner[d] >= 0 and chosen[owner[d]]:
-            start[owner[d] + 1] += 1
-    for s in range(len(chosen)):
+            devices[number] = d
+            number += 1
+    return devices[:number]
+
+
+@numba.njit(cache=True)
+def _workers(owner: Any, index: Any, node_of: Any, devices: Any, slots: int) -> Any:
+    """A packed number for each of these devices, sorted, so that those of one worker stand together.
+
+    Then where those of each slot begin.
+    """
+    start = np.zeros(slots + 1, np.int64)
+    for d in devices:
+        start[owner[d] + 1] += 1
+    for s in range(slots):
         start[s + 1] += start[s]
-    key = np.empty(start[-1], np.int64)
+    key = np.empty(len(devices), np.int64)
     at = start[:-1].copy()
-    for d in range(len(owner)):
+    for d in devices:
         s = owner[d]
-        if s >= 0 and chosen[s]:
-            i = index[d] if 0 <= index[d] <= _NO_INDEX else _NO_INDEX
-            key[at[s]] = (np.int64(s) << _INDEX_BITS | np.int64(i)) << _NODE_BITS | np.int64(node_of[d])
-            at[s] += 1
-    for s in range(len(chosen)):
+        i = index[d] if 0 <= index[d] <= _NO_INDEX else _NO_INDEX
+        key[at[s]] = (np.int64(s) << _INDEX_BITS | np.int64(i)) << _NODE_BITS | np.int64(node_of[d])
+        at[s] += 1
+    for s in range(slots):
         # Workers mostly stand on devices in the order of their indices; then there is nothing to sort.
         for i in range(start[s] + 1, start[s + 1]):
             if key[i] < key[i - 1]:
                 key[start[s] : start[s + 1]].sort()
                 break
-    return key
+    return key, start
 
 
 @numba.njit(cache=True)
 def worker_faults(
     owner: Any, index: Any, node_of: Any, type_of: Any, judged: Any, gpu_type: Any, count: Any, whole: Any
 ) -> Any:
+    return faults_on(devices_of(owner, judged), owner, index, node_of, type_of, judged, gpu_type, count, whole)
+
+
+@numba.njit(cache=True)
+def faults_on(
+    devices: Any,
+    owner: Any,
+    index: Any,
+    node_of: Any,
+    type_of: Any,
+    judged: Any,
+    gpu_type: Any,
+    count: Any,
+    whole: Any,
+) -> Any:
+    """`worker_faults` where these are all devices of those that are judged."""
     faults = np.zeros(len(judged), np.bool_)
-    number = np.zeros(len(judged), np.int64)
-    for d in range(len(owner)):
-        s = owner[d]
-        if s >= 0 and judged[s]:
-            number[s] += 1
-            if type_of[d] != gpu_type[s]:
-                faults[s] = True
+    key, start = _workers(owner, index, node_of, devices, len(judged))
+    for d in devices:
+        faults[owner[d]] |= type_of[d] != gpu_type[owner[d]]
     for s in range(len(judged)):
-        if judged[s] and number[s] != count[s] * whole[s]:
+        if judged[s] and start[s + 1] - start[s] != count[s] * whole[s]:
             faults[s] = True
-    key = _workers(owner, index, node_of, judged)
     at, before = 0, np.int64(-1)
     while at < len(key):
         end = at + 1
@@ -117,7 +159,8 @@ def worker_faults(
 def node_use(owner: Any, index: Any, node_of: Any, nodes: int, cpu: Any, memory: Any) -> Any:
     cpu_use = np.zeros(nodes, np.int64)
     memory_use = np.zeros(nodes, np.int64)
-    key = _workers(owner, index, node_of, (cpu > 0) | (memory > 0))
+    devices = devices_of(owner, (cpu > 0) | (memory > 0))
+    key, _ = _workers(owner, index, node_of, devices, len(cpu))
     for i in range(len(key)):
         if i == 0 or key[i] != key[i - 1]:
             s = key[i] >> _INDEX_BITS + _NODE_BITS

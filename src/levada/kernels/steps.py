@@ -33,15 +33,30 @@ def survey(*columns: Any) -> tuple[bool, Ints, float, bool, bool, Ints]:
     return done
 
 
+def waiting(*columns: Any) -> tuple[bool, Ints, bool, Ints]:
+    """As `survey`, for jobs that wait and shall have nothing so far: the slots that a policy gets to see, in order.
+
+    Then whether some operation is under way, and `capacity`. Only their times are brought up to now.
+    """
+    done: tuple[bool, Ints, bool, Ints] = kernels("steps").waiting(*columns)
+    return done
+
+
 def capacity(view: Ints, slots: int, *inventory: Any) -> Ints | None:
     """Per type what the jobs in *view* may have together where only whole devices have owners; None: not told here.
 
-    *inventory* are the number of types, the owners of devices on the target plane, and the columns healthy, absent,
-    foreign and reserved (per device), pool_start, pool_stop, pool_node and pool_type, lost, cordoned, cpu, foreign_cpu,
-    reserved_cpu and the cores in use (per node). Type 0 stands for cores.
+    *inventory* are the number of types, the owners of devices on the target plane, and the cores in use per node; its
+    type, what others leave of it and whether it is there per device; and the cores that they leave per node. Type 0
+    stands for cores.
     """
     total: Ints | None = kernels("steps").capacity(view, slots, *inventory)
     return total
+
+
+def could_fill(ints: Ints, order: Ints, target: Ints) -> bool:
+    """Whether some job waits, and some device is free or it needs no whole one."""
+    found: bool = kernels("steps").could_fill(ints, order, target)
+    return found
 
 
 def commit(said: Ints, ranked: bool, *columns: Any) -> tuple[bool, bool, bool]:
@@ -53,13 +68,13 @@ def commit(said: Ints, ranked: bool, *columns: Any) -> tuple[bool, bool, bool]:
     return done
 
 
-def issue(*columns: Any) -> tuple[bool, Ints, Ints, Ints]:
-    """Sends out every operation that may go.
+def issue(*columns: Any) -> tuple[bool, bool, Ints, Ints, Ints]:
+    """Sends out every operation that may go; whether some could not.
 
     Rows number, kind, generation, type and count of the operations; then devices that they take, and devices that they
     give up, each with the row of its operation.
     """
-    done: tuple[bool, Ints, Ints, Ints] = kernels("steps").issue(*columns)
+    done: tuple[bool, bool, Ints, Ints, Ints] = kernels("steps").issue(*columns)
     return done
 
 

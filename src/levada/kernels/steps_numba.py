@@ -12,7 +12,7 @@ from levada.kernels.commit_numba import commit
 from levada.kernels.issue_numba import issue
 from levada.kernels.jobs_numba import accrue, find, plain, plan_operation, protected, special, tells
 
-__all__ = ["capacity", "commit", "issue", "released", "running", "survey", "vacate"]
+__all__ = ["capacity", "commit", "could_fill", "issue", "released", "running", "survey", "vacate", "waiting"]
 
 OFFERED = True
 
@@ -29,11 +29,8 @@ def survey(
     for s in order:
         if ints[c.PHASE, s] != c.PENDING:
             continue
-        aside, reason = ints[c.ASIDE, s], ints[c.REASON, s]
-        told = reason == c.QUEUE_LIMIT or reason == c.TOO_LARGE or reason == c.UNKNOWN_TYPE or reason == c.USER_LIMIT
-        barred[s] = aside == 1 or ints[c.FEASIBLE, s] <= 0 or floats[c.RETRY_AT, s] > now
-        untold = aside == 0 and ints[c.FEASIBLE, s] <= 0 and not told
-        if ints[c.WAITS_FOR, s] != 0 or aside > 1 or untold or (barred[s] and ints[c.COUNT, s] > 0):
+        barred[s] = _barred(ints, floats, s, now)
+        if _odd(ints, s) or (barred[s] and ints[c.COUNT, s] > 0):
             return False, view[:0], np.inf, False, False, view[:0]
     for s in order:
         accrue(ints, floats, s, now)
@@ -58,49 +55,85 @@ def survey(
 
 
 @numba.njit(cache=True)
+def _barred(ints: Any, floats: Any, s: int, now: float) -> bool:
+    """Whether a job that waits may not be given anything now, and has been told why."""
+    return ints[c.ASIDE, s] == 1 or ints[c.FEASIBLE, s] <= 0 or floats[c.RETRY_AT, s] > now
+
+
+@numba.njit(cache=True)
+def _odd(ints: Any, s: int) -> bool:
+    """Whether there is something to tell of a job that waits besides that."""
+    aside, reason = ints[c.ASIDE, s], ints[c.REASON, s]
+    told = reason == c.QUEUE_LIMIT or reason == c.TOO_LARGE or reason == c.UNKNOWN_TYPE or reason == c.USER_LIMIT
+    return ints[c.WAITS_FOR, s] != 0 or aside > 1 or (aside == 0 and ints[c.FEASIBLE, s] <= 0 and not told)
+
+
+@numba.njit(cache=True)
+def waiting(ints: Any, floats: Any, order: Any, now: float, *inventory: Any) -> Any:
+    view = np.empty(len(order), np.int64)
+    found, busy = 0, False
+    for s in order:
+        busy |= ints[c.ISSUED, s] > 0
+        if ints[c.PHASE, s] == c.PENDING and ints[c.COUNT, s] == 0:
+            if _odd(ints, s):
+                return False, view[:0], False, view[:0]
+            view[found] = s
+            found += 1
+    shown = 0
+    for s in view[:found]:
+        accrue(ints, floats, s, now)
+        if not _barred(ints, floats, s, now):
+            view[shown] = s
+            shown += 1
+    view = view[:shown].copy()
+    return True, view, busy, capacity(view, ints.shape[1], *inventory)
+
+
+@numba.njit(cache=True)
+def could_fill(ints: Any, order: Any, target: Any) -> bool:
+    waits = False
+    # Who came last mostly waits, if anybody does.
+    for s in order[::-1]:
+        if ints[c.PHASE, s] == c.PENDING and ints[c.COUNT, s] == 0 and ints[c.FEASIBLE, s] > 0:
+            if ints[c.MILLI, s] <= 0 or ints[c.MILLI, s] % c.WHOLE != 0:
+                return True
+            if not waits:
+                waits = True
+                for owner in target:
+                    if owner == c.FREE:
+                        return True
+    return False
+
+
+@numba.njit(cache=True)
 def capacity(
     view: Any,
     slots: int,
     types: int,
     target: Any,
-    healthy: Any,
-    absent: Any,
-    foreign: Any,
-    reserved: Any,
-    pool_start: Any,
-    pool_stop: Any,
-    pool_node: Any,
-    pool_type: Any,
-    lost: Any,
-    cordoned: Any,
-    cpu: Any,
-    foreign_cpu: Any,
-    reserved_cpu: Any,
     used_cpu: Any,
+    type_of: Any,
+    left: Any,
+    present: Any,
+    cpu_free: Any,
 ) -> Any:
     shown = np.zeros(slots, np.bool_)
     for s in view:
         shown[s] = True
     total = np.zeros(types, np.int64)
-    for p in range(len(pool_start)):
-        if lost[pool_node[p]]:
-            continue
-        is_open, left = not cordoned[pool_node[p]], 0
-        for d in range(pool_start[p], pool_stop[p]):
-            owner = target[d]
-            if owner >= 0:
-                left += c.WHOLE if shown[owner] and not absent[d] else 0
-            elif is_open and healthy[d]:
-                left += max(c.WHOLE - foreign[d] - reserved[d], 0)
-        total[pool_type[p]] += left
+    for d in range(len(target)):
+        owner = target[d]
+        if owner < 0:
+            total[type_of[d]] += left[d]
+        elif shown[owner] and present[d]:
+            total[type_of[d]] += c.WHOLE
     cores = 0
-    for n in range(len(cpu)):
-        left = 0 if lost[n] or cordoned[n] else cpu[n] - foreign_cpu[n] - reserved_cpu[n]
-        left = max(left - used_cpu[n], 0)
-        if left >= _UNLIMITED // 2:
+    for n in range(len(cpu_free)):
+        idle = max(cpu_free[n] - used_cpu[n], 0)
+        if idle >= _UNLIMITED // 2:
             cores = _UNLIMITED
             break
-        cores += left
+        cores += idle
     total[0] = cores
     return total
 

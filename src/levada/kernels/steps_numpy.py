@@ -17,8 +17,16 @@ def survey(*_columns: Any) -> Any:
     return False, _NOTHING, np.inf, False, False, _NOTHING
 
 
+def waiting(*_columns: Any) -> Any:
+    return False, _NOTHING, False, _NOTHING
+
+
 def capacity(*_columns: Any) -> Any:
     return None
+
+
+def could_fill(*_columns: Any) -> bool:
+    return True
 
 
 def commit(*_columns: Any) -> Any:
@@ -26,7 +34,7 @@ def commit(*_columns: Any) -> Any:
 
 
 def issue(*_columns: Any) -> Any:
-    return False, _NO_ROWS, _NO_ROWS, _NO_ROWS
+    return False, False, _NO_ROWS, _NO_ROWS, _NO_ROWS
 
 
 def running(*_columns: Any) -> Any:

@@ -5,34 +5,12 @@ from __future__ import annotations
 from levada.kernels.arrays import Bools, Floats, Ints
 from levada.kernels.switch import kernels
 
-#: Rows of `supply`: whether the cluster has any of a type, what others leave of it to us, and what there is in all.
+#: Rows of what there is by type, as in `core.openings`: whether there is any, what others leave to us, and all of it.
 EXISTS, ROOM, TOTAL = range(3)
 #: Rows of the first block of `jobs`. RUNS is the type it is to run on at present, -1 = none.
 NUMBER, SIZE, UNIT, RUNS, LEAST, MILLI = range(6)
 #: Rows of the second one.
 WEIGHT, AGE = range(2)
-
-
-def supply(
-    type_of: Ints,
-    node_of: Ints,
-    healthy: Bools,
-    absent: Bools,
-    foreign: Ints,
-    reserved: Ints,
-    lost: Bools,
-    cordoned: Bools,
-    cpu: Ints,
-    capacity: Ints,
-) -> Ints:
-    """What the columns of an inventory add up to, by type: 1/1000ths of GPUs, and of cores for the first type.
-
-    *capacity* is what there is for the jobs in view; there can be no less.
-    """
-    found: Ints = kernels("view").supply(
-        type_of, node_of, healthy, absent, foreign, reserved, lost, cordoned, cpu, capacity
-    )
-    return found
 
 
 def jobs(
@@ -41,16 +19,20 @@ def jobs(
     slots: Ints,
     columns: tuple[int, ...],
     preference: Ints,
+    places: Ints,
     exists: Ints,
     capacity: Ints,
 ) -> tuple[Ints, Floats, Bools]:
     """The jobs in *slots* as two blocks, and per job and type whether it may run there.
 
     *ints* and *floats* are the blocks of the table; *columns* are the numbers of (number, min, max, step, desired,
-    milli, cpu, type, count) and of (weight, running_s). *preference* is by type and job. The size is what a job asks
+    milli, cpu, type, count) and of (weight, running_s). *preference* is by type and place; *places* has
+    that of each job. The size is what a job asks
     for, but no more than any type holds, and a size it may have.
     """
-    found: tuple[Ints, Floats, Bools] = kernels("view").jobs(ints, floats, slots, columns, preference, exists, capacity)
+    found: tuple[Ints, Floats, Bools] = kernels("view").jobs(
+        ints, floats, slots, columns, preference, places, exists, capacity
+    )
     return found
 
 

@@ -8,52 +8,14 @@ import numba
 import numpy as np
 
 _WHOLE = 1000
-_UNLIMITED = 1 << 50
 _NOT_ALLOWED = 32767
 _CPU = 0
 
 
 @numba.njit(cache=True)
-def supply(
-    type_of: Any,
-    node_of: Any,
-    healthy: Any,
-    absent: Any,
-    foreign: Any,
-    reserved: Any,
-    lost: Any,
-    cordoned: Any,
-    cpu: Any,
-    capacity: Any,
+def jobs(
+    ints: Any, floats: Any, slots: Any, columns: Any, preference: Any, places: Any, exists: Any, capacity: Any
 ) -> Any:
-    types = len(capacity)
-    found = np.zeros((3, types), np.int64)
-    exists, room, total = found[0], found[1], found[2]
-    for d in range(len(type_of)):
-        kind, node = type_of[d], node_of[d]
-        if lost[node]:
-            continue
-        if not absent[d]:
-            total[kind] += _WHOLE
-        if healthy[d] and not cordoned[node]:
-            room[kind] += max(_WHOLE - foreign[d] - reserved[d], 0)
-    cores, unlimited, nodes = 0, False, 0
-    for node in range(len(lost)):
-        if not lost[node]:
-            nodes += 1
-            cores += max(cpu[node], 0)
-            unlimited |= cpu[node] >= _UNLIMITED // 2
-    for kind in range(types):
-        exists[kind] = capacity[kind] > 0 or total[kind] > 0
-    exists[_CPU] |= nodes > 0
-    total[_CPU] = _UNLIMITED if unlimited else cores
-    for kind in range(types):
-        total[kind] = max(total[kind], capacity[kind])
-    return found
-
-
-@numba.njit(cache=True)
-def jobs(ints: Any, floats: Any, slots: Any, columns: Any, preference: Any, exists: Any, capacity: Any) -> Any:
     number, least, most, step, desired, milli, cpu, kind, count, weight, running = columns
     types = len(capacity)
     numbers = np.empty((6, len(slots)), np.int64)
@@ -64,7 +26,7 @@ def jobs(ints: Any, floats: Any, slots: Any, columns: Any, preference: Any, exis
         unit = ints[milli, s] if ints[milli, s] > 0 else ints[cpu, s]
         at_most = 0
         for k in range(types):
-            allowed[row, k] = exists[k] > 0 and preference[k, row] != _NOT_ALLOWED
+            allowed[row, k] = exists[k] > 0 and preference[k, places[row]] != _NOT_ALLOWED
             if allowed[row, k]:
                 at_most = max(at_most, capacity[k] // max(unit, 1))
         low = ints[least, s]

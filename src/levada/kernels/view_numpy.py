@@ -7,36 +7,8 @@ import numpy as np
 from levada.kernels.arrays import Bools, Floats, Ints
 
 _WHOLE = 1000
-_UNLIMITED = 1 << 50
 _NOT_ALLOWED = 32767
 _CPU = 0
-
-
-def supply(
-    type_of: Ints,
-    node_of: Ints,
-    healthy: Bools,
-    absent: Bools,
-    foreign: Ints,
-    reserved: Ints,
-    lost: Bools,
-    cordoned: Bools,
-    cpu: Ints,
-    capacity: Ints,
-) -> Ints:
-    types = len(capacity)
-    found = np.zeros((3, types), np.int64)
-    present = np.bincount(type_of[~(lost[node_of] | absent)], minlength=types)
-    usable = healthy & ~(lost | cordoned)[node_of]
-    free = np.where(usable, np.maximum(_WHOLE - foreign - reserved, 0), 0)
-    found[0] = (capacity > 0) | (present > 0)
-    found[1] = np.bincount(type_of, free, types)
-    found[2] = present * _WHOLE
-    there = np.maximum(cpu[~lost], 0)
-    found[0, _CPU] |= len(there) > 0
-    found[2, _CPU] = _UNLIMITED if (there >= _UNLIMITED // 2).any() else there.sum()
-    np.maximum(found[2], capacity, out=found[2])
-    return found
 
 
 def jobs(
@@ -45,12 +17,13 @@ def jobs(
     slots: Ints,
     columns: tuple[int, ...],
     preference: Ints,
+    places: Ints,
     exists: Ints,
     capacity: Ints,
 ) -> tuple[Ints, Floats, Bools]:
     number, least, most, step, desired, milli, cpu, kind, count = (ints[column][slots] for column in columns[:9])
     unit = np.where(milli > 0, milli, cpu)
-    allowed = (preference != _NOT_ALLOWED) & (exists > 0)[:, None]
+    allowed = (preference[:, places] != _NOT_ALLOWED) & (exists > 0)[:, None]
     at_most = np.where(allowed, capacity[:, None] // np.maximum(unit, 1), 0).max(axis=0, initial=0)
     inside = np.clip(np.minimum(desired, at_most), least, most)
     size = least + (inside - least) // step * step

@@ -8,6 +8,10 @@ import numpy as np
 from levada.perf.model import Int32s, Ints
 
 
+#: For fewer numbers than this, plain Python is faster than numpy.
+FEW = 32
+
+
 class NameList(Protocol):
     """Names by number, like `core.names.Names` or a tuple. It may grow; a name keeps its number."""
 
@@ -44,7 +48,8 @@ class Growing:
     def put(self, numbers: Ints, rows: Ints) -> None:
         """Sets the row of each number."""
         numbers = np.asarray(numbers)
-        largest = int(numbers.max(initial=-1))
+        few = numbers.ndim == 1 and len(numbers) < FEW
+        largest = max(numbers.tolist(), default=-1) if few else int(numbers.max(initial=-1))
         if largest + 3 > len(self._rows):
             more = max(2 * len(self._rows), largest + 3) - len(self._rows)
             self._rows = np.append(self._rows, np.full(more, self._otherwise, np.int32))
@@ -53,6 +58,11 @@ class Growing:
     def drop(self, numbers: Ints) -> None:
         """Forgets the numbers; unknown ones do no harm."""
         numbers = np.asarray(numbers)
+        if numbers.ndim == 1 and len(numbers) < FEW:
+            for number in numbers.tolist():
+                if 0 <= number < len(self._rows) - 1:
+                    self._rows[number + 1] = self._otherwise
+            return
         self._rows[numbers[(numbers >= 0) & (numbers < len(self._rows) - 1)] + 1] = self._otherwise
 
     def follow(self, names: NameList, known: Sequence[str]) -> None:

@@ -8,7 +8,8 @@ side), credit grows more slowly for all, so that they take turns.
 - At each round, (combination, type) pairs run by falling priority over all types at once. Priority is the share, and
   credit within bounds; a little for speed, compared with the job's best type; and a little where it has a share and
   runs at present (hysteresis). So a whole share is followed at once, and credit lets those take turns who have parts.
-- Between rounds nobody is stopped; whoever waits is placed at once where GPUs are free.
+- Between rounds nobody is stopped; whoever waits is placed at once where GPUs are free. So policies are shown only jobs
+  that wait then, and what others are owed is counted at the next round.
 - New shares are asked for when jobs came or went, at the next round.
 
 `mechanism: gavel` is the published way instead; see `policies.gavel.published`.
@@ -26,8 +27,8 @@ from levada.core.decision import Decision
 from levada.core.snapshot import Snapshot
 from levada.core.types import Floats, Ints
 from levada.kernels import rounds, view
-from levada.perf.model import ThroughputModel
-from levada.policies.gavel.instance import Instance
+from levada.perf.model import ThroughputModel, rates_by_type
+from levada.policies.gavel.instance import Instance, jobs_of, supply_of
 from levada.policies.gavel.seats import partners, seats
 from levada.policies.gavel.share import S, SharePolicy, Shares
 from levada.policies.protocol import NO_GUARDS, Cadence, Guards
@@ -45,6 +46,7 @@ WORTH_OF_SHARE = 20.0
 _NOBODY, _ALONE = -1, -2
 #: Partners where a policy lets nobody share devices.
 _NO_PARTNERS = np.zeros(0, np.int64)
+_NOBODY_FILLED = np.zeros((0, 3))
 
 
 class RoundState(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
@@ -60,6 +62,8 @@ class RoundState(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     #: What shares were last asked about: jobs with their sizes and weights, and what there is of each type.
     asked: Floats
     room: Ints
+    #: Who was placed since then: number, type, and how many seconds had passed.
+    filled: Floats = _NOBODY_FILLED
     alarms: int = 0
     extensions: int = 0
     turns: int = 0
@@ -93,11 +97,13 @@ class Rounds(Generic[S]):
 
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: RoundState[S]) -> tuple[Decision, RoundState[S]]:
         """Who runs where until something happens or the next round comes."""
+        if snap.fill:
+            return self._fill(snap, perf, state)
         instance, policy, weights = Instance(snap, perf), self.policy, self._weights
         jobs, reals, speed = instance.jobs, instance.reals, instance.relative
         room = instance.supply[view.ROOM]
         partner = _partners(snap) if self.by_node else _NO_PARTNERS
-        memory = state.members, state.share, state.credit, state.asked, state.room
+        memory = state.members, state.share, state.credit, state.asked, state.room, state.filled
         members, share, credit, asked, need, runs, stale, crowded = rounds.recall(
             memory, jobs, reals, partner, room, snap.capacity, snap.now - state.since, weights
         )
@@ -153,6 +159,7 @@ class Rounds(Generic[S]):
             rank=said[rounds.RANK],
             wake_at=max(next_round, snap.now + quiet_s) if len(instance) else math.inf,
             heed_at=next_round,
+            fills=not policy.strict and not self.by_node,
             **more,
         )
         return decision, RoundState(
@@ -168,6 +175,37 @@ class Rounds(Generic[S]):
             extensions=state.extensions + (kept if due else 0),
             turns=state.turns + (ran if due else 0),
         )
+
+    def _fill(self, snap: Snapshot, perf: ThroughputModel, state: RoundState[S]) -> tuple[Decision, RoundState[S]]:
+        """Who of those that wait runs on what is free, between two rounds."""
+        supply = supply_of(snap)
+        # What is free just now limits nobody's size.
+        jobs, _, allowed = jobs_of(snap, supply, supply[view.ROOM])
+        number = jobs[view.NUMBER]
+        said, began = rounds.fill(
+            jobs,
+            rates_by_type(perf, number, jobs[view.SIZE], len(snap.capacity)),
+            allowed,
+            snap.table.preference,
+            snap.jobs.slots,
+            snap.capacity,
+            supply[view.TOTAL],
+            snap.now - state.since,
+        )
+        decision = Decision(
+            number=number,
+            type=said[rounds.TYPE],
+            count=said[rounds.COUNT],
+            reason=said[rounds.REASON],
+            evidence=said[rounds.EVIDENCE],
+            rank=said[rounds.RANK],
+            wake_at=state.next_round,
+            heed_at=state.next_round,
+            fills=True,
+        )
+        if len(began):
+            state = msgspec.structs.replace(state, filled=np.concatenate([state.filled, began]))
+        return decision, state
 
 
 def _partners(snap: Snapshot) -> Ints:

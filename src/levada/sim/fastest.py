@@ -7,7 +7,7 @@ from levada.sim.settings import Settings
 from levada.sim.traces import find
 
 #: From so many jobs, or so long a trace, on it pays to load compiled kernels, which takes half a second.
-LARGE_JOBS, LARGE_BYTES = 500, 100_000
+LARGE_JOBS, LARGE_BYTES = 300, 100_000
 
 
 def choose_kernels(settings: Settings) -> None:

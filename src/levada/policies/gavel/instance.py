@@ -23,32 +23,34 @@ _COLUMNS = (
 _MORE_COLUMNS = tuple(map(INT_COLUMNS.index, ("entity", "workload", "servers")))
 
 
+def supply_of(snap: Snapshot) -> Ints:
+    """What there is of each type: rows as in `kernels.view`."""
+    supply: Ints = snap.inventory.openings.supply.copy()
+    # There can be no less than what there is for the jobs in view.
+    supply[view.EXISTS] |= snap.capacity > 0
+    np.maximum(supply[view.TOTAL], snap.capacity, out=supply[view.TOTAL])
+    return supply
+
+
+def jobs_of(snap: Snapshot, supply: Ints, most: Ints) -> tuple[Ints, Floats, Bools]:
+    """The jobs in two blocks: rows as in `kernels.view`; and by job and type whether it may run there.
+
+    These policies take sizes as given, but for what no type could hold: *most* of each.
+    """
+    table, slots = snap.table, snap.jobs.slots
+    return view.jobs(table.ints, table.floats, slots, _COLUMNS, *snap.liking, supply[view.EXISTS], most)
+
+
 class Instance:
     """One moment, as arrays over the jobs in view (rows) and the GPU types of the inventory (columns)."""
 
     def __init__(self, snap: Snapshot, perf: ThroughputModel) -> None:
-        inventory, table = snap.inventory, snap.table
         self.snap = snap
         self.perf = perf
         #: What there is of each type: rows as in `kernels.view`.
-        self.supply: Ints = view.supply(
-            inventory.type_of,
-            inventory.node_of,
-            inventory.healthy,
-            inventory.absent,
-            inventory.foreign,
-            inventory.reserved,
-            inventory.lost,
-            inventory.cordoned,
-            inventory.cpu,
-            snap.capacity,
-        )
-        # These policies take sizes as given, but for what no type could hold, all of it that queues and others leave.
-        preference = np.ascontiguousarray(snap.preference.T)
+        self.supply: Ints = supply_of(snap)
         #: The jobs in two blocks: rows as in `kernels.view`.
-        self.jobs, self.reals, self.allowed = view.jobs(
-            table.ints, table.floats, snap.jobs.slots, _COLUMNS, preference, self.supply[view.EXISTS], snap.capacity
-        )
+        self.jobs, self.reals, self.allowed = jobs_of(snap, self.supply, snap.capacity)
         self.number: Ints = self.jobs[view.NUMBER]
         #: Workers of each job.
         self.size: Ints = self.jobs[view.SIZE]
