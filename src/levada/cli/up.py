@@ -18,8 +18,8 @@ from levada.errors import BadInput, LevadaError, Refused
 if TYPE_CHECKING:
     from levada.server.home import Home
 
-#: How long a server may take to come up, and to go down after its jobs have left.
-_UP_S, _DOWN_S = 60.0, 60.0
+#: How long a server may take to come up.
+_UP_S = 60.0
 _LOOK_S = 0.05
 
 State = Annotated[
@@ -171,7 +171,7 @@ def down(
     try:
         if home.holder() == pid:
             signal.pidfd_send_signal(handle, signal.SIGTERM)
-        _until_gone(home, pid)
+        _until_gone(handle)
     finally:
         os.close(handle)
     chatter("the server is down; " + ("its jobs run on" if leave_jobs else "its jobs go on after the next `levada up`"))
@@ -194,12 +194,14 @@ def _ask_for_others(home: Home) -> None:
         raise Refused(f"jobs of {', '.join(others)} run; say --stop-jobs or --leave-jobs")
 
 
-def _until_gone(home: Home, pid: int) -> None:
+def _until_gone(handle: int) -> None:
+    """Returns when the process has ended, whatever it still had to do."""
+    import select
+
     from levada.cli.waiting import Waiting
 
     with Waiting("the server goes down; jobs may take their grace period"):
-        while home.holder() == pid:
-            time.sleep(_LOOK_S)
+        select.select([handle], [], [])
 
 
 def _folder(state: str | None) -> Path:
