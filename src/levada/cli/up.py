@@ -52,6 +52,15 @@ Option = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="An option of the engine, as min_run_s=10; may be repeated."),
 ]
+StuckAfter = Annotated[
+    str | None,
+    typer.Option(
+        "--stuck-after",
+        metavar="TIME",
+        help="Warn of jobs that make no step, or whose GPUs do nothing, for so long; 0 for never.",
+        show_default="30m",
+    ),
+]
 Certfile = Annotated[str | None, typer.Option("--certfile", help="TLS certificate.", show_default=False)]
 Keyfile = Annotated[str | None, typer.Option("--keyfile", help="Its private key.", show_default=False)]
 Insecure = Annotated[
@@ -77,6 +86,7 @@ def up(
     store: StoreUrl = None,
     policy: PolicyName = None,
     option: Option = None,
+    stuck_after: StuckAfter = None,
     certfile: Certfile = None,
     keyfile: Keyfile = None,
     insecure: Insecure = False,
@@ -95,6 +105,7 @@ def up(
         "nodes": declared,
         "policy": policy,
         "options": _options(option or []),
+        "stuck_after_s": _seconds(stuck_after),
         "certfile": certfile,
         "keyfile": keyfile,
         "insecure": insecure,
@@ -127,6 +138,7 @@ def serve(
     store: StoreUrl = None,
     policy: PolicyName = None,
     option: Option = None,
+    stuck_after: StuckAfter = None,
     certfile: Certfile = None,
     keyfile: Keyfile = None,
     insecure: Insecure = False,
@@ -141,6 +153,7 @@ def serve(
         "nodes": declared,
         "policy": policy,
         "options": _options(option or []),
+        "stuck_after_s": _seconds(stuck_after),
         "certfile": certfile,
         "keyfile": keyfile,
         "insecure": insecure,
@@ -253,6 +266,14 @@ def _options(given: list[str]) -> dict[str, float]:
     return found
 
 
+def _seconds(given: str | None) -> float | None:
+    if given is None:
+        return None
+    from levada.cli.logs import seconds
+
+    return seconds(given, "--stuck-after")
+
+
 def _stay(folder: Path, setup: dict[str, Any], output: TextOrJson | None) -> None:
     """Serves in this process. Without *output* the token stays in the server's folder: a log is no place for it."""
     import asyncio
@@ -283,6 +304,8 @@ def _spawn(home: Home, setup: dict[str, Any]) -> subprocess.Popen[bytes]:
             words += [f"--{name}", str(setup[name])]
     if setup["insecure"]:
         words.append("--insecure")
+    if setup["stuck_after_s"] is not None:
+        words += ["--stuck-after", f"{setup['stuck_after_s']:g}"]
     for name, value in setup["options"].items():
         words += ["--set", f"{name}={value}"]
     for gpus in setup["nodes"] or ():
