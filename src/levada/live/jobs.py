@@ -46,6 +46,8 @@ class Jobs:
         digest = hashlib.sha256(msgspec.json.encode(documents, order="deterministic")).hexdigest()
         turn = self._under_way.setdefault((user, key), asyncio.Lock())
         async with turn:
+            # First: a submission that was put off is in the store when the trouble is over, and not before.
+            self.loop.check()
             before = await self.loop.store.request(user, key)
             if before is None:
                 return self._views(await self._accept(documents, user, key, digest))
@@ -54,6 +56,7 @@ class Jobs:
         return self._views(msgspec.json.decode(before.answer, type=list[str]))
 
     async def _accept(self, documents: list[dict[str, Any]], user: str, key: str | None, digest: str) -> list[str]:
+        self.loop.store.check_room()
         now = self.loop.clock.now()
         prepared = self._prepared(documents, user, now)
         ids = [each.id for each in prepared]

@@ -1,7 +1,8 @@
 """The one event loop: what happens goes to the engine, is written down, and only then has consequences.
 
 Everything that is waiting when a turn begins goes into that turn, so that many requests share one commit. While the
-store does not take a turn, nothing new is accepted and no command leaves; it is tried again until it does.
+store does not take a turn, nothing new is accepted and no command leaves; it is tried again until it does. Whoever
+waits for that turn is told so: what they asked for is done later, unless the server ends before.
 """
 
 from __future__ import annotations
@@ -94,6 +95,11 @@ class Loop:
 
     # --- from outside -----------------------------------------------------------------------------------------------
 
+    def check(self) -> None:
+        """Raises Unavailable where nothing can be written down now."""
+        if self.trouble or self._stopping:
+            raise Unavailable(self.trouble or "the server is stopping")
+
     async def tell(
         self,
         *events: Event,
@@ -102,8 +108,7 @@ class Loop:
         request: Callable[[], RequestRow] | None = None,
     ) -> None:
         """Returns when all of it is written down and the engine has answered; raises Unavailable."""
-        if self.trouble or self._stopping:
-            raise Unavailable(self.trouble or "the server is stopping")
+        self.check()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wish(Wish(events=events, records=records, notes=notes, request=request, done=done))
         await done
@@ -111,15 +116,21 @@ class Loop:
     def hear(self, report: Report) -> None:
         """Takes what a backend reports. Progress waits for the next turn, in which only the latest counts."""
         events = []
+        # A backend that is asked anew tells ends again; what is over has been told of.
+        notes = tuple(note for note in report.notes if not self._is_over(note.job))
         for event in report.events:
             if isinstance(event, Progress):
                 self._progress.update(zip(event.number.tolist(), event.steps.tolist(), strict=True))
             else:
                 events.append(event)
-        if events or report.notes:
-            self._wish(Wish(events=events, notes=report.notes))
+        if events or notes:
+            self._wish(Wish(events=events, notes=notes))
         elif self._progress:
             self._bell.set()
+
+    def _is_over(self, job: str) -> bool:
+        record = self.records.by_id.get(job)
+        return record is not None and record.result is not None
 
     def expect_strays(self, seen: Mapping[str, Any]) -> None:
         """What a backend was seen to run: the engine may find that some of it should not."""
@@ -146,9 +157,7 @@ class Loop:
                 task.cancel()
             if self._timer is not None:
                 self._timer.cancel()
-            for wish in self._wishes:
-                if wish.done is not None and not wish.done.done():
-                    wish.done.set_exception(Unavailable("the server is stopping"))
+            _tell_off(self._wishes, "the server is stopping")
             with contextlib.suppress(asyncio.CancelledError):
                 await listener
 
@@ -192,7 +201,7 @@ class Loop:
                 history=lines,
                 requests=[wish.request() for wish in wishes if wish.request is not None],
             )
-            await self._append(changes)
+            await self._append(changes, wishes)
             for record, at, result in ended:
                 record.ended, record.result = at, result
                 del self._leaving[record.id]
@@ -275,7 +284,7 @@ class Loop:
             say(record.id, "phase", f"{result['phase']}: {result['reason']['text']}", data)
         return lines
 
-    async def _append(self, changes: Changes) -> None:
+    async def _append(self, changes: Changes, wishes: Sequence[Wish]) -> None:
         while True:
             try:
                 self.lease = await self.store.append(self.lease, changes)
@@ -284,11 +293,19 @@ class Loop:
                 if not self.trouble:
                     _log.error("%s", trouble)
                 self.trouble = str(trouble)
+                self._put_off(wishes)
                 await asyncio.sleep(_RETRY_S)
         if self.trouble:
             _log.warning("the store works again")
             self.trouble = ""
         self._since_snapshot += 1
+
+    def _put_off(self, wishes: Sequence[Wish]) -> None:
+        """Nobody waits for a store that may be away for long: who came too late for this turn has to come again."""
+        late = [wish for wish in self._wishes if wish.done is not None]
+        self._wishes = [wish for wish in self._wishes if wish.done is None]
+        _tell_off(late, self.trouble)
+        _tell_off(wishes, f"{self.trouble}; what you asked for is done then: look before you ask again")
 
     async def _carry_out(self, commands: Sequence[Command], asks: Sequence[Decide], ops: Sequence[Op]) -> None:
         for op in ops:
@@ -388,3 +405,10 @@ class Loop:
             operations = [views.operation(op) for op in ops]
             self.plans.append({"revision": revision, "time": views.moment(now), "operations": operations})
         del self.decided[:-_REMEMBERED], self.plans[:-_REMEMBERED]
+
+
+def _tell_off(wishes: Sequence[Wish], why: str) -> None:
+    """Whoever waits for these waits no longer."""
+    for wish in wishes:
+        if wish.done is not None and not wish.done.done():
+            wish.done.set_exception(Unavailable(why))

@@ -269,10 +269,7 @@ class Gang(Crew):
         self._settle(Stage.IDLE, now)
         if then is Then.ROLLED_BACK:
             self._note("StartRolledBack", f"start was undone: {record.why}")
-        elif then is Then.FINISHED:
-            self._note("JobExited", "all workers are done", exit_code=0)
-        elif then is Then.FAILED:
-            self._note("JobExited", record.why, exit_code=record.code)
+        self._note_end()
         self._tell_again()
 
     # --- transitions ------------------------------------------------------------------------------------------------
@@ -469,7 +466,15 @@ class Gang(Crew):
     def tell_end_again(self) -> None:
         """After a restart: an end that the engine may not have heard of."""
         if self.record.told in ("JobsFinished", "JobsFailed"):
+            self._note_end()
             self._tell_again()
+
+    def _note_end(self) -> None:
+        record = self.record
+        if record.told == "JobsFinished":
+            self._note("JobExited", "all workers are done", exit_code=0)
+        elif record.told == "JobsFailed":
+            self._note("JobExited", record.why, exit_code=record.code)
 
     def _note(self, what: str, text: str, **data: Any) -> None:
         self._hands.note(Note(job=self.record.job, type=what, text=text, data=data))
