@@ -97,12 +97,12 @@ def up(
 
     It goes on in the background; `levada down` stops it. GPUs are those of this machine, or pretend ones as declared.
     """
-    declared = _declared(node, nodes, gpus_per_node, gpu_type)
+    nodes_asked = declared(node, nodes, gpus_per_node, gpu_type)
     setup: dict[str, Any] = {
         "host": host,
         "port": port,
         "store": store,
-        "nodes": declared,
+        "nodes": nodes_asked,
         "policy": policy,
         "options": _options(option or []),
         "stuck_after_s": _seconds(stuck_after),
@@ -145,12 +145,12 @@ def serve(
     wait: Annotated[bool, typer.Option("--wait", help="Stand by while another server acts on the store.")] = False,
 ) -> None:
     """Serve in the foreground, as service managers want it: SIGTERM leaves jobs running for the next start."""
-    declared = _declared(node, nodes, gpus_per_node, gpu_type)
+    nodes_asked = declared(node, nodes, gpus_per_node, gpu_type)
     setup = {
         "host": host,
         "port": port,
         "store": store,
-        "nodes": declared,
+        "nodes": nodes_asked,
         "policy": policy,
         "options": _options(option or []),
         "stuck_after_s": _seconds(stuck_after),
@@ -223,7 +223,7 @@ def _folder(state: str | None) -> Path:
     return Path(state_dir(state or os.environ.get("LEVADA_STATE") or None))
 
 
-def _declared(
+def declared(
     node: list[str] | None, nodes: int | None, gpus_per_node: int | None, gpu_type: str | None
 ) -> list[dict[str, int]] | None:
     """The pretend nodes that are asked for; None where nothing is said."""
