@@ -171,9 +171,9 @@ class Job:
             self.epoch += 1
             self._position = 0
 
-    def guard(self) -> _Guard:
+    def guard(self) -> Guard:
         """A `with` block around a step: where a peer is lost in it, the step is done again with those who remain."""
-        return _Guard(self)
+        return Guard(self)
 
     def save_now(self) -> bool:
         """Saves a checkpoint if this is the main worker; False where nothing was saved, which it says on stderr."""
@@ -419,7 +419,7 @@ class Job:
         os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
-class _Guard:
+class Guard:
     """Survives the loss of a peer in its block."""
 
     def __init__(self, job: Job) -> None:
