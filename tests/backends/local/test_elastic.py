@@ -82,7 +82,8 @@ class TestElastic(LocalTest):
                 await backend.apply(op(OpKind.RESIZE, 3, zero, two), launch)
                 await watch.for_(ev.Running, 3)
                 mine = [type(event) for event in watch.events if getattr(event, "generation", None) == [3]]
-                assert mine[:2] == [ev.Released, ev.Running]
+                assert mine == [ev.Released, ev.Paused, ev.Running]
+                assert watch.all(ev.Paused, 3)[0].seconds[0] > 0
                 assert self.pids(watch)[0] == first[0]
                 await watch.for_(ev.Progress)
                 self.say("end")
