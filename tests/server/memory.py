@@ -190,6 +190,9 @@ class MemoryService:
         job = self.by_id[job_id]
         return {"job": job_id, "phase": job["phase"], "reason": job["reason"]}
 
+    def curve(self, job_id: str) -> Json:
+        return {"job": job_id, "workload": self.by_id[job_id]["workload"], "now": None, "points": [], "costs": []}
+
     async def whatif(self, documents: list[Json], *, user: str, policy: str | None) -> Json:
         jobs = [one for each in documents for one in prepare(each, user=user, now=time.time(), suffix="0000")]
         return {"policy": policy or self.decides["name"], "jobs": [{"job": one.id} for one in jobs]}

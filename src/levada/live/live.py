@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -21,9 +21,12 @@ from levada.core.cluster import Cluster
 from levada.engine import Engine, Options
 from levada.errors import BadInput, LevadaError, Refused, did_you_mean
 from levada.live.clock import Clock, MachineClock
+from levada.live.learning import Learning, recall
 from levada.live.loop import Loop
+from levada.live.notify import Notifier
 from levada.live.recover import recover, recover_records
 from levada.live.store import Lease, LeaseLost, Store, StoreTrouble
+from levada.live.warnings import STUCK_AFTER_S, Warnings
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +36,8 @@ LEASE_S = 15.0
 _STAND_BY_S = 0.5
 #: How often things that are over are looked for.
 _TIDY_S = 60.0
+#: A side job that broke is begun again after so long.
+_AGAIN_S = 10.0
 #: Keys of submissions are remembered for so long.
 _KEYS_S = 7 * 86_400.0
 
@@ -40,11 +45,22 @@ _KEYS_S = 7 * 86_400.0
 class Live:
     """One server that acts. `open`, then `run`, then `close`."""
 
-    def __init__(self, store: Store, backend: Backend, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        backend: Backend,
+        *,
+        clock: Clock | None = None,
+        stuck_after_s: float = STUCK_AFTER_S,
+        gpu_use: Callable[[], Mapping[str, float]] | None = None,
+    ) -> None:
+        """*stuck_after_s*: when a job that makes no step is worth a warning, 0 for never; *gpu_use*: see `Warnings`."""
         self.store, self.backend = store, backend
         self._clock = clock
+        self._stuck_after_s, self._gpu_use = stuck_after_s, gpu_use
         self.holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.loop: Loop
+        self.learning: Learning
 
     async def open(
         self, *, wait: bool = False, policy: str | None = None, options: Mapping[str, Any] | None = None
@@ -62,6 +78,7 @@ class Live:
         meanwhile = await self.backend.open(lease.epoch)
         last_line = await self.store.last_history()
         self.loop = Loop(engine, self.store, lease, self.backend, clock, records, last_line)
+        self.learning = Learning(self.loop)
         first: list[ev.Event] = []
         if lease.sequence == 0:
             if policy is not None:
@@ -101,15 +118,20 @@ class Live:
     async def run(self) -> None:
         """Works until `stop`, or until another server acts."""
         chores = [asyncio.create_task(self._renew()), asyncio.create_task(self._tidy())]
+        warnings = Warnings(self.loop, self._stuck_after_s, self._gpu_use)
+        sides = [
+            asyncio.create_task(_again_and_again(side))
+            for side in (self.learning.run, warnings.run, Notifier(self.loop).run)
+        ]
         work = asyncio.create_task(self.loop.run())
         try:
             done, _ = await asyncio.wait([work, *chores], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            for task in [work, *chores]:
+            for task in [work, *chores, *sides]:
                 task.cancel()
-            await asyncio.gather(work, *chores, return_exceptions=True)
+            await asyncio.gather(work, *chores, *sides, return_exceptions=True)
 
     def stop(self) -> None:
         """Ends `run` when what was taken is done."""
@@ -119,6 +141,7 @@ class Live:
         """Keeps the state and lets go of everything; what runs goes on."""
         self.loop.broadcast.close()
         if not self.loop.trouble:
+            await self.learning.keep()
             await self.loop.save_snapshot()
             with contextlib.suppress(LevadaError):
                 await self.store.release(self.loop.lease)
@@ -149,6 +172,16 @@ class Live:
             for record in gone:
                 loop.records.drop(record)
                 await self.backend.forget(record.id)
+
+
+async def _again_and_again(side: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Side jobs that no training job depends on: one that breaks is begun again, and takes nothing else along."""
+    while True:
+        try:
+            return await side()
+        except Exception:
+            _log.exception("a side job of the server broke; it is begun again")
+        await asyncio.sleep(_AGAIN_S)
 
 
 def _check(options: Mapping[str, Any]) -> None:

@@ -110,6 +110,7 @@ class AsyncClient:
     resume = _awaited(Client.resume)
     scale = _awaited(Client.scale)
     explain = _awaited(Client.explain)
+    curve = _awaited(Client.curve)
     wait = _awaited(Client.wait)
     whatif = _awaited(Client.whatif)
     nodes = _awaited(Client.nodes)

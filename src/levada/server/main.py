@@ -15,12 +15,13 @@ from pathlib import Path
 import msgspec
 
 from levada.backends.local.backend import LocalBackend
-from levada.backends.local.devices import nodes_here
+from levada.backends.local.devices import Nvml, nodes_here
 from levada.errors import LevadaError
 from levada.live.live import Live
 from levada.live.service import Service
 from levada.live.store import LeaseLost, Store
 from levada.live.store.keys import KeyStore
+from levada.live.warnings import STUCK_AFTER_S
 from levada.server import worker_token
 from levada.server.home import SERVER, SETUP, STOP, TOKEN, Home
 from levada.server.keys import StoredKeys
@@ -49,6 +50,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, float] = {}
     #: Stand by while another server acts on the store.
     wait: bool = False
+    #: A job that makes no step for so long is worth a warning; 0 = never.
+    stuck_after_s: float | None = None
 
 
 async def run(folder: Path, setup: Setup, ready: Callable[[str, str], None]) -> None:
@@ -61,7 +64,9 @@ async def run(folder: Path, setup: Setup, ready: Callable[[str, str], None]) -> 
         nodes = setup.nodes if setup.nodes is not None else before.get("nodes")
         url = setup.store or before.get("store") or f"sqlite:///{folder.absolute()}/levada.db"
         port = _port(setup, before)
-        home.write(SETUP, {"nodes": nodes, "store": url, "port": port})
+        stuck_after_s = before.get("stuck_after_s") if setup.stuck_after_s is None else setup.stuck_after_s
+        home.write(SETUP, {"nodes": nodes, "store": url, "port": port, "stuck_after_s": stuck_after_s})
+        setup = msgspec.structs.replace(setup, stuck_after_s=stuck_after_s)
         await _run(home, setup, url, port, nodes, ready)
 
 
@@ -81,7 +86,8 @@ async def _run(
     except BaseException:
         await store.close()
         raise
-    here, found = nodes_here(declared)
+    nvml = Nvml()
+    here, found = nodes_here(declared, nvml=nvml)
     _log.info("%s", found)
     scheme = "http" if setup.certfile is None else "https"
     address = f"{scheme}://{'127.0.0.1' if is_loopback(setup.host) else _reachable(setup.host)}:{port}"

@@ -128,6 +128,37 @@ class JobView(View):
     labels: dict[str, str]
 
 
+class PointView(View):
+    """The speed of a workload with so many workers of a GPU type: steps/s, and times that of one worker."""
+
+    gpu_type: str
+    workers: int
+    measured: Number | None = Field(default=None, description="As seen; null where it never ran so.")
+    fitted: Number = Field(description="As policies believe it.")
+    measured_speedup: Number | None = None
+    speedup: Number
+    confidence: Number = Field(description="From 0, a guess, to 1.")
+    seconds: Number | None = Field(default=None, description="Of running that it was seen for.")
+
+
+class CostView(View):
+    """Seconds without progress at a change of workers, and how often that was seen."""
+
+    change: Literal["start", "resize", "stop"]
+    seconds: Number
+    times: int
+
+
+class CurveView(View):
+    """What was learned of the speed of a job's workload."""
+
+    job: str
+    workload: str
+    now: dict[str, Any] | None = Field(default=None, description="GPU type and workers that the job has.")
+    points: list[PointView]
+    costs: list[CostView]
+
+
 class EventView(View):
     """Something that happened; more fields by type."""
 

@@ -116,6 +116,10 @@ class Service(Protocol):
         """Why it waits or has this size."""
         ...
 
+    def curve(self, job_id: str) -> Json:
+        """How fast it is by GPU type and size, measured and believed: `{"points": […], "costs": […], …}`."""
+        ...
+
     async def whatif(self, documents: list[Json], *, user: str, policy: str | None) -> Json:
         """What would become of these jobs, by forward simulation; nothing is created."""
         ...

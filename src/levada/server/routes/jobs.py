@@ -13,7 +13,7 @@ from levada.errors import BadInput, Fault
 from levada.server.body import StrictRoute
 from levada.server.context import Context, Ctx
 from levada.server.gate import User, Viewer, note, own
-from levada.server.models import LARGEST, JobView, Name, Page, Phase, Scale, Seconds, Update
+from levada.server.models import LARGEST, CurveView, JobView, Name, Page, Phase, Scale, Seconds, Update
 from levada.server.ports import Json, Principal
 from levada.server.problems import Problem
 from levada.server.streams import NDJSON, SSE, Stream, event_line, line
@@ -63,7 +63,7 @@ async def jobs(
     label: Annotated[list[str] | None, Query(description="`key=value`; may be given several times.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(description="`next` of the page before.", max_length=500)] = None,
-) -> Page[JobView]:
+) -> Any:
     """List jobs, newest last."""
     found, following = context.service.jobs(
         phases=set(phase) if phase else None,
@@ -154,6 +154,12 @@ async def scale(request: Request, context: Ctx, who: User, name: Name, size: Sca
 async def explain(context: Ctx, who: Viewer, name: Name) -> dict[str, Any]:
     """Why a job waits or has its size, its position, and when it should start and end."""
     return context.service.explain(context.service.job(name, user=who.user)["id"])
+
+
+@router.get("/{name}/curve", response_model=CurveView)
+async def curve(context: Ctx, who: Viewer, name: Name) -> Any:
+    """How fast a job is by GPU type and number of workers, measured and believed, and what resizing it costs."""
+    return context.service.curve(context.service.job(name, user=who.user)["id"])
 
 
 @router.get(
