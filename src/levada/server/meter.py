@@ -7,7 +7,7 @@ import time
 from collections import Counter as Tally
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.responses import Response
@@ -20,6 +20,10 @@ from levada.server.ports import Json, Service
 #: A job that is over is counted and no longer told of one by one.
 _OVER = {"Succeeded", "Failed", "Cancelled"}
 _PAGE = 1000
+
+
+# When a counter began is of no use to anybody here, and would double the text.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Meter:

@@ -115,8 +115,9 @@ def is_loopback(host: str) -> bool:
 def _bound(host: str, port: int) -> socket.socket:
     """A listening socket; raises LevadaError."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # With its protocol: where that is not said, asyncio leaves Nagle's delay on, 40 ms for every answer.
+        listener = socket.socket(family, kind, protocol)
     except OSError as error:
         raise LevadaError(f"{host} is no address to listen on: {error.strerror}") from None
     try:

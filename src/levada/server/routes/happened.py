@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query, Response
 
 from levada.errors import BadInput
+from levada.server.answers import answer
 from levada.server.body import StrictRoute
 from levada.server.context import Ctx
 from levada.server.gate import Operator, Viewer
@@ -26,7 +27,7 @@ async def events(context: Ctx, who: Viewer, job: OfJob = None, after: Id = 0, li
     """List what happened after an event, oldest first."""
     job_id = context.service.job(job, user=who.user)["id"] if job else None
     found = await context.service.history(job=job_id, after=after, limit=limit)
-    return {"items": found, "next": str(found[-1]["id"]) if len(found) == limit else None}
+    return answer({"items": found, "next": str(found[-1]["id"]) if len(found) == limit else None})
 
 
 @router.get(

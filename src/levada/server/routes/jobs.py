@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Query, Request, Response
 
 from levada.errors import BadInput, Fault
+from levada.server.answers import answer
 from levada.server.body import StrictRoute
 from levada.server.context import Context, Ctx
 from levada.server.gate import User, Viewer, note, own
@@ -33,7 +34,6 @@ Key = Annotated[
 @router.post("", status_code=201, response_model=JobView | Page[JobView])
 async def submit(
     request: Request,
-    response: Response,
     context: Ctx,
     who: User,
     documents: Documents,
@@ -47,13 +47,11 @@ async def submit(
     jobs = await context.service.submit(given, user=who.user, key=key)
     note(request, " ".join(job["id"] for job in jobs[:10]) + (" …" if len(jobs) > 10 else ""))
     if several or len(jobs) != 1:
-        return {"items": jobs, "next": None}
-    response.headers["Location"] = f"/api/v1/jobs/{jobs[0]['id']}"
-    response.headers["ETag"] = _etag(context, jobs[0])
-    return jobs[0]
+        return answer({"items": jobs, "next": None}, 201)
+    return answer(jobs[0], 201, {"Location": f"/api/v1/jobs/{jobs[0]['id']}", "ETag": _etag(context, jobs[0])})
 
 
-@router.get("")
+@router.get("", response_model=Page[JobView])
 async def jobs(
     context: Ctx,
     who: Viewer,
@@ -73,7 +71,7 @@ async def jobs(
         after=cursor,
         limit=limit,
     )
-    return {"items": found, "next": following}  # type: ignore[return-value]
+    return answer({"items": found, "next": following})
 
 
 def _labels(given: list[str]) -> dict[str, str]:
@@ -85,7 +83,6 @@ def _labels(given: list[str]) -> dict[str, str]:
 
 @router.get("/{name}", response_model=JobView, responses={304: {"description": "It has not changed."}})
 async def job(
-    response: Response,
     context: Ctx,
     who: Viewer,
     name: Name,
@@ -96,14 +93,12 @@ async def job(
     etag = _etag(context, found)
     if if_none_match is not None and etag in _tags(if_none_match):
         return Response(status_code=304, headers={"ETag": etag})
-    response.headers["ETag"] = etag
-    return found
+    return answer(found, headers={"ETag": etag})
 
 
 @router.patch("/{name}", response_model=JobView)
 async def update(
     request: Request,
-    response: Response,
     context: Ctx,
     who: User,
     name: Name,
@@ -117,29 +112,28 @@ async def update(
     note(request, " ".join(f"{key}={value}" for key, value in given.items()))
     async with _writing(context, who, name, if_match) as job_id:
         changed = await context.service.update(job_id, given)
-        response.headers["ETag"] = _etag(context, changed)
-        return changed
+        return answer(changed, headers={"ETag": _etag(context, changed)})
 
 
 @router.delete("/{name}", response_model=JobView)
 async def cancel(context: Ctx, who: User, name: Name, if_match: IfMatch = None) -> Any:
     """Cancel a job."""
     async with _writing(context, who, name, if_match) as job_id:
-        return await context.service.cancel(job_id)
+        return answer(await context.service.cancel(job_id))
 
 
 @router.post("/{name}/suspend", response_model=JobView)
 async def suspend(context: Ctx, who: User, name: Name, if_match: IfMatch = None) -> Any:
     """Stop a job until it is resumed."""
     async with _writing(context, who, name, if_match) as job_id:
-        return await context.service.suspend(job_id)
+        return answer(await context.service.suspend(job_id))
 
 
 @router.post("/{name}/resume", response_model=JobView)
 async def resume(context: Ctx, who: User, name: Name, if_match: IfMatch = None) -> Any:
     """Let a suspended job go on."""
     async with _writing(context, who, name, if_match) as job_id:
-        return await context.service.resume(job_id)
+        return answer(await context.service.resume(job_id))
 
 
 @router.post("/{name}/scale", response_model=JobView)
@@ -147,7 +141,7 @@ async def scale(request: Request, context: Ctx, who: User, name: Name, size: Sca
     """Ask for another number of workers."""
     note(request, f"workers={size.workers}")
     async with _writing(context, who, name, if_match) as job_id:
-        return await context.service.scale(job_id, size.workers)
+        return answer(await context.service.scale(job_id, size.workers))
 
 
 @router.get("/{name}/explain")
