@@ -55,7 +55,7 @@ def test_a_full_disk_refuses_loses_nothing_and_heals_by_itself(tmp_path: Path) -
             assert "make room" in body["detail"]
             assert time.monotonic() - began < _ANSWER_S
         # What was under way when the disk was full is done later, and who asked for it is told so.
-        with pytest.raises(LevadaError, match="make room .* done then"):
+        with pytest.raises(LevadaError, match=r"make room .* done then"):
             here.client.cancel(gone)
         # Looking still works, and a job that is done meanwhile is not lost.
         assert here.phase(stays) == "Running"

@@ -310,15 +310,19 @@ def _spawn(home: Home, setup: dict[str, Any]) -> subprocess.Popen[bytes]:
         words += ["--set", f"{name}={value}"]
     for gpus in setup["nodes"] or ():
         words += ["--node", ",".join(f"{name}={amount}" for name, amount in gpus.items())]
-    with open(home.path(LOG), "ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "levada", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            cwd="/",
-        )
+    try:
+        with open(home.path(LOG), "ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "levada", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+            )
+    except OSError as broken:
+        advice = "let Levada write there, or name another folder with --state"
+        raise LevadaError(f"{home.path(LOG)}: {broken.strerror}; {advice}") from None
 
 
 def _await(home: Home, child: subprocess.Popen[bytes] | None, began: int) -> None:

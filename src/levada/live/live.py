@@ -72,7 +72,17 @@ class Live:
         """
         _check(options or {})
         lease = await self._acquire(wait)
-        engine, last = await recover(self.store)
+        try:
+            await self._open(lease, policy, options or {})
+        except BaseException:
+            # The next one need not wait until it has run out.
+            with contextlib.suppress(LevadaError):
+                await self.store.release(lease)
+            raise
+
+    async def _open(self, lease: Lease, policy: str | None, options: Mapping[str, Any]) -> None:
+        engine, last = await recover(self.store, lease.sequence)
+        await recall(self.store, engine)
         clock = self._clock or MachineClock(last)
         records = await recover_records(self.store, engine, clock.now())
         meanwhile = await self.backend.open(lease.epoch)

@@ -97,12 +97,21 @@ async def _run(
         server_url=address,
         token_for=lambda job, generation: worker_token.sign(worker_key, job, generation),
     )
-    live = Live(store, backend)
+    live = Live(
+        store,
+        backend,
+        stuck_after_s=STUCK_AFTER_S if setup.stuck_after_s is None else setup.stuck_after_s,
+        gpu_use=nvml.use if nvml.devices() else None,
+    )
     try:
         await live.open(wait=setup.wait, policy=setup.policy, options=setup.options)
-    except BaseException:
+    except BaseException as broken:
         await backend.close()
         await store.close()
+        if isinstance(broken, OSError):
+            where = broken.filename or home.folder
+            advice = "let the server write there, or name another folder with --state"
+            raise LevadaError(f"{where}: {broken.strerror or broken}; {advice}") from broken
         raise
     await _serve(home, setup, live, keys, token, worker_key, port, ready)
 
