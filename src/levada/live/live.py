@@ -89,6 +89,7 @@ class Live:
         last_line = await self.store.last_history()
         self.loop = Loop(engine, self.store, lease, self.backend, clock, records, last_line)
         self.learning = Learning(self.loop)
+        self.loop.keys = await self.store.keys()
         first: list[ev.Event] = []
         if lease.sequence == 0:
             if policy is not None:

@@ -80,6 +80,8 @@ class Loop:
         #: The last decisions and plans, the newest last.
         self.decided: list[dict[str, Any]] = []
         self.plans: list[dict[str, Any]] = []
+        #: (user, key) of submissions that the store remembers.
+        self.keys: set[tuple[str, str]] = set()
         self._line = last_line
         self._chronicle = Chronicle(engine.state)
         self._wishes: list[Wish] = []

@@ -9,6 +9,7 @@ import os
 import secrets
 import signal
 import socket
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from levada.server.run import is_loopback, serve
 _log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 7373
+_SWITCH_S = 0.00025
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +58,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 async def run(folder: Path, setup: Setup, ready: Callable[[str, str], None]) -> None:
     """Serves until SIGTERM or SIGINT; tells *ready* address and token."""
+    # While a policy thinks in its thread, requests get their turn twenty times as often as Python would give it.
+    sys.setswitchinterval(_SWITCH_S)
     home = Home(folder)
     home.make()
     with home.held():
