@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import islice
+from operator import index
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, NoReturn, TypeVar, cast, overload
+from typing import Any, NoReturn, SupportsIndex, TypeVar, cast, overload
 
 from levada.runtime import checkpoint
 from levada.runtime.channel import Channel, News, NoChannel
@@ -37,7 +38,8 @@ LEFT, FAILED = 75, 1
 
 #: Members ask each other so often, in seconds, whether to go on; counted in steps, which everybody has in common.
 _AGREE_S = 0.2
-_MOST_STEPS = 1000
+#: Steps may become slower before they agree again.
+_MOST_STEPS = 100
 #: A supervisor that says nothing for so long is not waited for.
 _UNHEARD_S = 1.0
 
@@ -77,6 +79,8 @@ class Job:
         self.saved_step = 0
         self._position = 0
         self._saved_at = time.monotonic()
+        self._is_save_wanted = False
+        self._is_in_step = False
         self._flags = 0
         self._pause_s = 0.0
         #: When, and how often the thread had looked by then.
@@ -152,16 +156,17 @@ class Job:
             self._enter(None)
 
     @overload
-    def steps(self, work: int) -> Iterator[int]: ...
+    def steps(self, work: SupportsIndex) -> Iterator[int]: ...
     @overload
     def steps(self, work: Iterable[T]) -> Iterator[T]: ...
-    def steps(self, work: int | Iterable[T]) -> Iterator[int] | Iterator[T]:
+    def steps(self, work: SupportsIndex | Iterable[T]) -> Iterator[int] | Iterator[T]:
         """Counts steps: up to a total number, from where the checkpoint is; or one pass over the items of *work*.
 
         Where *work* has a method `starting_at(position)`, that gives this worker's part of the items from there on,
         again whenever the members have changed.
         """
-        return self._count(work) if isinstance(work, int) else self._pass_over(work)
+        # An array is both: its items are meant.
+        return self._pass_over(work) if isinstance(work, Iterable) else self._count(index(work))
 
     def epochs(self, total: int) -> Iterator[int]:
         """Counts passes over the data, from where the checkpoint is."""
@@ -175,14 +180,21 @@ class Job:
         """A `with` block around a step: where a peer is lost in it, the step is done again with those who remain."""
         return Guard(self)
 
-    def save_now(self) -> bool:
-        """Saves a checkpoint if this is the main worker; False where nothing was saved, which it says on stderr."""
+    def save_now(self) -> None:
+        """Saves a checkpoint, if this is the main worker; in the middle of a step, when the step is done."""
+        if self._is_in_step:
+            self._is_save_wanted = self._attention = True
+        else:
+            self._save()
+
+    def _save(self) -> bool:
+        """False where nothing was saved, which it says on stderr."""
         if not self.is_main or not self._state:
             return False
         if self.checkpoint_dir is None:
             _say("no checkpoint: LEVADA_CHECKPOINT_DIR is not set")
             return False
-        self._saved_at = time.monotonic()
+        self._saved_at, self._is_save_wanted = time.monotonic(), False
         try:
             progress = self._progress._replace(saves=self.saves + 1, saved_step=self.step)
             checkpoint.save(self.checkpoint_dir, self.generation, progress, self._state.dump())
@@ -220,7 +232,9 @@ class Job:
     def _count(self, total: int) -> Iterator[int]:
         self.join()
         while self.step < total:
+            self._is_in_step = True
             yield self.step
+            self._is_in_step = False
             if self._lost_at is None:
                 self._count_one()
             else:
@@ -237,7 +251,9 @@ class Job:
                 position = self._position
                 # After a loss the item is done again, unless others have done it.
                 while self._position == position:
+                    self._is_in_step = True
                     yield cast("T", item)
+                    self._is_in_step = False
                     if self._lost_at is None:
                         self._position += 1
                         self._count_one()
@@ -247,7 +263,8 @@ class Job:
                         rest, generation = share(self._position), self.generation
                         break
         finally:
-            self._position = 0  # also when the script breaks out of its pass
+            # Also when the script breaks out of its pass.
+            self._position, self._is_in_step = 0, False
 
     def _count_one(self) -> None:
         self.step += 1
@@ -261,8 +278,8 @@ class Job:
             self._stop()
         elif verdict is Verdict.SWITCH:
             self._enter(time.monotonic())
-        elif self.is_main and time.monotonic() - self._saved_at >= self._save_every_s and self.checkpoint_dir:
-            self.save_now()
+        elif self._is_save_wanted or (self.checkpoint_dir and self._is_save_due):
+            self._save()
 
     def verdict(self) -> Verdict:
         """What all members do after this step; to be asked by all of them after the same steps."""
@@ -285,6 +302,10 @@ class Job:
         if -votes[1] > members.generation:
             return Verdict.SWITCH
         return Verdict.STOP if votes[0] else Verdict.GO_ON
+
+    @property
+    def _is_save_due(self) -> bool:
+        return bool(self._state) and time.monotonic() - self._saved_at >= self._save_every_s
 
     @property
     def _is_up_to_date(self) -> bool:
@@ -339,7 +360,7 @@ class Job:
 
     def _stop(self) -> NoReturn:
         """All members: rank 0 saves, all leave."""
-        failed = bool(self._state) and self.is_main and not self.save_now()
+        failed = bool(self._state) and self.is_main and not self._save()
         with contextlib.suppress(Exception):
             failed = self._agree((float(failed),))[0] > 0
         if self._state and not failed:
@@ -402,8 +423,7 @@ class Job:
         if self._has_peers or not self._members.is_in:
             return
         is_newer = self._is_elastic and self._members.newest > self._members.generation
-        is_due = bool(self._state) and time.monotonic() - self._saved_at >= self._save_every_s
-        if is_newer or is_due or self._asked is not None or news.lease.stops:
+        if is_newer or self._is_save_due or self._asked is not None or news.lease.stops:
             self._attention = True
 
     def _listen_to_signals(self) -> None:
