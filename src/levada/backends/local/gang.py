@@ -112,9 +112,10 @@ class Gang(Crew):
         else:
             assert op.grant is not None
             assert launch is not None
-            was, settled = record.launch, record.stage is Stage.RUNNING
-            record.launch, record.places, record.batch = launch, op.grant.places, op.batch
-            if op.kind == OpKind.RESIZE and settled and self.resizes_in_process(was):
+            # What they were started with must not change for those who stay.
+            stays = record.stage is Stage.RUNNING and record.batch == op.batch
+            was, record.launch, record.places, record.batch = record.launch, launch, op.grant.places, op.batch
+            if op.kind == OpKind.RESIZE and stays and self.resizes_in_process(was):
                 self._join(now)
             elif self.alive():
                 self._stop(Then.START, now)
@@ -334,7 +335,6 @@ class Gang(Crew):
                 members=tuple(member.name for member in record.members),
                 addresses=tuple(member.address for member in record.members),
                 master=Address(record.members[0].address, record.port),
-                batch=record.batch,
             )
             self._hands.publish(world)
 
@@ -395,7 +395,7 @@ class Gang(Crew):
             self._killed.clear()
         self._hands.save()
 
-    # --- looking ------------------------------------------------------------------------------------------------------
+    # --- looking ----------------------------------------------------------------------------------------------------
 
     def _send_strays_away(self) -> None:
         """Whoever is of no generation that counts, as after a machine was out of reach."""
