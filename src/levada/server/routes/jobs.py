@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Query, Request, Response
+from pydantic import Field
 
 from levada.errors import BadInput, Fault
 from levada.server.answers import answer
@@ -24,6 +25,8 @@ router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"], route_class=StrictRoute
 IfMatch = Annotated[
     str | None, Header(description="The ETag of the job as you know it; 412 where it has changed since.")
 ]
+#: What is wrong with it is told in words, not as a pattern.
+Label = Annotated[str, Field(json_schema_extra={"pattern": "^[^=\\u0000]+="})]
 Documents = Annotated[Any, Body(description="A job file as JSON, or several: all or none are taken.")]
 Key = Annotated[
     str | None,
@@ -58,9 +61,9 @@ async def jobs(
     phase: Annotated[list[Phase] | None, Query(description="Only these; may be given several times.")] = None,
     user: Annotated[str | None, Query(description="Of this user; `me` is yourself.", max_length=253)] = None,
     queue: Annotated[str | None, Query(max_length=253)] = None,
-    label: Annotated[list[str] | None, Query(description="`key=value`; may be given several times.")] = None,
+    label: Annotated[list[Label] | None, Query(description="`key=value`; may be given several times.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    cursor: Annotated[str | None, Query(description="`next` of the page before.", max_length=500)] = None,
+    cursor: Annotated[str | None, Query(description="`next` of the page before.", min_length=1, max_length=500)] = None,
 ) -> Any:
     """List jobs, newest last."""
     found, following = context.service.jobs(
@@ -75,7 +78,7 @@ async def jobs(
 
 
 def _labels(given: list[str]) -> dict[str, str]:
-    faults = [Fault("label", f"{each!r} must be key=value") for each in given if "=" not in each]
+    faults = [Fault("label", f"{each!r} must be key=value") for each in given if "=" not in each[1:]]
     if faults:
         raise BadInput(faults)
     return dict(each.split("=", 1) for each in given)
