@@ -37,8 +37,12 @@ _T = TypeVar("_T")
 class Site:
     """The folder, the server while there is one, and a client."""
 
-    def __init__(self, home: Path, nodes: tuple[str, ...] = NODES, words: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, home: Path, nodes: tuple[str, ...] = NODES, words: tuple[str, ...] = (), log: Path | None = None
+    ) -> None:
         self.home, self.nodes, self.words = home, nodes, words
+        #: What servers say; not on the disk of the folder, which may be full.
+        self.log = log or home.with_name(home.name + ".log")
         self.options: dict[str, float] = dict(OPTIONS)
         self.server: subprocess.Popen[bytes] | None = None
         self._client: Client | None = None
@@ -63,11 +67,6 @@ class Site:
                 cwd="/",
                 env=_ENVIRONMENT,
             )
-
-    @property
-    def log(self) -> Path:
-        """What servers say."""
-        return self.home.with_name(self.home.name + ".log")
 
     def ready(self) -> bool:
         """Whether the server answers; raises where it has ended."""

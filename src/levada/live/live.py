@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 #: The lease lasts so long without a word of its holder.
 LEASE_S = 15.0
 #: How often one that stands by looks whether the other is gone.
-_STAND_BY_S = 0.5
+STAND_BY_S = 0.5
 #: How often things that are over are looked for.
 _TIDY_S = 60.0
 #: A side job that broke is begun again after so long.
@@ -114,6 +114,7 @@ class Live:
                 await self.loop.apply(op)
 
     async def _acquire(self, wait: bool) -> Lease:
+        told = False
         while True:
             holder, until = await self.store.holder()
             now = time.time()
@@ -124,7 +125,10 @@ class Live:
                 return lease
             if not wait:
                 raise Refused(f"another server acts on this store ({holder}); stop it first, or use another --state")
-            await asyncio.sleep(_STAND_BY_S)
+            if not told:
+                _log.info("stands by: another server acts on this store (%s)", holder)
+            told = True
+            await asyncio.sleep(STAND_BY_S)
 
     async def run(self) -> None:
         """Works until `stop`, or until another server acts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import getpass
 import logging
 import os
@@ -10,15 +11,15 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from levada.backends.local.backend import LocalBackend
 from levada.backends.local.devices import Nvml, nodes_here
-from levada.errors import LevadaError
-from levada.live.live import Live
+from levada.errors import LevadaError, Refused
+from levada.live.live import STAND_BY_S, Live
 from levada.live.service import Service
 from levada.live.store import LeaseLost, Store
 from levada.live.store.keys import KeyStore
@@ -62,7 +63,7 @@ async def run(folder: Path, setup: Setup, ready: Callable[[str, str], None]) -> 
     sys.setswitchinterval(_SWITCH_S)
     home = Home(folder)
     home.make()
-    with home.held():
+    async with _held(home, setup.wait):
         home.drop(STOP)
         before = home.read(SETUP)
         nodes = setup.nodes if setup.nodes is not None else before.get("nodes")
@@ -72,6 +73,26 @@ async def run(folder: Path, setup: Setup, ready: Callable[[str, str], None]) -> 
         home.write(SETUP, {"nodes": nodes, "store": url, "port": port, "stuck_after_s": stuck_after_s})
         setup = msgspec.structs.replace(setup, stuck_after_s=stuck_after_s)
         await _run(home, setup, url, port, nodes, ready)
+
+
+@contextlib.asynccontextmanager
+async def _held(home: Home, wait: bool) -> AsyncIterator[None]:
+    """The folder is this server's alone; *wait*: as soon as it can be."""
+    told = False
+    while True:
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(home.held())
+            except Refused as refused:
+                if not wait:
+                    raise
+                if not told:
+                    _log.info("stands by: %s", refused)
+                told = True
+            else:
+                yield
+                return
+        await asyncio.sleep(STAND_BY_S)
 
 
 async def _run(
