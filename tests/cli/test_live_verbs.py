@@ -19,7 +19,8 @@ from tests.cli.test_startup import PROBE
 from tests.jobfile.manifests import MPI, POD, TF, changed, container
 
 COLUMNS = ["ID", "NAME", "USER", "QUEUE", "PRIO", "STATE", "GPUS", "TYPE", "PROGRESS", "ETA", "AGE", "REASON"]
-FOREVER = "trap 'exit 75' TERM; while true; do sleep 0.05; done"
+#: Long enough for any test, and not for ever where a test is killed.
+FOREVER = "trap 'exit 75' TERM; for i in $(seq 1200); do sleep 0.1; done"
 
 
 def levada(*words: str) -> list[str]:
