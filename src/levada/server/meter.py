@@ -20,6 +20,7 @@ from levada.server.ports import Json, Service
 #: A job that is over is counted and no longer told of one by one.
 _OVER = {"Succeeded", "Failed", "Cancelled"}
 _PAGE = 1000
+_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 
 
 # When a counter began is of no use to anybody here, and would double the text.
@@ -75,7 +76,7 @@ class Meter:
                 if message["type"] == "http.response.start":
                     # The pattern and not the path: names of jobs are no labels.
                     route = getattr(scope.get("route"), "path", "other")
-                    method = scope["method"] if len(scope["method"]) <= 7 else "other"
+                    method = scope["method"] if scope["method"] in _METHODS else "other"
                     self._requests.labels(method, route, str(message["status"])).inc()
                     self._seconds.labels(method, route).observe(time.perf_counter() - began)
                 await send(message)
