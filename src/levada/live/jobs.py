@@ -194,10 +194,9 @@ class Jobs:
         return "-".join([str(record.number), *(str(int(column[slot])) for column in parts)])
 
     def _views(self, ids: Sequence[str]) -> list[dict[str, Any]]:
-        places = views.positions(self.loop.engine.state)
-        now = self.loop.clock.now()
-        records = self.loop.records
-        return [self.loop.view(records.by_id[each], now, places) for each in ids if each in records.by_id]
+        """Jobs that were just submitted: their place in line is known after the next decision."""
+        now, records = self.loop.clock.now(), self.loop.records
+        return [self.loop.view(records.by_id[each], now, {}) for each in ids if each in records.by_id]
 
     async def logs(
         self,

@@ -27,6 +27,7 @@ from levada.live import snapshot, turn, views
 from levada.live.broadcast import Broadcast
 from levada.live.chronicle import Chronicle
 from levada.live.clock import Clock
+from levada.live.decided import Decisions
 from levada.live.records import Record, Records
 from levada.live.store import Changes, HistoryLine, Lease, RequestRow, Store, StoreTrouble
 from levada.live.thinking import think
@@ -37,7 +38,7 @@ _log = logging.getLogger(__name__)
 _RETRY_S = 1.0
 #: A snapshot is taken after so many turns: a start replays at most these.
 _SNAPSHOT_TURNS = 2000
-#: Decisions and plans that can be asked for.
+#: Plans that can be asked for.
 _REMEMBERED = 500
 #: No timer is set for longer.
 _LONGEST_SLEEP_S = 3600.0
@@ -78,7 +79,7 @@ class Loop:
         self.trouble = ""
         self.turns = self.decisions = 0
         #: The last decisions and plans, the newest last.
-        self.decided: list[dict[str, Any]] = []
+        self.decided = Decisions()
         self.plans: list[dict[str, Any]] = []
         #: (user, key) of submissions that the store remembers.
         self.keys: set[tuple[str, str]] = set()
@@ -401,12 +402,12 @@ class Loop:
         """The last decisions and operations, for who asks what was done."""
         for event in told:
             if isinstance(event, Decided | DecideFailed):
-                self.decided.append(views.decision(self.engine.state, event, now))
+                self.decided.add(self.engine.state, event, now)
         if ops:
             revision = self.engine.state.revision
             operations = [views.operation(op) for op in ops]
             self.plans.append({"revision": revision, "time": views.moment(now), "operations": operations})
-        del self.decided[:-_REMEMBERED], self.plans[:-_REMEMBERED]
+        del self.plans[:-_REMEMBERED]
 
 
 def _tell_off(wishes: Sequence[Wish], why: str) -> None:

@@ -38,13 +38,13 @@ class Past:
 
     def decisions(self, limit: int) -> list[dict[str, Any]]:
         """The last decisions, newest last."""
-        return self.loop.decided[-limit:]
+        return self.loop.decided.last(limit, self.loop.engine.state, self.loop.records)
 
     def decision(self, revision: int) -> dict[str, Any]:
         """One of them, with its reasons."""
-        for each in reversed(self.loop.decided):
-            if each["revision"] == revision:
-                return each
+        found = self.loop.decided.find(revision, self.loop.engine.state, self.loop.records)
+        if found is not None:
+            return found
         raise NotFound(f"no decision {revision} is kept; `levada decisions ls` lists those that are")
 
     def plans(self, limit: int) -> list[dict[str, Any]]:
