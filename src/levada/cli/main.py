@@ -34,6 +34,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "top": ("top",),
     "nodes": ("nodes", "sinfo", "cordon", "drain", "uncordon", "reserve"),
     "queues": ("queues", "usage"),
+    "profile": ("profile",),
     "policy": ("policy",),
     "snapshot": ("snapshot", "replay"),
     "allocate": ("allocate",),
