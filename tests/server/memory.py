@@ -48,8 +48,8 @@ class MemoryService:
         return len(self.watches)
 
     # --------------------------------------------------------------------------------------------------------- inside
-    def tell(self, kind: str, job: str | None, text: str) -> None:
-        self.told.append({"id": len(self.told) + 1, "time": now(), "type": kind, "job": job, "text": text})
+    def tell(self, kind: str, job: str | None, text: str, **data: Any) -> None:
+        self.told.append({**data, "id": len(self.told) + 1, "time": now(), "type": kind, "job": job, "text": text})
         news, self.news = self.news, asyncio.Event()
         news.set()
 
@@ -59,7 +59,7 @@ class MemoryService:
         if phase in OVER:
             job |= {"gpus": 0, "nodes": [], "workers": [], "gpu_type": None, "finished": now(), "reason": None}
             job["exit_code"] = {"Succeeded": 0, "Failed": 1}.get(phase)
-        self.tell("phase", job["id"], f"is {phase} now")
+        self.tell("phase", job["id"], f"is {phase} now", phase=phase)
         used = sum(int(each["gpus"]) for each in self.by_id.values())
         self.node["gpus"]["a100"]["used"] = used  # type: ignore[index]
         return job

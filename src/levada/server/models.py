@@ -21,6 +21,8 @@ PHASES = (
     "Failed",
     "Cancelled",
 )
+#: After these nothing happens to a job any more.
+OVER = frozenset({"Succeeded", "Failed", "Cancelled"})
 Phase = Literal[
     "Pending", "Starting", "Running", "Resizing", "Stopping", "Suspended", "Succeeded", "Failed", "Cancelled"
 ]
