@@ -11,6 +11,7 @@ from levada.core.types import CPU_TYPE
 from levada.engine.state import State
 from levada.live.records import Record
 from levada.perf import Estimator, Point
+from levada.perf.model import gpu_fraction
 
 #: Sizes that were not measured are shown up to so many doublings.
 _DOUBLINGS = 10
@@ -42,8 +43,13 @@ def curve(record: Record, state: State) -> dict[str, Any]:
     points = perf.points(workload)
     if points:
         sizes = _sizes(record, state, slot)
+        launch = record.about.launch
+        part = 1.0 if launch is None else gpu_fraction(launch.gpus_milli)
         for kind in _types(state, slot, points):
-            told["points"] += _of_type(perf, workload, state.world.inventory.types[kind], kind, sizes, points)
+            name = state.world.inventory.types[kind]
+            told["points"] += [
+                {"gpu_type": name, **point} for point in _of_type(perf, workload, kind, sizes, points, part)
+            ]
     return told
 
 
@@ -70,8 +76,9 @@ def _sizes(record: Record, state: State, slot: int) -> set[int]:
 
 
 def _of_type(
-    perf: Estimator, workload: int, name: str, kind: int, sizes: set[int], points: list[Point]
+    perf: Estimator, workload: int, kind: int, sizes: set[int], points: list[Point], part: float
 ) -> list[dict[str, Any]]:
+    """Speeds of a job whose workers have this part of a GPU."""
     seen = {point.workers: point for point in points if point.gpu_type == kind}
     shown = sorted(sizes | set(seen))
     rates, sure = perf.believed(workload, np.array(kind), np.array(shown))
@@ -81,10 +88,9 @@ def _of_type(
         point = seen.get(size)
         found.append(
             {
-                "gpu_type": name,
                 "workers": size,
-                "measured": None if point is None else _short(point.rate),
-                "fitted": _short(rate),
+                "measured": None if point is None else _short(point.rate * part),
+                "fitted": _short(rate * part),
                 "measured_speedup": None if point is None else _short(point.rate / one),
                 "speedup": _short(rate / one),
                 "confidence": round(confidence, 3),
