@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from levada.cli.profiling import Sightings, copy_of
+from levada.core.events import OptionsChanged
 from levada.sim.throughputs import read_throughputs
 from tests.cli.house import Shell, job
 
@@ -103,6 +104,21 @@ def test_a_description_has_the_speeds_that_were_seen(shell: Shell) -> None:
     assert header == ["GPU", "WORKERS", "MEASURED", "FITTED", "MEASURED", "SPEED-UP", "FITTED", "SPEED-UP", "SURE"]
     (now,) = [line for line in lines if len(line) > 1 and line[1].endswith("*")]
     assert now[3] == "steps/s"
+
+
+def test_a_resize_in_process_is_known_to_cost_next_to_nothing(shell: Shell) -> None:
+    quick = OptionsChanged(at=0.0, options={"min_run_s": 0.0, "cooldown_s": 0.0, "rate_limit_s": 0.0})
+    shell.up.run(lambda: shell.up.service.loop.tell(quick))
+    name = shell("submit", "-f", shell.file("resized.yaml", training("resized")), "-o", "name").strip()
+    # Before they tell that they can, workers would have to start anew.
+    shell.until(lambda: (shell.json("get", "job", name)["progress"] or {}).get("step", 0) > 20)
+    shell("scale", name, "1")
+    shell.until(lambda: shell.json("describe", name)["curve"]["costs"])
+    (cost,) = shell.json("describe", name)["curve"]["costs"]
+    assert (cost["change"], cost["times"]) == ("resize", 1)
+    assert cost["seconds"] < 5.0, "half a minute is what is expected of jobs that start anew"
+    assert "A resize stops resized for" in shell("describe", name)
+    shell("cancel", name)
 
 
 def test_a_rate_is_the_slope_of_what_is_seen_without_its_beginning() -> None:
