@@ -60,6 +60,8 @@ class Live:
         self._stuck_after_s, self._gpu_use = stuck_after_s, gpu_use
         self.holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.loop: Loop
+        #: Jobs whose time in lists ended while no server was up.
+        self._expired: list[str] = []
         self.learning: Learning
 
     async def open(
@@ -84,7 +86,7 @@ class Live:
         engine, last = await recover(self.store, lease.sequence)
         await recall(self.store, engine)
         clock = self._clock or MachineClock(last)
-        records = await recover_records(self.store, engine, clock.now())
+        records, self._expired = await recover_records(self.store, engine, clock.now())
         meanwhile = await self.backend.open(lease.epoch)
         last_line = await self.store.last_history()
         self.loop = Loop(engine, self.store, lease, self.backend, clock, records, last_line)
@@ -175,6 +177,8 @@ class Live:
 
     async def _tidy(self) -> None:
         """Jobs whose time in lists is over go, with their folders."""
+        for job in self._expired:
+            await self._forget(job)
         while True:
             await asyncio.sleep(_TIDY_S)
             loop = self.loop
@@ -186,7 +190,13 @@ class Live:
                 continue
             for record in gone:
                 loop.records.drop(record)
-                await self.backend.forget(record.id)
+                await self._forget(record.id)
+
+    async def _forget(self, job: str) -> None:
+        try:
+            await self.backend.forget(job)
+        except (LevadaError, OSError) as trouble:
+            _log.warning("the folder of %s stays: %s", job, trouble)
 
 
 async def _again_and_again(side: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -53,16 +53,20 @@ def _damaged(number: int, why: str) -> LevadaError:
     )
 
 
-async def recover_records(store: Store, engine: Engine, now: float) -> Records:
-    """All jobs that are in lists. How far jobs are is told again by their workers; what was known stands until then."""
-    records = Records()
+async def recover_records(store: Store, engine: Engine, now: float) -> tuple[Records, list[str]]:
+    """All jobs that are in lists, and the ids of those whose time there ended meanwhile.
+
+    How far jobs are is told again by their workers; what was known stands until then.
+    """
+    records, expired = Records(), []
     longest = 400 * 86_400.0
     for row in await store.jobs(ended_after=now - longest):
         record = Record.of(row)
         if record.ended is not None and record.ended + record.about.ttl_s < now:
+            expired.append(record.id)
             continue
         records.add(record)
         slot = engine.state.world.slot(record.id) if record.ended is None else -1
         if slot >= 0:
             record.steps = float(engine.state.world.table.steps_done[slot])
-    return records
+    return records, expired
