@@ -335,6 +335,34 @@ def test_a_server_may_end_a_lease(tmp_path: Path, server: Reports) -> None:
     assert server.bodies[-1]["saved_step"] >= 30
 
 
+def test_a_server_may_add_a_worker(tmp_path: Path, server: Reports) -> None:
+    url = f"http://127.0.0.1:{server.server_port}"
+    first_env = far_away(url, 2000) | {"LEVADA_GENERATION": "1"}
+    port = str(free_port())
+    second_env = far_away(url, 2000) | {
+        "LEVADA_GENERATION": "2",
+        "LEVADA_RANK": "1",
+        "LEVADA_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    command = [sys.executable, script(tmp_path, COUNT)]
+    with (
+        subprocess.Popen(command, env=first_env, stdout=subprocess.PIPE, text=True) as first,
+        subprocess.Popen(command, env=second_env, stdout=subprocess.PIPE, text=True) as second,
+    ):
+        try:
+            wait_until(lambda: any(body["step"] > 5 for body in server.bodies), "the first one trains")
+            master = {"address": "127.0.0.1", "port": int(port)}
+            server.answer = {"world": {"generation": 2, "members": ["g1-0", "g2-1"], "master": master}}
+            said = [process.communicate(timeout=60)[0] for process in (first, second)]
+        finally:
+            first.kill()
+            second.kill()
+    assert said == ["all 2000 0 2 2\n", "all 2000 1 2 2\n"]
+    assert {body["rank"] for body in server.bodies if body["generation"] == 2} == {0, 1}
+
+
 def test_a_server_that_refuses_is_not_minded(tmp_path: Path) -> None:
     done = run(script(tmp_path, COUNT), far_away(f"http://127.0.0.1:{free_port()}", 50))
     assert (done.stdout, done.stderr, done.returncode) == ("all 50 0 1 4\n", "", 0)

@@ -27,6 +27,7 @@ from levada.runtime.membership import Asked, Excluded, Membership
 from levada.runtime.place import Place
 from levada.runtime.pulse import Pulse
 from levada.runtime.report import COMPLETE, IN_PROCESS, LEAVES, READY, Report
+from levada.runtime.rhythm import Rhythm
 from levada.runtime.state import State
 from levada.runtime.world import World
 
@@ -36,10 +37,6 @@ _NOTHING = object()
 #: Exit codes: saved and left on request; could not save.
 LEFT, FAILED = 75, 1
 
-#: Members ask each other so often, in seconds, whether to go on; counted in steps, which everybody has in common.
-_AGREE_S = 0.2
-#: Steps may become slower before they agree again.
-_MOST_STEPS = 100
 #: A supervisor that says nothing for so long is not waited for.
 _UNHEARD_S = 1.0
 
@@ -86,10 +83,9 @@ class Job:
         #: When, and how often the thread had looked by then.
         self._asked: tuple[float, int] | None = None
         self._lost_at: float | None = None
-        #: Set by others than the step loop, for a worker alone; members of a group look up at an agreed step.
+        #: Set by others than the step loop, for a worker alone; members of a group look up when it is due.
         self._attention = False
-        self._agreed_at: float = 0
-        self._agreed_last = (0, 0.0, 1)
+        self._rhythm = Rhythm()
         self._has_ended = False
         self._members = Membership(
             place, self._state, self._framework, self._world_heard, lambda: self._asked is not None
@@ -188,13 +184,13 @@ class Job:
             self._save()
 
     def _save(self) -> bool:
-        """False where nothing was saved, which it says on stderr."""
+        """False where nothing was saved, which the main worker says on stderr."""
+        self._saved_at, self._is_save_wanted = time.monotonic(), False
         if not self.is_main or not self._state:
             return False
         if self.checkpoint_dir is None:
             _say("no checkpoint: LEVADA_CHECKPOINT_DIR is not set")
             return False
-        self._saved_at, self._is_save_wanted = time.monotonic(), False
         try:
             progress = self._progress._replace(saves=self.saves + 1, saved_step=self.step)
             checkpoint.save(self.checkpoint_dir, self.generation, progress, self._state.dump())
@@ -217,7 +213,7 @@ class Job:
     def tick(self) -> bool:
         """Counts a step and says whether to stop now: for scripts with a loop of their own, that is not elastic."""
         self.step += 1
-        return (self._attention or self.step >= self._agreed_at) and self.verdict() is Verdict.STOP
+        return (self._attention or self.step >= self._rhythm.due) and self.verdict() is Verdict.STOP
 
     def complete(self) -> None:
         """Says that the whole job is done. To be called by every worker, before it ends with exit code 0."""
@@ -268,7 +264,7 @@ class Job:
 
     def _count_one(self) -> None:
         self.step += 1
-        if self._attention or self.step >= self._agreed_at:
+        if self._attention or self.step >= self._rhythm.due:
             self._look_up()
 
     def _look_up(self) -> None:
@@ -285,20 +281,21 @@ class Job:
         """What all members do after this step; to be asked by all of them after the same steps."""
         # First this, then what it stands for: whoever sets it again meanwhile is not forgotten.
         self._attention = False
-        if self._has_peers and self.step < self._agreed_at:
+        if self._has_peers and self.step < self._rhythm.due:
             return Verdict.GO_ON
         members = self._members
         newest = members.newest if self._is_elastic else members.generation
         stop = self.is_asked_to_stop and self._is_up_to_date and not (self._is_elastic and members.is_excluded)
         try:
-            votes = self._agree((float(stop), -newest, -self._stride()))
+            votes = self._agree((float(stop), -newest, -self._rhythm.proposal(self.step, self._lease_step)))
         except Exception as error:
             if not self._can_survive(error):
                 raise
             self._enter(time.monotonic())
             return Verdict.GO_ON
-        self._agreed_last = (self.step, time.monotonic(), max(1, round(-votes[2])))
-        self._agreed_at = self.step + self._agreed_last[2] if self._has_peers else self._lease_step
+        self._rhythm.agreed(self.step, -votes[2])
+        if not self._has_peers:
+            self._rhythm.due = self._lease_step
         if -votes[1] > members.generation:
             return Verdict.SWITCH
         return Verdict.STOP if votes[0] else Verdict.GO_ON
@@ -330,13 +327,6 @@ class Job:
     def _agree(self, votes: Sequence[float]) -> list[float]:
         return self._members.group.agree(votes)
 
-    def _stride(self) -> float:
-        """After how many steps to agree again: about _AGREE_S, and no later than the lease allows."""
-        last_step, since, stride = self._agreed_last
-        elapsed = time.monotonic() - since
-        fits = _AGREE_S * max(1, self.step - last_step) / max(elapsed, 1e-6)
-        return max(1.0, min(fits, 2 * stride, _MOST_STEPS, self._lease_step - self.step))
-
     # ------------------------------------------------------------------------------------------- coming in and leaving
 
     def _enter(self, since: float | None) -> None:
@@ -351,9 +341,8 @@ class Job:
             self._save_if_ahead()
             self._exit(LEFT)
         self.step, self.epoch, self._position, self.saves, self.saved_step = progress
-        self._agreed_last = (self.step, time.monotonic(), 1)
-        self._agreed_at = self.step + 1 if self._has_peers else self._lease_step
-        self._attention = not self._has_peers
+        self._rhythm.restart(self.step)
+        self._attention = False
         if since is not None:
             self._pause_s = time.monotonic() - since
         self._pulse.restart_clock()
@@ -361,8 +350,10 @@ class Job:
     def _stop(self) -> NoReturn:
         """All members: rank 0 saves, all leave."""
         failed = bool(self._state) and self.is_main and not self._save()
-        with contextlib.suppress(Exception):
+        try:
             failed = self._agree((float(failed),))[0] > 0
+        except Exception:
+            failed = failed or not self.is_main  # nobody knows whether the main worker has saved
         if self._state and not failed:
             self._flags |= LEAVES
         self._exit(FAILED if failed and self.is_main else LEFT)
