@@ -35,6 +35,9 @@ def test_metrics_tell_of_jobs_gpus_and_requests(up: Served) -> None:
     assert value("levada_gpus_used", gpu_type="a100") == 5
     assert value("levada_nodes", phase="Ready") == 1
     assert value("levada_server_ready") == 1
+    assert found["levada_decisions_total", (("policy", "elastic-fifo"),)] == 3
+    assert found["levada_decisions_failed_total", (("policy", "elastic-fifo"),)] == 1
+    assert found["levada_decision_seconds_total", (("policy", "elastic-fifo"),)] == 0.5
     assert value("levada_http_requests_total", method="GET", route="/api/v1/jobs/{name}", status="404") == 1
     assert value("levada_http_requests_total", method="POST", route="/api/v1/jobs", status="201") == 1
     ids = {job["id"] for job in jobs["items"]}

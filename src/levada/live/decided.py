@@ -33,6 +33,8 @@ class Decisions:
     def __init__(self) -> None:
         self._kept: deque[_Kept] = deque()
         self._rows = 0
+        #: How many each policy made since the server started, how many of them failed, and the seconds they took.
+        self.tally: dict[str, tuple[int, int, float]] = {}
 
     def add(self, state: State, event: Decided | DecideFailed, at: float) -> None:
         """Keeps an answer that the engine has just taken, or not."""
@@ -40,6 +42,9 @@ class Decisions:
         kept = _Kept(event, at, state.policy.name, why)
         self._kept.append(kept)
         self._rows += kept.rows
+        made, failed, seconds = self.tally.get(kept.policy, (0, 0, 0.0))
+        took_s = event.took_s if isinstance(event, Decided) else 0.0
+        self.tally[kept.policy] = made + 1, failed + (why is not None), seconds + took_s
         while len(self._kept) > _MOST or (self._rows > _MOST_ROWS and len(self._kept) > 1):
             self._rows -= self._kept.popleft().rows
 

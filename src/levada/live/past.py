@@ -47,6 +47,13 @@ class Past:
             return found
         raise NotFound(f"no decision {revision} is kept; `levada decisions ls` lists those that are")
 
+    def decision_tally(self) -> list[dict[str, Any]]:
+        """What each policy did since the server started: `{"policy", "made", "failed", "seconds"}`."""
+        return [
+            {"policy": policy, "made": made, "failed": failed, "seconds": seconds}
+            for policy, (made, failed, seconds) in self.loop.decided.tally.items()
+        ]
+
     def plans(self, limit: int) -> list[dict[str, Any]]:
         """The last plans, newest last."""
         return self.loop.plans[-limit:]

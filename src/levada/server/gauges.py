@@ -1,11 +1,11 @@
-"""What is, as metrics: the server, jobs that are not over, nodes."""
+"""What is, as metrics: the server and its decisions, jobs that are not over, nodes."""
 
 from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Iterator
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from levada import __version__
 from levada.server.ports import Json
@@ -19,6 +19,18 @@ def of_server(policy: str, is_ready: bool) -> Iterator[Metric]:
     ready = GaugeMetricFamily("levada_server_ready", "1 when the server can act.")
     ready.add_metric([], int(is_ready))
     yield ready
+
+
+def of_decisions(tally: list[Json]) -> Iterator[Metric]:
+    """What policies did."""
+    made = CounterMetricFamily("levada_decisions", "Decisions.", labels=["policy"])
+    failed = CounterMetricFamily("levada_decisions_failed", "Decisions that were not carried out.", labels=["policy"])
+    seconds = CounterMetricFamily("levada_decision_seconds", "Time that decisions took.", labels=["policy"])
+    for each in tally:
+        made.add_metric([each["policy"]], each["made"])
+        failed.add_metric([each["policy"]], each["failed"])
+        seconds.add_metric([each["policy"]], each["seconds"])
+    yield from (made, failed, seconds)
 
 
 def of_jobs(jobs: list[Json]) -> Iterator[Metric]:

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from levada.server.gauges import of_jobs, of_nodes, of_server
+from levada.server.gauges import of_decisions, of_jobs, of_nodes, of_server
 from levada.server.models import OVER, PHASES
 from levada.server.ports import Json, Service
 from levada.server.tallies import Tallies
@@ -60,6 +60,7 @@ class Meter:
         ready = not self._service.ready()
         self._state.seen = [
             *of_server(self._service.policy()["name"], ready),
+            *of_decisions(self._service.decision_tally()),
             *of_jobs(jobs),
             *of_nodes(self._service.nodes()),
         ]

@@ -200,6 +200,10 @@ class Service(Protocol):
         """One of them, with its reasons."""
         ...
 
+    def decision_tally(self) -> list[Json]:
+        """What each policy did since the server started: `{"policy", "made", "failed", "seconds"}`."""
+        ...
+
     def plans(self, limit: int) -> list[Json]:
         """The last plans, newest last."""
         ...
