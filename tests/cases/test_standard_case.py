@@ -39,6 +39,12 @@ def refusal(policy: str, *jobs: dict[str, Any], **more: Any) -> list[str]:
 # -------------------------------------------------------------------------------------------------------- the answer
 
 
+@pytest.mark.parametrize("policy", ["fifo", "FIFO", "elastic-fifo"])
+def test_a_case_of_fifo_is_decided_by_submission_alone_as_voda_does(policy: str) -> None:
+    late = job("B", submitted=2, min=8, max=8, priority=5)
+    assert sizes(policy, job("A", submitted=1, min=8, max=8), late, policy=policy) == {"A": {"v100": 8}, "B": {}}
+
+
 def test_shape_of_the_answer() -> None:
     result = solve("ElasticFIFO", job("B", submitted=2, min=8, max=8), job("A", submitted=1, min=2, max=4))
     assert list(result) == ["policy", "allocations", "reasons"]
