@@ -90,7 +90,7 @@ async def _measure(home: Path) -> tuple[float, set[int]]:
                 rounds += len(progress)
                 if rounds == 1 and not cpu:
                     cpu, wall = time.process_time(), time.monotonic()
-                if rounds == 4:
+                if rounds == 3:
                     break
         return (time.process_time() - cpu) / (time.monotonic() - wall), told
     finally:

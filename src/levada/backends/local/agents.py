@@ -59,7 +59,10 @@ class Agents:
 
     def _save(self) -> None:
         known = [host.known for host in self._hosts.values() if not host.lost]
-        files.write_json(self._backend.home / AGENTS, known)
+        try:
+            files.write_json(self._backend.home / AGENTS, known)
+        except OSError as trouble:
+            _log.warning("after a restart nobody will know who had joined: %s", trouble)
 
     # --- a connection -----------------------------------------------------------------------------------------------
 

@@ -262,11 +262,12 @@ class LocalBackend:
             gang.step(time.time())
             self._after(job, gang)
             self._troubles.pop(job, None)
-        except (Refused, OSError) as trouble:
-            # Somebody newer commands, or the disk is full: it is tried again, and said once.
+        except Exception as trouble:
+            # Somebody newer commands, the disk is full, or Levada is wrong: it is tried again, and said once. No other
+            # job shall suffer.
             if self._troubles.get(job) != str(trouble):
                 self._troubles[job] = str(trouble)
-                _log.warning("%s: %s", job, trouble)
+                _log.warning("%s: %s", job, trouble, exc_info=not isinstance(trouble, Refused | OSError))
             self.hurried.add(job)
 
     def tell(self, event: Event) -> None:
