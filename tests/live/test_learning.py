@@ -162,3 +162,25 @@ def test_a_speed_that_is_news_makes_the_policy_decide_anew(url: str) -> None:
             assert await look() == 1
 
     asyncio.run(story())
+
+
+def test_what_was_learned_decides_who_gets_the_gpus_also_after_a_kill(url: str) -> None:
+    async def story() -> None:
+        stage = Stage({"n0": {"v100": 4}})
+        async with house(url, stage, policy="ffdl") as up:
+            for name, size, rate in (("flat", 1, 10.0), ("flat", 3, 10.5), ("scales", 1, 10.0), ("scales", 3, 29.0)):
+                (view,) = await up.service.submit([document(name, workers=size)], user="a", key=None)
+                await up.until(lambda job=view["id"]: up.phase(job) == "Running")
+                await train(up, view["id"], rate, 40)
+                up.backend.finish(view["id"])
+                await up.until(lambda job=view["id"]: up.phase(job) == "Succeeded")
+            await up.live.learning.keep()
+            await up.kill()
+        async with house(url, stage) as up:
+            # The one that does not scale comes first, and would have most if nothing were known.
+            both = [document(name, workers={"min": 1, "max": 3}) for name in ("flat", "scales")]
+            ids = [view["id"] for view in await up.service.submit(both, user="a", key=None)]
+            await up.until(lambda: all(up.phase(job) == "Running" for job in ids))
+            assert [up.service.job(job)["gpus"] for job in ids] == [1, 3]
+
+    asyncio.run(story())

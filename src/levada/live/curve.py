@@ -80,9 +80,9 @@ def _of_type(
 ) -> list[dict[str, Any]]:
     """Speeds of a job whose workers have this part of a GPU."""
     seen = {point.workers: point for point in points if point.gpu_type == kind}
-    shown = sorted(sizes | set(seen))
-    rates, sure = perf.believed(workload, np.array(kind), np.array(shown))
-    one = float(perf.believed(workload, np.array(kind), np.array(1))[0])
+    shown, of = sorted(sizes | set(seen)), np.array(workload)
+    rates, sure = perf.believed(of, np.array(kind), np.array(shown))
+    one = float(perf.believed(of, np.array(kind), np.array(1))[0])
     found = []
     for size, rate, confidence in zip(shown, rates.tolist(), sure.tolist(), strict=True):
         point = seen.get(size)

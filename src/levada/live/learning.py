@@ -104,9 +104,9 @@ class Learning:
     def look(self) -> None:
         """Has policies decide anew where a speed is seen for the first time, or is another than was thought."""
         rates = _rates(self._loop.engine.state)
-        news = {cell: rate for cell, rate in rates.items() if _differs(rate, self._told.get(cell))}
+        news = {cell for cell, rate in rates.items() if _differs(rate, self._told.get(cell))}
+        self._told = {cell: rates[cell] if cell in news else self._told[cell] for cell in rates}
         if news:
-            self._told |= news
             self._loop.hear(Report(events=(BeliefsChanged(at=0.0),)))
 
     async def keep(self) -> None:
@@ -130,14 +130,8 @@ def _rates(state: State) -> dict[tuple[int, int, int], float]:
     state.learn()
     if not isinstance(state.perf, Estimator):
         return {}
-    found = {}
-    for workload in np.unique(state.world.table.workload[state.living()]).tolist():
-        points = state.perf.points(workload)
-        if not points:
-            continue
-        types, sizes = (np.array([point[at] for point in points], np.int64) for at in (0, 1))
-        rates, sure = state.perf.believed(workload, types, sizes)
-        for point, rate, known in zip(points, rates.tolist(), sure.tolist(), strict=True):
-            if known >= _NEWS_CONFIDENCE:
-                found[workload, point.gpu_type, point.workers] = rate
-    return found
+    workload, gpu_type, size = state.perf.seen()
+    rates, sure = state.perf.believed(workload, gpu_type, size)
+    told = np.isin(workload, state.world.table.workload[state.living()]) & (sure >= _NEWS_CONFIDENCE)
+    cells = zip(workload[told].tolist(), gpu_type[told].tolist(), size[told].tolist(), strict=True)
+    return dict(zip(cells, rates[told].tolist(), strict=True))

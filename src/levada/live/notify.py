@@ -137,12 +137,13 @@ class Notifier:
 
 def message_of(line: HistoryLine) -> dict[str, Any] | None:
     """What an address is told of a line of history; None where it is none of its business."""
-    head = {"job": line.job, "text": line.text, "time": views.moment(line.at)}
     if line.type == "phase" and line.data.get("phase") in _OVER:
-        return {**head, "phase": line.data["phase"]}
-    if line.type == "warning":
-        return {**head, "warning": line.data.get("warning", "warning")}
-    return None
+        what = {"phase": line.data["phase"]}
+    elif line.type == "warning":
+        what = {"warning": line.data.get("warning", "warning")}
+    else:
+        return None
+    return {"job": line.job, **what, "text": line.text, "time": views.moment(line.at)}
 
 
 def host_of(address: str) -> str:
