@@ -27,7 +27,7 @@ def python_with(framework: str) -> str:
     return str(found[-1].parent / "bin" / "python")
 
 
-def test_a_jax_job_grows_and_loses_rank_0(tmp_path: Path) -> None:
+def test_a_jax_job_grows_and_its_rank_0_leaves(tmp_path: Path) -> None:
     python, train = python_with("jax"), str(ROOT / "examples" / "jax" / "train.py")
     with supervising(tmp_path, [train], {**ENV, "STEPS": "200", "STEP_SECONDS": "0.03"}, python) as job:
         (first,) = job.start(1, ahead=1)

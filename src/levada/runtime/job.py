@@ -332,6 +332,7 @@ class Job:
     def _enter(self, since: float | None) -> None:
         """Goes over to the newest generation; *since* is when training came to a stand."""
         self._lost_at = None
+        self._pulse.hurries = True
         self._members.leave()
         try:
             progress = self._members.join(self._progress)
@@ -345,6 +346,7 @@ class Job:
         self._attention = False
         if since is not None:
             self._pause_s = time.monotonic() - since
+        self._pulse.hurries = False
         self._pulse.restart_clock()
 
     def _stop(self) -> NoReturn:
