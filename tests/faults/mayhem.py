@@ -71,12 +71,14 @@ class Mayhem:
         """Acts and kills until so many were killed, then lets everything come to its end."""
         with self._pool:
             self.site.up()
+            end = time.monotonic() + kills * WAIT_S
             while self.kills.total() < kills:
                 acts = [self._pool.submit(self._act, self.chance.random()) for _ in range(self.chance.randint(1, 2))]
                 time.sleep(self.chance.choice((0.0, 0.02, 0.1, 0.4)) * self.chance.random())
                 self._kill()
                 for act in acts:
                     act.result()
+                assert time.monotonic() < end, f"{self.kills} in all that time"
             self._settle()
 
     # --- acts -------------------------------------------------------------------------------------------------------
@@ -86,8 +88,10 @@ class Mayhem:
         chance = random.Random(seed)
         alive = [plan for plan in list(self.plans) if plan.id and not plan.cancelling]
         client = self.site.client
-        if len(alive) < 4 or (chance.random() < 0.5 and len(self._living()) < _MOST_JOBS):
+        if len(self._living()) < _MOST_JOBS // 2 or (chance.random() < 0.4 and len(self._living()) < _MOST_JOBS):
             self._submit(chance)
+            return
+        if not alive:
             return
         plan = chance.choice(alive[-_MOST_JOBS:])
         what = chance.choice(("cancel", "suspend", "suspend", "scale", "scale", "update", "cordon", "drain"))
@@ -126,7 +130,7 @@ class Mayhem:
         self.plans.append(plan)
         least = chance.randint(1, 2)
         python = [sys.executable] if manner == "elastic" else [sys.executable, "-S", "-E"]
-        command = [*python, worker_path(), str(self.notes), str(chance.randint(2, 60)), str(code), manner]
+        command = [*python, worker_path(), str(self.notes), str(chance.choice((1, 20, 100, 200))), str(code), manner]
         told = document(
             plan.name,
             command,
@@ -149,12 +153,14 @@ class Mayhem:
 
     def _living(self) -> list[Plan]:
         over = {line["job"] for line in self._lines() if line["type"] == "end"}
-        return [plan for plan in self.plans if plan.id not in over and not plan.cancelling]
+        return [
+            plan for plan in self.plans if plan.id not in over and not plan.cancelling and plan.hurt <= plan.retries
+        ]
 
     # --- kills ------------------------------------------------------------------------------------------------------
 
     def _kill(self) -> None:
-        what = self.chance.choice(("server", "shim", "worker"))
+        what = self.chance.choice(("server", "shim", "shim", "worker", "worker"))
         if what == "server":
             self.kills[what] += 1
             self.story.append("KILL server")
@@ -179,7 +185,7 @@ class Mayhem:
     def _kill_one(self, what: str) -> None:
         runs = sorted(self.site.runs(), key=lambda run: str(run["folder"]))
         if not runs:
-            return
+            return  # it does not count
         run = self.chance.choice(runs)
         if not procfs.is_same(run["worker"], run["worker_started"]):
             return

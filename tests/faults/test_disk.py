@@ -35,7 +35,7 @@ def post(here: Site, name: str, key: str) -> tuple[int, dict[str, Any]]:
 def test_a_full_disk_refuses_loses_nothing_and_heals_by_itself(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "8m"), site(tmp_path / "disk") as here:
         here.up()
-        wait = f"until test -e {tmp_path}/{{0}}; do sleep 0.05; done; touch {tmp_path}/{{0}}-seen; {{1}}"
+        wait = f"until test -e {tmp_path}/{{0}}; do sleep 0.2; done; touch {tmp_path}/{{0}}-seen; {{1}}"
         stays = here.submit("stays", ["sleep", "1000"])
         ends = here.submit("ends", ["sh", "-c", wait.format("go", "true")])
         fails = here.submit("fails", ["sh", "-c", wait.format("go", "exit 3")])

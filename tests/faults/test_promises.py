@@ -12,7 +12,7 @@ from tests.faults.site import Site, site
 
 _OVER = ("Succeeded", "Failed", "Cancelled")
 #: Runs until the file that it is given is there.
-_WAIT = "until test -e {0}; do sleep 0.05; done; "
+_WAIT = "until test -e {0}; do sleep 0.2; done; "
 _PLAIN = ["sleep", "1000"]
 
 

@@ -35,6 +35,7 @@ def main() -> None:
         hold(notes, job, f"device {node} {device}", fcntl.LOCK_EX)
     if manner == "elastic":
         train(ticks)
+        say(notes, job, "end", code=code)
         return
     hold(notes, job, f"gang {job} {generation}", fcntl.LOCK_SH)
     for name in os.listdir(notes):
