@@ -96,6 +96,24 @@ def test_something_else_that_answers_is_an_error_in_one_line(up: Served) -> None
         thread.join(10)
 
 
+def test_a_server_may_live_below_a_path() -> None:
+    heads: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def proxy() -> None:
+            connection, _ = listener.accept()
+            heads.append(connection.recv(65536))
+            connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\nConnection: close\r\n\r\n{"user": "zoe"}')
+            connection.close()
+
+        thread = threading.Thread(target=proxy)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/gpu/levada/"
+        assert Client(url, "t").me() == {"user": "zoe"}
+        thread.join(10)
+    assert heads[0].startswith(b"GET /gpu/levada/api/v1/me HTTP/1.1\r\n")
+
+
 def test_a_submission_whose_answer_is_lost_is_made_once(up: Served) -> None:
     with wire(up.url) as between, Client(between.url, up.tokens["user"]) as client:
         between.swallow = 2

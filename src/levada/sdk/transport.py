@@ -164,6 +164,10 @@ class Transport:
         headers: Mapping[str, str] | None,
     ) -> HTTPResponse:
         """The head of the answer; raises Lost."""
+        from urllib.parse import urlsplit
+
+        # Behind a proxy a server may live below a path.
+        target = urlsplit(self._address.url).path + target
         sent = {"Authorization": f"Bearer {self._address.token}"} if self._address.token else {}
         if content is not None:
             sent["Content-Type"] = "application/json"
