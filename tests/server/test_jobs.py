@@ -205,6 +205,13 @@ def test_updates_know_their_fields(up: Served) -> None:
         assert (bad.status, [each["path"] for each in bad.json()["errors"]]) == (422, [field])
 
 
+def test_a_name_that_several_have_is_refused(up: Served) -> None:
+    up.ask("POST", "/api/v1/jobs", [document("train-a"), document("train-b")])
+    several = up.ask("GET", "/api/v1/jobs/train")
+    assert (several.status, several.json()["code"]) == (409, "refused")
+    assert "say more of its id" in several.json()["detail"]
+
+
 def test_names_that_are_no_jobs(up: Served) -> None:
     for name in ("nothing", "%2e%2e", "a%2Fb", "%F0%9F%98%80", "%ff", "x" * 253, "'%20OR%201=1"):
         got = up.ask("GET", f"/api/v1/jobs/{name}")

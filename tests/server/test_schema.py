@@ -61,3 +61,29 @@ def test_every_answer_is_as_described(case: Any, busy: Served) -> None:
     # In a query a list of one looks like the one itself; there this check finds what is no fault.
     checks = [*CHECKS, negative_data_rejection] if case.operation.body else CHECKS
     case.call_and_validate(base_url=busy.url, headers={"Authorization": f"Bearer {token}"}, checks=checks, timeout=20)
+
+
+def test_the_description_is_whole() -> None:
+    document = schema.raw_schema
+    assert document["openapi"].startswith("3.1")
+    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    named: set[str] = set()
+
+    def walk(value: Any) -> None:
+        if isinstance(value, dict):
+            if isinstance(value.get("$ref"), str):
+                named.add(value["$ref"])
+            for inner in value.values():
+                walk(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                walk(inner)
+
+    walk(document)
+    assert named <= known
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            assert operation["summary"], (method, path)
+            assert operation["description"], (method, path)
+            if path.startswith("/api/"):
+                assert {"401", "403", "422"} <= operation["responses"].keys(), (method, path)

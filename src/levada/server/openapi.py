@@ -74,13 +74,16 @@ def _add_problems(path: str, method: str, operation: dict[str, Any]) -> None:
     if "requestBody" in operation:
         codes |= {408, 413, 415}
     if any(one["in"] == "path" or one["name"] == "job" for one in parameters) or path.endswith("/worker/job"):
-        codes |= {404}
+        # A name may be nobody's, or that of several.
+        codes |= {404, 409}
     if method in _WRITES:
         codes |= {404, 409}
     if any(one["name"] == "if-match" for one in parameters):
         codes |= {412}
     if path == "/readyz":
         codes |= {503}
+    if path == "/metrics":
+        codes |= {401, 403}
     for code in sorted(codes):
         responses[str(code)] = {
             "description": _TEXTS[code],
