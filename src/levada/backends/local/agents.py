@@ -33,6 +33,8 @@ class Agents:
 
     def __init__(self, backend: LocalBackend, silence_s: float) -> None:
         self._backend, self._silence_s = backend, silence_s
+        #: How often they are told that the server is there.
+        self.beat_s = min(_BEAT_S, silence_s / 4)
         self._session = secrets.token_hex(8)
         self._hosts: dict[str, RemoteHost] = {}
         self._beaten = 0.0
@@ -155,7 +157,7 @@ class Agents:
     def look_after(self) -> None:
         """Beats, and notices who is silent."""
         now = time.monotonic()
-        if now - self._beaten < min(_BEAT_S, self._silence_s / 4):
+        if now - self._beaten < self.beat_s:
             return
         self._beaten = now
         for host in self._hosts.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shutil
 import time
@@ -68,6 +69,7 @@ class LocalBackend:
         self._stood: dict[str, Stood] = {}
         self.hurried: set[str] = set()
         self._troubles: dict[str, str] = {}
+        self._woken = asyncio.Event()
         self._progress: dict[int, float] = {}
         self._told_progress = 0.0
         self._events: list[Event] = []
@@ -132,7 +134,10 @@ class LocalBackend:
             self._tell_progress()
             self.agents.look_after()
             self.flush()
-            await asyncio.sleep(_STEP_S)
+            self._woken.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STEP_S if self.hurried else min(_PROGRESS_S, self.agents.beat_s)):
+                    await self._woken.wait()
 
     # --- what users of the seam ask ---------------------------------------------------------------------------------
 
@@ -267,7 +272,12 @@ class LocalBackend:
             if self._troubles.get(job) != str(trouble):
                 self._troubles[job] = str(trouble)
                 _log.warning("%s: %s", job, trouble, exc_info=not isinstance(trouble, Refused | OSError))
-            self.hurried.add(job)
+            self.hurry(job)
+
+    def hurry(self, job: str) -> None:
+        """Something waits for this job: it is looked after every moment."""
+        self.hurried.add(job)
+        self._woken.set()
 
     def tell(self, event: Event) -> None:
         """Tells the engine, with the next report."""
@@ -304,7 +314,7 @@ class LocalBackend:
     def _after(self, job: str, gang: Gang) -> None:
         """Supervisors look more often while something waits for them."""
         if gang.busy != (job in self.hurried):
-            (self.hurried.add if gang.busy else self.hurried.discard)(job)
+            (self.hurry if gang.busy else self.hurried.discard)(job)
             for host in self.hosts_of(gang):
                 host.do(Hurry(job=job, epoch=self.epoch, on=gang.busy))
 

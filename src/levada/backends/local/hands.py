@@ -59,7 +59,7 @@ class HandsOf:
         gang.seen[member.name] = Sighting(job=record.job, name=member.name, state=STARTING)
 
     def _hurry(self, host: Host) -> None:
-        self._backend.hurried.add(self._record.job)
+        self._backend.hurry(self._record.job)
         host.do(Hurry(job=self._record.job, epoch=self._backend.epoch, on=True))
 
     def publish(self, world: World) -> None:
