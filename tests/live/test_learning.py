@@ -102,7 +102,9 @@ def test_what_was_learned_outlives_a_kill_and_a_damaged_snapshot(url: str) -> No
         async with house(url, stage) as up:
             after = up.service.curve(job)
             assert after == before
-            assert after["costs"] == [{"change": "resize", "seconds": 0.25, "times": 1}]
+            (cost,) = after["costs"]
+            assert (cost["change"], cost["times"]) == ("resize", 1)
+            assert 0.25 < cost["seconds"] < 10
             # Policies ask the same model.
             state = up.live.loop.engine.state
             assert state.perf.rate(seen.number, state.world.inventory.types.find("v100"), 4) == pytest.approx(

@@ -166,7 +166,7 @@ def test_restart_costs_begin_with_what_is_expected_and_learn():
     assert model.restart_cost_s(1, 4, 4) == 0.0
     for _ in range(100):
         model.observe_restart(1, "resize", 60.0)
-    assert model.restart_cost_s(1, 4, 8) == close(60.0, rel=0.02)
+    assert model.restart_cost_s(1, 4, 8) == close(60.0, rel=0.05)
 
 
 def test_nonsense_pauses_are_ignored_and_a_hanging_one_is_clipped():
@@ -285,7 +285,7 @@ def test_what_was_learned_moves_to_other_numbers():
         there = ({1: 8, 3: 0}[workload], {0: 5, 2: 1}[gpu_type])
         before = model.believed(np.array(workload), np.array(gpu_type), np.array(workers))
         assert twin.believed(np.array(there[0]), np.array(there[1]), np.array(workers)) == before
-    assert twin.pauses(8) == {RestartKind.RESIZE: (0.5, 1)}
+    assert twin.pauses(8) == model.pauses(1) != {}
     assert [point[:2] for point in twin.points(8)] == [(1, 1), (5, 1), (5, 2)]
     assert twin.state().jobs == []
     # What nobody knows by name any more is left out.
@@ -293,9 +293,17 @@ def test_what_was_learned_moves_to_other_numbers():
     assert [fewer.points(4)[0].rate, fewer.points(1), fewer.pauses(1)] == [2.0, [], {}]
 
 
-def test_a_first_pause_takes_the_place_of_what_was_expected():
+def test_a_few_pauses_outweigh_what_was_expected():
     model = Estimator()
     model.bind(np.array([1]), np.array([1]))
-    model.observe_restart(1, RestartKind.RESIZE, 0.25)
-    assert model.restart_cost_s(1, 2, 4) == 0.25
+    costs = []
+    for _ in range(5):
+        model.observe_restart(1, RestartKind.RESIZE, 0.02)
+        costs.append(model.restart_cost_s(1, 2, 4))
+    assert 0.02 < costs[0] < 1.0
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] < 0.1
+    assert model.pauses(1) == {RestartKind.RESIZE: (costs[-1], 5)}
     assert model.restart_cost_s(1, 0, 4) == Tuning().start_s
+    model.observe_restart(1, RestartKind.STOP, 0.0)
+    assert 0 < model.restart_cost_s(1, 4, 0) < 1.0

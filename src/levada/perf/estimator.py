@@ -22,6 +22,9 @@ from levada.perf.samples import (
 )
 from levada.perf.tuning import RestartKind, Tuning
 
+#: Shorter pauses are as good as none.
+_SHORTEST_PAUSE_S = 0.001
+
 
 class Point(NamedTuple):
     """The speed that was seen of a workload at one size."""
@@ -105,12 +108,14 @@ class Estimator:
             self.ignored += 1
             return
         kind = RestartKind(kind)
-        # What was seen takes the place of what was expected: a resize in process is a hundred times cheaper.
-        mean, count = self._restarts.get((workload, kind), (self._expected_s(kind), 0.0))
+        mean, count = self._restarts.get((workload, kind), (self._expected_s(kind), 1.0))
         # One hanging start is no reason to stop moving a workload.
         seconds = min(seconds, self.tuning.outlier_factor * max(mean, 1.0))
         count = min(count + 1.0, float(self.tuning.restart_memory))
-        self._restarts[workload, kind] = (mean + (seconds - mean) / count, count)
+        # The mean of the logarithms: a resize in process is a hundred times cheaper than expected, and a few of them
+        # are enough to know that.
+        ratio = max(seconds, _SHORTEST_PAUSE_S) / max(mean, _SHORTEST_PAUSE_S)
+        self._restarts[workload, kind] = (max(mean, _SHORTEST_PAUSE_S) * ratio ** (1.0 / count), count)
 
     # Asking
 
@@ -189,9 +194,9 @@ class Estimator:
         return rates, fitted.curves.confidence(curve, sizes) * fitted.trust[row, column]
 
     def pauses(self, workload: int) -> dict[RestartKind, tuple[float, int]]:
-        """What changes of a workload cost: mean seconds, and on how many it rests; only what was seen."""
+        """What changes of a workload cost, as believed, and how many were seen, as far as they are remembered."""
         seen = {kind: self._restarts.get((workload, kind)) for kind in RestartKind}
-        return {kind: (told[0], round(told[1])) for kind, told in seen.items() if told is not None}
+        return {kind: (told[0], round(told[1]) - 1) for kind, told in seen.items() if told is not None}
 
     # Keeping
 

@@ -38,7 +38,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     start_s: float = 30.0
     resize_s: float = 30.0
     stop_s: float = 10.0
-    #: Pauses averaged over: the first takes the place of the expected one, and all fade after this many more.
+    #: Pauses averaged over (by their logarithms): the expected one counts as one, later ones fade after this many.
     restart_memory: int = 20
     #: So many workloads are remembered after their last job: those that ran longest ago are forgotten first. Else names
     #: that are never used again (a date in them) would make everything slower for ever.
