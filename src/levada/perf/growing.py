@@ -7,7 +7,6 @@ import numpy as np
 
 from levada.perf.model import Int32s, Ints
 
-
 #: For fewer numbers than this, plain Python is faster than numpy.
 FEW = 32
 
