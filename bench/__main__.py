@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bench import decide, events, live, machine, runtime, sim, state
+from bench import decide, events, live, machine, pauses, runtime, sim, state
 from bench.report import Printer
 from levada.kernels import switch
 
@@ -37,6 +37,7 @@ def main() -> None:
         sim.run(printer, quick=options.quick)
     if "runtime" in wanted:
         runtime.run(printer, quick=options.quick)
+        pauses.run(printer, quick=options.quick)
     if "live" in wanted:
         live.run(printer, quick=options.quick)
     if LONG in wanted:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import statistics
@@ -10,24 +12,95 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from bench.report import Printer, Record
+
+#: Jobs that run and report each second, and the part of a core that this may take.
+RUNNING, MOST_CORE = 1_000, 0.5
+_MEASURED_S = 20.0
+
+#: Plays the runtime of all workers: it writes their reports. The workers themselves sleep.
+_CROWD = """
+import pathlib, sys, time
+from levada.runtime.report import READY, Report, Writer
+writers = [Writer(folder) for folder in sorted(pathlib.Path(sys.argv[1]).glob('jobs/*/workers/*'))]
+step = 0
+while True:
+    for writer in writers:
+        writer.write(Report(flags=READY, generation=1, step=step, at=time.time()))
+    if step == 0:
+        print('up', flush=True)
+    step += 1
+    time.sleep(1)
+"""
 
 #: Submissions, clients, and what is wanted: seconds at the 99th percentile, and MB of the server at most.
 SUBMISSIONS, CLIENTS, P99_S, MOST_MB = 10_000, 16, 0.1, 500.0
 
 
 def run(printer: Printer, *, quick: bool) -> None:
-    """Submits jobs as fast as they are answered."""
+    """Submits jobs as fast as they are answered; then lets many run and report."""
     printer.title("A live server")
-    submissions = 1_000 if quick else SUBMISSIONS
+    _submit(printer, 1_000 if quick else SUBMISSIONS)
+    _report(printer, 100 if quick else RUNNING)
+
+
+@contextlib.contextmanager
+def _server(nodes: int, gpus: int) -> Iterator[tuple[Path, int]]:
+    """The folder and the process of a server."""
     folder = Path(tempfile.mkdtemp(prefix="levada-bench-"))
     levada = [sys.executable, "-m", "levada"]
-    nodes = ["--nodes", "8", "--gpus-per-node", "4", "--gpu-type", "a100"]
-    subprocess.run([*levada, "up", "--state", str(folder), "--port", "0", *nodes], check=True, capture_output=True)
+    sizes = ["--nodes", str(nodes), "--gpus-per-node", str(gpus), "--gpu-type", "a100"]
+    subprocess.run([*levada, "up", "--state", str(folder), "--port", "0", *sizes], check=True, capture_output=True)
     try:
-        pid = int((folder / "server.json").read_text().split('"pid": ')[1].rstrip("}"))
+        yield folder, int(json.loads((folder / "server.json").read_text())["pid"])
+    finally:
+        subprocess.run([*levada, "down", "--state", str(folder), "--stop-jobs"], check=False, capture_output=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _report(printer: Printer, jobs: int) -> None:
+    """What it costs to hear of so many jobs each second."""
+    from levada.sdk.client import Client
+
+    document = _document("reports", ["sleep", "100000"], workers=1, gpusPerWorker=1)
+    with _server(jobs // 10, 10) as (folder, pid), Client(state=str(folder)) as client:
+        client.submit([{**document, "metadata": {"name": f"reports-{n}"}} for n in range(jobs)])
+        while any(job["phase"] != "Running" for job in client.jobs()):
+            time.sleep(1.0)
+        crowd = subprocess.Popen([sys.executable, "-c", _CROWD, str(folder)], stdout=subprocess.PIPE)
+        try:
+            assert crowd.stdout is not None
+            crowd.stdout.readline()
+            time.sleep(3.0)
+            before, began = _cpu_s(pid), time.monotonic()
+            time.sleep(_MEASURED_S)
+            part = (_cpu_s(pid) - before) / (time.monotonic() - began)
+            heard = sum(job["progress"]["step"] > 0 for job in client.jobs())
+        finally:
+            crowd.kill()
+            crowd.wait()
+        known = {"bench": "live", "kernels": "-", "jobs": jobs, "gpus": jobs, "samples": 1}
+        limit = MOST_CORE * jobs / RUNNING
+        note = f"{heard} of {jobs} jobs were heard of; {_peak_mb(pid):.0f} MB"
+        printer.add(
+            Record(
+                what="reports each second",
+                unit="cores",
+                p50=round(part, 3),
+                limit=limit,
+                ok=part <= limit and heard == jobs,
+                note=note,
+                **known,
+            )
+        )
+
+
+def _submit(printer: Printer, submissions: int) -> None:
+    with _server(8, 4) as (folder, pid):
         before = _cpu_s(pid)
         code = [sys.executable, "-m", "bench.live", str(folder), str(submissions), str(CLIENTS)]
         began = time.monotonic()
@@ -57,9 +130,15 @@ def run(printer: Printer, *, quick: bool) -> None:
         )
         listed = _kept(folder)
         assert listed == submissions, f"{submissions} were accepted and {listed} are there"
-    finally:
-        subprocess.run([*levada, "down", "--state", str(folder), "--stop-jobs"], check=False, capture_output=True)
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _document(name: str, command: list[str], **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "levada.dev/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {**spec, "run": {"command": command}},
+    }
 
 
 def _kept(folder: Path) -> int:
@@ -83,12 +162,7 @@ def clients(folder: str, submissions: int, count: int) -> list[float]:
     """Seconds that each of so many submissions took, each client sending the next when it has its answer."""
     from levada.sdk.client import Client
 
-    document = {
-        "apiVersion": "levada.dev/v1",
-        "kind": "Job",
-        "metadata": {"name": "load"},
-        "spec": {"workers": {"min": 1, "max": 4}, "run": {"command": ["sleep", "100000"]}},
-    }
+    document = _document("load", ["sleep", "100000"], workers={"min": 1, "max": 4})
     waits: list[float] = []
 
     def work(share: int) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from levada.cases.casefile import check
+from levada.cases.decide import decide
 from levada.cases.standard import answer
 from levada.errors import BadInput, LevadaError
 from levada.plugins import find_policy
@@ -37,6 +38,13 @@ def refusal(policy: str, *jobs: dict[str, Any], **more: Any) -> list[str]:
 
 
 # -------------------------------------------------------------------------------------------------------- the answer
+
+
+@pytest.mark.parametrize("policy", ["fifo", "FIFO", "elastic-fifo"])
+def test_a_case_of_fifo_is_decided_by_submission_alone_as_voda_does(policy: str) -> None:
+    jobs = [job("A", submitted=1, min=8, max=8), job("B", submitted=2, min=8, max=8, priority=5)]
+    found = decide({"policy": policy, "cluster": V100, "jobs": jobs})
+    assert found["allocations"] == {"A": {"v100": 8}, "B": {}}
 
 
 def test_shape_of_the_answer() -> None:

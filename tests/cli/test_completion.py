@@ -29,6 +29,7 @@ WORDS = [
     (["levada", "pol"], {"policy"}),
     (["levada", "policy", ""], {"ls", "describe", "get", "set"}),
     (["levada", "schema", "j"], {"job"}),
+    (["levada", "policy", "set", "elastic-s"], {"elastic-srjf"}),
     (["levada", "no-such-verb"], set[str]()),
 ]
 

@@ -4,10 +4,11 @@ import contextlib
 import json
 import os
 import pty
+import re
 import select
+import signal
 import stat
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -142,29 +143,27 @@ def test_top_without_a_terminal_prints_once(shell: Shell) -> None:
 
 
 def test_top_stays_on_a_terminal(shell: Shell) -> None:
-    process, terminal = pty.fork()
-    if process == 0:
-        os.environ.update(TERM="xterm", COLUMNS="120", LINES="30")
-        os.execv(sys.executable, levada("top", "-n", "0.2"))
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "30"}
+    process = subprocess.Popen(levada("top", "-n", "0.2"), stdin=theirs, stdout=theirs, stderr=theirs, env=env)
+    os.close(theirs)
+    shown, asked = b"", False
+    until = time.monotonic() + WAIT_S
     try:
-        shown = b""
-        until = time.monotonic() + WAIT_S
-        while b"elastic-fifo" not in shown or shown.count(b"a100") < 3:
-            assert time.monotonic() < until
-            if select.select([terminal], [], [], 0.5)[0]:
-                shown += os.read(terminal, 65536)
-        os.write(terminal, b"\x03")
-        ended = 0
-        while not ended:
+        while process.poll() is None:
             assert time.monotonic() < until
             # What is not read would keep it from ending.
-            if select.select([terminal], [], [], 0.05)[0]:
+            if select.select([ours], [], [], 0.05)[0]:
                 with contextlib.suppress(OSError):
-                    os.read(terminal, 65536)
-            ended, status = os.waitpid(process, os.WNOHANG)
-        assert os.waitstatus_to_exitcode(status) == 3
+                    shown += os.read(ours, 65536)
+            if not asked and b"elastic-fifo" in shown and shown.count(b"a100") > 2:
+                process.send_signal(signal.SIGINT)
+                asked = True
     finally:
-        os.close(terminal)
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert process.returncode == 3
 
 
 def test_tokens(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,3 +253,9 @@ def test_each_verb_is_where_the_table_says() -> None:
         app = cli.build(verbs[0])
         found = [each.name for each in (*app.registered_commands, *app.registered_groups)]
         assert sorted(map(str, found)) == sorted(verbs), module
+
+
+def test_each_verb_is_on_the_page_of_commands() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+    words = set(re.findall(r"[a-z]+", page))
+    assert [verb for verbs in cli.VERBS.values() for verb in verbs if verb not in words] == []

@@ -41,3 +41,17 @@ def test_progress_teaches_the_speed_of_the_workload_where_it_runs() -> None:
     assert (point.gpu_type, point.workers) == (int(table.held_type[slot]), 2)
     assert abs(point.rate - 12.0) < 1e-9
     assert state.perf.rate(0, point.gpu_type, 2) == point.rate
+
+
+def test_half_a_gpu_teaches_the_speed_of_a_whole_one() -> None:
+    chaos = desk(1, policy="fifo")
+    chaos.submit(min=1, max=1, milli=500)
+    chaos.calm()
+    for second in range(1, 31):
+        chaos.pass_time(1.0)
+        chaos.tell(ev.Progress(at=chaos.now, number=np.array([0]), steps=np.array([6.0 * second])))
+    state = chaos.engine.state
+    state.learn()
+    kind = int(state.world.table.held_type[state.world.slot("j1")])
+    assert abs(state.perf.rate(0, kind, 1) - 12.0) < 1e-9
+    assert abs(state.perf.rate(0, kind, 1, milli=500) - 6.0) < 1e-9, "as it was seen"

@@ -57,7 +57,6 @@ def test_values(value: Any) -> None:
         document = check(value)
     except BadInput as error:
         assert error.faults
-        assert all("\n" not in str(fault) or "\n" in repr(value) for fault in error.faults)
     else:
         check(with_folder(document.source, "/tmp"))
 

@@ -283,8 +283,8 @@ def test_what_was_learned_moves_to_other_numbers():
     twin = Estimator.restore(renumbered(model.state(), {1: 8, 3: 0}, {0: 5, 2: 1}))
     for workload, gpu_type, workers, _ in rows:
         there = ({1: 8, 3: 0}[workload], {0: 5, 2: 1}[gpu_type])
-        before = model.believed(workload, np.array(gpu_type), np.array(workers))
-        assert twin.believed(there[0], np.array(there[1]), np.array(workers)) == before
+        before = model.believed(np.array(workload), np.array(gpu_type), np.array(workers))
+        assert twin.believed(np.array(there[0]), np.array(there[1]), np.array(workers)) == before
     assert twin.pauses(8) == {RestartKind.RESIZE: (0.5, 1)}
     assert [point[:2] for point in twin.points(8)] == [(1, 1), (5, 1), (5, 2)]
     assert twin.state().jobs == []

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -79,24 +80,45 @@ class Supervisor:
         self.generation = 0
         self._command = [python, *command]
         self._env = dict(env or {})
-        self._port = 0
+        self._ports: defaultdict[int, int] = defaultdict(free_port)
+        self._ahead: list[Worker] = []
 
-    def start(self, size: int) -> list[Worker]:
-        """A whole new generation of *size* workers."""
-        self._next()
-        fresh = [self._spawn(rank, rank, size) for rank in range(size)]
-        self.publish(fresh)
+    @property
+    def port(self) -> int:
+        """Where the members of this generation meet."""
+        return self._ports[self.generation]
+
+    def start(self, size: int, ahead: int = 0, **more: object) -> list[Worker]:
+        """A whole new generation of *size* workers.
+
+        So many newcomers of the next one are started *ahead*: however long their imports take, nothing is trained yet.
+        """
+        self.generation += 1
+        fresh = self.spawn(size)
+        if ahead:
+            self.generation += 1
+            self._ahead = self.spawn(ahead, size)
+            self.generation -= 1
+            self.are_ready([*fresh, *self._ahead])
+        self.publish(fresh, **more)
         return fresh
 
     def resize(self, stay: Sequence[Worker], add: int = 0) -> list[Worker]:
         """The next generation: newcomers are started and ready before it is published."""
-        self._next()
-        size = len(stay) + add
-        fresh = [self._spawn(index, len(stay) + index, size) for index in range(add)]
-        for worker in fresh:
-            self.sees(lambda worker=worker: worker.report.flags & 1, f"{worker.name} is ready")  # type: ignore[misc]
+        self.generation += 1
+        fresh, self._ahead = self._ahead or self.spawn(add, len(stay)), []
+        assert len(fresh) == add
+        self.are_ready(fresh)
         self.publish([*stay, *fresh])
         return self.members
+
+    def spawn(self, count: int, stay: int = 0) -> list[Worker]:
+        """So many workers of this generation, besides those who *stay*, not members yet."""
+        return [self._spawn(index, stay + index, stay + count) for index in range(count)]
+
+    def are_ready(self, workers: Sequence[Worker]) -> None:
+        """Returns when all of them wait to become members."""
+        self.sees(lambda: all(worker.report.flags & 1 for worker in workers), "all are ready")
 
     def publish(self, members: Sequence[Worker], **more: object) -> None:
         """Replaces world.json."""
@@ -105,7 +127,7 @@ class Supervisor:
             "generation": self.generation,
             "members": [member.name for member in members],
             "addresses": ["127.0.0.1"] * len(members),
-            "master": {"address": "127.0.0.1", "port": self._port},
+            "master": {"address": "127.0.0.1", "port": self.port},
             **more,
         }
         fresh = self.folder / "world.json.new"
@@ -133,10 +155,6 @@ class Supervisor:
             )
             raise AssertionError(f"{error}\n{shown}") from None
 
-    def _next(self) -> None:
-        self.generation += 1
-        self._port = free_port()
-
     def _spawn(self, index: int, rank: int, size: int) -> Worker:
         name = f"g{self.generation}-{index}"
         folder = self.folder / "workers" / name
@@ -155,7 +173,7 @@ class Supervisor:
             "WORLD_SIZE": str(size),
             "LOCAL_RANK": "0",
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(self._port),
+            "MASTER_PORT": str(self.port),
             **self._env,
         }
         with open(folder / "log", "wb") as log:

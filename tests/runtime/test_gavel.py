@@ -58,9 +58,7 @@ def test_asked_to_leave_it_is_done_saves_and_goes_on_later(tmp_path: Path) -> No
 def test_the_end_of_a_lease_is_the_same(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     with supervising(tmp_path, command(kept, 10**6)) as job:
-        job._next()
-        worker = job._spawn(0, 0, 1)
-        job.publish([worker], lease={"until_step": 75, "then": "stop"})
+        (worker,) = job.start(1, lease={"until_step": 75, "then": "stop"})
         job.sees(lambda: worker.process.poll() is not None, "it ends")
         assert worker.ended() == 0
         # The lease is read by the thread: it may come some steps after the first.

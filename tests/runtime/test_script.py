@@ -117,27 +117,21 @@ def test_the_report_tells_steps_pace_and_time(tmp_path: Path) -> None:
 
 def test_a_lease_stops_the_job_after_the_step_it_names(tmp_path: Path) -> None:
     with counting(tmp_path) as job:
-        job._next()
-        worker = job._spawn(0, 0, 1)
-        job.publish([worker], lease={"until_step": 40, "then": "stop"})
+        (worker,) = job.start(1, lease={"until_step": 40, "then": "stop"})
         assert worker.ended() == 75
         assert worker.report.step == worker.report.saved_step == 40
 
 
 def test_members_stop_at_the_end_of_a_lease_after_the_same_step(tmp_path: Path) -> None:
     with counting(tmp_path) as job:
-        job._next()
-        workers = [job._spawn(rank, rank, 2) for rank in range(2)]
-        job.publish(workers, lease={"until_step": 40, "then": "stop"})
+        workers = job.start(2, lease={"until_step": 40, "then": "stop"})
         assert [worker.ended() for worker in workers] == [75, 75]
         assert [worker.report.step for worker in workers] == [40, 40]
 
 
 def test_a_lease_that_ends_without_a_word_changes_nothing(tmp_path: Path) -> None:
     with counting(tmp_path, {"STEPS": "100"}) as job:
-        job._next()
-        worker = job._spawn(0, 0, 1)
-        job.publish([worker], lease={"until_step": 10, "until_time": 1.0})
+        (worker,) = job.start(1, lease={"until_step": 10, "until_time": 1.0})
         assert worker.ended() == 0
 
 
@@ -147,6 +141,28 @@ def test_a_lease_ends_by_the_clock_too(tmp_path: Path) -> None:
         job.reached(5)
         job.publish([worker], lease={"until_time": time.time(), "then": "stop"})
         assert worker.ended() == 75
+
+
+def test_saving_in_the_middle_of_a_step_saves_the_whole_step(tmp_path: Path) -> None:
+    text = COUNT.replace("seen.append(step)", "job.save_now(); seen.append(step)")
+    with counting(tmp_path, {"STEPS": "300"}, text) as job:
+        (worker,) = job.start(1)
+        job.sees(lambda: worker.report.saves >= 5, "it saves after every step")
+        worker.signal(signal.SIGKILL)
+        worker.ended()
+        (again,) = job.start(1)
+        assert again.ended() == 0  # it has seen every step once
+        assert again.report.saves > worker.report.saves
+
+
+def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+    done = run(script(tmp_path, COUNT), {"LEVADA_STATE_DIR": "/nowhere/at/all"})
+    assert "LEVADA_STATE_DIR is /nowhere/at/all, which is no folder: unset it" in done.stderr
+
+
+def test_a_variable_that_is_no_number_is_a_clear_error(tmp_path: Path) -> None:
+    done = run(script(tmp_path, COUNT), {"LEVADA_RANK": "first"})
+    assert "LEVADA_RANK is 'first' and should be a whole number" in done.stderr
 
 
 ITEMS = """
@@ -177,7 +193,7 @@ def test_passes_over_items_go_on_in_the_middle_of_a_pass(tmp_path: Path) -> None
 
 def test_newcomers_find_their_place_in_the_pass(tmp_path: Path) -> None:
     with counting(tmp_path, {"PACE": "0.06"}, ITEMS) as job:
-        (worker,) = job.start(1)
+        (worker,) = job.start(1, ahead=1)
         job.reached(3)
         job.resize([worker], add=1)
         newcomer = job.members[1]
@@ -211,7 +227,7 @@ def test_own_groups_stay_as_they_are(tmp_path: Path) -> None:
         job.entered()
         job.reached(10)
         assert first.report.flags == second.report.flags == 1
-        assert job._port not in {int(line.split()[1].split(":")[1], 16) for line in _listening()}
+        assert job.port not in {int(line.split()[1].split(":")[1], 16) for line in _listening()}
         first.signal(signal.SIGTERM)
         assert first.ended() == 75
         assert second.process.poll() is None
@@ -317,6 +333,34 @@ def test_a_server_may_end_a_lease(tmp_path: Path, server: Reports) -> None:
     assert done.returncode == 75
     assert server.bodies[-1]["flags"] & 8
     assert server.bodies[-1]["saved_step"] >= 30
+
+
+def test_a_server_may_add_a_worker(tmp_path: Path, server: Reports) -> None:
+    url = f"http://127.0.0.1:{server.server_port}"
+    first_env = far_away(url, 2000) | {"LEVADA_GENERATION": "1"}
+    port = str(free_port())
+    second_env = far_away(url, 2000) | {
+        "LEVADA_GENERATION": "2",
+        "LEVADA_RANK": "1",
+        "LEVADA_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    command = [sys.executable, script(tmp_path, COUNT)]
+    with (
+        subprocess.Popen(command, env=first_env, stdout=subprocess.PIPE, text=True) as first,
+        subprocess.Popen(command, env=second_env, stdout=subprocess.PIPE, text=True) as second,
+    ):
+        try:
+            wait_until(lambda: any(body["step"] > 5 for body in server.bodies), "the first one trains")
+            master = {"address": "127.0.0.1", "port": int(port)}
+            server.answer = {"world": {"generation": 2, "members": ["g1-0", "g2-1"], "master": master}}
+            said = [process.communicate(timeout=60)[0] for process in (first, second)]
+        finally:
+            first.kill()
+            second.kill()
+    assert said == ["all 2000 0 2 2\n", "all 2000 1 2 2\n"]
+    assert {body["rank"] for body in server.bodies if body["generation"] == 2} == {0, 1}
 
 
 def test_a_server_that_refuses_is_not_minded(tmp_path: Path) -> None:

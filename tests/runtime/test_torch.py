@@ -64,10 +64,11 @@ def goes_on(curve: dict[int, float]) -> bool:
 
 def test_resized_in_place_and_robbed_of_rank_0(tmp_path: Path, python: str, undisturbed: float) -> None:
     with supervising(tmp_path, [TRAIN], SLOWLY, python) as job:
-        first, second = job.start(2)
-        # At once, so that the newcomer is ready while there is much left to train.
+        first, second = job.start(2, ahead=1)
+        job.reached(10)
         job.resize([first, second], add=1)
         job.entered()
+        assert 0 < first.report.pause_s < 10
         third = job.members[2]
         job.reached(int(first.report.step) + 10)
         first.signal(signal.SIGKILL)
@@ -145,3 +146,26 @@ def test_resized_by_torchrun(tmp_path: Path, python: str, rendezvous: int) -> No
         assert min(step for step, _ in together) > max(step for step, _ in alone) - 8
         assert sum(loss for _, loss in together) / len(together) < alone[0][1] / 2
         assert len(re.findall("step 1 loss", first.output + second.output)) == 1
+
+
+LOADS = """
+import levada.runtime.torch, torch, time
+job = levada.runtime.torch.init()
+seen = []
+job.state(seen=seen)
+loader = job.loader(torch.arange(4096), batch_size=4, num_workers=1)
+for items in job.steps(loader):
+    seen += items.tolist()
+    time.sleep(0.01)
+"""
+
+
+def test_processes_that_load_data_do_not_stand_in_the_way_of_a_stop(tmp_path: Path, python: str) -> None:
+    (tmp_path / "loads.py").write_text(LOADS)
+    with supervising(tmp_path, [str(tmp_path / "loads.py")], ENV, python) as job:
+        (worker,) = job.start(1)
+        job.reached(20)
+        os.killpg(worker.process.pid, signal.SIGTERM)
+        assert worker.ended() == 75
+        assert worker.report.saved_step == worker.report.step >= 20
+        assert "Error" not in worker.output

@@ -51,3 +51,17 @@ def test_streams_end_and_are_cancelled(up: Served) -> None:
     while up.service.open_watches and time.monotonic() < end:
         time.sleep(0.01)
     assert up.service.open_watches == 0
+
+
+def test_closing_the_client_ends_what_waits(up: Served) -> None:
+    async def run() -> None:
+        client = AsyncClient(up.url, up.tokens["operator"])
+        events = client.watch()
+        await events.__aenter__()
+        waiting = asyncio.ensure_future(anext(events))
+        await client.me()
+        await client.close()
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+
+    asyncio.run(asyncio.wait_for(run(), 30))

@@ -1,5 +1,6 @@
 """Where the server is, and what happens when the connection to it breaks."""
 
+import asyncio
 import json
 import socket
 import subprocess
@@ -155,6 +156,7 @@ def test_a_watch_follows_a_server_that_starts_anew_elsewhere(nowhere: Path) -> N
 
     @asynccontextmanager
     async def again() -> AsyncIterator[Any]:
+        memory[0].news = asyncio.Event()  # the old one belongs to the loop that is gone
         yield memory
 
     with served(again) as second:

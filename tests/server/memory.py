@@ -48,8 +48,8 @@ class MemoryService:
         return len(self.watches)
 
     # --------------------------------------------------------------------------------------------------------- inside
-    def tell(self, kind: str, job: str | None, text: str) -> None:
-        self.told.append({"id": len(self.told) + 1, "time": now(), "type": kind, "job": job, "text": text})
+    def tell(self, kind: str, job: str | None, text: str, **data: Any) -> None:
+        self.told.append({**data, "id": len(self.told) + 1, "time": now(), "type": kind, "job": job, "text": text})
         news, self.news = self.news, asyncio.Event()
         news.set()
 
@@ -59,7 +59,7 @@ class MemoryService:
         if phase in OVER:
             job |= {"gpus": 0, "nodes": [], "workers": [], "gpu_type": None, "finished": now(), "reason": None}
             job["exit_code"] = {"Succeeded": 0, "Failed": 1}.get(phase)
-        self.tell("phase", job["id"], f"is {phase} now")
+        self.tell("phase", job["id"], f"is {phase} now", phase=phase)
         used = sum(int(each["gpus"]) for each in self.by_id.values())
         self.node["gpus"]["a100"]["used"] = used  # type: ignore[index]
         return job
@@ -190,6 +190,9 @@ class MemoryService:
         job = self.by_id[job_id]
         return {"job": job_id, "phase": job["phase"], "reason": job["reason"]}
 
+    def curve(self, job_id: str) -> Json:
+        return {"job": job_id, "workload": self.by_id[job_id]["workload"], "now": None, "points": [], "costs": []}
+
     async def whatif(self, documents: list[Json], *, user: str, policy: str | None) -> Json:
         jobs = [one for each in documents for one in prepare(each, user=user, now=time.time(), suffix="0000")]
         return {"policy": policy or self.decides["name"], "jobs": [{"job": one.id} for one in jobs]}
@@ -298,6 +301,9 @@ class MemoryService:
         if revision != 1:
             raise NotFound(f"no decision {revision} is kept")
         return self.decisions(1)[0]
+
+    def decision_tally(self) -> list[Json]:
+        return [{"policy": self.decides["name"], "made": 3, "failed": 1, "seconds": 0.5}]
 
     def plans(self, limit: int) -> list[Json]:
         return []

@@ -59,6 +59,13 @@ class Served:
         keep = {token_id: token for token_id, token in self.keys.tokens.items() if token["user"] in USERS.values()}
         self.keys.tokens, self.keys.notes = keep, []
 
+    async def settle(self) -> None:
+        """Waits until the server itself watches, which is not counted among those who do."""
+        if isinstance(self.service, MemoryService):
+            while not self.service.watches:
+                await asyncio.sleep(0.001)
+            self.service.watches = set()
+
     def stop(self) -> None:
         """Asks the server to stop."""
         self.loop.call_soon_threadsafe(self.stopping.set)
@@ -150,6 +157,7 @@ def served(backing: Any = _in_memory, **options: Any) -> Iterator[Served]:
         if "error" in box:
             raise box["error"]
         box["up"].thread = thread
+        box["up"].run(box["up"].settle)
         yield box["up"]
     finally:
         if "up" in box and thread.is_alive():

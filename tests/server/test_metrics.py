@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.server.serving import Served, document
+from tests.server.serving import WAIT_S, Served, document, served
 
 
 def samples(up: Served) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -33,9 +35,31 @@ def test_metrics_tell_of_jobs_gpus_and_requests(up: Served) -> None:
     assert value("levada_gpus_used", gpu_type="a100") == 5
     assert value("levada_nodes", phase="Ready") == 1
     assert value("levada_server_ready") == 1
+    assert found["levada_decisions_total", (("policy", "elastic-fifo"),)] == 3
+    assert found["levada_decisions_failed_total", (("policy", "elastic-fifo"),)] == 1
+    assert found["levada_decision_seconds_total", (("policy", "elastic-fifo"),)] == 0.5
     assert value("levada_http_requests_total", method="GET", route="/api/v1/jobs/{name}", status="404") == 1
     assert value("levada_http_requests_total", method="POST", route="/api/v1/jobs", status="201") == 1
     ids = {job["id"] for job in jobs["items"]}
     with_ids = {name for name, labels in found if any(value in ids for _, value in labels)}
     assert with_ids == {"levada_job_info"}
     assert all(name.startswith("levada_") for name, _ in found)
+
+
+def test_metrics_count_jobs_as_they_end() -> None:
+    with served() as up:
+        jobs = up.ask("POST", "/api/v1/jobs", [document(name) for name in ("a", "b", "c")]).json()["items"]
+        up.run(lambda: up.service.by_id[jobs[0]["id"]].update(running_s=90.0, waiting_s=10.0, gpu_seconds=360.0))
+        up.run(lambda: up.service.end(jobs[0]["id"]))
+        up.run(lambda: up.service.end(jobs[1]["id"], "Failed"))
+        end = time.monotonic() + WAIT_S
+        failed = ("levada_jobs_finished_total", (("phase", "Failed"), ("queue", "default")))
+        while failed not in (found := samples(up)) and time.monotonic() < end:
+            time.sleep(0.01)
+    queue = (("queue", "default"),)
+    assert found[failed] == 1
+    assert found["levada_jobs_finished_total", (("phase", "Succeeded"), ("queue", "default"))] == 1
+    assert found["levada_job_completion_seconds_sum", queue] == 100
+    assert found["levada_job_waiting_seconds_count", queue] == 2
+    assert found["levada_job_gpu_seconds_total", queue] == 360
+    assert found["levada_events_total", (("type", "submitted"),)] == 3

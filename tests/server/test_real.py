@@ -133,7 +133,8 @@ def test_the_cluster_queues_policy_and_questions(client: Client) -> None:
     assert client.plans()
     assert client.snapshot()["jobs"]
     assert client.whatif(document("maybe"))["jobs"]
-    assert "levada_gpus" in client.metrics()
+    assert 'levada_gpus{gpu_type="v100"} 4.0' in client.metrics()
+    assert 'levada_decisions_total{policy="elastic-fifo"}' in client.metrics()
 
 
 def test_tokens_and_audit_are_in_the_store(real: Served) -> None:

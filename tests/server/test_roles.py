@@ -25,6 +25,7 @@ NEEDS = {
     "POST /api/v1/jobs/{name}/resume": "user",
     "POST /api/v1/jobs/{name}/scale": "user",
     "GET /api/v1/jobs/{name}/explain": "viewer",
+    "GET /api/v1/jobs/{name}/curve": "viewer",
     "GET /api/v1/jobs/{name}/logs": "viewer",
     "GET /api/v1/nodes": "viewer",
     "POST /api/v1/nodes/{name}/cordon": "operator",

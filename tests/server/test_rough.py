@@ -147,6 +147,31 @@ def test_a_watch_that_nobody_reads_ends() -> None:
         assert alive(up)
 
 
+def test_answers_are_not_held_back(up: Served) -> None:
+    # Nagle's algorithm would add 40 ms to every one of them.
+    took = []
+    with connect(up) as wire:
+        for _ in range(20):
+            began = time.perf_counter()
+            wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = b""
+            while not answer.endswith(b"}"):
+                answer += wire.recv(65536)
+            took.append(time.perf_counter() - began)
+    assert min(took) < 0.03
+
+
+def test_a_stream_ends_for_who_announces_a_body_and_sends_none(caplog: pytest.LogCaptureFixture) -> None:
+    with served(tuning=Tuning(body_s=0.2)) as up, connect(up) as wire:
+        wire.sendall(head(up, "GET", "/api/v1/watch", "Content-Length: 10"))
+        answer = b""
+        while not answer.endswith(b"0\r\n\r\n"):
+            answer += wire.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert alive(up)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def test_many_clients_at_once(up: Served) -> None:
     answers: list[int] = []
 

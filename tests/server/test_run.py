@@ -124,5 +124,6 @@ def test_files_of_a_ui_are_served_without_a_token(tmp_path: Path) -> None:
         assert up.ask("GET", "/app.js", role=None).status == 200
         assert up.ask("GET", "/../../etc/passwd", role=None).status == 404
         assert up.ask("GET", "/nothing", role=None).headers["content-type"] == "application/problem+json"
+        assert up.ask("POST", "/app.js", role=None).headers["allow"] == "GET, HEAD"
         assert up.ask("GET", "/api/v1/jobs", role=None).status == 401
         assert up.ask("GET", "/api/v1/jobs").status == 200

@@ -22,6 +22,7 @@ from levada.core.types import CPU_TYPE_NAME, Ints
 from levada.core.world import World
 from levada.errors import BadInput, Fault, did_you_mean
 from levada.placement.placer import Packer
+from levada.policies.table import lookup
 
 if TYPE_CHECKING:
     from levada.cases.casefile import Case, CaseCluster, CaseJob
@@ -39,6 +40,10 @@ class Scene(NamedTuple):
     world: World
     #: In the order of the case.
     slots: Ints
+
+
+#: In cases these go by submission alone, as Voda's do; a job's `priority` is there the queue of Tiresias.
+_BY_SUBMISSION = ("fifo", "elastic-fifo")
 
 
 def faults_of(case: Case) -> list[Fault]:
@@ -96,10 +101,12 @@ def _queues(case: Case) -> list[Queue]:
 
 
 def _jobs(case: Case, by_age: bool = True) -> list[Job]:
-    return [_job(job, case, by_age) for job in case.jobs]
+    record = lookup(case.policy or "")
+    by_priority = record is None or record.name not in _BY_SUBMISSION
+    return [_job(job, case, by_age, by_priority) for job in case.jobs]
 
 
-def _job(job: CaseJob, case: Case, by_age: bool) -> Job:
+def _job(job: CaseJob, case: Case, by_age: bool, by_priority: bool) -> Job:
     submitted, now = job.submitted, case.now
     if by_age and job.elapsed_s is not None and "submitted" not in job.model_fields_set:
         submitted = now - job.elapsed_s
@@ -119,7 +126,7 @@ def _job(job: CaseJob, case: Case, by_age: bool) -> Job:
         workload=job.id if case.pairs else "",
         queue=job.queue,
         entity=job.entity or "",
-        priority=job.priority,
+        priority=job.priority if by_priority else 0,
         weight=job.weight,
         deadline=None if job.deadline_s is None else now + job.deadline_s,
     )

@@ -9,7 +9,8 @@
     server = "https://lab.example.org"
     token = "…"
 
-A token is used with the server that the same table names, and with no other: a folder's settings cannot send it away.
+A token of a file is used with the server that the same table names, and with no other: the settings of a folder cannot
+send the user's own away. LEVADA_TOKEN is used with whatever server is meant.
 """
 
 from __future__ import annotations

@@ -190,12 +190,13 @@ def describe(
     server: Server = None,
     state: State = None,
 ) -> None:
-    """Show one job at length: what it has, where it runs, what happened to it."""
+    """Show one job at length: what it has, where it runs, how fast it is at every size, what happened to it."""
     from levada.cli.page import job_page
 
     with connect(server, state) as client:
         job: Any = client.get(name)
+        curve = client.curve(job["id"])
         if output not in (ListFormat.TABLE, ListFormat.WIDE):
-            _one_or_all([job], output, False, True)
+            _one_or_all([{**job, "curve": curve}], output, False, True)
             return
-        data(job_page(job, client.events(job["id"])))
+        data(job_page(job, client.events(job["id"]), curve))

@@ -23,6 +23,7 @@ from levada.errors import BadInput, LevadaError
 #: the module of the verb in use is imported.
 VERBS: dict[str, tuple[str, ...]] = {
     "up": ("up", "down", "serve"),
+    "agent": ("agent",),
     "submit": ("submit", "create", "apply", "whatif"),
     "run": ("run", "attach", "exec"),
     "ls": ("ls", "ps", "queue", "get", "describe"),
@@ -33,6 +34,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "top": ("top",),
     "nodes": ("nodes", "sinfo", "cordon", "drain", "uncordon", "reserve"),
     "queues": ("queues", "usage"),
+    "profile": ("profile",),
     "policy": ("policy",),
     "snapshot": ("snapshot", "replay"),
     "allocate": ("allocate",),

@@ -13,7 +13,7 @@ from levada.cli.words import clock, number, short
 _MOST_EVENTS = 20
 
 
-def job_page(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:
+def job_page(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], curve: Mapping[str, Any]) -> str:
     """All that is known of a job."""
     done = job["progress"] or {}
     rate = done.get("rate")
@@ -47,9 +47,40 @@ def job_page(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str
             for worker in job["workers"]
         ]
         lines += ["", columns(("WORKER", "NODE", "DEVICES", "STATE"), rows)]
+    if curve["points"]:
+        lines += ["", speeds(curve)]
+    for cost in curve["costs"]:
+        times = "once" if cost["times"] == 1 else f"{cost['times']} times"
+        lines += ["", f"A {cost['change']} stops {job['workload']} for {cost['seconds']:.3g} s (seen {times})."]
     if events:
         lines += ["", event_table(events[-_MOST_EVENTS:])]
     return "\n".join(lines)
+
+
+def speeds(curve: Mapping[str, Any]) -> str:
+    """Measured speed beside what policies believe, by GPU type and size; `*` is what the job has now."""
+    header = ("GPU", "WORKERS", "MEASURED", "FITTED", "MEASURED SPEED-UP", "FITTED SPEED-UP", "SURE")
+    rows = [
+        (
+            point["gpu_type"],
+            f"{point['workers']}{'*' if _is_now(curve, point) else ''}",
+            _rate(point["measured"], " steps/s"),
+            _rate(point["fitted"], " steps/s"),
+            _rate(point["measured_speedup"], "x"),
+            _rate(point["speedup"], "x"),
+            f"{point['confidence']:.0%}",
+        )
+        for point in curve["points"]
+    ]
+    return columns(header, rows)
+
+
+def _is_now(curve: Mapping[str, Any], point: Mapping[str, Any]) -> bool:
+    return bool(curve["now"] == {"gpu_type": point["gpu_type"], "workers": point["workers"]})
+
+
+def _rate(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{value:.4g}{unit}"
 
 
 def event_table(events: Sequence[Mapping[str, Any]]) -> str:

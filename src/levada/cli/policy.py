@@ -20,6 +20,10 @@ from levada.policies.table import POLICIES, alpha_of, lookup
 _FIELD_OF_NEED = {"RATE": "speedup", "REMAINING": "remaining_s", "DEADLINE": "deadline_s"}
 
 
+def _complete(incomplete: str) -> list[str]:
+    return [record.name for record in POLICIES if record.name.startswith(incomplete)]
+
+
 def register(app: typer.Typer) -> None:
     """Adds the group `policy`."""
     group = typer.Typer(help="Look at the scheduling policies, and choose one.", rich_markup_mode=None)
@@ -48,7 +52,12 @@ def ls(output: Annotated[Format, typer.Option("--output", "-o", help="How to pri
 def describe(
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="A policy's name or alias, or path/to/file.py:Class.", show_default=False),
+        typer.Argument(
+            metavar="NAME",
+            help="A policy's name or alias, or path/to/file.py:Class.",
+            autocompletion=_complete,
+            show_default=False,
+        ),
     ],
     output: Annotated[TextOrJson, typer.Option("--output", "-o", help="How to print it.")] = TextOrJson.TEXT,
 ) -> None:
@@ -71,7 +80,10 @@ def get(
 
 
 def choose(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A policy's name or alias.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="A policy's name or alias.", autocompletion=_complete, show_default=False),
+    ],
     option: Annotated[
         list[str] | None, typer.Option("--option", "-O", metavar="NAME=VALUE", help="A setting of it; may be repeated.")
     ] = None,

@@ -163,8 +163,11 @@ def _changed(client: Client, job: Any, document: Any) -> dict[str, str]:
     spec = document.content.spec
     wanted = {"priority": spec.priority, "queue": spec.queue, "min": spec.workers.min, "max": spec.workers.max}
     changes = {name: value for name, value in wanted.items() if job[name] != value}
+    if "weight" in spec.model_fields_set:
+        changes["weight"] = spec.weight
     if changes:
         client.update(job["id"], **changes)
+    chatter(f"{job['id']} is there already: its priority, queue, workers and weight can change, and nothing else")
     return {"kind": "job", "name": job["id"], "result": "changed" if changes else "unchanged"}
 
 

@@ -18,8 +18,8 @@ from levada.errors import BadInput, LevadaError, Refused
 if TYPE_CHECKING:
     from levada.server.home import Home
 
-#: How long a server may take to come up, and to go down after its jobs have left.
-_UP_S, _DOWN_S = 60.0, 60.0
+#: How long a server may take to come up.
+_UP_S = 60.0
 _LOOK_S = 0.05
 
 State = Annotated[
@@ -52,6 +52,15 @@ Option = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="An option of the engine, as min_run_s=10; may be repeated."),
 ]
+StuckAfter = Annotated[
+    str | None,
+    typer.Option(
+        "--stuck-after",
+        metavar="TIME",
+        help="Warn of jobs that make no step, or whose GPUs do nothing, for so long; 0 for never.",
+        show_default="30m",
+    ),
+]
 Certfile = Annotated[str | None, typer.Option("--certfile", help="TLS certificate.", show_default=False)]
 Keyfile = Annotated[str | None, typer.Option("--keyfile", help="Its private key.", show_default=False)]
 Insecure = Annotated[
@@ -77,6 +86,7 @@ def up(
     store: StoreUrl = None,
     policy: PolicyName = None,
     option: Option = None,
+    stuck_after: StuckAfter = None,
     certfile: Certfile = None,
     keyfile: Keyfile = None,
     insecure: Insecure = False,
@@ -87,14 +97,15 @@ def up(
 
     It goes on in the background; `levada down` stops it. GPUs are those of this machine, or pretend ones as declared.
     """
-    declared = _declared(node, nodes, gpus_per_node, gpu_type)
+    nodes_asked = declared(node, nodes, gpus_per_node, gpu_type)
     setup: dict[str, Any] = {
         "host": host,
         "port": port,
         "store": store,
-        "nodes": declared,
+        "nodes": nodes_asked,
         "policy": policy,
         "options": _options(option or []),
+        "stuck_after_s": _seconds(stuck_after),
         "certfile": certfile,
         "keyfile": keyfile,
         "insecure": insecure,
@@ -127,20 +138,22 @@ def serve(
     store: StoreUrl = None,
     policy: PolicyName = None,
     option: Option = None,
+    stuck_after: StuckAfter = None,
     certfile: Certfile = None,
     keyfile: Keyfile = None,
     insecure: Insecure = False,
     wait: Annotated[bool, typer.Option("--wait", help="Stand by while another server acts on the store.")] = False,
 ) -> None:
     """Serve in the foreground, as service managers want it: SIGTERM leaves jobs running for the next start."""
-    declared = _declared(node, nodes, gpus_per_node, gpu_type)
+    nodes_asked = declared(node, nodes, gpus_per_node, gpu_type)
     setup = {
         "host": host,
         "port": port,
         "store": store,
-        "nodes": declared,
+        "nodes": nodes_asked,
         "policy": policy,
         "options": _options(option or []),
+        "stuck_after_s": _seconds(stuck_after),
         "certfile": certfile,
         "keyfile": keyfile,
         "insecure": insecure,
@@ -171,7 +184,7 @@ def down(
     try:
         if home.holder() == pid:
             signal.pidfd_send_signal(handle, signal.SIGTERM)
-        _until_gone(home, pid)
+        _until_gone(handle)
     finally:
         os.close(handle)
     chatter("the server is down; " + ("its jobs run on" if leave_jobs else "its jobs go on after the next `levada up`"))
@@ -194,12 +207,14 @@ def _ask_for_others(home: Home) -> None:
         raise Refused(f"jobs of {', '.join(others)} run; say --stop-jobs or --leave-jobs")
 
 
-def _until_gone(home: Home, pid: int) -> None:
+def _until_gone(handle: int) -> None:
+    """Returns when the process has ended, whatever it still had to do."""
+    import select
+
     from levada.cli.waiting import Waiting
 
     with Waiting("the server goes down; jobs may take their grace period"):
-        while home.holder() == pid:
-            time.sleep(_LOOK_S)
+        select.select([handle], [], [])
 
 
 def _folder(state: str | None) -> Path:
@@ -208,7 +223,7 @@ def _folder(state: str | None) -> Path:
     return Path(state_dir(state or os.environ.get("LEVADA_STATE") or None))
 
 
-def _declared(
+def declared(
     node: list[str] | None, nodes: int | None, gpus_per_node: int | None, gpu_type: str | None
 ) -> list[dict[str, int]] | None:
     """The pretend nodes that are asked for; None where nothing is said."""
@@ -251,6 +266,14 @@ def _options(given: list[str]) -> dict[str, float]:
     return found
 
 
+def _seconds(given: str | None) -> float | None:
+    if given is None:
+        return None
+    from levada.cli.logs import seconds
+
+    return seconds(given, "--stuck-after")
+
+
 def _stay(folder: Path, setup: dict[str, Any], output: TextOrJson | None) -> None:
     """Serves in this process. Without *output* the token stays in the server's folder: a log is no place for it."""
     import asyncio
@@ -281,19 +304,25 @@ def _spawn(home: Home, setup: dict[str, Any]) -> subprocess.Popen[bytes]:
             words += [f"--{name}", str(setup[name])]
     if setup["insecure"]:
         words.append("--insecure")
+    if setup["stuck_after_s"] is not None:
+        words += ["--stuck-after", f"{setup['stuck_after_s']:g}"]
     for name, value in setup["options"].items():
         words += ["--set", f"{name}={value}"]
     for gpus in setup["nodes"] or ():
         words += ["--node", ",".join(f"{name}={amount}" for name, amount in gpus.items())]
-    with open(home.path(LOG), "ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "levada", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            cwd="/",
-        )
+    try:
+        with open(home.path(LOG), "ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "levada", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+            )
+    except OSError as broken:
+        advice = "let Levada write there, or name another folder with --state"
+        raise LevadaError(f"{home.path(LOG)}: {broken.strerror}; {advice}") from None
 
 
 def _await(home: Home, child: subprocess.Popen[bytes] | None, began: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 
 class Codes:
     """`Phase.RUNNING` is a plain int: numpy takes five times as long to compare a column with a member of an enum."""
@@ -17,6 +19,7 @@ class Codes:
         return list(cls.names().values())
 
     @classmethod
+    @cache
     def name(cls, number: int) -> str:
         """The name of a number."""
         for name, known in cls.names().items():

@@ -237,13 +237,16 @@ def progress(state: State, event: Progress) -> None:
     if hasattr(state.perf, "observe"):
         whole = (table.observed[slots] > 0) & (table.observed[slots] == table.held[slots])
         some = slots[whole]
+        milli = table.milli[some]
+        # Speeds are those of whole GPUs: who has a part of one is believed to have that part of the speed.
+        part = np.where((milli > 0) & (milli < WHOLE), milli / WHOLE, 1.0)
         state.lessons.append(
             Observations(
                 workload=table.workload[some],
                 gpu_type=table.held_type[some],
                 workers=table.held[some],
                 seconds=state.now - table.reported[some],
-                steps=steps[whole] - table.steps_done[some],
+                steps=(steps[whole] - table.steps_done[some]) / part,
                 at=np.full(len(some), state.now),
                 warm=table.reported[some] > table.resized[some],
             )

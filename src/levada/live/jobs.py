@@ -46,14 +46,19 @@ class Jobs:
         digest = hashlib.sha256(msgspec.json.encode(documents, order="deterministic")).hexdigest()
         turn = self._under_way.setdefault((user, key), asyncio.Lock())
         async with turn:
-            before = await self.loop.store.request(user, key)
+            # First: a submission that was put off is in the store when the trouble is over, and not before.
+            self.loop.check()
+            before = await self.loop.store.request(user, key) if (user, key) in self.loop.keys else None
             if before is None:
-                return self._views(await self._accept(documents, user, key, digest))
+                ids = await self._accept(documents, user, key, digest)
+                self.loop.keys.add((user, key))
+                return self._views(ids)
         if before.digest != digest:
             raise Refused(f"the key {key} was used for other jobs; use a new one for each submission")
         return self._views(msgspec.json.decode(before.answer, type=list[str]))
 
     async def _accept(self, documents: list[dict[str, Any]], user: str, key: str | None, digest: str) -> list[str]:
+        self.loop.store.check_room()
         now = self.loop.clock.now()
         prepared = self._prepared(documents, user, now)
         ids = [each.id for each in prepared]
@@ -189,10 +194,9 @@ class Jobs:
         return "-".join([str(record.number), *(str(int(column[slot])) for column in parts)])
 
     def _views(self, ids: Sequence[str]) -> list[dict[str, Any]]:
-        places = views.positions(self.loop.engine.state)
-        now = self.loop.clock.now()
-        records = self.loop.records
-        return [self.loop.view(records.by_id[each], now, places) for each in ids if each in records.by_id]
+        """Jobs that were just submitted: their place in line is known after the next decision."""
+        now, records = self.loop.clock.now(), self.loop.records
+        return [self.loop.view(records.by_id[each], now, {}) for each in ids if each in records.by_id]
 
     async def logs(
         self,

@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -21,18 +21,23 @@ from levada.core.cluster import Cluster
 from levada.engine import Engine, Options
 from levada.errors import BadInput, LevadaError, Refused, did_you_mean
 from levada.live.clock import Clock, MachineClock
+from levada.live.learning import Learning, recall
 from levada.live.loop import Loop
+from levada.live.notify import Notifier
 from levada.live.recover import recover, recover_records
 from levada.live.store import Lease, LeaseLost, Store, StoreTrouble
+from levada.live.warnings import STUCK_AFTER_S, Warnings
 
 _log = logging.getLogger(__name__)
 
 #: The lease lasts so long without a word of its holder.
 LEASE_S = 15.0
 #: How often one that stands by looks whether the other is gone.
-_STAND_BY_S = 0.5
+STAND_BY_S = 0.5
 #: How often things that are over are looked for.
 _TIDY_S = 60.0
+#: A side job that broke is begun again after so long.
+_AGAIN_S = 10.0
 #: Keys of submissions are remembered for so long.
 _KEYS_S = 7 * 86_400.0
 
@@ -40,11 +45,24 @@ _KEYS_S = 7 * 86_400.0
 class Live:
     """One server that acts. `open`, then `run`, then `close`."""
 
-    def __init__(self, store: Store, backend: Backend, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        backend: Backend,
+        *,
+        clock: Clock | None = None,
+        stuck_after_s: float = STUCK_AFTER_S,
+        gpu_use: Callable[[], Mapping[str, float]] | None = None,
+    ) -> None:
+        """*stuck_after_s*: when a job that makes no step is worth a warning, 0 for never; *gpu_use*: see `Warnings`."""
         self.store, self.backend = store, backend
         self._clock = clock
+        self._stuck_after_s, self._gpu_use = stuck_after_s, gpu_use
         self.holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.loop: Loop
+        #: Jobs whose time in lists ended while no server was up.
+        self._expired: list[str] = []
+        self.learning: Learning
 
     async def open(
         self, *, wait: bool = False, policy: str | None = None, options: Mapping[str, Any] | None = None
@@ -56,12 +74,24 @@ class Live:
         """
         _check(options or {})
         lease = await self._acquire(wait)
-        engine, last = await recover(self.store)
+        try:
+            await self._open(lease, policy, options or {})
+        except BaseException:
+            # The next one need not wait until it has run out.
+            with contextlib.suppress(LevadaError):
+                await self.store.release(lease)
+            raise
+
+    async def _open(self, lease: Lease, policy: str | None, options: Mapping[str, Any]) -> None:
+        engine, last = await recover(self.store, lease.sequence)
+        await recall(self.store, engine)
         clock = self._clock or MachineClock(last)
-        records = await recover_records(self.store, engine, clock.now())
+        records, self._expired = await recover_records(self.store, engine, clock.now())
         meanwhile = await self.backend.open(lease.epoch)
         last_line = await self.store.last_history()
         self.loop = Loop(engine, self.store, lease, self.backend, clock, records, last_line)
+        self.learning = Learning(self.loop)
+        self.loop.keys = await self.store.keys()
         first: list[ev.Event] = []
         if lease.sequence == 0:
             if policy is not None:
@@ -86,6 +116,7 @@ class Live:
                 await self.loop.apply(op)
 
     async def _acquire(self, wait: bool) -> Lease:
+        told = False
         while True:
             holder, until = await self.store.holder()
             now = time.time()
@@ -96,20 +127,28 @@ class Live:
                 return lease
             if not wait:
                 raise Refused(f"another server acts on this store ({holder}); stop it first, or use another --state")
-            await asyncio.sleep(_STAND_BY_S)
+            if not told:
+                _log.info("stands by: another server acts on this store (%s)", holder)
+            told = True
+            await asyncio.sleep(STAND_BY_S)
 
     async def run(self) -> None:
         """Works until `stop`, or until another server acts."""
         chores = [asyncio.create_task(self._renew()), asyncio.create_task(self._tidy())]
+        warnings = Warnings(self.loop, self._stuck_after_s, self._gpu_use)
+        sides = [
+            asyncio.create_task(_again_and_again(side))
+            for side in (self.learning.run, warnings.run, Notifier(self.loop).run)
+        ]
         work = asyncio.create_task(self.loop.run())
         try:
             done, _ = await asyncio.wait([work, *chores], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            for task in [work, *chores]:
+            for task in [work, *chores, *sides]:
                 task.cancel()
-            await asyncio.gather(work, *chores, return_exceptions=True)
+            await asyncio.gather(work, *chores, *sides, return_exceptions=True)
 
     def stop(self) -> None:
         """Ends `run` when what was taken is done."""
@@ -119,6 +158,7 @@ class Live:
         """Keeps the state and lets go of everything; what runs goes on."""
         self.loop.broadcast.close()
         if not self.loop.trouble:
+            await self.learning.keep()
             await self.loop.save_snapshot()
             with contextlib.suppress(LevadaError):
                 await self.store.release(self.loop.lease)
@@ -137,6 +177,8 @@ class Live:
 
     async def _tidy(self) -> None:
         """Jobs whose time in lists is over go, with their folders."""
+        for job in self._expired:
+            await self._forget(job)
         while True:
             await asyncio.sleep(_TIDY_S)
             loop = self.loop
@@ -148,7 +190,23 @@ class Live:
                 continue
             for record in gone:
                 loop.records.drop(record)
-                await self.backend.forget(record.id)
+                await self._forget(record.id)
+
+    async def _forget(self, job: str) -> None:
+        try:
+            await self.backend.forget(job)
+        except (LevadaError, OSError) as trouble:
+            _log.warning("the folder of %s stays: %s", job, trouble)
+
+
+async def _again_and_again(side: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Side jobs that no training job depends on: one that breaks is begun again, and takes nothing else along."""
+    while True:
+        try:
+            return await side()
+        except Exception:
+            _log.exception("a side job of the server broke; it is begun again")
+        await asyncio.sleep(_AGAIN_S)
 
 
 def _check(options: Mapping[str, Any]) -> None:

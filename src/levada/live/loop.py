@@ -1,7 +1,8 @@
 """The one event loop: what happens goes to the engine, is written down, and only then has consequences.
 
 Everything that is waiting when a turn begins goes into that turn, so that many requests share one commit. While the
-store does not take a turn, nothing new is accepted and no command leaves; it is tried again until it does.
+store does not take a turn, nothing new is accepted and no command leaves; it is tried again until it does. Whoever
+waits for that turn is told so: what they asked for is done later, unless the server ends before.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from levada.live import snapshot, turn, views
 from levada.live.broadcast import Broadcast
 from levada.live.chronicle import Chronicle
 from levada.live.clock import Clock
+from levada.live.decided import Decisions
 from levada.live.records import Record, Records
 from levada.live.store import Changes, HistoryLine, Lease, RequestRow, Store, StoreTrouble
 from levada.live.thinking import think
@@ -36,7 +38,7 @@ _log = logging.getLogger(__name__)
 _RETRY_S = 1.0
 #: A snapshot is taken after so many turns: a start replays at most these.
 _SNAPSHOT_TURNS = 2000
-#: Decisions and plans that can be asked for.
+#: Plans that can be asked for.
 _REMEMBERED = 500
 #: No timer is set for longer.
 _LONGEST_SLEEP_S = 3600.0
@@ -77,8 +79,10 @@ class Loop:
         self.trouble = ""
         self.turns = self.decisions = 0
         #: The last decisions and plans, the newest last.
-        self.decided: list[dict[str, Any]] = []
+        self.decided = Decisions()
         self.plans: list[dict[str, Any]] = []
+        #: (user, key) of submissions that the store remembers.
+        self.keys: set[tuple[str, str]] = set()
         self._line = last_line
         self._chronicle = Chronicle(engine.state)
         self._wishes: list[Wish] = []
@@ -94,6 +98,11 @@ class Loop:
 
     # --- from outside -----------------------------------------------------------------------------------------------
 
+    def check(self) -> None:
+        """Raises Unavailable where nothing can be written down now."""
+        if self.trouble or self._stopping:
+            raise Unavailable(self.trouble or "the server is stopping")
+
     async def tell(
         self,
         *events: Event,
@@ -102,8 +111,7 @@ class Loop:
         request: Callable[[], RequestRow] | None = None,
     ) -> None:
         """Returns when all of it is written down and the engine has answered; raises Unavailable."""
-        if self.trouble or self._stopping:
-            raise Unavailable(self.trouble or "the server is stopping")
+        self.check()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wish(Wish(events=events, records=records, notes=notes, request=request, done=done))
         await done
@@ -111,15 +119,21 @@ class Loop:
     def hear(self, report: Report) -> None:
         """Takes what a backend reports. Progress waits for the next turn, in which only the latest counts."""
         events = []
+        # A backend that is asked anew tells ends again; what is over has been told of.
+        notes = tuple(note for note in report.notes if not self._is_over(note.job))
         for event in report.events:
             if isinstance(event, Progress):
                 self._progress.update(zip(event.number.tolist(), event.steps.tolist(), strict=True))
             else:
                 events.append(event)
-        if events or report.notes:
-            self._wish(Wish(events=events, notes=report.notes))
+        if events or notes:
+            self._wish(Wish(events=events, notes=notes))
         elif self._progress:
             self._bell.set()
+
+    def _is_over(self, job: str) -> bool:
+        record = self.records.by_id.get(job)
+        return record is not None and record.result is not None
 
     def expect_strays(self, seen: Mapping[str, Any]) -> None:
         """What a backend was seen to run: the engine may find that some of it should not."""
@@ -146,9 +160,7 @@ class Loop:
                 task.cancel()
             if self._timer is not None:
                 self._timer.cancel()
-            for wish in self._wishes:
-                if wish.done is not None and not wish.done.done():
-                    wish.done.set_exception(Unavailable("the server is stopping"))
+            _tell_off(self._wishes, "the server is stopping")
             with contextlib.suppress(asyncio.CancelledError):
                 await listener
 
@@ -192,7 +204,7 @@ class Loop:
                 history=lines,
                 requests=[wish.request() for wish in wishes if wish.request is not None],
             )
-            await self._append(changes)
+            await self._append(changes, wishes)
             for record, at, result in ended:
                 record.ended, record.result = at, result
                 del self._leaving[record.id]
@@ -275,7 +287,7 @@ class Loop:
             say(record.id, "phase", f"{result['phase']}: {result['reason']['text']}", data)
         return lines
 
-    async def _append(self, changes: Changes) -> None:
+    async def _append(self, changes: Changes, wishes: Sequence[Wish]) -> None:
         while True:
             try:
                 self.lease = await self.store.append(self.lease, changes)
@@ -284,11 +296,19 @@ class Loop:
                 if not self.trouble:
                     _log.error("%s", trouble)
                 self.trouble = str(trouble)
+                self._put_off(wishes)
                 await asyncio.sleep(_RETRY_S)
         if self.trouble:
             _log.warning("the store works again")
             self.trouble = ""
         self._since_snapshot += 1
+
+    def _put_off(self, wishes: Sequence[Wish]) -> None:
+        """Nobody waits for a store that may be away for long: who came too late for this turn has to come again."""
+        late = [wish for wish in self._wishes if wish.done is not None]
+        self._wishes = [wish for wish in self._wishes if wish.done is None]
+        _tell_off(late, self.trouble)
+        _tell_off(wishes, f"{self.trouble}; what you asked for is done then: look before you ask again")
 
     async def _carry_out(self, commands: Sequence[Command], asks: Sequence[Decide], ops: Sequence[Op]) -> None:
         for op in ops:
@@ -382,9 +402,16 @@ class Loop:
         """The last decisions and operations, for who asks what was done."""
         for event in told:
             if isinstance(event, Decided | DecideFailed):
-                self.decided.append(views.decision(self.engine.state, event, now))
+                self.decided.add(self.engine.state, event, now)
         if ops:
             revision = self.engine.state.revision
             operations = [views.operation(op) for op in ops]
             self.plans.append({"revision": revision, "time": views.moment(now), "operations": operations})
-        del self.decided[:-_REMEMBERED], self.plans[:-_REMEMBERED]
+        del self.plans[:-_REMEMBERED]
+
+
+def _tell_off(wishes: Sequence[Wish], why: str) -> None:
+    """Whoever waits for these waits no longer."""
+    for wish in wishes:
+        if wish.done is not None and not wish.done.done():
+            wish.done.set_exception(Unavailable(why))

@@ -38,14 +38,21 @@ class Past:
 
     def decisions(self, limit: int) -> list[dict[str, Any]]:
         """The last decisions, newest last."""
-        return self.loop.decided[-limit:]
+        return self.loop.decided.last(limit, self.loop.engine.state, self.loop.records)
 
     def decision(self, revision: int) -> dict[str, Any]:
         """One of them, with its reasons."""
-        for each in reversed(self.loop.decided):
-            if each["revision"] == revision:
-                return each
+        found = self.loop.decided.find(revision, self.loop.engine.state, self.loop.records)
+        if found is not None:
+            return found
         raise NotFound(f"no decision {revision} is kept; `levada decisions ls` lists those that are")
+
+    def decision_tally(self) -> list[dict[str, Any]]:
+        """What each policy did since the server started: `{"policy", "made", "failed", "seconds"}`."""
+        return [
+            {"policy": policy, "made": made, "failed": failed, "seconds": seconds}
+            for policy, (made, failed, seconds) in self.loop.decided.tally.items()
+        ]
 
     def plans(self, limit: int) -> list[dict[str, Any]]:
         """The last plans, newest last."""

@@ -11,6 +11,7 @@ from levada.backends.protocol import Report
 from levada.core import events as ev
 from levada.errors import BadInput, Refused
 from levada.live import views
+from levada.live.curve import curve
 from levada.live.forecast import forecast
 from levada.live.intake import prepare
 from levada.live.jobs import Jobs
@@ -46,6 +47,10 @@ class Service(Jobs, Machines, Past):
         told = msgspec.to_builtins(self.loop.engine.explain(record.id))
         soon = forecast(self.loop.engine, self.loop.clock.now(), [record.number]).get(record.number, {})
         return {**told, **soon}
+
+    def curve(self, job_id: str) -> dict[str, Any]:
+        """How fast its workload is by GPU type and size, measured and believed, and what changes of its size cost."""
+        return curve(self.loop.records.find(job_id), self.loop.engine.state)
 
     async def whatif(self, documents: list[dict[str, Any]], *, user: str, policy: str | None) -> dict[str, Any]:
         """What would become of these jobs, and of those that are there, by forward simulation; nothing is created."""

@@ -9,7 +9,6 @@ from levada.core import codec
 from levada.core.events import Event
 from levada.core.types import Ints
 from levada.engine import Engine
-from levada.errors import LevadaError
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -39,14 +38,12 @@ def encode(before: int, after: int, events: tuple[Event, ...], asked: Ints | Non
 
 
 def replay(engine: Engine, data: bytes) -> None:
-    """Brings *engine* to where it was after this turn; what it commands has been carried out before."""
-    try:
-        turn = _decoder.decode(data)
-        events = [codec.decode(event) for event in turn.events]
-    except msgspec.DecodeError as broken:
-        raise LevadaError(
-            f"the log holds something that this version cannot read ({broken}); start the version that wrote it"
-        ) from broken
+    """Brings *engine* to where it was after this turn; what it commands has been carried out before.
+
+    Raises all kinds of errors where the bytes are not what `encode` gave.
+    """
+    turn = _decoder.decode(data)
+    events = [codec.decode(event) for event in turn.events]
     state = engine.state
     state.revision = turn.before
     engine.handle(*events)

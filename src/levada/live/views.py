@@ -11,7 +11,6 @@ import numpy as np
 
 from levada.backends.protocol import WorkerSeen
 from levada.core.commands import JobsEnded
-from levada.core.events import Decided, DecideFailed
 from levada.core.inventory import UNLIMITED
 from levada.core.job import Phase
 from levada.core.plan import Op, OpKind
@@ -249,22 +248,3 @@ def operation(op: Op) -> dict[str, Any]:
         "adds": [f"{node}/{device}" for node, device in op.adds],
         "drops": [f"{node}/{device}" for node, device in op.drops],
     }
-
-
-def decision(state: State, event: Decided | DecideFailed, now: float) -> dict[str, Any]:
-    """A policy's answer, and what came of it."""
-    told: dict[str, Any] = {"revision": event.revision, "time": moment(now), "policy": state.policy.name}
-    if isinstance(event, DecideFailed):
-        return {**told, "failed": event.why, "took_s": None, "jobs": []}
-    world, decided = state.world, event.decision
-    jobs = []
-    for row, number in enumerate(decided.number.tolist()):
-        name = world.ids.get(number)
-        if name is None:
-            continue
-        count, kind = int(decided.count[row]), int(decided.type[row])
-        why = reason(int(decided.reason[row]), int(decided.evidence[row]))
-        gpu_type = world.inventory.types[kind] if count and kind >= 0 else None
-        jobs.append({"job": name, "workers": count, "gpu_type": gpu_type, "reason": why.code})
-    rejected = state.last_rejection if state.rejections else None
-    return {**told, "failed": rejected, "took_s": round(event.took_s, 6), "jobs": jobs}

@@ -169,6 +169,10 @@ class Estimator:
         """True where the job's workload was seen running, on any GPU type."""
         return np.asarray(self._ready().workloads.find(self._bound.find(jobs)) >= 0)
 
+    def seen(self) -> tuple[Ints, Ints, Ints]:
+        """Workload, GPU type and size of everything that was seen, in this order."""
+        return split_cell(self._cells.key)
+
     def points(self, workload: int) -> list[Point]:
         """What was seen of a workload, by GPU type and size."""
         workloads, gpu_types, sizes = split_cell(self._cells.key)
@@ -176,10 +180,10 @@ class Estimator:
         columns = (gpu_types[found], sizes[found], self._cells.rate[found], self._cells.weight[found])
         return [Point(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
-    def believed(self, workload: int, gpu_types: Ints, sizes: Ints) -> tuple[Floats, Floats]:
-        """Rates and confidence of a workload, as its jobs have them, also when it has none now."""
+    def believed(self, workloads: Ints, gpu_types: Ints, sizes: Ints) -> tuple[Floats, Floats]:
+        """Rates and confidence of workloads, as their jobs have them, also of those that have none now."""
         fitted = self._ready()
-        row, column = fitted.workloads.find(np.array(workload)), fitted.types.find(gpu_types)
+        row, column = fitted.workloads.find(workloads), fitted.types.find(gpu_types)
         curve = fitted.curve[row, column]
         rates = fitted.curves.rates(curve, sizes) * fitted.scale[row, column]
         return rates, fitted.curves.confidence(curve, sizes) * fitted.trust[row, column]

@@ -12,18 +12,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-
 from levada.core.decision import Decision
 from levada.core.snapshot import Snapshot
 from levada.perf.model import ThroughputModel
+from levada.policies.importance import by_importance
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
 from levada.policies.sizes import smallest
 from levada.policies.verdict import served
 
 
 class ElasticFifo:
-    """Jobs in order of submission, grown in turns."""
+    """Jobs by priority and in order of submission, grown in turns."""
 
     name: ClassVar[str] = "elastic-fifo"
     needs: ClassVar[Needs] = Needs.NOTHING
@@ -35,4 +34,4 @@ class ElasticFifo:
 
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: None) -> tuple[Decision, None]:
         """Minimums in order, then growth in turns."""
-        return served(snap, np.arange(len(snap)), smallest(snap), grow=True), None
+        return served(snap, by_importance(snap), smallest(snap), grow=True), None

@@ -3,25 +3,25 @@
 Source: VodaScheduler 0.2.2 (`FIFO`). For each job in order of submission: its minimum if that fits, else nothing; the
 next one is asked all the same, so small jobs pass a wide one that waits.
 
-Needs nothing but the jobs. Deviation: none on one type; on several, see `assign`.
+Needs nothing but the jobs. Deviation: jobs of a higher priority come first (Voda does not look at it here); on several
+types, see `assign`.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-
 from levada.core.decision import Decision
 from levada.core.snapshot import Snapshot
 from levada.perf.model import ThroughputModel
+from levada.policies.importance import by_importance
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
 from levada.policies.sizes import smallest
 from levada.policies.verdict import served
 
 
 class Fifo:
-    """Jobs in order of submission, at their minimum."""
+    """Jobs by priority and in order of submission, at their minimum."""
 
     name: ClassVar[str] = "fifo"
     needs: ClassVar[Needs] = Needs.NOTHING
@@ -33,4 +33,4 @@ class Fifo:
 
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: None) -> tuple[Decision, None]:
         """The minimum to each job in order that still fits."""
-        return served(snap, np.arange(len(snap)), smallest(snap)), None
+        return served(snap, by_importance(snap), smallest(snap)), None

@@ -27,7 +27,7 @@ POLICIES: tuple[Record, ...] = (
         name="fifo",
         aliases=("FIFO",),
         target="levada.policies.fifo:Fifo",
-        summary="In order of submission, each at its minimum; a job that does not fit is skipped",
+        summary="By priority and in order of submission, each at its minimum; a job that does not fit is skipped",
         needs=(),
         source=_VODA,
     ),

@@ -17,7 +17,7 @@ library is imported here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TypeVar, overload
+from typing import SupportsIndex, TypeVar, overload
 
 from levada.runtime import place
 from levada.runtime.channel import connect
@@ -45,9 +45,9 @@ def init(*, elastic: bool = True, save_every_s: float = 600.0) -> Job:
 
 
 @overload
-def steps(work: int) -> Iterator[int]: ...
+def steps(work: SupportsIndex) -> Iterator[int]: ...
 @overload
 def steps(work: Iterable[T]) -> Iterator[T]: ...
-def steps(work: int | Iterable[T]) -> Iterator[int] | Iterator[T]:
+def steps(work: SupportsIndex | Iterable[T]) -> Iterator[int] | Iterator[T]:
     """Counts the steps of this worker's job: `init().steps(work)`."""
     return init().steps(work)

@@ -40,24 +40,29 @@ class FolderChannel:
     """Files of the supervisor of this machine: no server is needed to train."""
 
     pace_s = 0.05
-    dropped = 0
 
     def __init__(self, folder: Path) -> None:
-        self._writer = Writer(folder)
+        self._folder = folder
+        self._writer: Writer | None = None
+        self.dropped = 0
         self._path = folder.parent.parent / "world.json"
         self._seen: tuple[int, int, int] | None = None
         self.news = News()
 
     def exchange(self, report: Report, hurry: bool) -> News:
         """Writes the report in place, and reads the world where its file is a new one."""
-        self._writer.write(report)
+        try:
+            self._writer = self._writer or Writer(self._folder)
+            self._writer.write(report)
+        except OSError:
+            self.dropped += 1  # a disk that is full stops no training
         try:
             found = self._path.stat()
             seen = (found.st_ino, found.st_mtime_ns, found.st_size)
             if seen != self._seen:
                 self.news = _news(json.loads(self._path.read_bytes()))
                 self._seen = seen
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass  # not there yet, or not whole: the next look tells
         return self.news
 
@@ -79,6 +84,10 @@ class NoChannel:
 def connect(place: Place) -> Channel:
     """The channel for this place."""
     if place.state is not None:
+        if not place.state.is_dir():
+            raise FileNotFoundError(
+                f"LEVADA_STATE_DIR is {place.state}, which is no folder: unset it to train without a supervisor"
+            )
         return FolderChannel(place.state)
     if place.server:
         from levada.runtime.http import HttpChannel  # who needs no server need not import what talks to one

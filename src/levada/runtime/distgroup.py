@@ -25,7 +25,9 @@ class DistGroup(Group):
     def allreduce(self, values: Any) -> None:
         """Replaces *values* by their sum over all members."""
         torch = self._torch
-        mine = torch.from_numpy(values) if type(values).__module__ == "numpy" else torch.frombuffer(values)
+        kinds = {"d": torch.float64, "f": torch.float32, "q": torch.int64, "l": torch.int64, "i": torch.int32}
+        view = memoryview(values)
+        mine = torch.frombuffer(view.cast("B"), dtype=kinds[view.format])
         there = mine.to(self._device)
         self._dist.all_reduce(there)
         mine.copy_(there)

@@ -25,6 +25,8 @@ _SUM, _AGREE, _GATHER, _BROADCAST = range(1, 5)
 #: What can be added: numbers of the machine, as `array` and NumPy name them.
 _NUMBERS = "dfqlih"
 _POLL_S = 0.02
+#: Seconds between two attempts to reach the hub, in the first few seconds and later.
+_SHORT_S, _HURRY_S, _LONG_S = 0.004, 3.0, 0.05
 
 
 class PeerLost(ConnectionError):
@@ -312,11 +314,14 @@ def _listen(address: str, port: int, is_abandoned: Callable[[], bool]) -> socket
 
 def _reach_hub(rank: int, address: str, port: int, secret: bytes, is_abandoned: Callable[[], bool]) -> socket.socket:
     """The link to the hub, as soon as it has all members."""
+    since = time.monotonic()
     while not is_abandoned():
+        # Everybody stands still at first; who waits for a job to start is in no hurry.
+        pause_s = _SHORT_S if time.monotonic() - since < _HURRY_S else _LONG_S
         try:
             link = socket.create_connection((address, port), timeout=1.0)
         except OSError:
-            time.sleep(_POLL_S)
+            time.sleep(pause_s)
             continue
         try:
             link.sendall(_HELLO.pack(_MAGIC, rank, secret))
@@ -333,7 +338,7 @@ def _reach_hub(rank: int, address: str, port: int, secret: bytes, is_abandoned: 
         except OSError:
             pass
         link.close()
-        time.sleep(_POLL_S)
+        time.sleep(pause_s)
     raise Abandoned
 
 
@@ -341,6 +346,8 @@ def _make_quick(link: socket.socket) -> None:
     """Sends small messages at once, and notices a machine that vanished without a word."""
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+    # The last, in ms: while something that was sent is not acknowledged, nobody is asked whether he is alive.
+    limits = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 25_000))
+    for name, value in limits:
         if hasattr(socket, name):
             link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -42,7 +42,7 @@ class HttpChannel:
             self._wait_s = self.EVERY_S
             self._told = report
             self.news = _answer(answer, self.news)
-        except (OSError, HTTPException, ValueError, KeyError, TypeError):
+        except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError):
             self._forget()
             self.dropped += 1
             self._wait_s = min(2 * self._wait_s, self.PATIENCE_S)

@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import islice
+from operator import index
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, NoReturn, TypeVar, cast, overload
+from typing import Any, NoReturn, SupportsIndex, TypeVar, cast, overload
 
 from levada.runtime import checkpoint
 from levada.runtime.channel import Channel, News, NoChannel
@@ -26,6 +27,7 @@ from levada.runtime.membership import Asked, Excluded, Membership
 from levada.runtime.place import Place
 from levada.runtime.pulse import Pulse
 from levada.runtime.report import COMPLETE, IN_PROCESS, LEAVES, READY, Report
+from levada.runtime.rhythm import Rhythm
 from levada.runtime.state import State
 from levada.runtime.world import World
 
@@ -35,9 +37,6 @@ _NOTHING = object()
 #: Exit codes: saved and left on request; could not save.
 LEFT, FAILED = 75, 1
 
-#: Members ask each other so often, in seconds, whether to go on; counted in steps, which everybody has in common.
-_AGREE_S = 0.2
-_MOST_STEPS = 1000
 #: A supervisor that says nothing for so long is not waited for.
 _UNHEARD_S = 1.0
 
@@ -77,15 +76,16 @@ class Job:
         self.saved_step = 0
         self._position = 0
         self._saved_at = time.monotonic()
+        self._is_save_wanted = False
+        self._is_in_step = False
         self._flags = 0
         self._pause_s = 0.0
         #: When, and how often the thread had looked by then.
         self._asked: tuple[float, int] | None = None
         self._lost_at: float | None = None
-        #: Set by others than the step loop, for a worker alone; members of a group look up at an agreed step.
+        #: Set by others than the step loop, for a worker alone; members of a group look up when it is due.
         self._attention = False
-        self._agreed_at: float = 0
-        self._agreed_last = (0, 0.0, 1)
+        self._rhythm = Rhythm()
         self._has_ended = False
         self._members = Membership(
             place, self._state, self._framework, self._world_heard, lambda: self._asked is not None
@@ -152,16 +152,17 @@ class Job:
             self._enter(None)
 
     @overload
-    def steps(self, work: int) -> Iterator[int]: ...
+    def steps(self, work: SupportsIndex) -> Iterator[int]: ...
     @overload
     def steps(self, work: Iterable[T]) -> Iterator[T]: ...
-    def steps(self, work: int | Iterable[T]) -> Iterator[int] | Iterator[T]:
+    def steps(self, work: SupportsIndex | Iterable[T]) -> Iterator[int] | Iterator[T]:
         """Counts steps: up to a total number, from where the checkpoint is; or one pass over the items of *work*.
 
         Where *work* has a method `starting_at(position)`, that gives this worker's part of the items from there on,
         again whenever the members have changed.
         """
-        return self._count(work) if isinstance(work, int) else self._pass_over(work)
+        # An array is both: its items are meant.
+        return self._pass_over(work) if isinstance(work, Iterable) else self._count(index(work))
 
     def epochs(self, total: int) -> Iterator[int]:
         """Counts passes over the data, from where the checkpoint is."""
@@ -171,18 +172,25 @@ class Job:
             self.epoch += 1
             self._position = 0
 
-    def guard(self) -> _Guard:
+    def guard(self) -> Guard:
         """A `with` block around a step: where a peer is lost in it, the step is done again with those who remain."""
-        return _Guard(self)
+        return Guard(self)
 
-    def save_now(self) -> bool:
-        """Saves a checkpoint if this is the main worker; False where nothing was saved, which it says on stderr."""
+    def save_now(self) -> None:
+        """Saves a checkpoint, if this is the main worker; in the middle of a step, when the step is done."""
+        if self._is_in_step:
+            self._is_save_wanted = self._attention = True
+        else:
+            self._save()
+
+    def _save(self) -> bool:
+        """False where nothing was saved, which the main worker says on stderr."""
+        self._saved_at, self._is_save_wanted = time.monotonic(), False
         if not self.is_main or not self._state:
             return False
         if self.checkpoint_dir is None:
             _say("no checkpoint: LEVADA_CHECKPOINT_DIR is not set")
             return False
-        self._saved_at = time.monotonic()
         try:
             progress = self._progress._replace(saves=self.saves + 1, saved_step=self.step)
             checkpoint.save(self.checkpoint_dir, self.generation, progress, self._state.dump())
@@ -205,7 +213,7 @@ class Job:
     def tick(self) -> bool:
         """Counts a step and says whether to stop now: for scripts with a loop of their own, that is not elastic."""
         self.step += 1
-        return (self._attention or self.step >= self._agreed_at) and self.verdict() is Verdict.STOP
+        return (self._attention or self.step >= self._rhythm.due) and self.verdict() is Verdict.STOP
 
     def complete(self) -> None:
         """Says that the whole job is done. To be called by every worker, before it ends with exit code 0."""
@@ -220,7 +228,9 @@ class Job:
     def _count(self, total: int) -> Iterator[int]:
         self.join()
         while self.step < total:
+            self._is_in_step = True
             yield self.step
+            self._is_in_step = False
             if self._lost_at is None:
                 self._count_one()
             else:
@@ -237,7 +247,9 @@ class Job:
                 position = self._position
                 # After a loss the item is done again, unless others have done it.
                 while self._position == position:
+                    self._is_in_step = True
                     yield cast("T", item)
+                    self._is_in_step = False
                     if self._lost_at is None:
                         self._position += 1
                         self._count_one()
@@ -247,11 +259,12 @@ class Job:
                         rest, generation = share(self._position), self.generation
                         break
         finally:
-            self._position = 0  # also when the script breaks out of its pass
+            # Also when the script breaks out of its pass.
+            self._position, self._is_in_step = 0, False
 
     def _count_one(self) -> None:
         self.step += 1
-        if self._attention or self.step >= self._agreed_at:
+        if self._attention or self.step >= self._rhythm.due:
             self._look_up()
 
     def _look_up(self) -> None:
@@ -261,30 +274,35 @@ class Job:
             self._stop()
         elif verdict is Verdict.SWITCH:
             self._enter(time.monotonic())
-        elif self.is_main and time.monotonic() - self._saved_at >= self._save_every_s and self.checkpoint_dir:
-            self.save_now()
+        elif self._is_save_wanted or (self.checkpoint_dir and self._is_save_due):
+            self._save()
 
     def verdict(self) -> Verdict:
         """What all members do after this step; to be asked by all of them after the same steps."""
         # First this, then what it stands for: whoever sets it again meanwhile is not forgotten.
         self._attention = False
-        if self._has_peers and self.step < self._agreed_at:
+        if self._has_peers and self.step < self._rhythm.due:
             return Verdict.GO_ON
         members = self._members
         newest = members.newest if self._is_elastic else members.generation
         stop = self.is_asked_to_stop and self._is_up_to_date and not (self._is_elastic and members.is_excluded)
         try:
-            votes = self._agree((float(stop), -newest, -self._stride()))
+            votes = self._agree((float(stop), -newest, -self._rhythm.proposal(self.step, self._lease_step)))
         except Exception as error:
             if not self._can_survive(error):
                 raise
             self._enter(time.monotonic())
             return Verdict.GO_ON
-        self._agreed_last = (self.step, time.monotonic(), max(1, round(-votes[2])))
-        self._agreed_at = self.step + self._agreed_last[2] if self._has_peers else self._lease_step
+        self._rhythm.agreed(self.step, -votes[2])
+        if not self._has_peers:
+            self._rhythm.due = self._lease_step
         if -votes[1] > members.generation:
             return Verdict.SWITCH
         return Verdict.STOP if votes[0] else Verdict.GO_ON
+
+    @property
+    def _is_save_due(self) -> bool:
+        return bool(self._state) and time.monotonic() - self._saved_at >= self._save_every_s
 
     @property
     def _is_up_to_date(self) -> bool:
@@ -309,18 +327,12 @@ class Job:
     def _agree(self, votes: Sequence[float]) -> list[float]:
         return self._members.group.agree(votes)
 
-    def _stride(self) -> float:
-        """After how many steps to agree again: about _AGREE_S, and no later than the lease allows."""
-        last_step, since, stride = self._agreed_last
-        elapsed = time.monotonic() - since
-        fits = _AGREE_S * max(1, self.step - last_step) / max(elapsed, 1e-6)
-        return max(1.0, min(fits, 2 * stride, _MOST_STEPS, self._lease_step - self.step))
-
     # ------------------------------------------------------------------------------------------- coming in and leaving
 
     def _enter(self, since: float | None) -> None:
         """Goes over to the newest generation; *since* is when training came to a stand."""
         self._lost_at = None
+        self._pulse.hurries = True
         self._members.leave()
         try:
             progress = self._members.join(self._progress)
@@ -330,18 +342,20 @@ class Job:
             self._save_if_ahead()
             self._exit(LEFT)
         self.step, self.epoch, self._position, self.saves, self.saved_step = progress
-        self._agreed_last = (self.step, time.monotonic(), 1)
-        self._agreed_at = self.step + 1 if self._has_peers else self._lease_step
-        self._attention = not self._has_peers
+        self._rhythm.restart(self.step)
+        self._attention = False
         if since is not None:
             self._pause_s = time.monotonic() - since
+        self._pulse.hurries = False
         self._pulse.restart_clock()
 
     def _stop(self) -> NoReturn:
         """All members: rank 0 saves, all leave."""
-        failed = bool(self._state) and self.is_main and not self.save_now()
-        with contextlib.suppress(Exception):
+        failed = bool(self._state) and self.is_main and not self._save()
+        try:
             failed = self._agree((float(failed),))[0] > 0
+        except Exception:
+            failed = failed or not self.is_main  # nobody knows whether the main worker has saved
         if self._state and not failed:
             self._flags |= LEAVES
         self._exit(FAILED if failed and self.is_main else LEFT)
@@ -402,8 +416,7 @@ class Job:
         if self._has_peers or not self._members.is_in:
             return
         is_newer = self._is_elastic and self._members.newest > self._members.generation
-        is_due = bool(self._state) and time.monotonic() - self._saved_at >= self._save_every_s
-        if is_newer or is_due or self._asked is not None or news.lease.stops:
+        if is_newer or self._is_save_due or self._asked is not None or news.lease.stops:
             self._attention = True
 
     def _listen_to_signals(self) -> None:
@@ -419,7 +432,7 @@ class Job:
         os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
-class _Guard:
+class Guard:
     """Survives the loss of a peer in its block."""
 
     def __init__(self, job: Job) -> None:

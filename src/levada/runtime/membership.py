@@ -8,6 +8,8 @@ is lost on the way, or a newer generation is published meanwhile, it all begins 
 from __future__ import annotations
 
 import json
+import math
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,8 @@ from levada.runtime.state import State
 from levada.runtime.world import World
 
 _POLL_S = 0.005
+#: Who waits longer than this says so, once.
+_SILENCE_S = 60.0
 
 
 class Excluded(Exception):
@@ -117,7 +121,11 @@ class Membership:
 
     def _wait(self) -> World:
         """The newest world, as soon as this worker is in it."""
+        says_so_at = time.monotonic() + _SILENCE_S
         while True:
+            if time.monotonic() > says_so_at:
+                sys.stderr.write("levada: this worker waits until the supervisor makes it a member\n")
+                says_so_at = math.inf
             if self.is_excluded:
                 raise Excluded
             if self._is_asked():

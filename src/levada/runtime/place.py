@@ -37,10 +37,12 @@ class Place(NamedTuple):
 def read(environment: Mapping[str, str] = os.environ) -> Place:
     """The place of this process; alone in its world where nothing is told."""
     generation = _number(environment, 0, "LEVADA_GENERATION")
-    # Under torchrun its agent is Levada's worker, and knows better who is a member.
-    prefixes = ("", "LEVADA_") if "TORCHELASTIC_RUN_ID" in environment else ("LEVADA_", "")
+    # Under torchrun its agent is Levada's worker and knows better who is a member; its first process speaks for all.
+    is_torchrun = "TORCHELASTIC_RUN_ID" in environment
+    is_silent = is_torchrun and environment.get("LOCAL_RANK", "0") != "0"
+    prefixes = ("", "LEVADA_") if is_torchrun else ("LEVADA_", "")
     rank = _number(environment, 0, *(f"{prefix}RANK" for prefix in prefixes))
-    state = environment.get("LEVADA_STATE_DIR")
+    state = None if is_silent else environment.get("LEVADA_STATE_DIR")
     checkpoints = environment.get("LEVADA_CHECKPOINT_DIR")
     return Place(
         job=environment.get("LEVADA_JOB", ""),
@@ -52,7 +54,7 @@ def read(environment: Mapping[str, str] = os.environ) -> Place:
         port=_number(environment, 0, "MASTER_PORT"),
         checkpoints=Path(checkpoints) if checkpoints else None,
         state=Path(state) if state else None,
-        server=environment.get("LEVADA_SERVER", ""),
+        server="" if is_silent else environment.get("LEVADA_SERVER", ""),
         token=environment.get("LEVADA_TOKEN", ""),
     )
 

@@ -14,6 +14,8 @@ _MEMORY_S = 5.0
 #: Seconds that the last report may take when a worker leaves.
 _GOODBYE_S = 2.0
 _POLL_S = 0.005
+#: Who stands still looks so many times as often.
+_HURRY = 5
 
 
 class Pulse:
@@ -26,6 +28,8 @@ class Pulse:
         self._ends = threading.Event()
         self._last = (0.0, 0.0)
         self._step_s = 0.0
+        #: The worker stands still until it hears something new.
+        self.hurries = False
         #: How often it has looked.
         self.looks = 0
         self.news = channel.news
@@ -52,7 +56,7 @@ class Pulse:
 
     def _run(self) -> None:
         self._exchange(hurry=False)
-        while not self._ends.wait(self._channel.pace_s):
+        while not self._ends.wait(self._channel.pace_s / (_HURRY if self.hurries else 1)):
             self._exchange(hurry=False)
         self._exchange(hurry=True)
 

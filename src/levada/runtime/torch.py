@@ -23,6 +23,7 @@ import contextlib
 import io
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -42,6 +43,8 @@ from levada.runtime.job import Job
 from levada.runtime.place import Place
 from levada.runtime.world import World
 
+#: All are there already when they meet in torch's own store.
+_MEETING = timedelta(seconds=60)
 #: How the backends say that somebody is gone.
 _LOSS = re.compile(r"gloo|nccl|connection (closed|reset|refused)|broken pipe|socket|timed out", re.IGNORECASE)
 #: Where it is the shape of a tensor or the like that is wrong, they say so in other words.
@@ -139,11 +142,11 @@ class TorchGroups(Framework):
             store: Any = dist.HashStore()
         elif group.rank == 0:
             # Port 0: the system finds a free one, and nobody can take it in between.
-            store = dist.TCPStore(address, 0, group.size, True, self._limit, wait_for_workers=False)
+            store = dist.TCPStore(address, 0, group.size, True, _MEETING, wait_for_workers=False)
             group.broadcast(str(store.port).encode())
         else:
             port = int(group.broadcast(None))
-            store = dist.TCPStore(address, port, group.size, False, self._limit, wait_for_workers=False)
+            store = dist.TCPStore(address, port, group.size, False, _MEETING, wait_for_workers=False)
         dist.init_process_group(self._backend, store=store, rank=group.rank, world_size=group.size, timeout=self._limit)
         self._shares = DistGroup(torch) if group.size > 1 else None
 
@@ -204,13 +207,15 @@ class Loader:
     Each worker gets its part of every batch. A last batch that is not full is left out.
     """
 
-    def __init__(self, job: TorchJob, dataset: Any, batch_size: int, shuffle: bool, seed: int, options: Any) -> None:
+    def __init__(
+        self, job: TorchJob, dataset: Any, batch_size: int, shuffle: bool, seed: int, options: dict[str, Any]
+    ) -> None:
         self._job = job
         self._dataset = dataset
         self._batch_size = batch_size
         self._shuffle = shuffle
         self._seed = seed
-        self._options = options
+        self._options = {**options, "worker_init_fn": _Steadfast(options.get("worker_init_fn"))}
 
     def __len__(self) -> int:
         return len(self._dataset) // self._batch_size
@@ -229,6 +234,18 @@ class Loader:
         rank, size, whole = self._job.rank, self._job.world_size, self._batch_size
         batches = [order[at * whole : (at + 1) * whole][rank::size] for at in range(position, len(self))]
         return iter(DataLoader(self._dataset, batch_sampler=batches, **self._options))
+
+
+class _Steadfast:
+    """Prepares a process that loads data to go on when the whole process group is asked to stop: its parent ends it."""
+
+    def __init__(self, then: Callable[[int], None] | None) -> None:
+        self._then = then
+
+    def __call__(self, number: int) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if self._then is not None:
+            self._then(number)
 
 
 class TorchJob(Job):

@@ -15,10 +15,10 @@ needed, and importing this costs next to nothing.
 from typing import TYPE_CHECKING, Any
 
 from levada.sdk.client import Client
-from levada.sdk.models import Event, Job, LogLine, Node, Queue, Token
+from levada.sdk.models import Curve, Event, Job, LogLine, Node, Queue, Token
 from levada.sdk.place import Address, find
 
-__all__ = ["Address", "AsyncClient", "Client", "Event", "Job", "LogLine", "Node", "Queue", "Token", "find"]
+__all__ = ["Address", "AsyncClient", "Client", "Curve", "Event", "Job", "LogLine", "Node", "Queue", "Token", "find"]
 
 if TYPE_CHECKING:
     from levada.sdk.aio import AsyncClient

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from weakref import WeakSet
 
 from levada.sdk.client import Client
 from levada.sdk.models import Event, LogLine
@@ -50,6 +51,7 @@ class AsyncClient:
         from concurrent.futures import ThreadPoolExecutor
 
         self._client = Client(url, token, state=state, timeout_s=timeout_s, patience_s=patience_s)
+        self._streams: WeakSet[AsyncStream[Any]] = WeakSet()
         self._threads: ThreadPoolExecutor = ThreadPoolExecutor(_THREADS, thread_name_prefix="levada-sdk")
 
     @property
@@ -58,7 +60,9 @@ class AsyncClient:
         return self._client.address
 
     async def close(self) -> None:
-        """Closes the connections that are kept."""
+        """Ends streams that are open and closes the connections that are kept."""
+        for stream in list(self._streams):
+            await stream.close()
         self._client.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -110,6 +114,7 @@ class AsyncClient:
     resume = _awaited(Client.resume)
     scale = _awaited(Client.scale)
     explain = _awaited(Client.explain)
+    curve = _awaited(Client.curve)
     wait = _awaited(Client.wait)
     whatif = _awaited(Client.whatif)
     nodes = _awaited(Client.nodes)
@@ -150,6 +155,7 @@ class AsyncStream(Generic[T]):
         self._client = client
         self._connect = connect
         self._stream: Stream[T] | None = None
+        client._streams.add(self)
 
     def __aiter__(self) -> AsyncIterator[T]:
         return self

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from levada.sdk.models import OVER, Event, Job, Json, Node, Queue, Token
+from levada.sdk.models import OVER, Curve, Event, Job, Json, Node, Queue, Token
 from levada.sdk.place import Address, find
 from levada.sdk.streams import Logs, Watch
 from levada.sdk.transport import Reply, Transport, segment
@@ -144,6 +144,11 @@ class Client:
     def explain(self, name: str) -> Json:
         """Why it waits or has this size, its position, when it should start and end."""
         return self._json(_job(name, "explain"))
+
+    def curve(self, name: str) -> Curve:
+        """How fast it is by GPU type and number of workers, measured and believed, and what resizing it costs."""
+        curve: Curve = self._get(_job(name, "curve"))
+        return curve
 
     def logs(
         self,

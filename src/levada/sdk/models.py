@@ -69,6 +69,41 @@ class Job(TypedDict):
     labels: dict[str, str]
 
 
+class CurvePoint(TypedDict):
+    """The speed of a workload with so many workers of a GPU type, in steps per second.
+
+    Speed-ups are relative to one worker of that type. What was not measured is None; what is believed all the same has
+    a confidence below 1.
+    """
+
+    gpu_type: str
+    workers: int
+    measured: float | None
+    fitted: float
+    measured_speedup: float | None
+    speedup: float
+    confidence: float
+    seconds: float | None
+
+
+class CurveCost(TypedDict):
+    """Seconds without progress at a start, resize or stop, and how often that was seen."""
+
+    change: str
+    seconds: float
+    times: int
+
+
+class Curve(TypedDict):
+    """What was learned of the speed of a job's workload; `now` is what the job has."""
+
+    job: str
+    workload: str
+    now: dict[str, Any] | None
+    points: list[CurvePoint]
+    costs: list[CurveCost]
+
+
 class Event(TypedDict):
     """Something that happened; more fields may follow, by type."""
 

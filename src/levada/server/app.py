@@ -43,10 +43,10 @@ def api(context: Context) -> Api:
     return made
 
 
-def make(context: Context, *, ui: Path | None = None) -> ASGIApp:
+def make(context: Context, meter: Meter, *, ui: Path | None = None) -> ASGIApp:
     """The app over a service; *ui* is a folder of files to serve at `/`."""
     routes = api(context)
-    meter = routes.state.meter = Meter(context.service)
+    routes.state.meter = meter
     if ui is not None:
         from starlette.staticfiles import StaticFiles
 

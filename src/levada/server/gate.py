@@ -57,8 +57,10 @@ class Gate:
                 detail = scope["state"].get("detail", "")
                 try:
                     await self._context.keys.audit(who, scope["method"], scope["path"], message["status"], detail)
-                except Exception:
+                except LevadaError as error:
                     # The write is done; only the server's own log is left to tell.
+                    _LOG.error("no audit entry: %s %s by %s: %s", scope["method"], scope["path"], who.user, error)
+                except Exception:
                     _LOG.exception("no audit entry: %s %s by %s", scope["method"], scope["path"], who.user)
             await send(message)
 

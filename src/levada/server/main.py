@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import getpass
 import logging
 import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from levada.backends.local.backend import LocalBackend
-from levada.backends.local.devices import nodes_here
-from levada.errors import LevadaError
-from levada.live.live import Live
+from levada.backends.local.devices import Nvml, nodes_here
+from levada.errors import LevadaError, Refused
+from levada.live.live import STAND_BY_S, Live
 from levada.live.service import Service
 from levada.live.store import LeaseLost, Store
 from levada.live.store.keys import KeyStore
+from levada.live.warnings import STUCK_AFTER_S
 from levada.server import worker_token
 from levada.server.home import SERVER, SETUP, STOP, TOKEN, Home
 from levada.server.keys import StoredKeys
@@ -30,6 +33,7 @@ from levada.server.run import is_loopback, serve
 _log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 7373
+_SWITCH_S = 0.00025
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,20 +53,46 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, float] = {}
     #: Stand by while another server acts on the store.
     wait: bool = False
+    #: A job that makes no step for so long is worth a warning; 0 = never.
+    stuck_after_s: float | None = None
 
 
 async def run(folder: Path, setup: Setup, ready: Callable[[str, str], None]) -> None:
     """Serves until SIGTERM or SIGINT; tells *ready* address and token."""
+    # While a policy thinks in its thread, requests get their turn twenty times as often as Python would give it.
+    sys.setswitchinterval(_SWITCH_S)
     home = Home(folder)
     home.make()
-    with home.held():
+    async with _held(home, setup.wait):
         home.drop(STOP)
         before = home.read(SETUP)
         nodes = setup.nodes if setup.nodes is not None else before.get("nodes")
         url = setup.store or before.get("store") or f"sqlite:///{folder.absolute()}/levada.db"
         port = _port(setup, before)
-        home.write(SETUP, {"nodes": nodes, "store": url, "port": port})
+        stuck_after_s = before.get("stuck_after_s") if setup.stuck_after_s is None else setup.stuck_after_s
+        home.write(SETUP, {"nodes": nodes, "store": url, "port": port, "stuck_after_s": stuck_after_s})
+        setup = msgspec.structs.replace(setup, stuck_after_s=stuck_after_s)
         await _run(home, setup, url, port, nodes, ready)
+
+
+@contextlib.asynccontextmanager
+async def _held(home: Home, wait: bool) -> AsyncIterator[None]:
+    """The folder is this server's alone; *wait*: as soon as it can be."""
+    told = False
+    while True:
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(home.held())
+            except Refused as refused:
+                if not wait:
+                    raise
+                if not told:
+                    _log.info("stands by: %s", refused)
+                told = True
+            else:
+                yield
+                return
+        await asyncio.sleep(STAND_BY_S)
 
 
 async def _run(
@@ -81,7 +111,8 @@ async def _run(
     except BaseException:
         await store.close()
         raise
-    here, found = nodes_here(declared)
+    nvml = Nvml()
+    here, found = nodes_here(declared, nvml=nvml)
     _log.info("%s", found)
     scheme = "http" if setup.certfile is None else "https"
     address = f"{scheme}://{'127.0.0.1' if is_loopback(setup.host) else _reachable(setup.host)}:{port}"
@@ -91,12 +122,21 @@ async def _run(
         server_url=address,
         token_for=lambda job, generation: worker_token.sign(worker_key, job, generation),
     )
-    live = Live(store, backend)
+    live = Live(
+        store,
+        backend,
+        stuck_after_s=STUCK_AFTER_S if setup.stuck_after_s is None else setup.stuck_after_s,
+        gpu_use=nvml.use if nvml.devices() else None,
+    )
     try:
         await live.open(wait=setup.wait, policy=setup.policy, options=setup.options)
-    except BaseException:
+    except BaseException as broken:
         await backend.close()
         await store.close()
+        if isinstance(broken, OSError):
+            where = broken.filename or home.folder
+            advice = "let the server write there, or name another folder with --state"
+            raise LevadaError(f"{where}: {broken.strerror or broken}; {advice}") from broken
         raise
     await _serve(home, setup, live, keys, token, worker_key, port, ready)
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter as Tally
-from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from levada import __version__
-from levada.server.models import PHASES
+from levada.server.gauges import of_decisions, of_jobs, of_nodes, of_server
+from levada.server.models import OVER, PHASES
 from levada.server.ports import Json, Service
+from levada.server.tallies import Tallies
 
-#: A job that is over is counted and no longer told of one by one.
-_OVER = {"Succeeded", "Failed", "Cancelled"}
 _PAGE = 1000
+_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
+
+
+# When a counter began is of no use to anybody here, and would double the text.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Meter:
@@ -36,6 +38,11 @@ class Meter:
         self._seconds = Histogram(
             "levada_http_request_seconds", "Time to answer a request.", ["method", "route"], registry=self._registry
         )
+        self._tallies = Tallies(self._registry)
+
+    async def follow(self) -> None:
+        """Counts what happens from now on, until it is cancelled."""
+        await self._tallies.follow(self._service)
 
     async def answer(self) -> Response:
         """All metrics as text."""
@@ -43,7 +50,7 @@ class Meter:
         after: str | None = None
         while True:
             page, after = self._service.jobs(
-                phases=set(PHASES) - _OVER, user=None, queue=None, labels={}, after=after, limit=_PAGE
+                phases=set(PHASES) - OVER, user=None, queue=None, labels={}, after=after, limit=_PAGE
             )
             jobs += page
             if after is None:
@@ -52,9 +59,10 @@ class Meter:
             await asyncio.sleep(0)
         ready = not self._service.ready()
         self._state.seen = [
-            *_of_server(self._service.policy()["name"], ready),
-            *_of_jobs(jobs),
-            *_of_nodes(self._service.nodes()),
+            *of_server(self._service.policy()["name"], ready),
+            *of_decisions(self._service.decision_tally()),
+            *of_jobs(jobs),
+            *of_nodes(self._service.nodes()),
         ]
         return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -71,7 +79,7 @@ class Meter:
                 if message["type"] == "http.response.start":
                     # The pattern and not the path: names of jobs are no labels.
                     route = getattr(scope.get("route"), "path", "other")
-                    method = scope["method"] if len(scope["method"]) <= 7 else "other"
+                    method = scope["method"] if scope["method"] in _METHODS else "other"
                     self._requests.labels(method, route, str(message["status"])).inc()
                     self._seconds.labels(method, route).observe(time.perf_counter() - began)
                 await send(message)
@@ -90,63 +98,3 @@ class _State(Collector):
     def collect(self) -> list[Metric]:
         """One family after the other."""
         return self.seen
-
-
-def _of_server(policy: str, is_ready: bool) -> Iterator[Metric]:
-    server = GaugeMetricFamily("levada_server_info", "This server.", labels=["version", "policy"])
-    server.add_metric([__version__, policy], 1)
-    yield server
-    ready = GaugeMetricFamily("levada_server_ready", "1 when the server can act.")
-    ready.add_metric([], int(is_ready))
-    yield ready
-
-
-def _of_jobs(jobs: list[Json]) -> Iterator[Metric]:
-    info = GaugeMetricFamily(
-        "levada_job_info", "A job that is not over.", labels=["job", "workload", "user", "queue", "phase"]
-    )
-    count: Tally[tuple[str, str]] = Tally()
-    gpus: Tally[tuple[str, str]] = Tally()
-    waiting: Tally[str] = Tally()
-    for job in jobs:
-        info.add_metric([job["id"], job["workload"], job["user"], job["queue"], job["phase"]], 1)
-        count[job["phase"], job["queue"]] += 1
-        gpus[job["gpu_type"] or "", job["queue"]] += job["gpus"]
-        if job["phase"] == "Pending":
-            waiting[job["queue"]] = max(waiting[job["queue"]], job["waiting_s"])
-    yield info
-    by_phase = GaugeMetricFamily("levada_jobs", "Jobs that are not over.", labels=["phase", "queue"])
-    for (phase, queue), number in sorted(count.items()):
-        by_phase.add_metric([phase, queue], number)
-    yield by_phase
-    held = GaugeMetricFamily("levada_job_gpus", "GPUs that jobs have.", labels=["gpu_type", "queue"])
-    for (gpu_type, queue), number in sorted(gpus.items()):
-        if gpu_type:
-            held.add_metric([gpu_type, queue], number)
-    yield held
-    longest = GaugeMetricFamily(
-        "levada_queue_waiting_seconds", "How long the job that waits longest has waited.", labels=["queue"]
-    )
-    for queue, seconds in sorted(waiting.items()):
-        longest.add_metric([queue], seconds)
-    yield longest
-
-
-def _of_nodes(nodes: list[Json]) -> Iterator[Metric]:
-    there: Tally[str] = Tally()
-    used: Tally[str] = Tally()
-    for node in nodes:
-        for gpu_type, amount in node["gpus"].items():
-            there[gpu_type] += amount["total"]
-            used[gpu_type] += amount["used"]
-    total = GaugeMetricFamily("levada_gpus", "GPUs of all nodes.", labels=["gpu_type"])
-    busy = GaugeMetricFamily("levada_gpus_used", "GPUs that jobs have.", labels=["gpu_type"])
-    for gpu_type in sorted(there):
-        total.add_metric([gpu_type], there[gpu_type])
-        busy.add_metric([gpu_type], used[gpu_type])
-    yield total
-    yield busy
-    count = GaugeMetricFamily("levada_nodes", "Nodes.", labels=["phase"])
-    for phase, number in sorted(Tally(node["phase"] for node in nodes).items()):
-        count.add_metric([phase], number)
-    yield count

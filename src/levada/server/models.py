@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 T = TypeVar("T")
 
@@ -21,6 +21,8 @@ PHASES = (
     "Failed",
     "Cancelled",
 )
+#: After these nothing happens to a job any more.
+OVER = frozenset({"Succeeded", "Failed", "Cancelled"})
 Phase = Literal[
     "Pending", "Starting", "Running", "Resizing", "Stopping", "Suspended", "Succeeded", "Failed", "Cancelled"
 ]
@@ -128,6 +130,37 @@ class JobView(View):
     labels: dict[str, str]
 
 
+class PointView(View):
+    """The speed of a workload with so many workers of a GPU type: steps/s, and times that of one worker."""
+
+    gpu_type: str
+    workers: int
+    measured: Number | None = Field(default=None, description="As seen; null where it never ran so.")
+    fitted: Number = Field(description="As policies believe it.")
+    measured_speedup: Number | None = None
+    speedup: Number
+    confidence: Number = Field(description="From 0, a guess, to 1.")
+    seconds: Number | None = Field(default=None, description="Of running that it was seen for.")
+
+
+class CostView(View):
+    """Seconds without progress at a change of workers, and how often that was seen."""
+
+    change: Literal["start", "resize", "stop"]
+    seconds: Number
+    times: int
+
+
+class CurveView(View):
+    """What was learned of the speed of a job's workload."""
+
+    job: str
+    workload: str
+    now: dict[str, Any] | None = Field(default=None, description="GPU type and workers that the job has.")
+    points: list[PointView]
+    costs: list[CostView]
+
+
 class EventView(View):
     """Something that happened; more fields by type."""
 
@@ -220,20 +253,35 @@ class HealthView(BaseModel):
 
 
 # --------------------------------------------------------------------------------------------------------------- bodies
-class Update(Given):
-    """What of a job may change."""
+def _whole(value: Any) -> Any:
+    """1.0 is as whole as 1: JSON knows only numbers."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
-    priority: Annotated[int, Field(ge=-LARGEST, le=LARGEST)] = Field(default=None)  # type: ignore[assignment]
-    queue: Name = Field(default=None)  # type: ignore[assignment]
-    min: Annotated[int, Field(ge=1, le=LARGEST)] = Field(default=None)  # type: ignore[assignment]
-    max: Annotated[int, Field(ge=1, le=LARGEST)] = Field(default=None)  # type: ignore[assignment]
-    weight: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] = Field(default=None)  # type: ignore[assignment]
+
+Whole = Annotated[int, BeforeValidator(_whole, json_schema_input_type=int)]
+
+
+def _absent() -> Any:
+    """Of a field that may be left out and not be null; it is never looked at."""
+    return None
+
+
+class Update(Given):
+    """What of a job may change; at least one of it."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    priority: Annotated[Whole, Field(ge=-LARGEST, le=LARGEST)] = Field(default_factory=_absent)
+    queue: Name = Field(default_factory=_absent)
+    min: Annotated[Whole, Field(ge=1, le=LARGEST)] = Field(default_factory=_absent)
+    max: Annotated[Whole, Field(ge=1, le=LARGEST)] = Field(default_factory=_absent)
+    weight: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] = Field(default_factory=_absent)
 
 
 class Scale(Given):
     """Another size."""
 
-    workers: Annotated[int, Field(ge=1, le=1_000_000)]
+    workers: Annotated[Whole, Field(ge=1, le=1_000_000)]
 
 
 class WhatIf(Given):
@@ -246,7 +294,7 @@ class WhatIf(Given):
 class Reserve(Given):
     """GPUs to keep free of jobs."""
 
-    gpus: Annotated[int, Field(ge=1, le=1_000_000)]
+    gpus: Annotated[Whole, Field(ge=1, le=1_000_000)]
     seconds: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
     gpu_type: Name | None = None
     node: Name | None = None
@@ -282,8 +330,8 @@ class WorkerReport(Given):
         default=None, description="Steps done, by the whole job."
     )
     seconds_per_step: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
-    saves: Annotated[int, Field(ge=0, le=LARGEST)] | None = Field(default=None, description="Checkpoints, ever.")
-    flags: Annotated[int, Field(ge=0, le=2**32)] | None = Field(
+    saves: Annotated[Whole, Field(ge=0, le=LARGEST)] | None = Field(default=None, description="Checkpoints, ever.")
+    flags: Annotated[Whole, Field(ge=0, le=2**32)] | None = Field(
         default=None,
         description="1 uses the runtime, 2 resizes in process, 4 the job is complete, 8 leaves when asked.",
     )

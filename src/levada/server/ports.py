@@ -116,6 +116,10 @@ class Service(Protocol):
         """Why it waits or has this size."""
         ...
 
+    def curve(self, job_id: str) -> Json:
+        """How fast it is by GPU type and size, measured and believed: `{"points": […], "costs": […], …}`."""
+        ...
+
     async def whatif(self, documents: list[Json], *, user: str, policy: str | None) -> Json:
         """What would become of these jobs, by forward simulation; nothing is created."""
         ...
@@ -194,6 +198,10 @@ class Service(Protocol):
 
     def decision(self, revision: int) -> Json:
         """One of them, with its reasons."""
+        ...
+
+    def decision_tally(self) -> list[Json]:
+        """What each policy did since the server started: `{"policy", "made", "failed", "seconds"}`."""
         ...
 
     def plans(self, limit: int) -> list[Json]:

@@ -104,7 +104,9 @@ async def _http(request: Request, error: Exception) -> Response:
 def _methods(request: Request) -> list[str]:
     """What a path can be asked with; each method has a route of its own."""
     matching = [route for route in request.app.state.all_routes if route.matches(request.scope)[0] is not Match.NONE]
-    return sorted({method for route in matching for method in getattr(route, "methods", None) or ()})
+    found = {method for route in matching for method in getattr(route, "methods", None) or ()}
+    # Where no route is, files may be.
+    return sorted(found or {"GET", "HEAD"})
 
 
 async def _validation(request: Request, error: Exception) -> Response:

@@ -14,6 +14,7 @@ import uvicorn
 from levada.errors import LevadaError, Refused
 from levada.server.app import make
 from levada.server.context import Context, Tuning
+from levada.server.meter import Meter
 from levada.server.patience import patience
 from levada.server.ports import Keys, Service
 
@@ -54,8 +55,9 @@ async def serve(
     context = Context(service, keys, open_metrics=local, tuning=tuning)
     if worker_key is not None:
         context.worker_key = worker_key
+    meter = Meter(service)
     config = uvicorn.Config(
-        make(context, ui=ui),
+        make(context, meter, ui=ui),
         http=patience(tuning),
         ssl_certfile=certfile,
         ssl_keyfile=keyfile,
@@ -75,14 +77,15 @@ async def serve(
         raise LevadaError(f"the certificate {certfile} or its key cannot be used: {error}") from None
     with _bound(host, port) as listener:
         server = _Server(config)
-        watcher = asyncio.create_task(_farewell(server, context, stop))
+        chores = [asyncio.create_task(_farewell(server, context, stop)), asyncio.create_task(meter.follow())]
         try:
             if started is not None:
                 started(_url(listener, host, certfile is not None))
             await server.serve(sockets=[listener])
         finally:
-            watcher.cancel()
-            await asyncio.gather(watcher, return_exceptions=True)
+            for chore in chores:
+                chore.cancel()
+            await asyncio.gather(*chores, return_exceptions=True)
 
 
 class _Server(uvicorn.Server):
@@ -115,8 +118,9 @@ def is_loopback(host: str) -> bool:
 def _bound(host: str, port: int) -> socket.socket:
     """A listening socket; raises LevadaError."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # With its protocol: where that is not said, asyncio leaves Nagle's delay on, 40 ms for every answer.
+        listener = socket.socket(family, kind, protocol)
     except OSError as error:
         raise LevadaError(f"{host} is no address to listen on: {error.strerror}") from None
     try:

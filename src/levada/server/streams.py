@@ -68,20 +68,20 @@ class Stream(Response):
         return self
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.create_task(self._send_all(send))
         ends = [
+            sending,
             asyncio.create_task(_gone(receive)),
             asyncio.create_task(self._context.stopping.wait()),
-            asyncio.create_task(self._send_all(send)),
         ]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in ends:
                 task.cancel()
-            results = await asyncio.gather(*ends, return_exceptions=True)
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
+            await asyncio.gather(*ends, return_exceptions=True)
+        if not sending.cancelled() and (error := sending.exception()) is not None:
+            raise error
         with contextlib.suppress(OSError):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 

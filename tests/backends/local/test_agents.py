@@ -95,7 +95,7 @@ class TestAgentContract(AgentsTest, Contract):
             await old.open(1)
             try:
                 async with served(old, "127.0.0.1", self.port):
-                    for _ in range(100):
+                    for _ in range(50):
                         await asyncio.sleep(0.02)
                         assert (await old.cluster()).nodes == ()
             finally:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,9 @@ class LocalTest(Harness):
         left = [one.pid for one in procfs.all_processes() if _is_below(one.pid, tmp_path) and not one.is_zombie]
         for folder in tmp_path.glob("*/jobs/*/workers/*"):
             processes.kill(folder)
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         assert left == []
 
     def make(self) -> LocalBackend:

@@ -22,6 +22,7 @@ class Driver:
     def __init__(self, *names: str, broken: tuple[int, ...] = (), starts: bool = True) -> None:
         self.names, self.broken, self.starts = names, broken, starts
         self.processes: dict[int, list[tuple[int, int]]] = {}
+        self.use: dict[int, int] = {}
 
     def nvmlInit(self) -> None:  # noqa: N802
         if not self.starts:
@@ -46,6 +47,11 @@ class Driver:
 
     def nvmlDeviceGetUUID(self, at: int) -> bytes:  # noqa: N802
         return f"GPU-{at}".encode()
+
+    def nvmlDeviceGetUtilizationRates(self, at: int) -> Any:  # noqa: N802
+        if at not in self.use:
+            raise NvmlError("Not Supported")
+        return SimpleNamespace(gpu=self.use[at], memory=0)
 
     def nvmlDeviceGetComputeRunningProcesses(self, at: int) -> list[Any]:  # noqa: N802
         return [SimpleNamespace(pid=pid, usedGpuMemory=mib << 20) for pid, mib in self.processes.get(at, [])]
@@ -115,6 +121,13 @@ def test_what_others_compute_is_told_by_gpu() -> None:
     assert [(one.id, one.devices, one.milli, one.gpu_memory) for one in found] == [
         ("box/GPU-0/11", ("GPU-0",), 1000, 50)
     ]
+
+
+def test_how_busy_gpus_are_is_told_where_they_tell_it() -> None:
+    driver = Driver("NVIDIA A100", "NVIDIA A100", "NVIDIA A100", broken=(2,))
+    driver.use = {0: 97, 2: 50}
+    assert Nvml(driver).use() == {"GPU-0": 97.0}
+    assert Nvml(Driver(starts=False)).use() == {}
 
 
 def test_pretend_nodes_are_named_by_their_place() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from levada.backends.local import files
+from levada.backends.local import files, procfs
 from levada.backends.protocol import Launch
 from levada.core import events as ev
 from levada.core.grant import WorkerPlace
@@ -82,7 +82,8 @@ class TestElastic(LocalTest):
                 await backend.apply(op(OpKind.RESIZE, 3, zero, two), launch)
                 await watch.for_(ev.Running, 3)
                 mine = [type(event) for event in watch.events if getattr(event, "generation", None) == [3]]
-                assert mine[:2] == [ev.Released, ev.Running]
+                assert mine == [ev.Released, ev.Paused, ev.Running]
+                assert watch.all(ev.Paused, 3)[0].seconds[0] > 0
                 assert self.pids(watch)[0] == first[0]
                 await watch.for_(ev.Progress)
                 self.say("end")
@@ -120,6 +121,19 @@ class TestElastic(LocalTest):
                 lines = await self.said(watch)
                 (line,) = [line for line in lines if line.startswith("trains 2 0 1")]
                 assert int(line.split()[4]) > 1
+
+        self.run(story)
+
+    def test_another_batch_size_reaches_all_workers(self) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                zero = place(0, "node-0", "0")
+                launch = await self.trains(watch, zero)
+                await watch.backend.apply(op(OpKind.RESIZE, 2, zero, batch=64), launch)
+                await watch.for_(ev.Running, 2)
+                pid = self.pids(watch)[0]
+                assert pid is not None
+                assert procfs.environment(pid)["LEVADA_BATCH_SIZE"] == "64"
 
         self.run(story)
 

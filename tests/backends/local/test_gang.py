@@ -8,10 +8,14 @@ import shutil
 import signal
 import stat
 import sys
+import time
 from pathlib import Path
 
-from levada.backends.local import procfs
-from levada.backends.local.record import GANG
+import pytest
+
+from levada.backends.local import procfs, supervisor
+from levada.backends.local.record import GANG, Record, Stage
+from levada.backends.local.roster import Member
 from levada.backends.protocol import Launch
 from levada.core import events as ev
 from levada.core.plan import OpKind
@@ -226,6 +230,36 @@ class TestGang(LocalTest):
                 await second.backend.apply(op(OpKind.STOP, 4), None)
                 await second.for_(ev.Released, 4)
                 assert await second.backend.running() == {}
+
+        self.run(story)
+
+    def test_a_start_that_broke_off_before_anything_ran_is_undone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The folder of a worker was made and nothing more: whoever takes over cannot know whether it will start."""
+        monkeypatch.setattr(supervisor, "_START_S", 0.2)
+        record = Record(
+            job="toy-1",
+            number=7,
+            generation=1,
+            kind=OpKind.START,
+            launch=self.launch(),
+            places=(place(0, "node-0", "0"),),
+            world=1,
+            last_world=1,
+            stage=Stage.STARTING,
+            since=time.time(),
+            members=(Member(name="g1-0", index=0, node="node-0", devices=("0",)),),
+        )
+        record.save(self.home / "jobs" / "toy-1")
+        folder = self.home / "jobs" / "toy-1" / "workers" / "g1-0"
+        folder.mkdir(parents=True)
+        (folder / "spec.json").write_text("{}")
+
+        async def story() -> None:
+            async with self.opened() as watch:
+                failed = await watch.for_(ev.OperationFailed, 1)
+                assert failed.why == "worker 0 was never started"
+                await watch.backend.apply(op(OpKind.START, 2, place(0, "node-0", "0")), self.launch())
+                await watch.for_(ev.Running, 2)
 
         self.run(story)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +55,33 @@ def test_the_end_is_as_long_as_asked(tmp_path_factory, lines: list[str], tail: i
         log.write(f"{line}\n".encode())
     found, _ = read_all(folder, logs.end_of(folder, tail))
     assert found == lines[max(0, len(lines) - tail) :]
+
+
+def test_lines_tell_when_they_were_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 1000.0
+    monkeypatch.setattr("levada.backends.local.shim.time.time", lambda: clock)
+    log = Log(str(tmp_path / "log"), 100, 50)
+    for _ in range(60):
+        log.write(f"at {clock}\n".encode())
+        clock += 0.5
+    cursor, found = Cursor(), []
+    while (chunk := logs.read(tmp_path, cursor)).lines:
+        found += zip(chunk.lines, chunk.times, strict=True)
+        cursor = chunk.next
+    assert len(found) == 60
+    assert all(0 <= float(line.split()[1]) - at < 1.0 for line, at in found)
+
+
+def test_marks_of_parts_that_are_gone_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 1000.0
+    monkeypatch.setattr("levada.backends.local.shim.time.time", lambda: clock)
+    log = Log(str(tmp_path / "log"), 100, 3)
+    for _ in range(500):
+        log.write(f"at {clock}\n".encode())
+        clock += 2.0
+    assert (tmp_path / "log.times").stat().st_size < 60 * 24
+    chunk = logs.read(tmp_path, Cursor())
+    assert [f"at {at}" for at in chunk.times] == list(chunk.lines)
 
 
 def test_an_end_without_a_line_break_waits_for_the_rest(tmp_path: Path) -> None:

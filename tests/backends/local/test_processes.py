@@ -194,7 +194,7 @@ def test_much_output_is_rotated_and_never_holds_the_worker_up(folder: Path) -> N
     assert kept[-1] == "019999"
     assert kept == [f"{i:06d}" for i in range(20000 - len(kept), 20000)]
     assert all(part.stat().st_size <= 70_000 for part in parts)
-    assert sorted(path.name for path in folder.glob("log*")) == ["log", "log.1", "log.2"]
+    assert sorted(path.name for path in folder.glob("log*")) == ["log", "log.1", "log.2", "log.times"]
 
 
 def test_a_folder_that_takes_no_record_starts_nothing(tmp_path: Path) -> None:
@@ -206,3 +206,40 @@ def test_a_folder_that_takes_no_record_starts_nothing(tmp_path: Path) -> None:
     assert "cannot keep a record" in (tmp_path / "shim.err").read_text()
     assert processes.standing(tmp_path).state is State.ABSENT
     assert not ran.exists()
+
+
+def test_a_worker_that_was_barred_never_starts(folder: Path) -> None:
+    folder.mkdir()
+    assert processes.bar(folder)
+    ran = folder / "ran"
+    child = processes.start(folder, python(f"open({str(ran)!r}, 'w')"))
+    assert child.wait() == shim.FINISHED_BEFORE
+    assert not ran.exists()
+
+
+def test_a_worker_that_runs_cannot_be_barred(folder: Path) -> None:
+    child = processes.start(folder, python("import time; print('up'); time.sleep(600)"))
+    until(lambda: said(folder))
+    assert not processes.bar(folder)
+    assert processes.standing(folder).state is State.RUNS
+    processes.kill(folder)
+    child.wait()
+
+
+def test_a_record_that_is_damaged_is_none(folder: Path) -> None:
+    folder.mkdir()
+    for name in (shim.RUN, shim.EXIT):
+        (folder / name).write_text('{"code": 0, "wor')
+    assert processes.standing(folder).state is State.ABSENT
+
+
+def test_a_request_to_leave_reaches_a_worker_that_is_just_being_started(folder: Path) -> None:
+    """Asked again and again from the first moment on, it leaves at once and not after its grace period."""
+    for attempt in range(5):
+        place = folder / str(attempt)
+        began = time.monotonic()
+        child = processes.start(place, python("import time; time.sleep(600)", grace_s=30.0))
+        while child.poll() is None and not processes.ask_to_leave(place):
+            pass
+        end_of(place, child)
+        assert time.monotonic() - began < 20

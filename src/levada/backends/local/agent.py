@@ -17,11 +17,13 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from levada.backends.local import wire
+from levada.backends.local.devices import Nvml
 from levada.backends.local.logs import Chunk
+from levada.backends.local.machine import Machine, is_real, start_mps
 from levada.backends.local.messages import LOST, News, Sighting, StartWorker
 from levada.backends.local.ports import Ports
 from levada.backends.local.supervisor import Supervisor
-from levada.core.cluster import Node
+from levada.core.cluster import Foreign, Node
 from levada.errors import BadInput, LevadaError, Refused
 
 if TYPE_CHECKING:
@@ -53,11 +55,16 @@ class Agent:
         address: str = "",
         checkpoints: Path | None = None,
         silence_s: float = _SILENCE_S,
+        nvml: Nvml | None = None,
     ) -> None:
         self._url, self._token = socket_url(url), token
         self._nodes, self._name, self._address = tuple(nodes), name, address
         self._silence_s = silence_s
         self._supervisor = Supervisor(state, self._tell, str(checkpoints.absolute()) if checkpoints else "")
+        self._machine = Machine(self._nodes[0], state, self._look_at, nvml) if is_real(nodes) else None
+        self._looking: asyncio.Task[None] | None = None
+        self._foreign: tuple[Foreign, ...] = ()
+        self._mps_pipe = start_mps(nodes, state)
         self._is_open = self._is_welcome = False
         self._ports = Ports()
         self._outbox: asyncio.Queue[wire.FromAgent] | None = None
@@ -80,6 +87,9 @@ class Agent:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
         finally:
+            if self._looking is not None:
+                self._looking.cancel()
+                await asyncio.gather(self._looking, return_exceptions=True)
             if self._is_open:
                 await self._supervisor.close()
 
@@ -114,6 +124,7 @@ class Agent:
             server_address=str(socket.remote_address[0]),
             ports=tuple(self._ports.take() for _ in range(_PORTS)),
             checkpoints=self._supervisor.checkpoints,
+            mps_pipe=self._mps_pipe,
         )
 
     async def _converse(self, socket: ClientConnection) -> None:
@@ -126,6 +137,8 @@ class Agent:
         await self._follow(first)
         outbox = self._outbox = asyncio.Queue()
         outbox.put_nowait(wire.Told(news=self._supervisor.everything(), all=True))
+        if self._foreign:
+            outbox.put_nowait(wire.Machine(nodes=self._nodes, foreign=self._foreign))
         speaking = asyncio.create_task(self._send(socket, outbox))
         try:
             while True:
@@ -148,6 +161,8 @@ class Agent:
         if not self._is_open:
             await self._supervisor.open()
             self._is_open = True
+            if self._machine is not None:
+                self._looking = asyncio.create_task(self._machine.run())
         if welcome.session != self._session:
             self._session, self._taken = welcome.session, 0
 
@@ -190,6 +205,11 @@ class Agent:
             except TimeoutError:
                 message = wire.Beat(ports=tuple(self._ports.take() for _ in range(_FRESH_PORTS)))
             await socket.send(wire.encode(message))
+
+    def _look_at(self, node: Node, foreign: tuple[Foreign, ...]) -> None:
+        self._nodes, self._foreign = (node,), foreign
+        if self._outbox is not None:
+            self._outbox.put_nowait(wire.Machine(nodes=self._nodes, foreign=foreign))
 
     def _tell(self, news: News) -> None:
         if self._outbox is not None:

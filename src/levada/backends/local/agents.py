@@ -15,11 +15,12 @@ from levada.backends.local import files, wire
 from levada.backends.local.messages import RUNS, Sighting
 from levada.backends.local.record import Stage
 from levada.backends.local.remote import Known, RemoteHost, Socket
-from levada.core.cluster import Foreign
+from levada.core.cluster import Foreign, Node
 from levada.core.events import ForeignAppeared, ForeignGone, NodesAdded, NodesChanged, NodesLost
 
 if TYPE_CHECKING:
     from levada.backends.local.backend import LocalBackend
+    from levada.backends.local.hosts import Host
 
 _log = logging.getLogger(__name__)
 AGENTS = "agents.json"
@@ -58,7 +59,10 @@ class Agents:
 
     def _save(self) -> None:
         known = [host.known for host in self._hosts.values() if not host.lost]
-        files.write_json(self._backend.home / AGENTS, known)
+        try:
+            files.write_json(self._backend.home / AGENTS, known)
+        except OSError as trouble:
+            _log.warning("after a restart nobody will know who had joined: %s", trouble)
 
     # --- a connection -----------------------------------------------------------------------------------------------
 
@@ -143,13 +147,8 @@ class Agents:
         backend.flush()
 
     def _look_at(self, host: RemoteHost, machine: wire.Machine) -> None:
-        backend = self._backend
-        if machine.nodes != host.nodes:
-            host.update(msgspec.structs.replace(host.known, nodes=machine.nodes))
-            backend.tell(NodesChanged(at=0.0, nodes=machine.nodes))
-        tell_foreign(backend, host.foreign, machine.foreign)
-        host.foreign = machine.foreign
-        backend.flush()
+        host.known = msgspec.structs.replace(host.known, nodes=machine.nodes)
+        tell_machine(self._backend, host, machine.nodes, machine.foreign)
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -168,12 +167,17 @@ class Agents:
                 self._save()
 
 
-def tell_foreign(backend: LocalBackend, before: tuple[Foreign, ...], after: tuple[Foreign, ...]) -> None:
-    """Tells what others use now and did not before, or the other way round."""
-    known = {each.id: each for each in before}
-    fresh = tuple(each for each in after if known.get(each.id) != each)
-    gone = tuple(sorted(known.keys() - {each.id for each in after}))
+def tell_machine(backend: LocalBackend, host: Host, nodes: tuple[Node, ...], foreign: tuple[Foreign, ...]) -> None:
+    """Tells what is different about a machine: its GPUs, and what others use of them."""
+    if nodes != host.nodes:
+        host.nodes = nodes
+        backend.tell(NodesChanged(at=0.0, nodes=nodes))
+    known = {each.id: each for each in host.foreign}
+    fresh = tuple(each for each in foreign if known.get(each.id) != each)
+    gone = tuple(sorted(known.keys() - {each.id for each in foreign}))
+    host.foreign = foreign
     if fresh:
         backend.tell(ForeignAppeared(at=0.0, foreign=fresh))
     if gone:
         backend.tell(ForeignGone(at=0.0, ids=gone))
+    backend.flush()

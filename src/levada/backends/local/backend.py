@@ -11,10 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from levada.backends.local.agents import Agents
+from levada.backends.local.agents import Agents, tell_machine
+from levada.backends.local.devices import Nvml
 from levada.backends.local.gang import Gang
 from levada.backends.local.hands import HandsOf
 from levada.backends.local.hosts import Here, Host
+from levada.backends.local.machine import Machine, is_real, start_mps
 from levada.backends.local.messages import (
     RUNS,
     STARTING,
@@ -30,7 +32,7 @@ from levada.backends.local.remote import Socket
 from levada.backends.local.roster import covering
 from levada.backends.local.supervisor import Supervisor
 from levada.backends.protocol import Capabilities, Launch, LogLine, Note, Report, Seen, WorkerSeen
-from levada.core.cluster import Cluster, Node
+from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.events import Event, Progress
 from levada.core.plan import Op, OpKind
 from levada.errors import Refused
@@ -53,6 +55,7 @@ class LocalBackend:
         address: str = "127.0.0.1",
         checkpoints: Path | None = None,
         silence_s: float = 30.0,
+        nvml: Nvml | None = None,
     ) -> None:
         self.home = home
         self.server_url, self.token_for = server_url, token_for
@@ -69,7 +72,8 @@ class LocalBackend:
         self._events: list[Event] = []
         self._notes: list[Note] = []
         self._queue: asyncio.Queue[Report] = asyncio.Queue()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._nvml = nvml
         self.capabilities = Capabilities(live_resize=True, fractions=True)
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -81,6 +85,7 @@ class LocalBackend:
         await self._supervisor.open()
         for record in await asyncio.to_thread(self._records):
             self.gangs[record.job] = Gang(record, HandsOf(self, record))
+        self.here.mps_pipe = await asyncio.to_thread(start_mps, self.here.nodes, self.home)
         self.agents.load()
         for host in list(self.hosts.values()):
             self.hear(host.everything())
@@ -89,7 +94,10 @@ class LocalBackend:
             self.step(job)
         self.flush()
         told = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
-        self._task = asyncio.create_task(self._run())
+        self._tasks.append(asyncio.create_task(self._run()))
+        if is_real(self.here.nodes):
+            machine = Machine(self.here.nodes[0], self.home, self._look_at, self._nvml)
+            self._tasks.append(asyncio.create_task(machine.run()))
         return Report(
             events=tuple(event for report in told for event in report.events),
             notes=tuple(note for report in told for note in report.notes),
@@ -97,9 +105,9 @@ class LocalBackend:
 
     async def close(self) -> None:
         """Stops watching; what runs goes on."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._supervisor.close()
 
     async def stop_all(self) -> None:
@@ -243,6 +251,10 @@ class LocalBackend:
                     self._progress[gang.record.number] = kept.epochs
         self.flush()
 
+    def _look_at(self, node: Node, foreign: tuple[Foreign, ...]) -> None:
+        """This machine has changed."""
+        tell_machine(self, self.here, (node,), foreign)
+
     def step(self, job: str) -> None:
         """Lets a gang do what is next."""
         gang = self.gangs[job]
@@ -250,11 +262,13 @@ class LocalBackend:
             gang.step(time.time())
             self._after(job, gang)
             self._troubles.pop(job, None)
-        except (Refused, OSError) as trouble:
-            # Somebody newer commands, or the disk is full: it is tried again, and said once.
+        except Exception as trouble:
+            # Somebody newer commands, the disk is full, or Levada is wrong: it is tried again, and said once. No other
+            # job shall suffer.
             if self._troubles.get(job) != str(trouble):
                 self._troubles[job] = str(trouble)
-                _log.warning("%s: %s", job, trouble)
+                _log.warning("%s: %s", job, trouble, exc_info=not isinstance(trouble, Refused | OSError))
+            self.hurried.add(job)
 
     def tell(self, event: Event) -> None:
         """Tells the engine, with the next report."""

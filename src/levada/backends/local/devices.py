@@ -66,6 +66,17 @@ class Nvml:
             return None
         return Device(id=uuid, type=type_of(name), memory=memory)
 
+    def use(self) -> dict[str, float]:
+        """By UUID how busy each GPU was a moment ago, in percent."""
+        found: dict[str, float] = {}
+        for device in self.devices():
+            try:
+                handle = self._nvml.nvmlDeviceGetHandleByUUID(device.id)
+                found[device.id] = float(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+            except self._errors():
+                continue  # some, in parts for several users, do not tell
+        return found
+
     def users(self) -> dict[str, list[tuple[int, int]]]:
         """By UUID who computes there: process and MiB."""
         found: dict[str, list[tuple[int, int]]] = {}

@@ -65,15 +65,13 @@ class Address(msgspec.Struct, frozen=True):
     port: int
 
 
-class World(msgspec.Struct, frozen=True, omit_defaults=True):
+class World(msgspec.Struct, frozen=True):
     """Who is a member of a generation; a member's rank is its place in the list."""
 
     generation: int
     members: tuple[str, ...]
     addresses: tuple[str, ...]
     master: Address
-    #: For the whole job; 0 = as the script likes.
-    batch: int = 0
 
 
 def checkpoint_folder(folder: str, shared: str, job: str) -> str:

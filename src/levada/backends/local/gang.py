@@ -6,7 +6,8 @@ the record on disk. It does nothing by itself: `Hands` does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -90,6 +91,11 @@ class Gang(Crew):
 
     def apply(self, op: Op, launch: Launch | None, epoch: int, now: float) -> None:
         """Takes an operation down, unless it is known or something newer is."""
+        with self._kept():
+            self._apply(op, launch, epoch, now)
+        self.step(now)
+
+    def _apply(self, op: Op, launch: Launch | None, epoch: int, now: float) -> None:
         record = self.record
         if op.generation < record.generation:
             return
@@ -106,20 +112,21 @@ class Gang(Crew):
         else:
             assert op.grant is not None
             assert launch is not None
-            was, settled = record.launch, record.stage is Stage.RUNNING
-            record.launch, record.places, record.batch = launch, op.grant.places, op.batch
-            if op.kind == OpKind.RESIZE and settled and self.resizes_in_process(was):
+            # What they were started with must not change for those who stay.
+            stays = record.stage is Stage.RUNNING and record.batch == op.batch
+            was, record.launch, record.places, record.batch = record.launch, launch, op.grant.places, op.batch
+            if op.kind == OpKind.RESIZE and stays and self.resizes_in_process(was):
                 self._join(now)
             elif self.alive():
                 self._stop(Then.START, now)
             else:
                 self._begin(now)
-        self.step(now)
 
     def quit(self, now: float) -> None:
         """Everybody saves and leaves, whatever was under way."""
         if self.record.stage is not Stage.STOPPING:
-            self._stop(Then.RELEASED, now)
+            with self._kept():
+                self._stop(Then.RELEASED, now)
             self.step(now)
 
     # --- the machine ------------------------------------------------------------------------------------------------
@@ -129,8 +136,21 @@ class Gang(Crew):
         before = None
         while before is not self.record.stage:
             before = self.record.stage
-            self._send_strays_away()
-            _STEPS[before](self, now)
+            with self._kept():
+                self._send_strays_away()
+                _STEPS[before](self, now)
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """What could not be kept on disk has not happened: the next step does it again."""
+        record = self.record
+        before = {name: getattr(record, name) for name in record.__struct_fields__}
+        try:
+            yield
+        except OSError:
+            for name, value in before.items():
+                setattr(record, name, value)
+            raise
 
     def _idle(self, now: float) -> None:
         pass
@@ -142,7 +162,6 @@ class Gang(Crew):
             if member.name not in self.seen:
                 self._hands.start(member, record.members, record.world)
         if self.finished():
-            self._settle(Stage.RUNNING, now)
             self._tell_running()
             self._stop(Then.FINISHED, now)
         elif (broken := self.broken(record.members)) is not None:
@@ -153,11 +172,12 @@ class Gang(Crew):
             else:
                 self._give_up(f"worker {_index(broken.name)} {_how(broken)}", now)
         elif all(self.is_up(member, now) for member in record.members):
+            told, record.told = record.told, "Running"
             self._settle(Stage.RUNNING, now)
-            if record.told == "Running":
+            if told == "Running":
                 self._tell(ev.WorkersStarted, running=self.running)
             else:
-                self._tell_running()
+                self._tell(ev.Running)
         elif now - record.since > self.launch.start_limit_s:
             missing = [member for member in record.members if not self.is_up(member, now)]
             self._give_up(f"{len(missing)} of {len(record.members)} workers were not up in time", now)
@@ -245,20 +265,13 @@ class Gang(Crew):
                 self._tell(ev.WorkersStopped, running=0)
             self._begin(now)
             return
+        # Kept with the stage: whoever takes over from here must know what there was to tell.
+        record.told = _ENDS[then]
         self._settle(Stage.IDLE, now)
-        if then is Then.RELEASED:
-            self._say("Released", ev.Released)
-        elif then is Then.ROLLED_BACK:
+        if then is Then.ROLLED_BACK:
             self._note("StartRolledBack", f"start was undone: {record.why}")
-            self._say("OperationFailed", ev.OperationFailed, why=record.why)
-        elif then is Then.FINISHED:
-            self._note("JobExited", "all workers are done", exit_code=0)
-            record.told = "JobsFinished"
-            self._hands.save()
-            self._hands.tell(ev.JobsFinished(at=0.0, number=_one(record.number)))
-        else:
-            self._note("JobExited", record.why, exit_code=record.code)
-            self._say("JobsFailed", ev.JobsFailed)
+        self._note_end()
+        self._tell_again()
 
     # --- transitions ------------------------------------------------------------------------------------------------
 
@@ -322,7 +335,6 @@ class Gang(Crew):
                 members=tuple(member.name for member in record.members),
                 addresses=tuple(member.address for member in record.members),
                 master=Address(record.members[0].address, record.port),
-                batch=record.batch,
             )
             self._hands.publish(world)
 
@@ -383,7 +395,7 @@ class Gang(Crew):
             self._killed.clear()
         self._hands.save()
 
-    # --- looking ------------------------------------------------------------------------------------------------------
+    # --- looking ----------------------------------------------------------------------------------------------------
 
     def _send_strays_away(self) -> None:
         """Whoever is of no generation that counts, as after a machine was out of reach."""
@@ -431,13 +443,10 @@ class Gang(Crew):
             self._tell(ev.Paused, seconds=np.array([max(pauses)]))
 
     def _tell_running(self) -> None:
-        self._say("Running", ev.Running)
-
-    def _say(self, told: str, event: type[Any], **fields: Any) -> None:
-        """Tells the engine what became of the operation; what was told can be told again."""
-        self.record.told = told
+        """The operation is complete; what was told can be told again."""
+        self.record.told = "Running"
         self._hands.save()
-        self._tell(event, **fields)
+        self._tell(ev.Running)
 
     def _tell(self, event: type[Any], **fields: Any) -> None:
         record = self.record
@@ -457,7 +466,15 @@ class Gang(Crew):
     def tell_end_again(self) -> None:
         """After a restart: an end that the engine may not have heard of."""
         if self.record.told in ("JobsFinished", "JobsFailed"):
+            self._note_end()
             self._tell_again()
+
+    def _note_end(self) -> None:
+        record = self.record
+        if record.told == "JobsFinished":
+            self._note("JobExited", "all workers are done", exit_code=0)
+        elif record.told == "JobsFailed":
+            self._note("JobExited", record.why, exit_code=record.code)
 
     def _note(self, what: str, text: str, **data: Any) -> None:
         self._hands.note(Note(job=self.record.job, type=what, text=text, data=data))
@@ -471,6 +488,12 @@ _STEPS = {
     Stage.JOINING: Gang._joining,
     Stage.SWITCHING: Gang._switching,
     Stage.STOPPING: Gang._stopping,
+}
+_ENDS = {
+    Then.RELEASED: "Released",
+    Then.ROLLED_BACK: "OperationFailed",
+    Then.FINISHED: "JobsFinished",
+    Then.FAILED: "JobsFailed",
 }
 _EVENTS: dict[str, type[Any]] = {"Running": ev.Running, "Released": ev.Released, "JobsFailed": ev.JobsFailed}
 

@@ -9,7 +9,7 @@ from levada.backends.local import logs
 from levada.backends.local.messages import Command, News, Sighting
 from levada.backends.local.ports import Ports
 from levada.backends.local.supervisor import Supervisor
-from levada.core.cluster import Node
+from levada.core.cluster import Foreign, Node
 
 
 class Host(Protocol):
@@ -29,6 +29,8 @@ class Host(Protocol):
     lost: bool
     #: Where its daemon for parts of GPUs listens; empty where there is none.
     mps_pipe: str
+    #: What others use of its GPUs.
+    foreign: tuple[Foreign, ...]
 
     def do(self, command: Command) -> None:
         """Passes a command on."""
@@ -63,6 +65,7 @@ class Here:
         self.address, self.nodes, self.connected = address, nodes, True
         self.home = str(supervisor.home.absolute())
         self.checkpoints, self.mps_pipe, self.lost = supervisor.checkpoints, "", False
+        self.foreign: tuple[Foreign, ...] = ()
         self._supervisor, self._ports = supervisor, Ports()
 
     def do(self, command: Command) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
+from bisect import bisect_right
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,8 @@ class Chunk(msgspec.Struct, frozen=True):
 
     lines: tuple[str, ...]
     next: Cursor
+    #: When each was kept, to about a second; 0 where unknown.
+    times: tuple[float, ...] = ()
 
 
 def _parts(folder: Path) -> list[Path]:
@@ -61,8 +64,12 @@ def read(folder: Path, cursor: Cursor, *, rest: bool = False) -> Chunk:
             elif rest:
                 whole = len(data)
             if whole or last:
-                lines = data[:whole].decode(errors="replace").split("\n")
-                return Chunk(tuple(lines[:-1] if lines[-1] == "" else lines), _cursor(file, offset + whole))
+                lines = data[:whole].split(b"\n")
+                if lines[-1] == b"":
+                    lines.pop()
+                times = _times(folder, os.fstat(file).st_ino, offset, lines)
+                texts = tuple(line.decode(errors="replace") for line in lines)
+                return Chunk(texts, _cursor(file, offset + whole), times)
             offset = 0
     finally:
         for file in opened:
@@ -72,6 +79,23 @@ def read(folder: Path, cursor: Cursor, *, rest: bool = False) -> Chunk:
 
 def _cursor(file: int, offset: int) -> Cursor:
     return Cursor(os.fstat(file).st_ino, offset, zlib.crc32(os.pread(file, min(offset, _HEAD), 0)))
+
+
+def _times(folder: Path, inode: int, offset: int, lines: list[bytes]) -> tuple[float, ...]:
+    """When each of the lines from *offset* on was kept, by the marks of the shim."""
+    try:
+        data = (folder / (shim.LOG + shim.TIMES)).read_bytes() if lines else b""
+    except OSError:
+        data = b""
+    whole = len(data) // shim.MARK.size * shim.MARK.size
+    marks = [(start, at) for number, start, at in shim.MARK.iter_unpack(data[:whole]) if number == inode]
+    starts = [start for start, _ in marks]
+    times = []
+    for line in lines:
+        at = bisect_right(starts, offset) - 1
+        times.append(marks[at][1] if at >= 0 else 0.0)
+        offset += len(line) + 1
+    return tuple(times)
 
 
 def end_of(folder: Path, lines: int) -> Cursor:

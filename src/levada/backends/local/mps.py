@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
+import os
+import subprocess
+from pathlib import Path
 
 from levada.backends.local.roster import Member
 
 CONTROL = "nvidia-cuda-mps-control"
 WHOLE = 1000
+_START_S = 10.0
 
 
 def environment(member: Member, gpu_memory: int, pipe: str) -> dict[str, str]:
@@ -29,6 +32,18 @@ def environment(member: Member, gpu_memory: int, pipe: str) -> dict[str, str]:
     return env
 
 
-def found() -> bool:
-    """Whether this machine has the daemon's program."""
-    return shutil.which(CONTROL) is not None
+def start(home: Path) -> str:
+    """Starts the daemon below *home*, unless it runs; where it listens, or nothing where it cannot be started.
+
+    It outlives the server, as the workers do that speak with it.
+    """
+    pipe, logs = home / "mps", home / "mps-logs"
+    try:
+        for folder in (pipe, logs):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        env = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_LOG_DIRECTORY": str(logs)}
+        # Of a second one it says that one runs already, and that is as good.
+        subprocess.run([CONTROL, "-d"], env=env, check=False, capture_output=True, timeout=_START_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return str(pipe)

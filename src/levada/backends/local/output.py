@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from levada.backends.local.hosts import Host
 from levada.backends.local.logs import Cursor
+from levada.backends.local.roster import started_in
 from levada.backends.protocol import LogLine
 from levada.errors import NotFound
 
@@ -61,28 +61,26 @@ class Output:
         while True:
             ended = not self._is_alive(source)
             chunk = await source.host.read_log(self._job, source.name, source.cursor, rest=ended or not live)
-            at = time.time() if live else 0.0
             if not chunk.lines:
                 return
-            for text in chunk.lines:
+            for text, at in zip(chunk.lines, chunk.times, strict=True):
                 yield LogLine(worker=source.name, at=at, text=text)
             source.cursor = chunk.next
 
     def _sources(self, worker: str | None, previous: bool) -> list[_Source]:
-        """Logs of the newest worker of each place, or of the one before it; the oldest first."""
-        places: dict[str, list[tuple[int, _Source]]] = {}
+        """Logs of the newest worker of each place, or of the one before it; a name means just that one."""
+        places: dict[str, list[_Source]] = {}
         for host in self._backend.hosts.values():
             for name in host.workers(self._job):
-                world, place = name[1:].split("-", 1)
-                places.setdefault(place, []).append((int(world), _Source(host, name)))
+                places.setdefault(name.partition("-")[2], []).append(_Source(host, name))
         found = []
-        for place, sources in sorted(places.items(), key=lambda item: (len(item[0]), item[0])):
-            ordered = [source for _, source in sorted(sources, key=lambda pair: pair[0])]
-            wanted = ordered[-2:-1] if previous else ordered[-1:]
-            found += [source for source in wanted if worker in (None, place, source.name)]
-            if worker is not None:
-                found += [source for source in ordered if source.name == worker and source not in found]
-        return found
+        for place, sources in places.items():
+            sources.sort(key=lambda source: started_in(source.name))
+            found += [source for source in sources if source.name == worker]
+            if worker in (None, place):
+                found += sources[-2:-1] if previous else sources[-1:]
+        # As they were written: those of an older generation first.
+        return sorted(found, key=lambda source: (started_in(source.name), len(source.name), source.name))
 
     def _is_alive(self, source: _Source) -> bool:
         seen = source.host.workers(self._job).get(source.name)

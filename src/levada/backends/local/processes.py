@@ -193,8 +193,9 @@ def _holder(folder: Path) -> int | None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
+    """What a shim has noted; None where there is nothing, or nothing whole, as after a disk broke."""
     try:
         told: dict[str, Any] = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
         return None
     return told

@@ -17,6 +17,7 @@ import os
 import resource
 import select
 import signal
+import struct
 import sys
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -33,6 +34,8 @@ DONE, NO_RECORD, FINISHED_BEFORE, ALREADY_RUNS = 0, 96, 98, 99
 CANNOT_EXECUTE = 127
 #: Files of a shim in its folder.
 SPEC, LOCK, RUN, EXIT, LOG = "spec.json", "lock", "run.json", "exit.json", "log"
+#: Added to the name of a log: when its parts were written.
+TIMES = ".times"
 
 _HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -43,15 +46,21 @@ _DRAIN_S = 1.0
 #: Room for exit.json, taken before the worker starts: a full disk must not swallow an exit code.
 _RESERVED = b" " * 4096
 _CHUNK = 1 << 16
+#: What log.times holds: a file's number, an offset in it, and when what begins there was kept.
+MARK = struct.Struct("<QQd")
+_MANY_MARKS = 20_000
 
 
 class Log:
-    """The worker's output: FOLDER/log, and older parts as log.1, log.2 and so on."""
+    """The worker's output: FOLDER/log, and older parts as log.1, log.2 and so on; FOLDER/log.times says when."""
 
     def __init__(self, path: str, most_bytes: int, parts: int) -> None:
         self.path, self._most, self._parts = path, most_bytes, parts
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._size = os.fstat(self._file).st_size
+        self._inode = os.fstat(self._file).st_ino
+        self._times = os.open(path + TIMES, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._marks, self._marked = 0, 0.0
         #: Bytes that could not be kept. Output never holds a worker up.
         self.lost = 0
 
@@ -59,6 +68,7 @@ class Log:
         """Keeps *data*, in a new part where this one is full."""
         if self._size and self._size + len(data) > self._most:
             self._rotate()
+        self._mark()
         while data:
             try:
                 written = os.write(self._file, data)
@@ -68,6 +78,29 @@ class Log:
             self._size += written
             data = data[written:]
 
+    def _mark(self) -> None:
+        """Notes when what comes next was kept: once a second, or a minute where there is much to note."""
+        now = time.time()
+        if now - self._marked >= (1.0 if self._marks < _MANY_MARKS else 60.0):
+            self._marked = now
+            with contextlib.suppress(OSError):
+                os.write(self._times, MARK.pack(self._inode, self._size, now))
+                self._marks += 1
+
+    def _forget_marks(self) -> None:
+        """Keeps the marks of the parts that are left: numbers of files are used again."""
+        left = set()
+        for part in range(1, self._parts):
+            with contextlib.suppress(OSError):
+                left.add(os.stat(f"{self.path}.{part}").st_ino)
+        with contextlib.suppress(OSError):
+            known = os.pread(self._times, os.fstat(self._times).st_size, 0)
+            whole = len(known) // MARK.size * MARK.size
+            kept = [mark for mark in MARK.iter_unpack(known[:whole]) if mark[0] in left]
+            os.ftruncate(self._times, 0)
+            os.write(self._times, b"".join(MARK.pack(*mark) for mark in kept))
+            self._marks, self._marked = len(kept), 0.0
+
     def _rotate(self) -> None:
         try:
             for part in range(self._parts - 1, 0, -1):
@@ -76,11 +109,13 @@ class Log:
                     os.replace(older, f"{self.path}.{part}")
             if self._parts <= 1:
                 os.unlink(self.path)
+            self._forget_marks()
             fresh = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
             return  # it goes on in the old one
         os.close(self._file)
         self._file, self._size = fresh, 0
+        self._inode = os.fstat(fresh).st_ino
 
 
 class Shim:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import resource
 import shutil
@@ -38,6 +39,7 @@ from levada.backends.local.messages import (
 from levada.backends.local.processes import State
 from levada.errors import Refused
 
+_log = logging.getLogger(__name__)
 EPOCH = "epoch"
 #: How often reports are read, and how often while somebody waits for them.
 _POLL_S, _HURRY_S = 1.0, 0.05
@@ -284,16 +286,17 @@ class Supervisor:
             await asyncio.sleep(0.02)
 
     async def _poll(self) -> None:
-        """Reads reports, for ever."""
+        """Reads reports, for ever: one that cannot be read must not blind it for all others."""
         next_round = time.monotonic()
         while True:
-            if time.monotonic() >= next_round:
+            is_due = time.monotonic() >= next_round
+            if is_due:
                 next_round = time.monotonic() + _POLL_S
-                self._read_all()
-            else:
-                for job in [job for job in self.jobs.values() if job.hurry]:
-                    self._read(job)
-            self._tell()
+            try:
+                self._read_all(hurried=not is_due)
+                self._tell()
+            except Exception:
+                _log.exception("workers could not be looked at")
             hurry = any(job.hurry for job in self.jobs.values())
             self._woken.clear()
             if hurry:
@@ -303,7 +306,12 @@ class Supervisor:
                 async with asyncio.timeout(next_round - time.monotonic()):
                     await self._woken.wait()
 
-    def _read_all(self) -> None:
+    def _read_all(self, *, hurried: bool) -> None:
+        """Looks at all jobs, or at those that somebody waits for."""
+        if hurried:
+            for job in [job for job in self.jobs.values() if job.hurry]:
+                self._read(job)
+            return
         self._rounds += 1
         for at, job in enumerate(list(self.jobs.values())):
             if self._read(job) and (at + self._rounds) % _LOOK_EVERY == 0:

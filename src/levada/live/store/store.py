@@ -231,6 +231,12 @@ class Store:
             each = found.mappings().one_or_none()
         return None if each is None else RequestRow(**{**each, "answer": each["answer"].encode()})
 
+    async def keys(self) -> set[tuple[str, str]]:
+        """(user, key) of all submissions that carried one and are remembered."""
+        row = tables.requests.c
+        async with transaction(self.database) as connection:
+            return {(user, key) for user, key in (await connection.execute(select(row.user, row.key))).all()}
+
     async def forget(self, *, requests_before: float, jobs: Sequence[str] = ()) -> None:
         """Drops keys of submissions that nobody will repeat any more, and the past of these jobs."""
         async with writing(self.database) as connection:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query, Response
 
 from levada.errors import BadInput
+from levada.server.answers import answer
 from levada.server.body import StrictRoute
 from levada.server.context import Ctx
 from levada.server.gate import Operator, Viewer
@@ -18,6 +19,7 @@ router = APIRouter(prefix="/api/v1", route_class=StrictRoute)
 
 Id = Annotated[int, Query(ge=0, le=LARGEST)]
 Limit = Annotated[int, Query(ge=1, le=1000)]
+_BY = "user|queue|workload|gpu_type"
 OfJob = Annotated[str | None, Query(description="Only of this job.", min_length=1, max_length=253)]
 
 
@@ -26,7 +28,7 @@ async def events(context: Ctx, who: Viewer, job: OfJob = None, after: Id = 0, li
     """List what happened after an event, oldest first."""
     job_id = context.service.job(job, user=who.user)["id"] if job else None
     found = await context.service.history(job=job_id, after=after, limit=limit)
-    return {"items": found, "next": str(found[-1]["id"]) if len(found) == limit else None}
+    return answer({"items": found, "next": str(found[-1]["id"]) if len(found) == limit else None})
 
 
 @router.get(
@@ -81,12 +83,18 @@ async def plans(context: Ctx, who: Viewer, limit: Limit = 20) -> Page[dict[str, 
 async def usage(
     context: Ctx,
     who: Viewer,
-    by: Annotated[str, Query(description="user, queue, workload, gpu_type; several with commas.")] = "user",
+    by: Annotated[
+        str,
+        Query(
+            description="user, queue, workload, gpu_type; several with commas.",
+            json_schema_extra={"pattern": f"^({_BY})(,({_BY}))*$"},
+        ),
+    ] = "user",
     since: Annotated[Seconds, Query(description="How many seconds back.")] = 7 * 86400.0,
 ) -> Page[dict[str, Any]]:
     """Sum up GPU seconds."""
     names = list(dict.fromkeys(by.split(",")))
-    unknown = [name for name in names if name not in ("user", "queue", "workload", "gpu_type")]
+    unknown = [name for name in names if name not in _BY.split("|")]
     if unknown:
         raise BadInput.one("must be of user, queue, workload, gpu_type, with commas", "by")
     return Page(items=await context.service.usage(names, time.time() - since))

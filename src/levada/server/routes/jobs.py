@@ -8,12 +8,14 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Query, Request, Response
+from pydantic import Field
 
 from levada.errors import BadInput, Fault
+from levada.server.answers import answer
 from levada.server.body import StrictRoute
 from levada.server.context import Context, Ctx
 from levada.server.gate import User, Viewer, note, own
-from levada.server.models import LARGEST, JobView, Name, Page, Phase, Scale, Seconds, Update
+from levada.server.models import LARGEST, CurveView, JobView, Name, Page, Phase, Scale, Seconds, Update
 from levada.server.ports import Json, Principal
 from levada.server.problems import Problem
 from levada.server.streams import NDJSON, SSE, Stream, event_line, line
@@ -23,6 +25,8 @@ router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"], route_class=StrictRoute
 IfMatch = Annotated[
     str | None, Header(description="The ETag of the job as you know it; 412 where it has changed since.")
 ]
+#: What is wrong with it is told in words, not as a pattern.
+Label = Annotated[str, Field(json_schema_extra={"pattern": "^[^=\\u0000]+="})]
 Documents = Annotated[Any, Body(description="A job file as JSON, or several: all or none are taken.")]
 Key = Annotated[
     str | None,
@@ -33,7 +37,6 @@ Key = Annotated[
 @router.post("", status_code=201, response_model=JobView | Page[JobView])
 async def submit(
     request: Request,
-    response: Response,
     context: Ctx,
     who: User,
     documents: Documents,
@@ -47,23 +50,21 @@ async def submit(
     jobs = await context.service.submit(given, user=who.user, key=key)
     note(request, " ".join(job["id"] for job in jobs[:10]) + (" …" if len(jobs) > 10 else ""))
     if several or len(jobs) != 1:
-        return {"items": jobs, "next": None}
-    response.headers["Location"] = f"/api/v1/jobs/{jobs[0]['id']}"
-    response.headers["ETag"] = _etag(context, jobs[0])
-    return jobs[0]
+        return answer({"items": jobs, "next": None}, 201)
+    return answer(jobs[0], 201, {"Location": f"/api/v1/jobs/{jobs[0]['id']}", "ETag": _etag(context, jobs[0])})
 
 
-@router.get("")
+@router.get("", response_model=Page[JobView])
 async def jobs(
     context: Ctx,
     who: Viewer,
     phase: Annotated[list[Phase] | None, Query(description="Only these; may be given several times.")] = None,
     user: Annotated[str | None, Query(description="Of this user; `me` is yourself.", max_length=253)] = None,
     queue: Annotated[str | None, Query(max_length=253)] = None,
-    label: Annotated[list[str] | None, Query(description="`key=value`; may be given several times.")] = None,
+    label: Annotated[list[Label] | None, Query(description="`key=value`; may be given several times.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    cursor: Annotated[str | None, Query(description="`next` of the page before.", max_length=500)] = None,
-) -> Page[JobView]:
+    cursor: Annotated[str | None, Query(description="`next` of the page before.", min_length=1, max_length=500)] = None,
+) -> Any:
     """List jobs, newest last."""
     found, following = context.service.jobs(
         phases=set(phase) if phase else None,
@@ -73,11 +74,11 @@ async def jobs(
         after=cursor,
         limit=limit,
     )
-    return {"items": found, "next": following}  # type: ignore[return-value]
+    return answer({"items": found, "next": following})
 
 
 def _labels(given: list[str]) -> dict[str, str]:
-    faults = [Fault("label", f"{each!r} must be key=value") for each in given if "=" not in each]
+    faults = [Fault("label", f"{each!r} must be key=value") for each in given if "=" not in each[1:]]
     if faults:
         raise BadInput(faults)
     return dict(each.split("=", 1) for each in given)
@@ -85,7 +86,6 @@ def _labels(given: list[str]) -> dict[str, str]:
 
 @router.get("/{name}", response_model=JobView, responses={304: {"description": "It has not changed."}})
 async def job(
-    response: Response,
     context: Ctx,
     who: Viewer,
     name: Name,
@@ -96,14 +96,12 @@ async def job(
     etag = _etag(context, found)
     if if_none_match is not None and etag in _tags(if_none_match):
         return Response(status_code=304, headers={"ETag": etag})
-    response.headers["ETag"] = etag
-    return found
+    return answer(found, headers={"ETag": etag})
 
 
 @router.patch("/{name}", response_model=JobView)
 async def update(
     request: Request,
-    response: Response,
     context: Ctx,
     who: User,
     name: Name,
@@ -117,29 +115,28 @@ async def update(
     note(request, " ".join(f"{key}={value}" for key, value in given.items()))
     async with _writing(context, who, name, if_match) as job_id:
         changed = await context.service.update(job_id, given)
-        response.headers["ETag"] = _etag(context, changed)
-        return changed
+        return answer(changed, headers={"ETag": _etag(context, changed)})
 
 
 @router.delete("/{name}", response_model=JobView)
 async def cancel(context: Ctx, who: User, name: Name, if_match: IfMatch = None) -> Any:
     """Cancel a job."""
     async with _writing(context, who, name, if_match) as job_id:
-        return await context.service.cancel(job_id)
+        return answer(await context.service.cancel(job_id))
 
 
 @router.post("/{name}/suspend", response_model=JobView)
 async def suspend(context: Ctx, who: User, name: Name, if_match: IfMatch = None) -> Any:
     """Stop a job until it is resumed."""
     async with _writing(context, who, name, if_match) as job_id:
-        return await context.service.suspend(job_id)
+        return answer(await context.service.suspend(job_id))
 
 
 @router.post("/{name}/resume", response_model=JobView)
 async def resume(context: Ctx, who: User, name: Name, if_match: IfMatch = None) -> Any:
     """Let a suspended job go on."""
     async with _writing(context, who, name, if_match) as job_id:
-        return await context.service.resume(job_id)
+        return answer(await context.service.resume(job_id))
 
 
 @router.post("/{name}/scale", response_model=JobView)
@@ -147,13 +144,19 @@ async def scale(request: Request, context: Ctx, who: User, name: Name, size: Sca
     """Ask for another number of workers."""
     note(request, f"workers={size.workers}")
     async with _writing(context, who, name, if_match) as job_id:
-        return await context.service.scale(job_id, size.workers)
+        return answer(await context.service.scale(job_id, size.workers))
 
 
 @router.get("/{name}/explain")
 async def explain(context: Ctx, who: Viewer, name: Name) -> dict[str, Any]:
     """Why a job waits or has its size, its position, and when it should start and end."""
     return context.service.explain(context.service.job(name, user=who.user)["id"])
+
+
+@router.get("/{name}/curve", response_model=CurveView)
+async def curve(context: Ctx, who: Viewer, name: Name) -> Any:
+    """How fast a job is by GPU type and number of workers, measured and believed, and what resizing it costs."""
+    return context.service.curve(context.service.job(name, user=who.user)["id"])
 
 
 @router.get(

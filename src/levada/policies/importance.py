@@ -1,0 +1,16 @@
+"""The order in which jobs are served where a policy has no better one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from levada.core.snapshot import Snapshot
+from levada.core.types import Ints
+
+
+def by_importance(snap: Snapshot) -> Ints:
+    """Rows by priority, the highest first, then in order of submission."""
+    priority = snap.jobs.priority
+    if not priority.any():
+        return np.arange(len(snap))
+    return np.argsort(-priority, kind="stable")

@@ -1,0 +1,237 @@
+"""Laws of a gang in a world where everything goes wrong: workers die, news is late, the server crashes half-way.
+
+The machine is played here; the gang is the real one. Whatever happens, nobody is told that a device is free while
+something runs on it, no device has two workers, and when the world turns kind every operation comes to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import msgspec
+import pytest
+
+from levada.backends.local.files import COMPLETE, IN_PROCESS, READY, Reading, World
+from levada.backends.local.gang import Gang
+from levada.backends.local.messages import ENDED, LOST, RUNS, STARTING, Sighting
+from levada.backends.local.record import Record, Stage
+from levada.backends.local.roster import Member
+from levada.backends.protocol import Launch, Note
+from levada.core import events as ev
+from levada.core.grant import WorkerPlace
+from levada.core.plan import Op, OpKind
+from tests.backends.contract import op, place
+
+DEVICES = [("node-0", str(at)) for at in range(3)] + [("node-1", str(at)) for at in range(3)]
+TICK_S = 0.05
+
+
+class Worker:
+    """A process of the machine that is played."""
+
+    def __init__(self, member: Member, world: int) -> None:
+        self.member, self.born = member, world
+        self.state, self.code, self.asked = STARTING, 0, False
+        self.flags = self.generation = 0
+        self.since = 0.0
+
+    @property
+    def alive(self) -> bool:
+        return self.state in (STARTING, RUNS)
+
+    def end(self, code: int) -> None:
+        self.state, self.code = (LOST, 0) if code == -9 else (ENDED, code)
+
+    def seen(self) -> Sighting:
+        reading = Reading(self.flags, self.generation, 1.0, 0.0) if self.flags else None
+        return Sighting(
+            job="toy-1",
+            name=self.member.name,
+            state=self.state,
+            pid=None if self.state == STARTING else 1,
+            code=self.code if self.state == ENDED else None,
+            asked=self.asked,
+            since=self.since,
+            reading=reading,
+        )
+
+
+class Machine:
+    """The hands of a gang, and what comes of what they do. *kind* is False while things go wrong."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.kind = False
+        self.elastic = self.random.random() < 0.7
+        self.now = 1000.0
+        self.workers: dict[str, Worker] = {}
+        self.world: World | None = None
+        self.saved = b""
+        self.told: list[ev.Event] = []
+        self.gang = Gang(Record(job="toy-1", number=7), self)
+        self.launch = Launch(command=("x",), grace_s=1.0, start_limit_s=3.0, max_workers=6)
+
+    # --- hands ------------------------------------------------------------------------------------------------------
+
+    def start(self, member: Member, members: Sequence[Member], world: int) -> None:
+        assert member in members
+        assert self.saved, "who starts something has noted before that it will"
+        if member.name not in self.workers:
+            self.workers[member.name] = Worker(member, world)
+        self.gang.seen[member.name] = self.workers[member.name].seen()
+
+    def publish(self, world: World) -> None:
+        assert self.world is None or world.generation >= self.world.generation
+        self.world = world
+
+    def leave(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.workers[name].asked = True
+
+    def kill(self, names: Sequence[str]) -> None:
+        for name in names:
+            if self.workers[name].alive:
+                self.workers[name].end(-9)
+
+    def address(self, node: str) -> str:
+        return node
+
+    def port(self, node: str) -> int:
+        return 1
+
+    def save(self) -> None:
+        self.saved = msgspec.json.encode(self.gang.record)
+
+    def tell(self, event: ev.Event) -> None:
+        self.told.append(event)
+        self._check(event)
+
+    def note(self, note: Note) -> None:
+        pass
+
+    # --- laws -------------------------------------------------------------------------------------------------------
+
+    def devices(self) -> list[tuple[str, str]]:
+        """Those in use, once for each user."""
+        alive = [worker.member for worker in self.workers.values() if worker.alive]
+        return [(member.node, device) for member in alive for device in member.devices]
+
+    def _check(self, event: ev.Event) -> None:
+        record = self.gang.record
+        wanted = {(where.node, device) for where in record.places for device in where.devices}
+        if isinstance(event, ev.JobsFailed | ev.JobsFinished | ev.OperationFailed):
+            assert self.devices() == []
+        elif isinstance(event, ev.Released):
+            assert set(self.devices()) <= (set() if record.kind == OpKind.STOP else wanted)
+        elif isinstance(event, ev.Running) and event.generation.tolist() == [record.generation]:
+            assert set(self.devices()) <= wanted
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """A moment passes."""
+        self.now += TICK_S
+        for worker in list(self.workers.values()):
+            if worker.alive:
+                self._live(worker)
+        assert len(self.devices()) == len(set(self.devices())), "a device has two workers"
+        if not self.kind and self.random.random() < 0.02:
+            self.crash()
+        for name, worker in self.workers.items():
+            if self.kind or self.random.random() < 0.5:
+                self.gang.seen[name] = worker.seen()
+        self.gang.step(self.now)
+
+    def _live(self, worker: Worker) -> None:
+        random, world = self.random, self.world
+        if worker.state == STARTING:
+            if random.random() < 0.5:
+                worker.state, worker.since = RUNS, self.now
+            return
+        if not self.kind and random.random() < 0.01:
+            worker.end(random.choice([-9, 1, 3]))
+        elif worker.asked and random.random() < 0.5:
+            worker.end(random.choice([75, 0, 143]))
+        elif self.elastic and random.random() < 0.6:
+            self._train(worker, world)
+
+    def _train(self, worker: Worker, world: World | None) -> None:
+        worker.flags |= READY | IN_PROCESS
+        if world is None or world.generation < worker.born or world.generation == worker.generation:
+            return
+        if worker.member.name not in world.members:
+            if world.generation > max(worker.born, worker.generation):
+                worker.end(75)
+        elif all(
+            self.workers[name].alive and self.workers[name].flags for name in world.members if name in self.workers
+        ):
+            worker.generation = world.generation
+
+    def crash(self) -> None:
+        """The server dies and another one takes over: all that it has is on disk and in the kernel."""
+        if self.saved:
+            self.gang = Gang(msgspec.json.decode(self.saved, type=Record), self)
+            self.gang.seen = {name: worker.seen() for name, worker in self.workers.items()}
+
+    # --- what the engine does ---------------------------------------------------------------------------------------
+
+    def places(self) -> list[WorkerPlace]:
+        """Some free devices, or some that the job has."""
+        count = self.random.randint(1, 4)
+        return [place(at, *device) for at, device in enumerate(self.random.sample(DEVICES, count))]
+
+    def next(self, generation: int) -> Op:
+        """An operation that an engine could issue now."""
+        alive = [worker for worker in self.workers.values() if worker.alive]
+        if not alive and self.gang.record.stage is Stage.IDLE:
+            return op(OpKind.START, generation, *self.places())
+        settled = self.gang.record.stage is Stage.RUNNING
+        kind = OpKind.RESIZE if settled and self.random.random() < 0.7 else OpKind.STOP
+        return op(kind, generation, *(self.places() if kind == OpKind.RESIZE else []))
+
+    def outcome(self, generation: int) -> bool:
+        """Whether the engine knows what became of an operation."""
+        kinds = (ev.Running, ev.OperationFailed, ev.JobsFailed)
+        stop = self.gang.record.kind == OpKind.STOP
+        found = [event for event in self.told if isinstance(event, (*kinds, ev.Released) if stop else kinds)]
+        over = any(isinstance(event, ev.JobsFinished) for event in self.told)
+        return over or any(event.generation.tolist() == [generation] for event in found)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_goes_wrong_no_device_is_used_twice_and_all_comes_to_an_end(seed: int) -> None:
+    machine = Machine(seed)
+    generation = 0
+    for _ in range(12):
+        generation += 1
+        machine.gang.apply(machine.next(generation), machine.launch, 1, machine.now)
+        for _ in range(machine.random.choice([1, 5, 40, 120])):
+            machine.tick()
+    machine.kind = True
+    for moment in range(2000):
+        # News of before may still be on its way.
+        if moment > 2 and machine.outcome(generation) and not machine.gang.busy:
+            break
+        machine.tick()
+    assert machine.outcome(generation)
+    assert not machine.gang.busy
+    running = {worker.member.name for worker in machine.workers.values() if worker.alive}
+    assert running == (
+        {member.name for member in machine.gang.record.members} if machine.gang.record.stage is Stage.RUNNING else set()
+    )
+
+
+def test_a_job_that_says_that_it_is_complete_is_done_however_the_others_end() -> None:
+    machine = Machine(1)
+    machine.elastic = machine.kind = True
+    machine.gang.apply(op(OpKind.START, 1, *machine.places()), machine.launch, 1, machine.now)
+    while not machine.outcome(1):
+        machine.tick()
+    first, *others = machine.workers.values()
+    first.flags |= COMPLETE
+    first.end(0)
+    for other in others:
+        other.end(1)
+    machine.tick()
+    assert isinstance(machine.told[-1], ev.JobsFinished)

@@ -1,0 +1,145 @@
+"""`levada up`, `down` and `tour` with real servers and real jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+WAIT_S = 90.0
+
+
+def levada(*words: str, **fields: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "levada", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False, **fields)  # type: ignore[call-overload,no-any-return]
+
+
+def until(true: Callable[[], object]) -> None:
+    end = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.05)
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Processes that belong to a server's folder, workers among them."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                words = Path(f"/proc/{name}/cmdline").read_bytes().decode(errors="replace")
+                environ = Path(f"/proc/{name}/environ").read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            if str(folder) in words or f"LEVADA_STATE_DIR={folder}" in environ:
+                found.append(words.replace("\0", " "))
+    return found
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "home"
+    yield folder
+    levada("down", "--state", str(folder), "--stop-jobs")
+    assert left_behind(folder) == []
+
+
+def job(folder: Path, *command: str) -> str:
+    text = json.dumps(
+        {
+            "apiVersion": "levada.dev/v1",
+            "kind": "Job",
+            "metadata": {"name": "toy"},
+            "spec": {"workers": {"min": 1, "max": 2}, "run": {"command": list(command)}},
+        }
+    )
+    path = folder.parent / "job.json"
+    path.write_text(text)
+    done = levada("submit", "--state-dir", str(folder), "-f", str(path), "-o", "name")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def phase(folder: Path, name: str) -> str:
+    told = levada("get", "job", name, "--state-dir", str(folder), "-o", "json")
+    return str(json.loads(told.stdout)["phase"])
+
+
+def test_a_server_comes_up_runs_a_job_survives_a_kill_and_goes_down(home: Path) -> None:
+    up = levada("up", "--state", str(home), "--port", "0", "-o", "json")
+    assert up.returncode == 0, up.stderr
+    told = json.loads(up.stdout)
+    assert set(told) == {"url", "token"}
+    assert json.loads(levada("up", "--state", str(home), "-o", "json").stdout) == told, "it is up already"
+    name = job(home, "sleep", "1000")
+    until(lambda: phase(home, name) == "Running")
+    pid = json.loads((home / "server.json").read_text())["pid"]
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: levada("ls", "--state-dir", str(home)).returncode == 6)
+    assert levada("up", "--state", str(home)).returncode == 0
+    again = json.loads(levada("get", "job", name, "--state-dir", str(home), "-o", "json").stdout)
+    assert (again["phase"], again["generation"]) == ("Running", 1)
+    assert levada("down", "--state", str(home)).returncode == 0
+    assert left_behind(home) == []
+    assert levada("ls", "--state-dir", str(home)).returncode == 6
+    assert levada("up", "--state", str(home)).returncode == 0
+    until(lambda: phase(home, name) == "Running")
+
+
+def test_jobs_may_be_left_running_and_are_found_again(home: Path) -> None:
+    assert levada("up", "--state", str(home), "--port", "0").returncode == 0
+    name = job(home, "sleep", "1000")
+    until(lambda: phase(home, name) == "Running")
+    assert levada("down", "--state", str(home), "--leave-jobs").returncode == 0
+    assert any("sleep" in words for words in left_behind(home))
+    assert levada("up", "--state", str(home)).returncode == 0
+    again = json.loads(levada("get", "job", name, "--state-dir", str(home), "-o", "json").stdout)
+    assert (again["phase"], again["generation"]) == ("Running", 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--node", "a100"], "must be GPUs by type, as in a100=4"),
+        (["--node", "a=1", "--nodes", "2"], "leave out --nodes"),
+        (["--set", "min_run_s=soon"], "must be a name and a number"),
+        (["--set", "min_runs=1"], "did you mean min_run_s?"),
+        (["--host", "0.0.0.0"], "tokens would be sent in the clear"),
+        (["--policy", "fifi"], "did you mean fifo?"),
+        (["--store", "mysql://x"], "must begin with sqlite: or postgresql:"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_leaves_no_server(home: Path, words: list[str], said: str) -> None:
+    done = levada("up", "--state", str(home), "--port", "0", *words)
+    assert done.returncode in (1, 2, 5)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_that_cannot_be_written_says_so() -> None:
+    done = levada("up", "--state", "/proc/nowhere")
+    assert done.returncode == 1
+    assert "name another folder with --state" in done.stderr
+
+
+def test_the_tour_leaves_nothing_behind_when_it_is_interrupted(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "levada", "tour", str(ROOT / "examples/numpy/train.py")]
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as tour:
+        assert tour.stdout is not None
+        for line in tour.stdout:
+            if "Running" in line:
+                break
+        tour.send_signal(signal.SIGINT)
+        tour.communicate(timeout=WAIT_S)
+    assert tour.returncode == 3
+    assert left_behind(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,51 @@
+"""Every example is complete, its job file is right, and those that need nothing run to their end."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from levada.jobfile.load import load
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FOLDERS = sorted(path for path in EXAMPLES.iterdir() if path.is_dir() and not path.name.startswith(("_", ".")))
+ENV = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "STEPS": "20", "STEP_SECONDS": "0"}
+
+
+def command_of(folder: Path) -> list[str]:
+    """What its job file runs."""
+    told = yaml.safe_load((folder / "job.yaml").read_text())
+    return list(told["spec"]["run"]["command"])
+
+
+def test_all_of_them_are_in_the_table() -> None:
+    page = (EXAMPLES / "README.md").read_text()
+    assert [folder.name for folder in FOLDERS if f"[{folder.name}]({folder.name}/README.md)" not in page] == []
+    assert len(FOLDERS) >= 7
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_an_example_has_a_page_and_a_job_file_that_is_right(folder: Path) -> None:
+    assert (folder / "README.md").read_text().startswith("# ")
+    (job,) = load((folder / "job.yaml").read_text())
+    assert job.is_job
+    scripts = [word for word in shlex.split(" ".join(command_of(folder))) if word.endswith(".py")]
+    assert scripts
+    assert all((folder / script).is_file() for script in scripts)
+    assert f"levada logs -f {job.name}" in (folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["numpy", "gavel", "voda", "plain"])
+def test_the_command_of_its_job_file_runs_to_its_end(name: str, tmp_path: Path) -> None:
+    env = {**ENV, "LEVADA_CHECKPOINT_DIR": str(tmp_path), "LEVADA_JOB": "job-1"}
+    quickly = re.compile("--(step_seconds|epoch-seconds) [0-9.]+")
+    command = [quickly.sub("", word) for word in command_of(EXAMPLES / name)]
+    done = subprocess.run(command, cwd=EXAMPLES / name, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout

@@ -1,0 +1,186 @@
+"""What a live server learns of workloads: seen at once, kept across kills, told to policies."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from levada.core import events as ev
+from levada.live.learning import pack, unpack
+from levada.live.store import Store
+from tests.live.house import House, document, house
+from tests.live.rehearsal import Stage
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/levada.db"
+
+
+class Stepping:
+    """The clock of a server whose time only passes when somebody lets it."""
+
+    def __init__(self) -> None:
+        self.time = 1e9
+
+    def now(self) -> float:
+        return self.time
+
+
+async def train(up: House, job: str, rate: float, seconds: int) -> None:
+    """A job that runs makes so many steps a second, and tells so every second."""
+    clock = Stepping()
+    clock.time = up.live.loop.clock.now()
+    up.live.loop.clock = clock
+    done = up.service.job(job)["progress"]["step"]
+    number = up.live.loop.records.by_id[job].number
+    for _ in range(seconds):
+        clock.time += 1.0
+        done += rate
+        up.backend.report(ev.Progress(at=0.0, number=np.array([number]), steps=np.array([done])))
+        await up.until(lambda done=done: up.service.job(job)["progress"]["step"] == pytest.approx(done))
+
+
+def point(curve: dict[str, Any], gpu_type: str, workers: int) -> dict[str, Any]:
+    """One line of a curve."""
+    return next(p for p in curve["points"] if (p["gpu_type"], p["workers"]) == (gpu_type, workers))
+
+
+def test_a_curve_has_what_was_measured_beside_what_is_believed(url: str) -> None:
+    async def story() -> None:
+        async with house(url) as up:
+            (view,) = await up.service.submit([document("resnet", workers={"min": 1, "max": 4})], user="a", key=None)
+            job = view["id"]
+            await up.until(lambda: up.phase(job) == "Running")
+            assert up.service.curve(job)["points"] == []
+            await train(up, job, 30.0, 60)
+            curve = up.service.curve(job)
+            assert (curve["workload"], curve["now"]) == ("resnet", {"gpu_type": "v100", "workers": 4})
+            four, two = point(curve, "v100", 4), point(curve, "v100", 2)
+            assert (four["measured"], four["fitted"], four["measured_speedup"]) == pytest.approx(
+                (30.0, 30.0, 4.0), rel=0.001
+            )
+            assert (two["measured"], two["fitted"], two["speedup"]) == (None, pytest.approx(15.0, rel=0.001), 2.0)
+            assert four["confidence"] > two["confidence"] > point(curve, "k80", 4)["confidence"] > 0
+            assert curve["costs"] == []
+            # A job of the same workload knows it before it has run, and one that is over still does.
+            (again,) = await up.service.submit([document("resnet", workers=2)], user="b", key=None)
+            assert point(up.service.curve(again["id"]), "v100", 4)["measured"] == pytest.approx(30.0, rel=0.001)
+            up.backend.finish(job)
+            await up.until(lambda: up.phase(job) == "Succeeded")
+            assert point(up.service.curve(job), "v100", 4)["measured"] == pytest.approx(30.0, rel=0.001)
+            assert up.service.curve(job)["now"] is None
+
+    asyncio.run(story())
+
+
+def test_what_was_learned_outlives_a_kill_and_a_damaged_snapshot(url: str) -> None:
+    async def story() -> None:
+        stage = Stage()
+        async with house(url, stage) as up:
+            (view,) = await up.service.submit([document("resnet", workers={"min": 1, "max": 4})], user="a", key=None)
+            job = view["id"]
+            await up.until(lambda: up.phase(job) == "Running")
+            await train(up, job, 30.0, 60)
+            seen = stage.runs[job]
+            up.backend.report(
+                ev.Paused(
+                    at=0.0,
+                    number=np.array([seen.number]),
+                    generation=np.array([seen.generation]),
+                    seconds=np.array([0.25]),
+                )
+            )
+            await up.settle()
+            before = up.service.curve(job)
+            await up.live.learning.keep()
+            await up.kill()
+        async with house(url, stage) as up:
+            after = up.service.curve(job)
+            assert after == before
+            assert after["costs"] == [{"change": "resize", "seconds": 0.25, "times": 1}]
+            # Policies ask the same model.
+            state = up.live.loop.engine.state
+            assert state.perf.rate(seen.number, state.world.inventory.types.find("v100"), 4) == pytest.approx(
+                30.0, rel=0.001
+            )
+        store = await Store.open(url)
+        for sequence, body in [found async for found in store.snapshots()]:
+            await store.save_snapshot(sequence, 0.0, body[:-10] + b"0123456789")
+        await store.close()
+        async with house(url, stage) as up:
+            assert up.service.curve(job) == before
+            await up.live.store.set_setting("learned", '{"nonsense": 1}')
+            await up.kill()
+        async with house(url, stage) as up:
+            assert up.phase(job) == "Running"
+
+    asyncio.run(story())
+
+
+def test_names_that_are_not_known_any_more_are_left_out(url: str) -> None:
+    async def story() -> None:
+        async with house(url) as up:
+            (view,) = await up.service.submit([document("resnet")], user="a", key=None)
+            await up.until(lambda: up.phase(view["id"]) == "Running")
+            await train(up, view["id"], 7.0, 20)
+            packed = pack(up.live.loop.engine.state)
+            assert packed is not None
+            state = up.live.loop.engine.state
+            unpack(state, packed.replace(b'"resnet"', b'"gone"'))
+            assert up.service.curve(view["id"])["points"] == []
+            unpack(state, packed)
+            assert point(up.service.curve(view["id"]), "v100", 1)["measured"] == pytest.approx(7.0, rel=0.001)
+
+    asyncio.run(story())
+
+
+def test_a_speed_that_is_news_makes_the_policy_decide_anew(url: str) -> None:
+    async def story() -> None:
+        async with house(url, options={"rate_limit_s": 0.0}) as up:
+            (view,) = await up.service.submit([document("resnet", workers=2)], user="a", key=None)
+            await up.until(lambda: up.phase(view["id"]) == "Running")
+            await train(up, view["id"], 10.0, 60)
+            loop = up.live.loop
+
+            async def look() -> int:
+                await up.until(lambda: loop.engine.state.deciding is None)
+                before = loop.decisions
+                up.live.learning.look()
+                await up.settle()
+                return loop.decisions - before
+
+            assert await look() == 1
+            assert await look() == 0, "nothing has changed since"
+            await train(up, view["id"], 10.1, 60)
+            assert await look() == 0, "that is no other speed"
+            await train(up, view["id"], 5.0, 120)
+            assert await look() == 1
+
+    asyncio.run(story())
+
+
+def test_what_was_learned_decides_who_gets_the_gpus_also_after_a_kill(url: str) -> None:
+    async def story() -> None:
+        stage = Stage({"n0": {"v100": 4}})
+        async with house(url, stage, policy="ffdl") as up:
+            for name, size, rate in (("flat", 1, 10.0), ("flat", 3, 10.5), ("scales", 1, 10.0), ("scales", 3, 29.0)):
+                (view,) = await up.service.submit([document(name, workers=size)], user="a", key=None)
+                await up.until(lambda job=view["id"]: up.phase(job) == "Running")
+                await train(up, view["id"], rate, 40)
+                up.backend.finish(view["id"])
+                await up.until(lambda job=view["id"]: up.phase(job) == "Succeeded")
+            await up.live.learning.keep()
+            await up.kill()
+        async with house(url, stage) as up:
+            # The one that does not scale comes first, and would have most if nothing were known.
+            both = [document(name, workers={"min": 1, "max": 3}) for name in ("flat", "scales")]
+            ids = [view["id"] for view in await up.service.submit(both, user="a", key=None)]
+            await up.until(lambda: all(up.phase(job) == "Running" for job in ids))
+            assert [up.service.job(job)["gpus"] for job in ids] == [1, 3]
+
+    asyncio.run(story())
