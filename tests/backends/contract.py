@@ -355,6 +355,30 @@ class Contract(Harness):
 
         self.run(story)
 
+    def test_what_nobody_should_have_is_stopped_under_the_generation_it_was_found_with(self) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                await watch.backend.apply(op(OpKind.START, 3, place(0, "node-0", "0")), self.launch())
+                await watch.for_(ev.Running, 3)
+                found = (await watch.backend.running())["toy-1"]
+                await watch.backend.apply(op(OpKind.STOP, found.generation), None)
+                await watch.for_(ev.Released, 3)
+                assert await watch.backend.running() == {}
+
+        self.run(story)
+
+    def test_a_server_that_goes_can_stop_everything(self) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                for number in (1, 2):
+                    start = op(OpKind.START, 1, place(0, "node-0", str(number)), job=f"toy-{number}", number=number)
+                    await watch.backend.apply(start, self.launch())
+                await watch.until(lambda: len(watch.all(ev.Running)) == 2)
+                await watch.backend.stop_all()
+                assert await watch.backend.running() == {}
+
+        self.run(story)
+
     def test_an_older_epoch_is_refused(self) -> None:
         async def story() -> None:
             async with self.opened(epoch=1) as old, self.opened(epoch=2):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 from levada.cli.profiling import Sightings, copy_of
 from levada.core.events import OptionsChanged
 from levada.sim.throughputs import read_throughputs
-from tests.cli.house import Shell, job
+from tests.cli.house import WAIT_S, Shell, environment, job
 
 TRAIN = Path(__file__).parents[2] / "examples" / "numpy" / "train.py"
 
@@ -71,6 +73,21 @@ def test_what_cannot_be_measured_says_why_and_the_rest_is_measured(shell: Shell)
     assert lines[4].startswith("short with 1 on a100: it ended before it could be measured")
     assert lines[-1] == "levada: nothing could be measured; what stands in the way is said above"
     assert not Path("silent-throughputs.csv").exists()
+
+
+def test_who_interrupts_it_leaves_no_copy_behind(shell: Shell, home: Path) -> None:
+    path = shell.file("long.yaml", training("long"))
+    words = [sys.executable, "-m", "levada", "profile", "-f", path, "--seconds", "600", "--gpu-types", "a100"]
+    process = subprocess.Popen(words, env=environment(shell.up, home), stderr=subprocess.PIPE, text=True)
+    try:
+        shell.until(lambda: any(each["workload"] == "long" for each in shell.json("ls", "--state", "Running")))
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=WAIT_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, err) == (3, "levada: interrupted\n")
+    assert shell.json("get", "job", "long")["phase"] == "Cancelled"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core import events as ev
+from levada.perf import RestartKind
 from tests.engine.chaos import desk
 
 
@@ -55,3 +56,16 @@ def test_half_a_gpu_teaches_the_speed_of_a_whole_one() -> None:
     kind = int(state.world.table.held_type[state.world.slot("j1")])
     assert abs(state.perf.rate(0, kind, 1) - 12.0) < 1e-9
     assert abs(state.perf.rate(0, kind, 1, milli=500) - 6.0) < 1e-9, "as it was seen"
+
+
+def test_how_long_a_job_takes_to_save_and_leave_is_learned() -> None:
+    chaos = desk(4)
+    chaos.submit(min=1, max=4)
+    chaos.calm()
+    chaos.users("suspend", 0)
+    chaos.pass_time(7.0)
+    chaos.carry_out()
+    chaos.calm()
+    state = chaos.engine.state
+    state.learn()
+    assert state.perf.pauses(int(state.world.table.workload[state.world.slot("j1")])) == {RestartKind.STOP: (7.0, 1)}

@@ -15,7 +15,7 @@ from tests.runtime.supervisor import free_port, supervising, wait_until
 
 ROOT = Path(__file__).parents[2]
 ENV = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"]}
-pytestmark = pytest.mark.frameworks
+pytestmark = [pytest.mark.frameworks, pytest.mark.slow]
 
 
 def python_with(framework: str) -> str:

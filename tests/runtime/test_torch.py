@@ -125,6 +125,7 @@ signal.pause()
             process.kill()
 
 
+@pytest.mark.slow
 def test_resized_by_torchrun(tmp_path: Path, python: str, rendezvous: int) -> None:
     agent = ["-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=0", "--rdzv-id=job"]
     meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{rendezvous}"]

@@ -14,6 +14,9 @@ from hypothesis import HealthCheck, Phase, settings
 
 from levada.errors import BadInput, NotFound, Refused
 from levada.live.store.keys import KeyStore
+from levada.runtime.http import HttpChannel
+from levada.runtime.place import read as read_place
+from levada.runtime.report import Report
 from levada.sdk import Client
 from levada.server.app import api
 from levada.server.context import Context
@@ -158,6 +161,36 @@ def test_a_worker_reports_for_its_generation_only(real: Served, client: Client) 
     until(lambda: (client.get(job["id"])["progress"] or {"step": 0})["step"] == 40)
     late = real.ask("POST", "/api/v1/worker/report", {"step": 41}, token=sign(KEY, job["id"], generation + 7))
     assert (late.status, late.json()["code"]) == (409, "refused")
+
+
+def test_the_runtime_reports_over_http(real: Served, client: Client) -> None:
+    [job] = client.submit(document("runtime", steps=100))
+    client.wait(job["id"], phases=["Running"], timeout_s=WAIT_S)
+    generation = client.get(job["id"])["generation"]
+    environment = {
+        "LEVADA_JOB": job["id"],
+        "LEVADA_GENERATION": str(generation),
+        "LEVADA_SERVER": real.url,
+        "LEVADA_TOKEN": sign(KEY, job["id"], generation),
+    }
+    channel = HttpChannel(read_place(environment))
+    channel.exchange(Report(flags=3, generation=generation, step=25, step_s=0.5, saves=1, saved_step=20), hurry=True)
+    assert channel.dropped == 0
+    until(lambda: (client.get(job["id"])["progress"] or {"step": 0})["step"] == 25)
+    # A worker that is a member of a newer generation reports for it, with the token it was started with.
+    client.suspend(job["id"])
+    client.wait(job["id"], phases=["Suspended"], timeout_s=WAIT_S)
+    client.resume(job["id"])
+    newer = client.wait(job["id"], phases=["Running"], timeout_s=WAIT_S)["generation"]
+    assert newer > generation
+    channel.exchange(Report(flags=3, generation=newer, step=50, step_s=0.5, saves=1, saved_step=20), hurry=True)
+    assert channel.dropped == 0
+    until(lambda: (client.get(job["id"])["progress"] or {"step": 0})["step"] == 50)
+    # One that has not followed is told no.
+    channel.exchange(Report(flags=3, generation=generation, step=60), hurry=True)
+    assert channel.dropped == 1  # which also closed its connection
+    theirs = real.ask("POST", "/api/v1/worker/report", {"job": "other", "step": 1}, token=environment["LEVADA_TOKEN"])
+    assert (theirs.status, theirs.json()["code"]) == (403, "not_allowed")
 
 
 def test_vodas_table(real: Served, client: Client) -> None:

@@ -11,6 +11,11 @@ from levada.cli.words import clock, number, short
 
 #: Of what happened, the last lines.
 _MOST_EVENTS = 20
+_COSTS = {
+    "start": "Starting again takes {}",
+    "resize": "A resize stops {} for",
+    "stop": "Saving and leaving takes {}",
+}
 
 
 def job_page(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], curve: Mapping[str, Any]) -> str:
@@ -49,9 +54,12 @@ def job_page(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], curve:
         lines += ["", columns(("WORKER", "NODE", "DEVICES", "STATE"), rows)]
     if curve["points"]:
         lines += ["", speeds(curve)]
+    if curve["costs"]:
+        lines.append("")
     for cost in curve["costs"]:
         times = "once" if cost["times"] == 1 else f"{cost['times']} times"
-        lines += ["", f"A {cost['change']} stops {job['workload']} for {cost['seconds']:.3g} s (seen {times})."]
+        what = _COSTS[cost["change"]].format(job["workload"])
+        lines.append(f"{what} {cost['seconds']:.3g} s (seen {times}).")
     if events:
         lines += ["", event_table(events[-_MOST_EVENTS:])]
     return "\n".join(lines)

@@ -45,6 +45,12 @@ StoreUrl = Annotated[
     str | None,
     typer.Option("--store", metavar="URL", help="The database: sqlite:///FILE or postgresql://…", show_default=False),
 ]
+Checkpoints = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoints", metavar="DIR", help="A folder for checkpoints that all machines share.", show_default=False
+    ),
+]
 PolicyName = Annotated[
     str | None, typer.Option("--policy", help="The policy of a new server.", show_default="elastic-fifo")
 ]
@@ -84,6 +90,7 @@ def up(
     host: Host = "127.0.0.1",
     port: Port = None,
     store: StoreUrl = None,
+    checkpoints: Checkpoints = None,
     policy: PolicyName = None,
     option: Option = None,
     stuck_after: StuckAfter = None,
@@ -102,6 +109,7 @@ def up(
         "host": host,
         "port": port,
         "store": store,
+        "checkpoints": None if checkpoints is None else os.path.abspath(checkpoints),
         "nodes": nodes_asked,
         "policy": policy,
         "options": _options(option or []),
@@ -136,6 +144,7 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = None,
     store: StoreUrl = None,
+    checkpoints: Checkpoints = None,
     policy: PolicyName = None,
     option: Option = None,
     stuck_after: StuckAfter = None,
@@ -150,6 +159,7 @@ def serve(
         "host": host,
         "port": port,
         "store": store,
+        "checkpoints": None if checkpoints is None else os.path.abspath(checkpoints),
         "nodes": nodes_asked,
         "policy": policy,
         "options": _options(option or []),
@@ -299,7 +309,7 @@ def _spawn(home: Home, setup: dict[str, Any]) -> subprocess.Popen[bytes]:
     from levada.server.home import LOG
 
     words = ["serve", "--state", str(home.folder)]
-    for name in ("host", "port", "store", "policy", "certfile", "keyfile"):
+    for name in ("host", "port", "store", "checkpoints", "policy", "certfile", "keyfile"):
         if setup[name] is not None:
             words += [f"--{name}", str(setup[name])]
     if setup["insecure"]:

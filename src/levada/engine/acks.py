@@ -20,6 +20,8 @@ from levada.perf import RestartKind
 
 def released(state: State, event: Released) -> None:
     """What an operation gives up is free; a stop is complete with it."""
+    if hasattr(state.perf, "observe_restart"):
+        _time_stops(state, event)
     if steps.released(state, event):
         return
     table = state.world.table
@@ -35,6 +37,16 @@ def released(state: State, event: Released) -> None:
     if stops.any():
         stopped(state, slots[stops])
     state.acked |= bool(len(slots))
+
+
+def _time_stops(state: State, event: Released) -> None:
+    """Notes how long jobs took to save and leave."""
+    table = state.world.table
+    slots, _ = state.current(event.number, event.generation)
+    once = (table.unsure[slots] == 0) & (table.failures[slots] == 0)
+    stops = slots[(table.issued[slots] > 0) & (table.op[slots] == OpKind.STOP) & once]
+    if len(stops):
+        state.pauses.append((RestartKind.STOP, table.workload[stops].copy(), state.now - table.issued_at[stops]))
 
 
 def running(state: State, event: Running) -> None:

@@ -14,4 +14,11 @@ from starlette.responses import Response
 
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A value as JSON."""
-    return Response(msgspec.json.encode(value), status, dict(headers or {}), "application/json")
+    return Response(msgspec.json.encode(value, enc_hook=_plain), status, dict(headers or {}), "application/json")
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's as one of Python's."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise NotImplementedError(f"{type(value).__name__} cannot be written as JSON")

@@ -42,6 +42,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int | None = None
     store: str | None = None
+    #: A folder that all machines share.
+    checkpoints: str | None = None
     #: GPUs by type of each pretend node.
     nodes: Sequence[Mapping[str, int]] | None = None
     #: Of a server that is new.
@@ -70,8 +72,10 @@ async def run(folder: Path, setup: Setup, ready: Callable[[str, str], None]) -> 
         url = setup.store or before.get("store") or f"sqlite:///{folder.absolute()}/levada.db"
         port = _port(setup, before)
         stuck_after_s = before.get("stuck_after_s") if setup.stuck_after_s is None else setup.stuck_after_s
-        home.write(SETUP, {"nodes": nodes, "store": url, "port": port, "stuck_after_s": stuck_after_s})
-        setup = msgspec.structs.replace(setup, stuck_after_s=stuck_after_s)
+        shared = setup.checkpoints or before.get("checkpoints")
+        kept = {"nodes": nodes, "store": url, "port": port, "stuck_after_s": stuck_after_s, "checkpoints": shared}
+        home.write(SETUP, kept)
+        setup = msgspec.structs.replace(setup, stuck_after_s=stuck_after_s, checkpoints=shared)
         await _run(home, setup, url, port, nodes, ready)
 
 
@@ -121,6 +125,7 @@ async def _run(
         here,
         server_url=address,
         token_for=lambda job, generation: worker_token.sign(worker_key, job, generation),
+        checkpoints=None if setup.checkpoints is None else Path(setup.checkpoints),
     )
     live = Live(
         store,

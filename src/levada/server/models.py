@@ -326,12 +326,22 @@ class NewToken(Given):
 class WorkerReport(Given):
     """What a worker tells of itself; the fields of its report file."""
 
+    job: Name | None = Field(default=None, description="Its own, where it is given.")
+    generation: Annotated[Whole, Field(ge=0, le=LARGEST)] | None = Field(
+        default=None, description="The one it trains in, which may be newer than that of its token."
+    )
+    rank: Annotated[Whole, Field(ge=0, le=LARGEST)] | None = None
+    flags: Annotated[Whole, Field(ge=0, le=2**32)] | None = Field(
+        default=None,
+        description="1 uses the runtime, 2 resizes in process, 4 all is done, 8 leaves on request.",
+    )
     step: Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)] | None = Field(
         default=None, description="Steps done, by the whole job."
     )
-    seconds_per_step: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
+    step_s: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = Field(
+        default=None, description="Seconds per step."
+    )
     saves: Annotated[Whole, Field(ge=0, le=LARGEST)] | None = Field(default=None, description="Checkpoints, ever.")
-    flags: Annotated[Whole, Field(ge=0, le=2**32)] | None = Field(
-        default=None,
-        description="1 uses the runtime, 2 resizes in process, 4 the job is complete, 8 leaves when asked.",
+    saved_step: Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)] | None = Field(
+        default=None, description="Steps in the last one."
     )

@@ -27,6 +27,12 @@ _TEXTS = {
     422: "The request is readable and wrong; `errors` tells each fault.",
     503: "The server cannot act now.",
 }
+_EXAMPLE = {
+    "apiVersion": "levada.dev/v1",
+    "kind": "Job",
+    "metadata": {"name": "resnet50"},
+    "spec": {"workers": {"min": 1, "max": 8}, "run": {"command": ["python", "train.py"]}},
+}
 _WRITES = frozenset({"post", "put", "patch", "delete"})
 #: What speaks plain text, as its model did.
 _PLAIN = ("/training", "/algorithm", "/ratelimit", "/allocation")
@@ -119,7 +125,7 @@ def _add_files(document: dict[str, Any]) -> None:
     schemas["JobDocument"] = job
     reference = {"$ref": _REF.format(model="JobDocument")}
     several = {"type": "array", "items": reference, "minItems": 1}
-    _body(document, "/api/v1/jobs", "post", {"anyOf": [reference, several]})
+    _body(document, "/api/v1/jobs", "post", {"anyOf": [reference, several], "examples": [_EXAMPLE]})
     question = schemas["WhatIf"]["properties"]["documents"]
     question["items"] = reference
     _body(document, "/api/v1/queues/{name}", "put", {"$ref": _REF.format(model=taken["Queue"])})

@@ -186,7 +186,9 @@ class Machine:
         alive = [worker for worker in self.workers.values() if worker.alive]
         if not alive and self.gang.record.stage is Stage.IDLE:
             return op(OpKind.START, generation, *self.places())
-        settled = self.gang.record.stage is Stage.RUNNING
+        record = self.gang.record
+        survives = record.stage is Stage.SWITCHING and record.told == "Running"
+        settled = record.stage is Stage.RUNNING or survives
         kind = OpKind.RESIZE if settled and self.random.random() < 0.7 else OpKind.STOP
         return op(kind, generation, *(self.places() if kind == OpKind.RESIZE else []))
 

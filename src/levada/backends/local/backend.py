@@ -38,8 +38,8 @@ from levada.core.plan import Op, OpKind
 from levada.errors import Refused
 
 _log = logging.getLogger(__name__)
-#: How often gangs in the middle of something look around, and how often progress is told.
-_STEP_S, _PROGRESS_S = 0.05, 1.0
+#: How often gangs in the middle of something look around, and the least time between two tellings of progress.
+_STEP_S, _PROGRESS_S = 0.05, 0.25
 
 
 class LocalBackend:
@@ -69,6 +69,7 @@ class LocalBackend:
         self.hurried: set[str] = set()
         self._troubles: dict[str, str] = {}
         self._progress: dict[int, float] = {}
+        self._told_progress = 0.0
         self._events: list[Event] = []
         self._notes: list[Note] = []
         self._queue: asyncio.Queue[Report] = asyncio.Queue()
@@ -125,13 +126,10 @@ class LocalBackend:
 
     async def _run(self) -> None:
         """Lets time pass for gangs in the middle of something, and tells progress."""
-        told = time.monotonic()
         while True:
             for job in list(self.hurried):
                 self.step(job)
-            if time.monotonic() - told >= _PROGRESS_S:
-                told = time.monotonic()
-                self._tell_progress()
+            self._tell_progress()
             self.agents.look_after()
             self.flush()
             await asyncio.sleep(_STEP_S)
@@ -249,6 +247,7 @@ class LocalBackend:
                     gang.saved(kept.saved_at / 1e9)
                 if kept.epochs is not None:
                     self._progress[gang.record.number] = kept.epochs
+        self._tell_progress()
         self.flush()
 
     def _look_at(self, node: Node, foreign: tuple[Foreign, ...]) -> None:
@@ -285,7 +284,10 @@ class LocalBackend:
             self._events, self._notes = [], []
 
     def _tell_progress(self) -> None:
-        if self._progress:
+        """As soon as it is heard, if that is not too often: who learns from it takes it for how things are now."""
+        now = time.monotonic()
+        if self._progress and now - self._told_progress >= _PROGRESS_S:
+            self._told_progress = now
             numbers = np.fromiter(self._progress.keys(), np.int64, len(self._progress))
             steps = np.fromiter(self._progress.values(), np.float64, len(self._progress))
             self._progress = {}

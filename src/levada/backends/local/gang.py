@@ -104,6 +104,7 @@ class Gang(Crew):
         if op.generation == record.generation and record.stage is not Stage.ADRIFT and not stray:
             self._tell_again()
             return
+        survives = record.stage is Stage.SWITCHING and record.told == "Running"
         record.number, record.epoch = op.number, epoch
         record.generation, record.kind, record.told = op.generation, op.kind, ""
         record.why, record.code = "", None
@@ -113,10 +114,14 @@ class Gang(Crew):
             assert op.grant is not None
             assert launch is not None
             # What they were started with must not change for those who stay.
-            stays = record.stage is Stage.RUNNING and record.batch == op.batch
+            stays = (record.stage is Stage.RUNNING or survives) and record.batch == op.batch
             was, record.launch, record.places, record.batch = record.launch, launch, op.grant.places, op.batch
             if op.kind == OpKind.RESIZE and stays and self.resizes_in_process(was):
-                self._join(now)
+                if survives:
+                    record.waits = True
+                    self._hands.save()
+                else:
+                    self._join(now)
             elif self.alive():
                 self._stop(Then.START, now)
             else:
@@ -222,7 +227,7 @@ class Gang(Crew):
         record, limit = self.record, self.launch.start_limit_s
         self._publish()
         leaving = [member.name for member in record.leavers if self.is_alive(member.name)]
-        if not leaving and record.kind == OpKind.RESIZE and record.told == "":
+        if not leaving and record.kind == OpKind.RESIZE and record.told == "" and not record.waits:
             record.told = "Released"
             self._tell(ev.Released)
         if self.finished():
@@ -235,10 +240,13 @@ class Gang(Crew):
         elif not leaving and all(self.entered(member) for member in record.members):
             record.leavers = ()
             self._settle(Stage.RUNNING, now)
-            if record.told != "Running":
+            if record.waits:
+                record.waits = False
+                self._join(now)
+            elif record.told != "Running":
                 self._tell_pause()
                 self._tell_running()
-        elif now - record.since > (min(limit, _SURVIVE_S) if record.told == "Running" else limit):
+        elif now - record.since > (min(limit, _SURVIVE_S) if record.waits or record.told == "Running" else limit):
             self._restart("workers did not enter the new generation in time", now)
         elif now - record.since > min(_LEAVE_BY_ITSELF_S, self.launch.grace_s):
             self._ask(leaving)
@@ -385,7 +393,7 @@ class Gang(Crew):
         self._stop(Then.START, now)
 
     def _stop(self, then: Then, now: float) -> None:
-        self.record.then = then
+        self.record.then, self.record.waits = then, False
         self._settle(Stage.STOPPING, now)
 
     def _settle(self, stage: Stage, now: float) -> None:

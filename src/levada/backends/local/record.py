@@ -58,6 +58,8 @@ class Record(msgspec.Struct, kw_only=True):
     stage: Stage = Stage.IDLE
     #: Unix time at which the stage began.
     since: float = 0.0
+    #: A resize came while survivors of a loss were finding together: it begins when they have.
+    waits: bool = False
     then: Then = Then.RELEASED
     why: str = ""
     code: int | None = None

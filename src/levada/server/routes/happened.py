@@ -61,10 +61,10 @@ async def watch(
     return Stream(context, items, write=event, media_type=SSE, first=b"id: %d\n\n" % begin, beat=b":\n\n")
 
 
-@router.get("/decisions", tags=["decisions"])
-async def decisions(context: Ctx, who: Viewer, limit: Limit = 20) -> Page[dict[str, Any]]:
+@router.get("/decisions", tags=["decisions"], response_model=Page[dict[str, Any]])
+async def decisions(context: Ctx, who: Viewer, limit: Limit = 20) -> Any:
     """List the last decisions, newest last."""
-    return Page(items=context.service.decisions(limit))
+    return answer({"items": context.service.decisions(limit), "next": None})
 
 
 @router.get("/decisions/{revision}", tags=["decisions"])
@@ -73,10 +73,10 @@ async def decision(context: Ctx, who: Viewer, revision: Annotated[int, Path(ge=0
     return context.service.decision(revision)
 
 
-@router.get("/plans", tags=["decisions"])
-async def plans(context: Ctx, who: Viewer, limit: Limit = 20) -> Page[dict[str, Any]]:
+@router.get("/plans", tags=["decisions"], response_model=Page[dict[str, Any]])
+async def plans(context: Ctx, who: Viewer, limit: Limit = 20) -> Any:
     """List the last plans, newest last."""
-    return Page(items=context.service.plans(limit))
+    return answer({"items": context.service.plans(limit), "next": None})
 
 
 @router.get("/usage", tags=["usage"])
@@ -100,7 +100,7 @@ async def usage(
     return Page(items=await context.service.usage(names, time.time() - since))
 
 
-@router.get("/snapshot", tags=["decisions"])
-async def snapshot(context: Ctx, who: Operator) -> dict[str, Any]:
+@router.get("/snapshot", tags=["decisions"], response_model=dict[str, Any])
+async def snapshot(context: Ctx, who: Operator) -> Any:
     """Get the whole state as one document, for `levada replay`."""
-    return context.service.snapshot()
+    return answer(context.service.snapshot())

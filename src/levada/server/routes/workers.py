@@ -12,6 +12,7 @@ from levada.server.context import Context, Ctx
 from levada.server.gate import OfWorker, bearer, find
 from levada.server.models import JobView, WorkerReport
 from levada.server.ports import Principal, Role
+from levada.server.problems import Problem
 
 router = APIRouter(prefix="/api/v1", tags=["workers"], route_class=StrictRoute)
 
@@ -22,7 +23,12 @@ _POLICY_VIOLATION = 1008
 @router.post("/worker/report")
 async def report(context: Ctx, who: OfWorker, said: WorkerReport) -> dict[str, Any]:
     """Tell how far a worker is. Needs the worker's own token."""
-    return await context.service.worker_report(who.job, who.generation, said.model_dump(exclude_none=True))
+    if said.job not in (None, who.job):
+        raise Problem(403, f"this token is of {who.job}; it cannot report for {said.job}")
+    # A worker that was there when its job was resized trains in a newer generation than it was started with.
+    generation = max(who.generation, said.generation or 0)
+    told = said.model_dump(exclude_none=True, exclude={"job", "generation"})
+    return await context.service.worker_report(who.job, generation, told)
 
 
 @router.get("/worker/job", response_model=JobView)

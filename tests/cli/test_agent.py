@@ -1,0 +1,55 @@
+"""`levada agent`: another machine joins a real server, works for it, and leaves."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.cli.test_up import home, levada, until
+
+__all__ = ["home"]
+
+
+@contextmanager
+def joined(*words: str) -> Iterator[None]:
+    """An agent at work, which ends when it is asked to."""
+    with subprocess.Popen([sys.executable, "-m", "levada", "agent", *words]) as agent:
+        try:
+            yield
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(60) == 0
+        finally:
+            agent.kill()
+
+
+def test_a_machine_joins_runs_a_job_and_comes_back(home: Path, tmp_path: Path) -> None:
+    def asked(verb: str, *words: str) -> str:
+        return levada(verb, "--state", str(home), *words).stdout
+
+    saves = str(tmp_path / "saves")
+    up = json.loads(asked("up", "--port", "0", "--node", "gpu=1", "--checkpoints", saves, "-o", "json"))
+    agent = ["--join", up["url"], "--token", up["token"], "--name", "left", "--node", "gpu=4"]
+    agent += ["--state", str(tmp_path / "left"), "--checkpoints", saves]
+    go = tmp_path / "go"
+    code = f"echo $LEVADA_NODE $LEVADA_CHECKPOINT_DIR; until [ -e {go} ]; do sleep 0.05; done"
+    run = {"command": ["sh", "-c", code], "workdir": "/"}
+    job = {
+        "apiVersion": "levada.dev/v1",
+        "kind": "Job",
+        "metadata": {"name": "toy"},
+        "spec": {"workers": 3, "run": run},
+    }
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    with joined(*agent):
+        until(lambda: "left-0" in asked("nodes"))
+        name = asked("submit", "-f", str(tmp_path / "job.json"), "-o", "name").strip()
+        until(lambda: asked("logs", name).count("\n") == 3)
+        assert asked("logs", name, "--worker", "0").split()[-2:] == ["left-0", f"{saves}/{name}"]
+    go.touch()  # its workers went on while it was away
+    with joined(*agent):
+        assert levada("wait", "--state", str(home), name, "--timeout", "60s").returncode == 0
