@@ -299,7 +299,13 @@ def seat(
     mine_too = _marked(slot)
     own_list, behind_list = np.empty(len(owner), np.int32), np.empty(len(owner), np.int32)
     has, runs = 0, 0
+    # Jobs have devices of the type that they want, if any: other types need not be looked at.
+    wanted = np.zeros(types, np.bool_)
+    for j in range(len(slot)):
+        wanted[gpu_type[j]] = True
     for p in range(pool_count):
+        if not wanted[pool_type[p]]:
+            continue
         for d in range(pool_start[p], pool_stop[p]):
             pool_of[d] = p
             o, h = owner[d], held[d]
@@ -317,11 +323,15 @@ def seat(
     cpu_left, memory_left = cpu_free - cpu_used, memory_free - memory_used
     own_start, own_devices = _by_job(owner, own_list[:has], slot)
     behind_start, behind_devices = _by_job(held, behind_list[:runs], slot)
-    racks, zones = rack[pool_node[by_type]], zone[pool_node[by_type]]
+    racks, zones = np.empty(pool_count, np.int64), np.empty(pool_count, np.int64)
+    for at in range(pool_count):
+        if wanted[pool_type[by_type[at]]]:
+            racks[at], zones[at] = rack[pool_node[by_type[at]]], zone[pool_node[by_type[at]]]
     # Rooms by shape of worker: kept up to date for the shapes that are remembered.
-    shapes = np.zeros((_SHAPES, 4), np.int64)
-    rooms = np.empty((_SHAPES, longest), np.int64)
-    now_rooms = np.empty((_SHAPES, longest), np.int64)
+    lines = min(_SHAPES, len(slot))
+    shapes = np.zeros((lines, 4), np.int64)
+    rooms = np.empty((lines, longest), np.int64)
+    now_rooms = np.empty((lines, longest), np.int64)
     known = 0
     own = np.zeros(longest, np.int64)
     order, take = np.empty(longest + 1, np.int64), np.empty(longest + 1, np.int64)
@@ -342,7 +352,7 @@ def seat(
                 line = s
                 break
         if line < 0:
-            known = 0 if known == _SHAPES else known
+            known = 0 if known == lines else known
             line = known
             known += 1
             shapes[line] = np.array([t, whole[j], cpu[j], memory[j]])
