@@ -47,6 +47,7 @@ def test_a_job_is_measured_at_every_size_and_simulations_read_it(shell: Shell) -
     assert {1, 2} <= {each["workers"] for each in known if each["gpu_type"] == "a100" and each["measured"]}
 
 
+@pytest.mark.slow
 def test_pairs_run_on_the_same_gpu(shell: Shell) -> None:
     path = shell.file("pairs.yaml", training("left"))
     words = ("profile", "-f", path, "--gpu-types", "v100", "--sizes", "1", "--seconds", "1", "--pairs")

@@ -17,7 +17,7 @@ PATIENCE_S = 300.0
 #: Steps are not counted for this part of the time after the first one, and no longer than so many seconds.
 _WARM_PART, _WARM_S = 0.25, 10.0
 #: A rate needs so many sightings of progress over so many seconds.
-_LEAST_SIGHTINGS, _LEAST_S = 4, 2.0
+_LEAST_SIGHTINGS, _LEAST_S = 3, 2.0
 _OVER = ("Succeeded", "Failed", "Cancelled")
 
 
