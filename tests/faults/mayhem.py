@@ -93,8 +93,12 @@ class Mayhem:
             return
         if not alive:
             return
-        plan = chance.choice(alive[-_MOST_JOBS:])
+        suspended = [plan for plan in alive if plan.suspended]
+        # Jobs that are suspended cannot be hurt: there are never many.
+        plan = suspended[0] if len(suspended) > 1 else chance.choice(alive[-_MOST_JOBS:])
         what = chance.choice(("cancel", "suspend", "suspend", "scale", "scale", "update", "cordon", "drain"))
+        if plan.suspended:
+            what = "suspend"
         self.story.append(f"{what} {plan.name}")
         try:
             if what == "cancel":
@@ -111,6 +115,7 @@ class Mayhem:
             else:
                 self._close_or_open(what, chance)
         except LevadaError as refused:
+            plan.suspended = False  # it is over, or nobody knows
             self.story.append(f"  {what} {plan.name}: {refused}")
 
     def _close_or_open(self, what: str, chance: random.Random) -> None:
@@ -152,9 +157,12 @@ class Mayhem:
                 assert time.monotonic() < end
 
     def _living(self) -> list[Plan]:
+        """Those that run or may do so soon, as far as one can tell without asking."""
         over = {line["job"] for line in self._lines() if line["type"] == "end"}
         return [
-            plan for plan in self.plans if plan.id not in over and not plan.cancelling and plan.hurt <= plan.retries
+            plan
+            for plan in self.plans
+            if plan.id not in over and not (plan.cancelling or plan.suspended) and plan.hurt <= plan.retries
         ]
 
     # --- kills ------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 from collections.abc import AsyncIterator
@@ -36,6 +37,9 @@ async def open_database(url: str) -> AsyncEngine:
     """The database at *url*, with all tables of this version."""
     engine = _engine(url)
     try:
+        if engine.dialect.name == "sqlite" and engine.url.database:
+            # Here first: a connection of SQLAlchemy's that fails leaves a thread that outlives this call.
+            await asyncio.to_thread(_look_at, engine.url.database)
         async with engine.connect() as connection:
             await connection.run_sync(_migrate, url)
             await connection.commit()
@@ -125,6 +129,13 @@ def _engine(url: str) -> AsyncEngine:
     except ModuleNotFoundError as broken:
         raise LevadaError(f"PostgreSQL needs {broken.name}: pip install 'levada[postgres]'") from None
     return engine
+
+
+def _look_at(path: str) -> None:
+    """Raises sqlite3.Error where *path* is no database, or none that can be written to."""
+    with contextlib.closing(sqlite3.connect(path, timeout=_BUSY_S)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("SELECT count(*) FROM sqlite_master")
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
