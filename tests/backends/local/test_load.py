@@ -1,11 +1,10 @@
-"""A thousand jobs that report each second leave the server's core to others."""
+"""A thousand jobs report each second, and all of them are heard; `python -m bench live` says what that costs."""
 
 from __future__ import annotations
 
 import asyncio
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from levada.backends.local.backend import LocalBackend
@@ -42,7 +41,7 @@ while True:
 """
 
 
-def test_a_thousand_jobs_cost_less_than_a_third_of_a_core(tmp_path: Path) -> None:
+def test_of_a_thousand_jobs_all_are_heard(tmp_path: Path) -> None:
     for number in range(JOBS):
         job = f"job-{number:04d}"
         worker = tmp_path / "jobs" / job / "workers" / "g1-0"
@@ -67,31 +66,25 @@ def test_a_thousand_jobs_cost_less_than_a_third_of_a_core(tmp_path: Path) -> Non
         try:
             assert crowd.stdout is not None
             assert crowd.stdout.readline() == "up\n"
-            used, told = asyncio.run(_measure(tmp_path))
+            told = asyncio.run(_heard(tmp_path))
         finally:
             crowd.kill()
-    assert len(told) == JOBS, "all of them were heard of"
-    assert used < 0.3
+    assert len(told) == JOBS
 
 
-async def _measure(home: Path) -> tuple[float, set[int]]:
-    """The part of a core that it takes, and which jobs made progress."""
+async def _heard(home: Path) -> set[int]:
+    """Which jobs made progress."""
     backend = LocalBackend(home, pretend_nodes([{"gpu": 4}]))
     await backend.open(1)
     told: set[int] = set()
-    rounds = 0
-    cpu = wall = 0.0
     try:
         async with asyncio.timeout(60):
             async for report in backend.reports():
-                progress = [event for event in report.events if isinstance(event, Progress)]
-                for event in progress:
-                    told.update(event.number.tolist())
-                rounds += len(progress)
-                if rounds == 1 and not cpu:
-                    cpu, wall = time.process_time(), time.monotonic()
-                if rounds == 3:
+                for event in report.events:
+                    if isinstance(event, Progress):
+                        told.update(event.number.tolist())
+                if len(told) == JOBS:
                     break
-        return (time.process_time() - cpu) / (time.monotonic() - wall), told
+        return told
     finally:
         await backend.close()
