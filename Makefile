@@ -46,7 +46,7 @@ demo: $(FORGOTTEN) ## Simulate a day of jobs, then compare policies, with a pict
 	@$(BIN)/levada sim plot report build/run --out build/run/report.html
 
 test: $(KERNELS) lint ## Lint, types, layers and tests
-	@echo "tests: some 3,600, five minutes or so"
+	@echo "tests: some 5,000, ten minutes or so"
 	@$(BIN)/python -m pytest -q -n auto
 
 lint: $(STAMP) ## ruff, mypy --strict and the layers of the packages
