@@ -8,6 +8,11 @@ here=$(cd "$(dirname "$0")" && pwd)
 target=${XDG_CACHE_HOME:-$HOME/.cache}/levada/torch-$version
 python=${PYTHON:-python3}
 
+# Two that want it at once must not both make it.
+mkdir -p "$(dirname "$target")"
+exec 9>"$target.lock"
+flock 9
+
 if [ ! -e "$target/ready" ]; then
     for tool in gcc readelf; do
         command -v "$tool" >/dev/null || { echo "torch-env: $tool is missing; install gcc and binutils" >&2; exit 1; }
