@@ -17,7 +17,7 @@ from pathlib import Path
 from levada.runtime.report import Report, read
 
 #: Seconds that anything may take on a busy machine.
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def wait_until(condition: Callable[[], bool], what: str, limit_s: float = PATIENCE_S) -> None:

@@ -170,3 +170,46 @@ def test_processes_that_load_data_do_not_stand_in_the_way_of_a_stop(tmp_path: Pa
         assert worker.ended() == 75
         assert worker.report.saved_step == worker.report.step >= 20
         assert "Error" not in worker.output
+
+
+GAVEL = """
+import json, os, sys, time
+import torch, torch.distributed as dist
+from gavel_iterator import GavelIterator
+
+def load(path):
+    return None
+
+def save(steps, path):
+    with open(path, "w") as file:
+        json.dump(steps, file)
+
+dist.init_process_group("gloo")
+items = GavelIterator(range(1000), sys.argv[1], load, save)
+steps = torch.zeros(1)
+while not items.done:
+    for item in items:
+        one = torch.ones(1)
+        dist.all_reduce(one)
+        steps += one / dist.get_world_size()
+        time.sleep(0.01)
+if dist.get_rank() == 0:
+    items.save_checkpoint(int(steps), os.path.join(sys.argv[1], "steps.json"))
+print("left after", int(steps))
+"""
+
+
+@pytest.mark.slow
+def test_workers_of_a_gavel_script_leave_after_the_same_step(tmp_path: Path, python: str) -> None:
+    (tmp_path / "script.py").write_text(GAVEL)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    command = ["-m", "levada.runtime.gavel", str(tmp_path / "script.py"), str(kept)]
+    with supervising(tmp_path, command, {**ENV, "GLOO_SOCKET_IFNAME": "lo"}, python) as job:
+        workers = job.start(2)
+        job.reached(20)
+        workers[1].signal(signal.SIGTERM)
+        assert [worker.ended() for worker in workers] == [0, 0]
+        left = {re.findall(r"left after (\d+)", worker.output)[0] for worker in workers}
+        assert left == {(kept / "steps.json").read_text()}
+        assert workers[0].report.saved_step == float(*left) >= 20
