@@ -85,14 +85,19 @@ def test_a_full_disk_refuses_loses_nothing_and_heals_by_itself(tmp_path: Path) -
         ]
 
 
-def test_a_disk_that_is_full_when_the_server_starts_is_told_of_in_one_line(tmp_path: Path) -> None:
+def test_a_server_whose_disk_is_full_can_be_stopped_and_says_so_when_it_is_started(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "8m"), site(tmp_path / "disk") as here:
         here.up()
         job = here.submit("waits", ["true"], gpuTypes=["v100"], workers=4)
         here.until_phase(job, "Succeeded")
-        here.kill()
+        stays = here.submit("stays", ["sleep", "1000"])
+        here.until_phase(stays, "Running")
         ballast = tmp_path / "disk" / "ballast"
         fill(ballast)
+        with pytest.raises(LevadaError, match="make room"):
+            here.client.cancel(stays)
+        # It can be stopped, too.
+        assert here.stop() == 1
         here.start()
         server = here.server
         assert server is not None
@@ -104,3 +109,4 @@ def test_a_disk_that_is_full_when_the_server_starts_is_told_of_in_one_line(tmp_p
         ballast.unlink()
         here.up()
         assert here.phase(job) == "Succeeded"
+        assert here.phase(stays) == "Running"

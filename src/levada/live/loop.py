@@ -297,6 +297,8 @@ class Loop:
                     _log.error("%s", trouble)
                 self.trouble = str(trouble)
                 self._put_off(wishes)
+                if self._stopping:
+                    raise  # whoever asked has been told, and what happened is told again after the next start
                 await asyncio.sleep(_RETRY_S)
         if self.trouble:
             _log.warning("the store works again")
