@@ -20,9 +20,10 @@ if [ ! -e "$target/ready" ]; then
     echo "torch-env: making $target (a download of some 550 MB, once)" >&2
     rm -rf "$target"
     "$python" -m venv "$target"
-    pip=("$target/bin/python" -m pip --disable-pip-version-check install --quiet)
-    "${pip[@]}" --no-deps "torch==$version"
-    "${pip[@]}" filelock==3.20.0 fsspec==2025.10.0 jinja2==3.1.6 networkx==3.5 numpy==2.4.6 sympy==1.14.0 typing-extensions==4.15.0
+    # What torch needs besides CUDA, all of it: pip must not look for the rest.
+    "$target/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps "torch==$version" \
+        filelock==3.20.0 fsspec==2025.10.0 jinja2==3.1.6 markupsafe==3.0.4 mpmath==1.3.0 networkx==3.5 numpy==2.4.6 \
+        sympy==1.14.0 typing-extensions==4.15.0
     "$target/bin/python" "$here/torch_stubs.py" "$target"
     "$target/bin/python" -W error -c 'import torch, torch.distributed as d; assert d.is_gloo_available()'
     touch "$target/ready"
