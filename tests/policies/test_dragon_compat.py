@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from levada.cases.dragon import answer
 from levada.policies.dragon_compat import DragonCompat
+from tests.engine.chaos import desk
 from tests.policies.dragon_world import Story, job, node
 
 MIB = 1 << 20
@@ -311,3 +312,15 @@ def test_one_start_per_decision_and_the_others_are_told():
     story.decide(3.0)
     assert story.sizes() == {"a": 1, "b": 1}
     assert np.isfinite(story.last.wake_at)
+
+
+def test_steps_of_a_job_leave_together() -> None:
+    chaos = desk(3, policy="dragon-compat")
+    chaos.submit(min=1, max=3, desired=3, step=2)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 3}
+    chaos.submit(min=1, max=1)
+    for _ in range(10):
+        chaos.pass_time(30.0)
+        chaos.calm()
+    assert chaos.sizes() == {"j1": 1, "j2": 1}

@@ -28,7 +28,7 @@ from levada.policies.dragon_cycle import Cycle
 from levada.policies.dragon_free import Free, free
 from levada.policies.dragon_gang import NOWHERE, Gang, Layout, Spot
 from levada.policies.dragon_state import DragonState, admission_order, reached
-from levada.policies.dragon_victims import shortest, within_quota
+from levada.policies.dragon_victims import shortest, units_of
 from levada.policies.options import number_above
 from levada.policies.protocol import NO_GUARDS, ON_EVENTS, Cadence, Guards, Needs
 
@@ -247,13 +247,17 @@ def _shrink(cycle: Cycle, running: list[int], gang: Gang, workers: int) -> Ints 
     members = (crew.removable & (rank[crew.job] < len(running))).nonzero()[0]
     job, node = crew.job[members], crew.node[members]
     members = members[np.lexsort((crew.index[members], node, node == home[job], rank[job]))]
-    victims, _ = within_quota(cycle, members)
+    # The original knew no steps: of a job that has some they leave together.
+    units = units_of(cycle, members)
+
+    def leaving(length: int) -> Ints:
+        return np.concatenate(units[:length]) if length else np.zeros(0, np.int64)
 
     def fits(length: int) -> bool:
         board = cycle.now.copy()
-        crew.give_back(board, victims[:length])
+        crew.give_back(board, leaving(length))
         return any(int(np.minimum(board.room(gang.worker, t), workers).sum()) >= workers for t in gang.types)
 
-    if not fits(len(victims)):
+    if not fits(len(units)):
         return None
-    return victims[: shortest(len(victims), fits)]
+    return leaving(shortest(len(units), fits))
