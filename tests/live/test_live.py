@@ -268,7 +268,7 @@ def test_a_forecast_tells_when_a_waiting_job_should_start(url: str) -> None:
             (one,) = await up.service.submit([document("one", steps=100)], user="ann", key=None)
             (two,) = await up.service.submit([document("two", steps=100)], user="ann", key=None)
             await up.until(lambda: up.phase(one["id"]) == "Running" and up.service.job(two["id"])["position"] == 1)
-            told = up.service.explain(two["id"])
+            told = await up.service.explain(two["id"])
             assert told["reason"]["code"] in ("capacity", "new")
             assert told["starts_in_s"] > 50
             assert told["ends_in_s"] > told["starts_in_s"]

@@ -186,7 +186,7 @@ class MemoryService:
     async def scale(self, job_id: str, workers: int) -> Json:
         return await self.update(job_id, {"min": workers, "max": workers})
 
-    def explain(self, job_id: str) -> Json:
+    async def explain(self, job_id: str) -> Json:
         job = self.by_id[job_id]
         return {"job": job_id, "phase": job["phase"], "reason": job["reason"]}
 

@@ -83,13 +83,14 @@ class Live:
             raise
 
     async def _open(self, lease: Lease, policy: str | None, options: Mapping[str, Any]) -> None:
-        engine, last = await recover(self.store, lease.sequence)
+        engine, last, replayed = await recover(self.store, lease.sequence)
         await recall(self.store, engine)
         clock = self._clock or MachineClock(last)
         records, self._expired = await recover_records(self.store, engine, clock.now())
         meanwhile = await self.backend.open(lease.epoch)
         last_line = await self.store.last_history()
         self.loop = Loop(engine, self.store, lease, self.backend, clock, records, last_line)
+        self.loop.since_snapshot = replayed
         self.learning = Learning(self.loop)
         self.loop.keys = await self.store.keys()
         first: list[ev.Event] = []

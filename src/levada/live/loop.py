@@ -91,7 +91,8 @@ class Loop:
         self._timer: asyncio.TimerHandle | None = None
         self._thoughts: set[asyncio.Task[None]] = set()
         self._strays: dict[int, tuple[str, int]] = {}
-        self._since_snapshot = 0
+        #: Turns that a start would replay now.
+        self.since_snapshot = 0
         self._stopping = False
         #: How jobs that have just ended looked before: that they have is true once it is written down.
         self._leaving: dict[str, dict[str, Any]] = {}
@@ -303,7 +304,7 @@ class Loop:
         if self.trouble:
             _log.warning("the store works again")
             self.trouble = ""
-        self._since_snapshot += 1
+        self.since_snapshot += 1
 
     def _put_off(self, wishes: Sequence[Wish]) -> None:
         """Nobody waits for a store that may be away for long: who came too late for this turn has to come again."""
@@ -371,12 +372,12 @@ class Loop:
             self._wish(Wish(events=(Tick(at=0.0),)))
 
     async def _snapshot_if_due(self) -> None:
-        if self._since_snapshot >= _SNAPSHOT_TURNS:
+        if self.since_snapshot >= _SNAPSHOT_TURNS:
             await self.save_snapshot()
 
     async def save_snapshot(self) -> None:
         """Keeps the whole state, so that the next start has little to replay. That it fails costs only time."""
-        self._since_snapshot = 0
+        self.since_snapshot = 0
         try:
             body = snapshot.freeze(self.engine)
             await self.store.save_snapshot(self.lease.sequence, self.clock.now(), body)

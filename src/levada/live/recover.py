@@ -14,8 +14,10 @@ from levada.plugins import find_policy
 _log = logging.getLogger(__name__)
 
 
-async def recover(store: Store, written: int) -> tuple[Engine, float]:
-    """The engine after all *written* turns, and when the last was; raises LevadaError where one of them is not whole.
+async def recover(store: Store, written: int) -> tuple[Engine, float, int]:
+    """The engine after all *written* turns, when the last was, and how many had to be replayed.
+
+    Raises LevadaError where one of them is not whole.
 
     Nothing is left out: an engine that has missed a turn would act on what is not so.
     """
@@ -43,7 +45,7 @@ async def recover(store: Store, written: int) -> tuple[Engine, float]:
         raise _damaged(sequence + 1, "it is missing")
     if turns:
         _log.info("%d turns replayed", turns)
-    return engine, last
+    return engine, last, turns
 
 
 def _damaged(number: int, why: str) -> LevadaError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -9,6 +11,7 @@ import numpy as np
 
 from levada.backends.protocol import Report
 from levada.core import events as ev
+from levada.core.job import Job
 from levada.errors import BadInput, Refused
 from levada.live import views
 from levada.live.curve import curve
@@ -18,6 +21,7 @@ from levada.live.jobs import Jobs
 from levada.live.live import Live
 from levada.live.machines import Machines
 from levada.live.past import Past
+from levada.plugins import find_policy
 
 
 class Service(Jobs, Machines, Past):
@@ -32,7 +36,7 @@ class Service(Jobs, Machines, Past):
         """Empty when it can act, else why not."""
         return self.loop.trouble
 
-    def explain(self, job_id: str) -> dict[str, Any]:
+    async def explain(self, job_id: str) -> dict[str, Any]:
         """Why it waits or has this size, and when it should start and end."""
         record = self.loop.records.find(job_id)
         if record.result is not None:
@@ -45,8 +49,15 @@ class Service(Jobs, Machines, Past):
                 "before": [],
             }
         told = msgspec.to_builtins(self.loop.engine.explain(record.id))
-        soon = forecast(self.loop.engine, self.loop.clock.now(), [record.number]).get(record.number, {})
-        return {**told, **soon}
+        soon = await self._forecast([record.number])
+        return {**told, **soon.get(record.number, {})}
+
+    async def _forecast(
+        self, numbers: Sequence[int] | None, jobs: Sequence[Job] = (), policy: str | None = None
+    ) -> dict[int, dict[str, Any]]:
+        """Looks ahead beside the loop, on a copy of the engine."""
+        twin, now = self.loop.engine.fork(), self.loop.clock.now()
+        return await asyncio.to_thread(forecast, twin, now, numbers, jobs=jobs, policy=policy)
 
     def curve(self, job_id: str) -> dict[str, Any]:
         """How fast its workload is by GPU type and size, measured and believed, and what changes of its size cost."""
@@ -62,14 +73,12 @@ class Service(Jobs, Machines, Past):
         ]
         if not jobs:
             raise BadInput.one("no job is given")
-        return self.loop_forecast(jobs, policy, now)
-
-    def loop_forecast(self, jobs: list[Any], policy: str | None, now: float) -> dict[str, Any]:
-        """The forecast with and without these jobs."""
+        if policy is not None:
+            find_policy(policy)
         engine = self.loop.engine
-        before = forecast(engine, now, None, policy=None)
-        after = forecast(engine, now, None, jobs=jobs, policy=policy)
         first = engine.state.world.next_number
+        before = await self._forecast(None)
+        after = await self._forecast(None, jobs, policy)
         names = {number: record.id for number, record in self.loop.records.by_number.items()}
         names |= {first + at: job.id for at, job in enumerate(jobs)}
         fresh = {first + at for at in range(len(jobs))}

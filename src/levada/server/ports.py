@@ -112,7 +112,7 @@ class Service(Protocol):
         """Asks for another size."""
         ...
 
-    def explain(self, job_id: str) -> Json:
+    async def explain(self, job_id: str) -> Json:
         """Why it waits or has this size."""
         ...
 

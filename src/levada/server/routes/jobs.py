@@ -150,7 +150,7 @@ async def scale(request: Request, context: Ctx, who: User, name: Name, size: Sca
 @router.get("/{name}/explain")
 async def explain(context: Ctx, who: Viewer, name: Name) -> dict[str, Any]:
     """Why a job waits or has its size, its position, and when it should start and end."""
-    return context.service.explain(context.service.job(name, user=who.user)["id"])
+    return await context.service.explain(context.service.job(name, user=who.user)["id"])
 
 
 @router.get("/{name}/curve", response_model=CurveView)
