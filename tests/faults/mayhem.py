@@ -21,6 +21,8 @@ from tests.faults.site import WAIT_S, Site, document
 
 #: So many jobs are not over at a time.
 _MOST_JOBS = 12
+#: Whoever looks for a worker waits so long for one.
+_RUNS_S = 2.0
 _OVER = ("Succeeded", "Failed", "Cancelled")
 
 
@@ -191,9 +193,11 @@ class Mayhem:
             self._kill_one(self.chance.choice(("shim", "worker")))
 
     def _kill_one(self, what: str) -> None:
-        runs = sorted(self.site.runs(), key=lambda run: str(run["folder"]))
-        if not runs:
-            return  # it does not count
+        end = time.monotonic() + _RUNS_S
+        while not (runs := sorted(self.site.runs(), key=lambda run: str(run["folder"]))):
+            if time.monotonic() > end:
+                return  # it does not count
+            time.sleep(0.02)
         run = self.chance.choice(runs)
         if not procfs.is_same(run["worker"], run["worker_started"]):
             return

@@ -17,9 +17,8 @@ _log = logging.getLogger(__name__)
 async def recover(store: Store, written: int) -> tuple[Engine, float, int]:
     """The engine after all *written* turns, when the last was, and how many had to be replayed.
 
-    Raises LevadaError where one of them is not whole.
-
-    Nothing is left out: an engine that has missed a turn would act on what is not so.
+    Raises LevadaError where one of them is not whole. Nothing is left out: an engine that has missed a turn
+    would act on what is not so.
     """
     engine, sequence, last = Engine(make_policy=find_policy), 0, 0.0
     async for number, body in store.snapshots():
