@@ -41,7 +41,8 @@ class Plan:
     def faults(self, job: dict[str, Any]) -> list[str]:
         """What is wrong with how it ended."""
         phase, code = job["phase"], job["exit_code"]
-        if self.cancelled and phase != "Cancelled":
+        # One that does its last step before it hears of it has succeeded all the same.
+        if self.cancelled and phase not in ("Cancelled", "Succeeded"):
             return [f"{self.name} was cancelled and is {phase}"]
         if phase == "Cancelled":
             return [] if self.cancelling else [f"{self.name} is Cancelled, and nobody asked"]

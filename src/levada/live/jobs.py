@@ -284,6 +284,8 @@ class Jobs:
     ) -> dict[str, Any]:
         record = self._living(job_id)
         await self.loop.tell(kind(at=0.0, number=np.array([record.number])))
+        if record.result is not None and record.result["phase"] != "Cancelled":
+            self._living(job_id)  # it ended by itself in the same moment
         return self.loop.view(record)
 
     def _living(self, job_id: str) -> Record:
