@@ -18,10 +18,13 @@ if threading.current_thread() is threading.main_thread() and signal.getsignal(si
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests run in CI, and where somebody asks for them."""
-    if os.environ.get("CI") == "true" or os.environ.get("LEVADA_SLOW") == "1":
+    """Slow tests run in CI, those with JAX and TensorFlow only where somebody asks for them."""
+    if os.environ.get("LEVADA_SLOW") == "1":
         return
     late = pytest.mark.skip(reason="slow: runs in CI, or with LEVADA_SLOW=1")
+    asked = pytest.mark.skip(reason="JAX and TensorFlow: with LEVADA_SLOW=1")
     for item in items:
-        if item.get_closest_marker("slow") is not None:
+        if item.get_closest_marker("frameworks") is not None:
+            item.add_marker(asked)
+        elif item.get_closest_marker("slow") is not None and os.environ.get("CI") != "true":
             item.add_marker(late)
