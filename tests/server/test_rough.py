@@ -84,14 +84,10 @@ def test_a_connection_that_is_kept_may_rest() -> None:
 def test_a_head_without_end_is_refused(up: Served) -> None:
     with connect(up) as wire:
         wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
-        refused = False
-        for _ in range(1000):
-            try:
+        # Buffers on the way take some of it, however soon the server has seen enough.
+        with pytest.raises(OSError):
+            for _ in range(100_000):
                 wire.sendall(b"X-Long: " + b"x" * 1000 + b"\r\n")
-            except OSError:
-                refused = True
-                break
-        assert refused
     assert alive(up)
 
 
