@@ -105,6 +105,14 @@ def test_jobs_may_be_left_running_and_are_found_again(home: Path) -> None:
     assert (again["phase"], again["generation"]) == ("Running", 1)
 
 
+def test_folders_and_files_are_those_of_who_names_them(home: Path) -> None:
+    home.parent.mkdir(exist_ok=True)
+    done = levada("up", "--state", "home", "--port", "0", "--store", "sqlite:///mine.db", cwd=home.parent)
+    assert done.returncode == 0, done.stderr
+    assert (home / "server.json").exists()
+    assert (home.parent / "mine.db").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -108,14 +108,14 @@ def up(
     setup: dict[str, Any] = {
         "host": host,
         "port": port,
-        "store": store,
-        "checkpoints": None if checkpoints is None else os.path.abspath(checkpoints),
+        "store": _same_store(store),
+        "checkpoints": _absolute(checkpoints),
         "nodes": nodes_asked,
         "policy": policy,
         "options": _options(option or []),
         "stuck_after_s": _seconds(stuck_after),
-        "certfile": certfile,
-        "keyfile": keyfile,
+        "certfile": _absolute(certfile),
+        "keyfile": _absolute(keyfile),
         "insecure": insecure,
     }
     if foreground:
@@ -158,14 +158,14 @@ def serve(
     setup = {
         "host": host,
         "port": port,
-        "store": store,
-        "checkpoints": None if checkpoints is None else os.path.abspath(checkpoints),
+        "store": _same_store(store),
+        "checkpoints": _absolute(checkpoints),
         "nodes": nodes_asked,
         "policy": policy,
         "options": _options(option or []),
         "stuck_after_s": _seconds(stuck_after),
-        "certfile": certfile,
-        "keyfile": keyfile,
+        "certfile": _absolute(certfile),
+        "keyfile": _absolute(keyfile),
         "insecure": insecure,
         "wait": wait,
     }
@@ -230,7 +230,20 @@ def _until_gone(handle: int) -> None:
 def _folder(state: str | None) -> Path:
     from levada.sdk.place import state_dir
 
-    return Path(state_dir(state or os.environ.get("LEVADA_STATE") or None))
+    return Path(state_dir(state or os.environ.get("LEVADA_STATE") or None)).absolute()
+
+
+def _absolute(path: str | None) -> str | None:
+    """The same file for a server, whose working folder is another one."""
+    return None if path is None else os.path.abspath(path)
+
+
+def _same_store(url: str | None) -> str | None:
+    """As `_absolute`, for a file of SQLite: `sqlite:///levada.db` lies in the folder of who says so."""
+    mark = "sqlite:///"
+    if url is None or not url.startswith(mark):
+        return url
+    return mark + os.path.abspath(url.removeprefix(mark))
 
 
 def declared(
