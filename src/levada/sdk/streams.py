@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -19,7 +20,7 @@ T = TypeVar("T")
 S = TypeVar("S", bound="Stream[Any]")
 
 
-class Stream(Generic[T]):
+class Stream(ABC, Generic[T]):
     """Items as they come; close it, or use it in a `with`, when you have enough."""
 
     _answer: OpenAnswer | None = None
@@ -28,8 +29,9 @@ class Stream(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return self
 
+    @abstractmethod
     def __next__(self) -> T:
-        raise NotImplementedError
+        """The next item; waits for it."""
 
     def __enter__(self: S) -> S:
         return self

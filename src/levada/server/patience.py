@@ -25,6 +25,7 @@ class Patience(HttpToolsProtocol):
     _take: asyncio.TimerHandle | None = None
     _head_bytes = 0
 
+    # uvicorn narrows what asyncio gives here, and so must who stands between.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Gives the first request its time."""
         super().connection_made(transport)
