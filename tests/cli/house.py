@@ -35,7 +35,7 @@ def running_server(home: Path) -> Iterator[Served]:
 
     @asynccontextmanager
     async def backing() -> AsyncIterator[tuple[Any, Any]]:
-        store = await Store.open(f"sqlite+aiosqlite:///{home / 'levada.db'}")
+        store = await Store.open(f"sqlite:///{home / 'levada.db'}")
         live = Live(store, LocalBackend(home, pretend_nodes(NODES)))
         await live.open(policy="elastic-fifo")
         work = asyncio.create_task(live.run())

@@ -151,8 +151,7 @@ def test_tokens_are_hashed_expire_and_are_revoked(url: str) -> None:
         assert await keys.find(secret + "x") is None
         _, over = await keys.create("bob", "viewer", -1.0)
         assert await keys.find(over) is None
-        async with store.database.connect() as connection:
-            rows = (await connection.execute(text("SELECT * FROM tokens"))).all()
+        rows = await store.database.read(lambda connection: connection.execute(text("SELECT * FROM tokens")).all())
         assert secret not in str(rows)
         await keys.revoke(token_id)
         assert await keys.find(secret) is None
@@ -166,8 +165,8 @@ def test_tokens_are_hashed_expire_and_are_revoked(url: str) -> None:
 
 def test_a_database_of_a_newer_version_is_refused_and_stays_as_it_is(url: str) -> None:
     async def newer(store: Store) -> None:
-        async with store.database.begin() as connection:
-            await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        change = text("UPDATE alembic_version SET version_num = '9999'")
+        await store.database.write(lambda connection: connection.execute(change))
 
     with_store(url, newer)
     with pytest.raises(LevadaError, match=r"newer Levada \(shape 9999\)"):

@@ -302,6 +302,8 @@ def _stay(folder: Path, setup: dict[str, Any], output: TextOrJson | None) -> Non
     import asyncio
     import logging
 
+    import uvloop
+
     from levada.server.main import Setup, run
 
     logging.basicConfig(
@@ -315,7 +317,8 @@ def _stay(folder: Path, setup: dict[str, Any], output: TextOrJson | None) -> Non
         else:
             _tell({"url": url, "token": token}, output)
 
-    asyncio.run(run(folder, Setup(**setup), ready))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run(folder, Setup(**setup), ready))
 
 
 def _spawn(home: Home, setup: dict[str, Any]) -> subprocess.Popen[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from itertools import takewhile
 
 from levada.live.store import HistoryLine, Store
 
@@ -42,6 +43,10 @@ class Broadcast:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
+    def _since(self, seen: int) -> list[HistoryLine]:
+        newest_first = takewhile(lambda line: line.id > seen, reversed(self._lines))
+        return list(newest_first)[::-1]
+
     async def watch(self, after: int | None) -> AsyncIterator[HistoryLine]:
         """Every line after that id (after now, unless given), then those that come."""
         seen = self.last if after is None else after
@@ -53,7 +58,7 @@ class Broadcast:
                     seen = self._before
                     continue
             else:
-                lines = [line for line in self._lines if line.id > seen]
+                lines = self._since(seen)
             for line in lines:
                 seen = line.id
                 yield line

@@ -1,25 +1,27 @@
-"""Opens the database, brings it to this version's shape, and turns its troubles into sentences."""
+"""Opens the database, brings it to this version's shape, and turns its troubles into sentences.
+
+A transaction is a plain function of a connection, so that all its statements run beside the loop with one wait:
+in threads of this module for SQLite, in a greenlet over an asynchronous driver for PostgreSQL.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
-from weakref import WeakKeyDictionary
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.script.revision import ResolutionError
 from alembic.util import CommandError
-from sqlalchemy import Connection, event, inspect, text
-from sqlalchemy.engine import make_url
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from levada.errors import BadInput, LevadaError
 
@@ -27,70 +29,116 @@ from levada.errors import BadInput, LevadaError
 _BUSY_S = 10.0
 #: So much room on its disk is for what becomes of jobs that were taken: none is taken into it.
 _RESERVE_BYTES = 2 << 20
+#: Readers of a file of SQLite beside its one writer.
+_READERS = 4
+
+T = TypeVar("T")
 
 
 class StoreTrouble(LevadaError):
     """The database does not take or give what it should; nothing was lost, and the same may work later."""
 
 
-async def open_database(url: str) -> AsyncEngine:
-    """The database at *url*, with all tables of this version."""
-    engine = _engine(url)
-    try:
-        if engine.dialect.name == "sqlite" and engine.url.database:
-            # Here first: a connection of SQLAlchemy's that fails leaves a thread that outlives this call.
-            await asyncio.to_thread(_look_at, engine.url.database)
-        async with engine.connect() as connection:
-            await connection.run_sync(_migrate, url)
-            await connection.commit()
-    except BaseException as broken:
-        await engine.dispose()
-        if isinstance(broken, SQLAlchemyError | sqlite3.Error | OSError):
-            raise trouble(broken, url) from broken
-        raise
-    return engine
+class Database:
+    """One database of either kind."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._engine = _engine(url)
+
+    @staticmethod
+    async def open(url: str) -> Database:
+        """The database at *url*, with all tables of this version; raises BadInput or LevadaError."""
+        database = Database(url)
+        try:
+            await database.write(lambda connection: _migrate(connection, url))
+        except BaseException:
+            await database.close()
+            raise
+        return database
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """What *work* finds, all at one moment; raises StoreTrouble where the database refuses."""
+        return await self._spoken(self._engine.read(work))
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """All that *work* does, or nothing; raises StoreTrouble where the database refuses."""
+        return await self._spoken(self._engine.write(work))
+
+    async def close(self) -> None:
+        """Lets go of it."""
+        await self._engine.close()
+
+    def check_room(self) -> None:
+        """Raises StoreTrouble where the disk of a database of this machine is nearly full."""
+        path = self._engine.path
+        if path is None or not os.path.exists(path):
+            return
+        disk = os.statvfs(path)
+        if disk.f_bavail * disk.f_frsize < _RESERVE_BYTES:
+            raise StoreTrouble(f"database {shown(self.url)}: its disk is nearly full; make room there")
+
+    async def _spoken(self, work: Any) -> Any:
+        try:
+            return await work
+        except IntegrityError:
+            raise  # a fault of ours, which trying again does not mend
+        except (SQLAlchemyError, sqlite3.Error, OSError) as broken:
+            raise trouble(broken, self.url) from broken
+
+
+class _Sqlite:
+    """A file, with one thread that writes: it has one writer at a time, and lets others sleep for far too long."""
+
+    def __init__(self, url: URL) -> None:
+        self.path = url.database
+        self._engine: Engine = create_engine(url, connect_args={"timeout": _BUSY_S})
+        event.listen(self._engine, "connect", _prepare_sqlite)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="store writes")
+        # A database in memory is that of its thread.
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store reads") if self.path else self._writer
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        return await self._within(self._readers, work)
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        return await self._within(self._writer, work)
+
+    async def _within(self, threads: ThreadPoolExecutor, work: Callable[[Connection], T]) -> T:
+        def run() -> T:
+            with self._engine.begin() as connection:
+                return work(connection)
+
+        return await asyncio.get_running_loop().run_in_executor(threads, run)
+
+    async def close(self) -> None:
+        for threads in (self._readers, self._writer):
+            await asyncio.to_thread(threads.shutdown)
+        self._engine.dispose()
+
+
+class _Postgres:
+    """A server elsewhere, over an asynchronous driver."""
+
+    path = None
+
+    def __init__(self, url: URL) -> None:
+        self._engine: AsyncEngine = create_async_engine(url, pool_pre_ping=True)
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        async with self._engine.begin() as connection:
+            return await connection.run_sync(work)
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        return await self.read(work)
+
+    async def close(self) -> None:
+        await self._engine.dispose()
 
 
 def shown(url: str) -> str:
     """*url* without its password."""
     return make_url(url).render_as_string(hide_password=True)
-
-
-#: One lock per file of SQLite: it has one writer at a time, and lets the others sleep for far too long.
-_writing: WeakKeyDictionary[AsyncEngine, asyncio.Lock] = WeakKeyDictionary()
-
-
-@asynccontextmanager
-async def writing(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A transaction that writes; whoever else of this process writes waits for their turn."""
-    if engine.dialect.name != "sqlite":
-        async with transaction(engine) as connection:
-            yield connection
-        return
-    async with _writing.setdefault(engine, asyncio.Lock()), transaction(engine) as connection:
-        yield connection
-
-
-@asynccontextmanager
-async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """All or nothing; raises StoreTrouble where the database refuses."""
-    try:
-        async with engine.begin() as connection:
-            yield connection
-    except IntegrityError:
-        raise  # a fault of ours, which trying again does not mend
-    except (SQLAlchemyError, sqlite3.Error, OSError) as broken:
-        raise trouble(broken, str(engine.url)) from broken
-
-
-def check_room(engine: AsyncEngine) -> None:
-    """Raises StoreTrouble where the disk of a database of this machine is nearly full."""
-    path = engine.url.database
-    if engine.dialect.name != "sqlite" or not path or not os.path.exists(path):
-        return
-    disk = os.statvfs(path)
-    if disk.f_bavail * disk.f_frsize < _RESERVE_BYTES:
-        raise StoreTrouble(f"database {shown(str(engine.url))}: its disk is nearly full; make room there")
 
 
 def trouble(broken: BaseException, url: str) -> StoreTrouble:
@@ -111,43 +159,29 @@ def trouble(broken: BaseException, url: str) -> StoreTrouble:
     return StoreTrouble(f"database {shown(url)}: {said}; {advice}")
 
 
-def _engine(url: str) -> AsyncEngine:
+def _engine(url: str) -> _Sqlite | _Postgres:
+    """Whatever *url* names; nothing is asked of it yet."""
     try:
         parsed = make_url(url)
-        drivers = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
         kind = parsed.drivername.partition("+")[0]
-        if kind not in drivers:
-            raise BadInput.one(f"--store {shown(url)}: must begin with sqlite: or postgresql:")
-        parsed = parsed.set(drivername=drivers[kind])
         if kind == "sqlite":
-            engine = create_async_engine(parsed, connect_args={"timeout": _BUSY_S})
-            event.listen(engine.sync_engine, "connect", _prepare_sqlite)
-        else:
-            engine = create_async_engine(parsed, pool_pre_ping=True)
+            return _Sqlite(parsed.set(drivername="sqlite"))
+        if kind in ("postgresql", "postgres"):
+            return _Postgres(parsed.set(drivername="postgresql+asyncpg"))
     except (ArgumentError, NoSuchModuleError) as broken:
         raise BadInput.one(f"--store {url}: {broken}; e.g. sqlite:////var/lib/levada.db") from None
     except ModuleNotFoundError as broken:
         raise LevadaError(f"PostgreSQL needs {broken.name}: pip install 'levada[postgres]'") from None
-    return engine
-
-
-def _look_at(path: str) -> None:
-    """Raises sqlite3.Error where *path* is no database, or none that can be written to."""
-    with contextlib.closing(sqlite3.connect(path, timeout=_BUSY_S)) as connection:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("SELECT count(*) FROM sqlite_master")
+    raise BadInput.one(f"--store {shown(url)}: must begin with sqlite: or postgresql:")
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     """Readers beside one writer, and nothing said to be written that is not on the disk."""
-    cursor = connection.cursor()
     try:
-        cursor.execute("PRAGMA journal_mode=WAL")
-        cursor.execute("PRAGMA synchronous=FULL")
-        cursor.close()
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
     except BaseException:
-        # Nobody else would, and its thread would outlive the loop.
-        connection.close()
+        connection.close()  # nobody else would
         raise
 
 

@@ -9,11 +9,10 @@ import time
 from typing import Any
 
 from sqlalchemy import insert, select, update
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from levada.errors import NotFound
 from levada.live.store import tables
-from levada.live.store.database import transaction, writing
+from levada.live.store.database import Database
 
 #: Secrets begin so, that one can be told when it turns up where it should not be.
 _MARK = "lvd_"
@@ -22,7 +21,7 @@ _MARK = "lvd_"
 class KeyStore:
     """Tokens and audit of one store; roles are words here."""
 
-    def __init__(self, database: AsyncEngine) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
         #: Digests that were found, so that a busy client costs no query each time; forgotten at every change.
         self._known: dict[str, tuple[str, str, str, float | None]] = {}
@@ -43,8 +42,7 @@ class KeyStore:
             "expires": None if expires_s is None else now + expires_s,
             "revoked": None,
         }
-        async with writing(self._database) as connection:
-            await connection.execute(insert(tables.tokens), row)
+        await self._database.write(lambda connection: connection.execute(insert(tables.tokens), row))
         return token_id, secret
 
     async def find(self, secret: str) -> tuple[str, str, str] | None:
@@ -57,8 +55,7 @@ class KeyStore:
         if known is None:
             row = tables.tokens.c
             wanted = select(row.user, row.role, row.id, row.expires).where(row.digest == digest, row.revoked.is_(None))
-            async with transaction(self._database) as connection:
-                found = (await connection.execute(wanted)).one_or_none()
+            found = await self._database.read(lambda connection: connection.execute(wanted).one_or_none())
             if found is None:
                 return None
             known = self._known[digest] = (found.user, found.role, found.id, found.expires)
@@ -71,21 +68,18 @@ class KeyStore:
     async def ls(self) -> list[dict[str, Any]]:
         """All tokens that are not revoked."""
         row = tables.tokens.c
-        async with transaction(self._database) as connection:
-            found = await connection.execute(select(tables.tokens).where(row.revoked.is_(None)).order_by(row.created))
-            rows = found.mappings().all()
+        wanted = select(tables.tokens).where(row.revoked.is_(None)).order_by(row.created)
+        rows = await self._database.read(lambda connection: connection.execute(wanted).mappings().all())
         names = ("id", "user", "role", "created", "expires")
         return [{**{name: each[name] for name in names}, "last_used": self._used.get(each["id"])} for each in rows]
 
     async def revoke(self, token_id: str) -> None:
         """Ends a token; NotFound."""
         row = tables.tokens.c
-        async with writing(self._database) as connection:
-            ended = await connection.execute(
-                update(tables.tokens).where(row.id == token_id, row.revoked.is_(None)).values(revoked=time.time())
-            )
+        change = update(tables.tokens).where(row.id == token_id, row.revoked.is_(None)).values(revoked=time.time())
+        ended = await self._database.write(lambda connection: connection.execute(change).rowcount)
         self._known.clear()
-        if ended.rowcount != 1:
+        if ended != 1:
             raise NotFound(f"there is no token {token_id}; `levada token ls` lists them")
 
     async def audit(self, user: str, role: str, method: str, path: str, status: int, detail: str) -> None:
@@ -110,8 +104,7 @@ class KeyStore:
         while self._notes:
             notes, self._notes = self._notes, []
             try:
-                async with writing(self._database) as connection:
-                    await connection.execute(insert(tables.audit), [row for row, _ in notes])
+                await self._note([row for row, _ in notes])
             except Exception as broken:
                 for _, done in notes:
                     done.set_exception(broken)
@@ -120,11 +113,13 @@ class KeyStore:
                 if not done.done():
                     done.set_result(None)
 
+    async def _note(self, rows: list[dict[str, Any]]) -> None:
+        await self._database.write(lambda connection: connection.execute(insert(tables.audit), rows))
+
     async def audits(self, limit: int) -> list[dict[str, Any]]:
         """The last notes, newest last."""
-        async with transaction(self._database) as connection:
-            found = await connection.execute(select(tables.audit).order_by(tables.audit.c.id.desc()).limit(limit))
-            rows = found.mappings().all()
+        wanted = select(tables.audit).order_by(tables.audit.c.id.desc()).limit(limit)
+        rows = await self._database.read(lambda connection: connection.execute(wanted).mappings().all())
         return [dict(each) for each in reversed(rows)]
 
 
