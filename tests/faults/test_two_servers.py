@@ -67,3 +67,24 @@ def test_of_two_servers_on_one_postgresql_one_acts(tmp_path: Path, postgres_url:
         second.until_phase(waits, "Succeeded")
         # The first one comes back, and has to stand back.
         assert "another server acts" in refused(first)
+
+
+def test_jobs_that_run_in_one_folder_are_not_started_again_from_another(tmp_path: Path, postgres_url: str) -> None:  # noqa: F811
+    words = ("--store", postgres_url)
+    homes = tmp_path / "one", tmp_path / "two"
+    for home in homes:
+        home.mkdir()
+    with site(homes[0], words=words) as first, site(homes[1], words=words) as second:
+        first.up()
+        job = first.submit("stays", ["sh", "-c", f"echo x >> {tmp_path}/starts; sleep 1000"])
+        first.until_phase(job, "Running")
+        first.kill()
+        assert f"--state {homes[0]}" in refused(second)
+        first.up()
+        assert first.phase(job) == "Running"
+        first.client.cancel(job)
+        first.until_phase(job, "Cancelled")
+        first.kill()
+        second.up()
+        assert second.phase(job) == "Cancelled"
+        assert (tmp_path / "starts").read_text() == "x\n", "it was started once"

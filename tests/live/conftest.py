@@ -16,8 +16,8 @@ _names = itertools.count()
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    with postgres() as url:
-        yield url
+    with postgres() as server:
+        yield server.url
 
 
 @pytest.fixture

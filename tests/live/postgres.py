@@ -28,46 +28,63 @@ def binaries() -> Path | None:
     return Path(there).resolve().parent if there else None
 
 
+class Postgres:
+    """A server that can be stopped and started again."""
+
+    def __init__(self, folder: Path, programs: Path) -> None:
+        self._folder, self._programs = folder, programs
+        self._become: list[str] = []
+        if os.getuid() == 0:
+            # PostgreSQL refuses to run as root.
+            user = pwd.getpwnam("postgres")
+            os.chown(folder, user.pw_uid, user.pw_gid)
+            self._become = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self.url = f"postgresql://levada@127.0.0.1:{self._port}/postgres"
+        self._server: subprocess.Popen[bytes] | None = None
+        words = ["-D", str(folder / "data"), "-U", "levada", "-A", "trust", "-E", "UTF8", "-N"]
+        subprocess.run([*self._become, str(programs / "initdb"), *words], check=True, capture_output=True, cwd=folder)
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        words = ["-D", str(self._folder / "data"), "-p", str(self._port), "-c", "listen_addresses=127.0.0.1"]
+        words += ["-c", f"unix_socket_directories={self._folder}"]
+        with open(self._folder / "log", "ab") as log:
+            self._server = subprocess.Popen(
+                [*self._become, str(self._programs / "postgres"), *words], stdout=log, stderr=log, cwd=self._folder
+            )
+        end = time.monotonic() + _WAIT_S
+        ready = [str(self._programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self._port)]
+        while subprocess.run(ready, check=False).returncode:
+            assert self._server.poll() is None, (self._folder / "log").read_text()
+            assert time.monotonic() < end, "PostgreSQL did not come up"
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Without waiting for whoever is still connected."""
+        if self._server is not None:
+            self._server.send_signal(signal.SIGINT)
+            self._server.wait(_WAIT_S)
+            self._server = None
+
+
 @contextlib.contextmanager
-def postgres() -> Iterator[str]:
-    """The address of a server that is up and empty."""
+def postgres() -> Iterator[Postgres]:
+    """A server that is up and empty."""
     programs = binaries()
     if programs is None:
         if os.environ.get("CI") == "true":
             raise AssertionError("PostgreSQL must be installed in CI: scripts/system-packages.sh --install")
         pytest.skip("PostgreSQL is not installed (scripts/system-packages.sh lists what is missing)")
     folder = Path(tempfile.mkdtemp(prefix="levada-postgres-"))
-    become: list[str] = []
-    if os.getuid() == 0:
-        # PostgreSQL refuses to run as root.
-        user = pwd.getpwnam("postgres")
-        os.chown(folder, user.pw_uid, user.pw_gid)
-        become = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-    data = folder / "data"
-    command = [*become, str(programs / "initdb"), "-D", str(data), "-U", "levada", "-A", "trust", "-E", "UTF8", "-N"]
-    subprocess.run(command, check=True, capture_output=True, cwd=folder)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    options = ["-p", str(port), "-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={folder}"]
-    with open(folder / "log", "wb") as log:
-        server = subprocess.Popen(
-            [*become, str(programs / "postgres"), "-D", str(data), *options], stdout=log, stderr=log, cwd=folder
-        )
     try:
-        _until_up(port, server, folder)
-        yield f"postgresql://levada@127.0.0.1:{port}/postgres"
+        server = Postgres(folder, programs)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
     finally:
-        # Without waiting for whoever is still connected.
-        server.send_signal(signal.SIGINT)
-        server.wait(_WAIT_S)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _until_up(port: int, server: subprocess.Popen[bytes], folder: Path) -> None:
-    end = time.monotonic() + _WAIT_S
-    ready = [str((binaries() or Path()) / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
-    while subprocess.run(ready, check=False).returncode:
-        assert server.poll() is None, (folder / "log").read_text()
-        assert time.monotonic() < end, "PostgreSQL did not come up"
-        time.sleep(0.05)

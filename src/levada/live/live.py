@@ -53,9 +53,14 @@ class Live:
         clock: Clock | None = None,
         stuck_after_s: float = STUCK_AFTER_S,
         gpu_use: Callable[[], Mapping[str, float]] | None = None,
+        folder: str | None = None,
     ) -> None:
-        """*stuck_after_s*: when a job that makes no step is worth a warning, 0 for never; *gpu_use*: see `Warnings`."""
+        """*stuck_after_s*: when a job that makes no step is worth a warning, 0 for never; *gpu_use*: see `Warnings`.
+
+        *folder*: where this machine's processes are known from.
+        """
         self.store, self.backend = store, backend
+        self._folder = folder
         self._clock = clock
         self._stuck_after_s, self._gpu_use = stuck_after_s, gpu_use
         self.holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -84,6 +89,7 @@ class Live:
 
     async def _open(self, lease: Lease, policy: str | None, options: Mapping[str, Any]) -> None:
         engine, last, replayed = await recover(self.store, lease.sequence)
+        await self._check_folder(engine)
         await recall(self.store, engine)
         clock = self._clock or MachineClock(last)
         records, self._expired = await recover_records(self.store, engine, clock.now())
@@ -115,6 +121,21 @@ class Live:
             # Taken down before and perhaps not heard of: once more does no harm.
             if (op.number, op.generation) in issued:
                 await self.loop.apply(op)
+
+    async def _check_folder(self, engine: Engine) -> None:
+        """Raises Refused where jobs run that only another folder of this machine knows: they would start twice."""
+        if self._folder is None:
+            return
+        name = f"folder of {socket.gethostname()}"
+        last = await self.store.setting(name)
+        if last == self._folder:
+            return
+        if last is not None and engine.state.world.table.held.any():
+            raise Refused(
+                f"jobs of this store run in the folder {last} of this machine; go on there with --state {last}, "
+                "and use another folder when none runs"
+            )
+        await self.store.set_setting(name, self._folder)
 
     async def _acquire(self, wait: bool) -> Lease:
         told = False

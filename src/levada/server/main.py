@@ -132,6 +132,7 @@ async def _run(
         backend,
         stuck_after_s=STUCK_AFTER_S if setup.stuck_after_s is None else setup.stuck_after_s,
         gpu_use=nvml.use if nvml.devices() else None,
+        folder=str(home.folder.absolute()),
     )
     try:
         await live.open(wait=setup.wait, policy=setup.policy, options=setup.options)

@@ -32,6 +32,9 @@ _RESERVE_BYTES = 2 << 20
 #: Readers of a file of SQLite beside its one writer.
 _READERS = 4
 
+#: What a database says that is not there, or not now.
+_AWAY = ("connect", "refused", "shutting down", "starting up")
+
 T = TypeVar("T")
 
 
@@ -152,7 +155,7 @@ def trouble(broken: BaseException, url: str) -> StoreTrouble:
         advice = "let the server write there, or name another place with --state or --store"
     elif "not a database" in low or "malformed" in low:
         advice = "it is damaged: put back a copy of it, or name another place with --state or --store"
-    elif "connect" in low or "refused" in low or isinstance(cause, OSError):
+    elif any(word in low for word in _AWAY) or isinstance(cause, OSError):
         advice = "is it up, and are address, user and password right?"
     else:
         advice = "see the server's log"
