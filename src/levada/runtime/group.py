@@ -243,7 +243,7 @@ def _add(total: memoryview, data: bytearray) -> None:
         mine += numpy.frombuffer(data, dtype=total.format)
         return
     flat = total.cast("B").cast(total.format)  # type: ignore[call-overload]  # one of _NUMBERS
-    for place, value in enumerate(memoryview(data).cast(total.format)):  # type: ignore[call-overload]
+    for place, value in enumerate(memoryview(data).cast(total.format)):  # type: ignore[call-overload]  # as above
         flat[place] += value
 
 

@@ -171,7 +171,7 @@ class AsyncStream(Generic[T]):
             raise
         if item is end:
             raise StopAsyncIteration
-        return item  # type: ignore[return-value]
+        return item  # type: ignore[return-value]  # all but the mark of the end
 
     async def __aenter__(self) -> AsyncStream[T]:
         await self._opened()

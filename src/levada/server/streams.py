@@ -17,6 +17,8 @@ SSE = "text/event-stream"
 NDJSON = "application/x-ndjson"
 #: How long the beginning of a stream waits for what may be wrong with it.
 _TRY_S = 0.25
+#: Bytes that are sent at once; who reads slowly keeps more from being made.
+_PIECE = 64 * 2**10
 
 
 def event(item: Json) -> bytes:
@@ -53,18 +55,14 @@ class Stream(Response):
         self.raw_headers = [each for each in self.raw_headers if each[0] != b"content-length"]
         self.raw_headers.append((b"content-type", media_type.encode()))
         self._context = context
-        self._items = items
-        self._write = write
         self._first = first
         self._beat = beat
-        self._coming: asyncio.Task[Json | None] | None = None
+        self._gathered = _Gathered(items, write)
 
     async def tried(self) -> Stream:
         """This stream after a short look at its first item: what is wrong is raised before the answer begins."""
-        self._coming = asyncio.create_task(_next(self._items))
-        done, _ = await asyncio.wait([self._coming], timeout=_TRY_S)
-        if done and (error := self._coming.exception()) is not None:
-            raise error
+        await self._gathered.news(_TRY_S)
+        self._gathered.check()
         return self
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,6 +78,7 @@ class Stream(Response):
             for task in ends:
                 task.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
+            await self._gathered.close()
         if not sending.cancelled() and (error := sending.exception()) is not None:
             raise error
         with contextlib.suppress(OSError):
@@ -87,33 +86,70 @@ class Stream(Response):
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        if self._first:
-            await send({"type": "http.response.body", "body": self._first, "more_body": True})
-        try:
-            while True:
-                coming = self._coming = self._coming or asyncio.create_task(_next(self._items))
-                done, _ = await asyncio.wait([coming], timeout=self._context.tuning.beat_s)
-                if done:
-                    item = coming.result()
-                    self._coming = None
-                    if item is None:
-                        return
-                    content = self._write(item)
-                else:
-                    content = self._beat
+        content = self._first
+        while not (self._gathered.over and not content):
+            if content:
                 await send({"type": "http.response.body", "body": content, "more_body": True})
+            came = await self._gathered.news(self._context.tuning.beat_s)
+            content = self._gathered.take() if came else self._beat
+        self._gathered.check()
+
+
+class _Gathered:
+    """Items as bytes: all that has come since the last look in one piece, for a line of its own each is slow."""
+
+    def __init__(self, items: AsyncIterator[Json], write: Callable[[Json], bytes]) -> None:
+        self._items, self._write = items, write
+        self._content = bytearray()
+        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._gathering = asyncio.create_task(self._gather())
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more comes, and nothing is left."""
+        return self._gathering.done() and not self._content
+
+    async def news(self, wait_s: float) -> bool:
+        """Whether something came, or the end, within that time."""
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def take(self) -> bytes:
+        """What has come."""
+        content = bytes(self._content)
+        self._content.clear()
+        self._room.set()
+        if not self._gathering.done():
+            self._news.clear()
+        return content
+
+    def check(self) -> None:
+        """Raises what went wrong, once all before it was taken."""
+        if self.over and (error := self._gathering.exception()) is not None:
+            raise error
+
+    async def close(self) -> None:
+        """Ends it."""
+        self._gathering.cancel()
+        await asyncio.gather(self._gathering, return_exceptions=True)
+
+    async def _gather(self) -> None:
+        try:
+            async for item in self._items:
+                self._content += self._write(item)
+                self._news.set()
+                if len(self._content) >= _PIECE:
+                    self._room.clear()
+                    await self._room.wait()
         finally:
-            if self._coming is not None:
-                self._coming.cancel()
-                await asyncio.gather(self._coming, return_exceptions=True)
             close = getattr(self._items, "aclose", None)
             if close is not None:
                 await close()
-
-
-async def _next(items: AsyncIterator[Json]) -> Json | None:
-    """The next item; None at the end."""
-    return await anext(items, None)
+            self._news.set()
 
 
 async def _gone(receive: Receive) -> None:
