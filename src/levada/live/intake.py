@@ -103,6 +103,8 @@ def _moved(suffix: str, by: int) -> str:
     """The *by*-th of the endings that follow *suffix*, all of them different."""
     if len(suffix) != SUFFIX_LENGTH or any(each not in _CHARACTERS for each in suffix):
         raise ValueError(f"the end of an id must be {SUFFIX_LENGTH} characters a-z and 0-9, not {suffix!r}")
+    if by == 0:
+        return suffix
     base = len(_CHARACTERS)
     number = (int(suffix, base) + by) % base**SUFFIX_LENGTH
     moved = ""

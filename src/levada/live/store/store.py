@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Select, delete, func, insert, select, update
+from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
 
 from levada.errors import LevadaError
 from levada.live.store import tables
@@ -17,6 +17,14 @@ from levada.live.store.values import HistoryLine, JobRow, RequestRow
 _PAGE = 1000
 #: Snapshots that are kept: the newest might be damaged.
 _KEPT_SNAPSHOTS = 3
+
+# Made once: an append is the most frequent thing that happens to a store.
+_SWAP = update(tables.lease).where(
+    tables.lease.c.epoch == bindparam("known_epoch"), tables.lease.c.sequence == bindparam("known_sequence")
+)
+_END_JOBS = update(tables.jobs).where(tables.jobs.c.id == bindparam("ended_job"))
+_ADD_ENTRY, _ADD_JOBS = insert(tables.log), insert(tables.jobs)
+_ADD_LINES, _ADD_REQUESTS = insert(tables.history), insert(tables.requests)
 
 
 class LeaseLost(LevadaError):
@@ -105,29 +113,24 @@ class Store:
 
     async def append(self, lease: Lease, changes: Changes) -> Lease:
         """Writes all of *changes* or nothing, and gives back the lease as it is after it; raises LeaseLost."""
-        row = tables.lease.c
         sequence = lease.sequence + 1
-        swap = (
-            update(tables.lease)
-            .where(row.epoch == lease.epoch, row.sequence == lease.sequence)
-            .values(sequence=sequence)
-        )
+        swap = {"known_epoch": lease.epoch, "known_sequence": lease.sequence, "sequence": sequence}
 
         def write(connection: Connection) -> None:
-            if connection.execute(swap).rowcount != 1:
+            if connection.execute(_SWAP, swap).rowcount != 1:
                 if _is_written(connection, lease, changes):
                     return
                 raise LeaseLost("another server acts on this store now")
             if changes.entry is not None:
                 entry = {"sequence": sequence, "epoch": lease.epoch, "at": changes.at, "body": changes.entry}
-                connection.execute(insert(tables.log), entry)
+                connection.execute(_ADD_ENTRY, entry)
             _write_jobs(connection, changes)
             if changes.history:
                 lines = [{**_plain(line), "data": msgspec.json.encode(line.data).decode()} for line in changes.history]
-                connection.execute(insert(tables.history), lines)
+                connection.execute(_ADD_LINES, lines)
             if changes.requests:
                 rows = [{**_plain(row), "answer": row.answer.decode()} for row in changes.requests]
-                connection.execute(insert(tables.requests), rows)
+                connection.execute(_ADD_REQUESTS, rows)
 
         await self.database.write(write)
         return msgspec.structs.replace(lease, sequence=sequence)
@@ -253,10 +256,10 @@ def _is_written(connection: Connection, lease: Lease, changes: Changes) -> bool:
 def _write_jobs(connection: Connection, changes: Changes) -> None:
     if changes.jobs:
         rows = [{**_plain(job), "about": job.about.decode(), "result": None} for job in changes.jobs]
-        connection.execute(insert(tables.jobs), rows)
-    for job_id, at, result in changes.ended:
-        row = tables.jobs.c
-        connection.execute(update(tables.jobs).where(row.id == job_id).values(ended=at, result=result.decode()))
+        connection.execute(_ADD_JOBS, rows)
+    if changes.ended:
+        ends = [{"ended_job": job, "ended": at, "result": result.decode()} for job, at, result in changes.ended]
+        connection.execute(_END_JOBS, ends)
 
 
 def _plain(value: msgspec.Struct) -> dict[str, object]:
