@@ -242,6 +242,29 @@ def test_names_dependencies_arrays_and_pages(url: str) -> None:
     asyncio.run(story())
 
 
+def test_of_two_that_keep_the_same_name_and_come_at_once_one_is_taken(url: str) -> None:
+    worker = {"containers": [{"name": "tensorflow", "image": "x", "command": ["python3", "train.py"]}]}
+    twin = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": "twin"},
+        "spec": {"tfReplicaSpecs": {"Worker": {"replicas": 1, "template": {"spec": worker}}}},
+    }
+
+    async def story() -> None:
+        async with house(url) as up:
+            told = await asyncio.gather(
+                *(up.service.submit([twin], user="ann", key=None) for _ in range(4)), return_exceptions=True
+            )
+            assert [view["id"] for answer in told if isinstance(answer, list) for view in answer] == ["twin"]
+            refused = [str(answer) for answer in told if isinstance(answer, Refused)]
+            assert len(refused) == 3
+            assert "keeps its name" in refused[0]
+            await up.until(lambda: up.phase("twin") == "Running")
+
+    asyncio.run(story())
+
+
 def test_who_watches_misses_nothing_and_can_go_on_from_where_they_were(url: str) -> None:
     async def story() -> None:
         async with house(url) as up:

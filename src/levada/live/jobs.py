@@ -1,146 +1,24 @@
-"""What users do to jobs: submit, change, cancel, look at them."""
+"""What users do to jobs that were taken: look at them, change, cancel."""
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
-from weakref import WeakValueDictionary
 
-import msgspec
 import numpy as np
 
 from levada.core import events as ev
-from levada.core.batch import JobBatch
-from levada.core.job import LARGEST_PRIORITY, LARGEST_SIZE, faults_of
-from levada.errors import BadInput, Fault, NotFound, Refused, did_you_mean
+from levada.core.job import LARGEST_PRIORITY, LARGEST_SIZE
+from levada.errors import BadInput, Fault, Refused, did_you_mean
 from levada.live import views
-from levada.live.intake import SUFFIX_LENGTH, Prepared, prepare
-from levada.live.loop import Loop
-from levada.live.records import DEFAULT_TTL_S, About, Record
-from levada.live.store import RequestRow
+from levada.live.records import Record
+from levada.live.submissions import Submissions
 
-_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
-#: Jobs of one submission.
-_MOST_AT_ONCE = 100_000
 _CHANGES = {"min", "max", "priority", "weight", "queue"}
 
 
-class Jobs:
+class Jobs(Submissions):
     """Jobs, for `Service`."""
-
-    loop: Loop
-
-    def __init__(self) -> None:
-        #: Submissions under way, by user and key: who sends the same again waits for the same answer.
-        self._under_way: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-
-    # --- submit -----------------------------------------------------------------------------------------------------
-
-    async def submit(self, documents: list[dict[str, Any]], *, user: str, key: str | None) -> list[dict[str, Any]]:
-        """Takes jobs, all or none; the same *key* again gives the same jobs, with another body it is Refused."""
-        if key is None:
-            return self._views(await self._accept(documents, user, None, ""))
-        digest = hashlib.sha256(msgspec.json.encode(documents, order="deterministic")).hexdigest()
-        turn = self._under_way.setdefault((user, key), asyncio.Lock())
-        async with turn:
-            # First: a submission that was put off is in the store when the trouble is over, and not before.
-            self.loop.check()
-            before = await self.loop.store.request(user, key) if (user, key) in self.loop.keys else None
-            if before is None:
-                ids = await self._accept(documents, user, key, digest)
-                self.loop.keys.add((user, key))
-                return self._views(ids)
-        if before.digest != digest:
-            raise Refused(f"the key {key} was used for other jobs; use a new one for each submission")
-        return self._views(msgspec.json.decode(before.answer, type=list[str]))
-
-    async def _accept(self, documents: list[dict[str, Any]], user: str, key: str | None, digest: str) -> list[str]:
-        self.loop.store.check_room()
-        now = self.loop.clock.now()
-        prepared = self._prepared(documents, user, now)
-        ids = [each.id for each in prepared]
-        records = [Record(each.id, -1, user, now, _about(each)) for each in prepared]
-
-        def request() -> RequestRow:
-            assert key is not None
-            return RequestRow(user=user, key=key, digest=digest, answer=msgspec.json.encode(ids), at=now)
-
-        event = ev.JobsSubmitted(at=now, jobs=JobBatch.of([each.job for each in prepared]))
-        await self.loop.tell(event, records=records, request=None if key is None else request)
-        return ids
-
-    def _prepared(self, documents: Sequence[dict[str, Any]], user: str, now: float) -> list[Prepared]:
-        found: list[Prepared] = []
-        faults: list[Fault] = []
-        taken: set[str] = set()
-        for number, document in enumerate(documents, 1):
-            prefix = f"document {number}: " if len(documents) > 1 else ""
-            try:
-                found += self._prepare(document, user, now, taken)
-            except BadInput as bad:
-                faults += [
-                    Fault(prefix + fault.path if fault.path else prefix.rstrip(": "), fault.text)
-                    for fault in bad.faults
-                ]
-            if len(found) > _MOST_AT_ONCE:
-                raise BadInput.one(f"more than {_MOST_AT_ONCE:,} jobs at once; send them in parts")
-        if not faults:
-            found, faults = self._depending(found)
-        if faults:
-            raise BadInput(faults)
-        return found
-
-    def _prepare(self, document: dict[str, Any], user: str, now: float, taken: set[str]) -> list[Prepared]:
-        while True:
-            suffix = "".join(secrets.choice(_CHARACTERS) for _ in range(SUFFIX_LENGTH))
-            made = prepare(document, user=user, now=now, suffix=suffix)
-            doubled = [each.id for each in made if each.id in self.loop.records.by_id or each.id in taken]
-            if not doubled:
-                break
-            if made[0].id == made[0].workload:
-                raise Refused(
-                    f"there is a job {made[0].id} already, and a {made[0].kind} keeps its name; give it another"
-                )
-        taken.update(each.id for each in made)
-        queues = list(self.loop.engine.state.world.queues.names)
-        for each in made:
-            if each.job.queue not in queues:
-                text = f"there is no queue {each.job.queue}"
-                raise BadInput.one(
-                    text + did_you_mean(each.job.queue, queues, "`levada queues` lists them"), "spec.queue"
-                )
-            for field, text in faults_of(each.job):
-                raise BadInput.one(text, f"spec.{field}")
-        return made
-
-    def _depending(self, prepared: list[Prepared]) -> tuple[list[Prepared], list[Fault]]:
-        """The same, with what they come after by id; jobs that have succeeded need not be waited for."""
-        here: dict[str, list[str]] = {}
-        for each in prepared:
-            here.setdefault(each.workload, []).append(each.id)
-        done: list[Prepared] = []
-        faults: list[Fault] = []
-        for each in prepared:
-            before: list[str] = []
-            for name in each.job.after:
-                if name in here and name != each.workload:
-                    before += here[name]
-                    continue
-                try:
-                    record = self.loop.records.find(name, each.job.user)
-                except (NotFound, Refused) as unclear:
-                    faults.append(Fault("spec.after", str(unclear)))
-                    continue
-                if record.result is None:
-                    before.append(record.id)
-                elif record.result["phase"] != "Succeeded":
-                    faults.append(Fault("spec.after", f"{record.id} has ended as {record.result['phase']}"))
-            job = msgspec.structs.replace(each.job, after=tuple(before))
-            done.append(msgspec.structs.replace(each, job=job))
-        return done, faults
 
     # --- look -------------------------------------------------------------------------------------------------------
 
@@ -192,11 +70,6 @@ class Jobs:
             return f"{record.number}-new"
         parts = (table.changed, table.phase, table.reason, table.held, table.generation)
         return "-".join([str(record.number), *(str(int(column[slot])) for column in parts)])
-
-    def _views(self, ids: Sequence[str]) -> list[dict[str, Any]]:
-        """Jobs that were just submitted: their place in line is known after the next decision."""
-        now, records = self.loop.clock.now(), self.loop.records
-        return [self.loop.view(records.by_id[each], now, {}) for each in ids if each in records.by_id]
 
     async def logs(
         self,
@@ -293,15 +166,3 @@ class Jobs:
         if record.result is not None:
             raise Refused(f"{record.id} has ended already ({record.result['phase']})")
         return record
-
-
-def _about(each: Prepared) -> About:
-    return About(
-        workload=each.workload,
-        kind=each.kind,
-        launch=each.launch,
-        document=each.document,
-        labels=each.labels,
-        notify=each.notify,
-        ttl_s=DEFAULT_TTL_S if each.ttl_s is None else each.ttl_s,
-    )

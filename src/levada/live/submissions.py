@@ -1,0 +1,185 @@
+"""How jobs come in: read, checked, written down, and only then said to be taken."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from levada.core import events as ev
+from levada.core.batch import JobBatch
+from levada.core.job import faults_of
+from levada.errors import BadInput, Fault, NotFound, Refused, did_you_mean
+from levada.live.intake import SUFFIX_LENGTH, Prepared, prepare
+from levada.live.loop import Loop
+from levada.live.records import DEFAULT_TTL_S, About, Record
+from levada.live.store import RequestRow
+
+_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+#: Jobs of one submission.
+_MOST_AT_ONCE = 100_000
+#: Jobs that are shown before others get their turn.
+_AT_A_TIME = 200
+
+
+class Submissions:
+    """Submissions, for `Service`."""
+
+    loop: Loop
+
+    def __init__(self) -> None:
+        #: Submissions under way, by user and key: who sends the same again waits for the same answer.
+        self._under_way: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        #: Ids of jobs that are about to be written down.
+        self._coming: set[str] = set()
+
+    async def submit(self, documents: list[dict[str, Any]], *, user: str, key: str | None) -> list[dict[str, Any]]:
+        """Takes jobs, all or none; the same *key* again gives the same jobs, with another body it is Refused."""
+        if key is None:
+            return await self._views(await self._accept(documents, user, None, ""))
+        digest = hashlib.sha256(msgspec.json.encode(documents, order="deterministic")).hexdigest()
+        turn = self._under_way.setdefault((user, key), asyncio.Lock())
+        async with turn:
+            # First: a submission that was put off is in the store when the trouble is over, and not before.
+            self.loop.check()
+            before = await self.loop.store.request(user, key) if (user, key) in self.loop.keys else None
+            if before is None:
+                ids = await self._accept(documents, user, key, digest)
+                self.loop.keys.add((user, key))
+                return await self._views(ids)
+        if before.digest != digest:
+            raise Refused(f"the key {key} was used for other jobs; use a new one for each submission")
+        return await self._views(msgspec.json.decode(before.answer, type=list[str]))
+
+    async def _accept(self, documents: list[dict[str, Any]], user: str, key: str | None, digest: str) -> list[str]:
+        self.loop.store.check_room()
+        now = self.loop.clock.now()
+        prepare = partial(self._prepared, documents, user, now)
+        # Others get their turn while thousands of jobs are read.
+        prepared = self._depending(await asyncio.to_thread(prepare) if _may_be_many(documents) else prepare())
+        ids = [each.id for each in prepared]
+        for each in prepared:
+            # Once more: others may have come while this was read, or may be about to be written down.
+            if self._is_taken(each.id):
+                raise _doubled(each)
+        records = [Record(each.id, -1, user, now, _about(each)) for each in prepared]
+
+        def request() -> RequestRow:
+            assert key is not None
+            return RequestRow(user=user, key=key, digest=digest, answer=msgspec.json.encode(ids), at=now)
+
+        event = ev.JobsSubmitted(at=now, jobs=JobBatch.of([each.job for each in prepared]))
+        self._coming.update(ids)
+        try:
+            await self.loop.tell(event, records=records, request=None if key is None else request)
+        finally:
+            self._coming.difference_update(ids)
+        return ids
+
+    def _is_taken(self, job_id: str) -> bool:
+        return job_id in self.loop.records.by_id or job_id in self._coming
+
+    def _prepared(self, documents: Sequence[dict[str, Any]], user: str, now: float) -> list[Prepared]:
+        found: list[Prepared] = []
+        faults: list[Fault] = []
+        taken: set[str] = set()
+        for number, document in enumerate(documents, 1):
+            prefix = f"document {number}: " if len(documents) > 1 else ""
+            try:
+                found += self._prepare(document, user, now, taken)
+            except BadInput as bad:
+                faults += [
+                    Fault(prefix + fault.path if fault.path else prefix.rstrip(": "), fault.text)
+                    for fault in bad.faults
+                ]
+            if len(found) > _MOST_AT_ONCE:
+                raise BadInput.one(f"more than {_MOST_AT_ONCE:,} jobs at once; send them in parts")
+        if faults:
+            raise BadInput(faults)
+        return found
+
+    def _prepare(self, document: dict[str, Any], user: str, now: float, taken: set[str]) -> list[Prepared]:
+        while True:
+            suffix = "".join(secrets.choice(_CHARACTERS) for _ in range(SUFFIX_LENGTH))
+            made = prepare(document, user=user, now=now, suffix=suffix)
+            if not any(self._is_taken(each.id) or each.id in taken for each in made):
+                break
+            if made[0].id == made[0].workload:
+                raise _doubled(made[0])
+        taken.update(each.id for each in made)
+        queues = list(self.loop.engine.state.world.queues.names)
+        for each in made:
+            if each.job.queue not in queues:
+                text = f"there is no queue {each.job.queue}"
+                raise BadInput.one(
+                    text + did_you_mean(each.job.queue, queues, "`levada queues` lists them"), "spec.queue"
+                )
+            for field, text in faults_of(each.job):
+                raise BadInput.one(text, f"spec.{field}")
+        return made
+
+    def _depending(self, prepared: list[Prepared]) -> list[Prepared]:
+        """The same, with what they come after by id; jobs that have succeeded need not be waited for."""
+        here: dict[str, list[str]] = {}
+        for each in prepared:
+            here.setdefault(each.workload, []).append(each.id)
+        done: list[Prepared] = []
+        faults: list[Fault] = []
+        for each in prepared:
+            before: list[str] = []
+            for name in each.job.after:
+                if name in here and name != each.workload:
+                    before += here[name]
+                    continue
+                try:
+                    record = self.loop.records.find(name, each.job.user)
+                except (NotFound, Refused) as unclear:
+                    faults.append(Fault("spec.after", str(unclear)))
+                    continue
+                if record.result is None:
+                    before.append(record.id)
+                elif record.result["phase"] != "Succeeded":
+                    faults.append(Fault("spec.after", f"{record.id} has ended as {record.result['phase']}"))
+            job = msgspec.structs.replace(each.job, after=tuple(before))
+            done.append(msgspec.structs.replace(each, job=job))
+        if faults:
+            raise BadInput(faults)
+        return done
+
+    async def _views(self, ids: Sequence[str]) -> list[dict[str, Any]]:
+        """Jobs that were just submitted: their place in line is known after the next decision."""
+        now, records = self.loop.clock.now(), self.loop.records
+        found: list[dict[str, Any]] = []
+        for begin in range(0, len(ids), _AT_A_TIME):
+            some = ids[begin : begin + _AT_A_TIME]
+            found += [self.loop.view(records.by_id[each], now, {}) for each in some if each in records.by_id]
+            if begin + _AT_A_TIME < len(ids):
+                await asyncio.sleep(0)
+        return found
+
+
+def _may_be_many(documents: Sequence[dict[str, Any]]) -> bool:
+    spec = documents[0].get("spec")
+    return len(documents) > 1 or (isinstance(spec, dict) and "array" in spec)
+
+
+def _doubled(each: Prepared) -> Refused:
+    return Refused(f"there is a job {each.id} already, and a {each.kind} keeps its name; give it another")
+
+
+def _about(each: Prepared) -> About:
+    return About(
+        workload=each.workload,
+        kind=each.kind,
+        launch=each.launch,
+        document=each.document,
+        labels=each.labels,
+        notify=each.notify,
+        ttl_s=DEFAULT_TTL_S if each.ttl_s is None else each.ttl_s,
+    )
