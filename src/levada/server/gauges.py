@@ -5,28 +5,43 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from levada import __version__
+from levada.server.families import (
+    DECISION_SECONDS,
+    DECISIONS,
+    DECISIONS_FAILED,
+    GPUS,
+    GPUS_USED,
+    JOB_GPUS,
+    JOB_INFO,
+    JOBS,
+    NODES,
+    QUEUE_WAITING,
+    SERVER_INFO,
+    SERVER_READY,
+)
+from levada.server.instruments import gauge, tally
 from levada.server.ports import Json
 
 
 def of_server(policy: str, is_ready: bool) -> Iterator[Metric]:
     """The server itself."""
-    server = GaugeMetricFamily("levada_server_info", "This server.", labels=["version", "policy"])
+    server = gauge(SERVER_INFO)
     server.add_metric([__version__, policy], 1)
     yield server
-    ready = GaugeMetricFamily("levada_server_ready", "1 when the server can act.")
+    ready = gauge(SERVER_READY)
     ready.add_metric([], int(is_ready))
     yield ready
 
 
-def of_decisions(tally: list[Json]) -> Iterator[Metric]:
+def of_decisions(tallied: list[Json]) -> Iterator[Metric]:
     """What policies did."""
-    made = CounterMetricFamily("levada_decisions", "Decisions.", labels=["policy"])
-    failed = CounterMetricFamily("levada_decisions_failed", "Decisions that were not carried out.", labels=["policy"])
-    seconds = CounterMetricFamily("levada_decision_seconds", "Time that decisions took.", labels=["policy"])
-    for each in tally:
+    made = tally(DECISIONS)
+    failed = tally(DECISIONS_FAILED)
+    seconds = tally(DECISION_SECONDS)
+    for each in tallied:
         made.add_metric([each["policy"]], each["made"])
         failed.add_metric([each["policy"]], each["failed"])
         seconds.add_metric([each["policy"]], each["seconds"])
@@ -35,9 +50,7 @@ def of_decisions(tally: list[Json]) -> Iterator[Metric]:
 
 def of_jobs(jobs: list[Json]) -> Iterator[Metric]:
     """Jobs that are not over, and the GPUs they have."""
-    info = GaugeMetricFamily(
-        "levada_job_info", "A job that is not over.", labels=["job", "workload", "user", "queue", "phase"]
-    )
+    info = gauge(JOB_INFO)
     count: Tally[tuple[str, str]] = Tally()
     gpus: Tally[tuple[str, str]] = Tally()
     waiting: Tally[str] = Tally()
@@ -48,18 +61,16 @@ def of_jobs(jobs: list[Json]) -> Iterator[Metric]:
         if job["phase"] == "Pending":
             waiting[job["queue"]] = max(waiting[job["queue"]], job["waiting_s"])
     yield info
-    by_phase = GaugeMetricFamily("levada_jobs", "Jobs that are not over.", labels=["phase", "queue"])
+    by_phase = gauge(JOBS)
     for (phase, queue), number in sorted(count.items()):
         by_phase.add_metric([phase, queue], number)
     yield by_phase
-    held = GaugeMetricFamily("levada_job_gpus", "GPUs that jobs have.", labels=["gpu_type", "queue"])
+    held = gauge(JOB_GPUS)
     for (gpu_type, queue), number in sorted(gpus.items()):
         if gpu_type:
             held.add_metric([gpu_type, queue], number)
     yield held
-    longest = GaugeMetricFamily(
-        "levada_queue_waiting_seconds", "How long the job that waits longest has waited.", labels=["queue"]
-    )
+    longest = gauge(QUEUE_WAITING)
     for queue, seconds in sorted(waiting.items()):
         longest.add_metric([queue], seconds)
     yield longest
@@ -73,14 +84,14 @@ def of_nodes(nodes: list[Json]) -> Iterator[Metric]:
         for gpu_type, amount in node["gpus"].items():
             there[gpu_type] += amount["total"]
             used[gpu_type] += amount["used"]
-    total = GaugeMetricFamily("levada_gpus", "GPUs of all nodes.", labels=["gpu_type"])
-    busy = GaugeMetricFamily("levada_gpus_used", "GPUs that jobs have.", labels=["gpu_type"])
+    total = gauge(GPUS)
+    busy = gauge(GPUS_USED)
     for gpu_type in sorted(there):
         total.add_metric([gpu_type], there[gpu_type])
         busy.add_metric([gpu_type], used[gpu_type])
     yield total
     yield busy
-    count = GaugeMetricFamily("levada_nodes", "Nodes.", labels=["phase"])
+    count = gauge(NODES)
     for phase, number in sorted(Tally(node["phase"] for node in nodes).items()):
         count.add_metric([phase], number)
     yield count

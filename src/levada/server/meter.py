@@ -1,27 +1,25 @@
-"""What Prometheus sees. Labels are few and short: a job's id stands only in `levada_job_info`."""
+"""What Prometheus sees."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from levada.server.families import HTTP_REQUESTS, HTTP_SECONDS
 from levada.server.gauges import of_decisions, of_jobs, of_nodes, of_server
+from levada.server.instruments import counter, histogram
 from levada.server.models import OVER, PHASES
 from levada.server.ports import Json, Service
 from levada.server.tallies import Tallies
 
 _PAGE = 1000
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
-
-
-# When a counter began is of no use to anybody here, and would double the text.
-disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Meter:
@@ -32,12 +30,8 @@ class Meter:
         self._registry = CollectorRegistry()
         self._state = _State()
         self._registry.register(self._state)
-        self._requests = Counter(
-            "levada_http_requests", "Requests answered.", ["method", "route", "status"], registry=self._registry
-        )
-        self._seconds = Histogram(
-            "levada_http_request_seconds", "Time to answer a request.", ["method", "route"], registry=self._registry
-        )
+        self._requests = counter(HTTP_REQUESTS, self._registry)
+        self._seconds = histogram(HTTP_SECONDS, self._registry)
         self._tallies = Tallies(self._registry)
 
     async def follow(self) -> None:

@@ -5,58 +5,33 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 
 from levada.errors import LevadaError, NotFound
+from levada.server.families import EVENTS, JOB_COMPLETION, JOB_GPU_SECONDS, JOB_WAITING, JOBS_FINISHED
+from levada.server.instruments import counter, histogram
 from levada.server.models import OVER
 from levada.server.ports import Json, Service
 
 _log = logging.getLogger(__name__)
 
-_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
-#: Training takes from a minute to weeks.
-_LONG = (
-    _MINUTE,
-    5 * _MINUTE,
-    15 * _MINUTE,
-    _HOUR,
-    3 * _HOUR,
-    6 * _HOUR,
-    12 * _HOUR,
-    _DAY,
-    3 * _DAY,
-    7 * _DAY,
-    28 * _DAY,
-)
-#: Waiting should not.
-_WAIT = (1.0, 5.0, 15.0, *_LONG)
 #: After trouble it is tried again so much later.
 _AGAIN_S = 5.0
+#: Events that alerts look for are there from the start, as 0: what begins with 1 has never risen.
+_ALARMING = ("warning", "trouble")
 
 
 class Tallies:
     """Counters and histograms over what happens."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._events = Counter("levada_events", "Events, by type.", ["type"], registry=registry)
-        self._finished = Counter("levada_jobs_finished", "Jobs that ended.", ["phase", "queue"], registry=registry)
-        self._gpu_seconds = Counter(
-            "levada_job_gpu_seconds", "GPU seconds of jobs that ended.", ["queue"], registry=registry
-        )
-        self._completion = Histogram(
-            "levada_job_completion_seconds",
-            "From submission to success, without suspension.",
-            ["queue"],
-            buckets=_LONG,
-            registry=registry,
-        )
-        self._waiting = Histogram(
-            "levada_job_waiting_seconds",
-            "How long they waited.",
-            ["queue"],
-            buckets=_WAIT,
-            registry=registry,
-        )
+        self._events = counter(EVENTS, registry)
+        for alarming in _ALARMING:
+            self._events.labels(alarming)
+        self._finished = counter(JOBS_FINISHED, registry)
+        self._gpu_seconds = counter(JOB_GPU_SECONDS, registry)
+        self._completion = histogram(JOB_COMPLETION, registry)
+        self._waiting = histogram(JOB_WAITING, registry)
 
     async def follow(self, service: Service) -> None:
         """Counts from now on; trouble of the service is waited out."""
