@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import text
 
 from levada.errors import BadInput, LevadaError
 from levada.live.store import Changes, HistoryLine, JobRow, Lease, LeaseLost, RequestRow, Store, StoreTrouble
+from levada.live.store.database import Database
 from levada.live.store.keys import KeyStore
 
 
@@ -41,7 +44,7 @@ def test_what_is_appended_comes_back_in_order(url: str) -> None:
         job = JobRow(id="a", number=0, user="ann", submitted=1.5, about=b'{"x": 1}')
         line = HistoryLine(id=1, at=1.0, job="a", type="phase", text="It runs.", data={"phase": "Running"})
         lease = await store.append(lease, changes(jobs=[job], history=[line]))
-        lease = await store.append(lease, changes(2.0, entry=b"\x00two", ended=[("a", 2.0, b'{"y": 2}')]))
+        lease = await store.append(lease, changes(2.0, entry=b"\x00two", ended=[(0, 2.0, b'{"y": 2}')]))
         assert lease.sequence == 2
         assert [entry async for entry in store.entries(0)] == [(1, 1.0, b"turn"), (2, 2.0, b"\x00two")]
         assert [entry async for entry in store.entries(1)] == [(2, 2.0, b"\x00two")]
@@ -122,8 +125,10 @@ def test_a_turn_that_cannot_be_written_whole_leaves_nothing(url: str) -> None:
 
 def test_snapshots_the_newest_first_and_only_a_few(url: str) -> None:
     async def story(store: Store) -> None:
+        lease = await lease_of(store)
         for sequence in range(1, 7):
-            await store.save_snapshot(sequence, float(sequence), bytes([sequence]) * 100_000)
+            lease = msgspec.structs.replace(lease, sequence=sequence)
+            await store.save_snapshot(lease, float(sequence), bytes([sequence]) * 100_000)
         found = [(sequence, body[:1]) async for sequence, body in store.snapshots()]
         assert found == [(6, b"\x06"), (5, b"\x05"), (4, b"\x04")]
 
@@ -137,7 +142,7 @@ def test_keys_of_submissions_are_remembered_and_forgotten(url: str) -> None:
         await store.append(lease, changes(requests=[row]))
         assert await store.request("ann", "k") == row
         assert await store.request("bob", "k") is None
-        await store.forget(requests_before=2.0)
+        await store.forget(lease, 3.0, requests_before=2.0, jobs=[])
         assert await store.request("ann", "k") is None
 
     with_store(url, story)
@@ -161,6 +166,67 @@ def test_tokens_are_hashed_expire_and_are_revoked(url: str) -> None:
         assert [note["path"] for note in await keys.audits(10)] == ["/api/v1/jobs"]
 
     with_store(url, story)
+
+
+class Delayed:
+    """A real database whose answers and refusals a test holds back."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.answered, self.go = asyncio.Event(), asyncio.Event()
+
+    async def read(self, work: Callable[[Any], Any]) -> Any:
+        found = await self._database.read(work)
+        self.answered.set()
+        await self.go.wait()
+        return found
+
+    async def write(self, work: Callable[[Any], Any]) -> Any:
+        return await self._database.write(work)
+
+
+def test_a_token_that_is_revoked_while_it_is_looked_up_is_not_remembered(url: str) -> None:
+    async def story(store: Store) -> None:
+        delayed = Delayed(store.database)
+        keys = KeyStore(delayed)  # type: ignore[arg-type]
+        token_id, secret = await keys.create("ann", "user", None)
+        looking = asyncio.create_task(keys.find(secret))
+        await delayed.answered.wait()
+        await keys.revoke(token_id)
+        delayed.go.set()
+        await looking
+        assert await keys.find(secret) is None
+
+    with_store(url, story)
+
+
+def test_who_stops_waiting_for_a_revoke_does_not_keep_the_token_alive(url: str) -> None:
+    async def story(store: Store) -> None:
+        keys = KeyStore(store.database)
+        token_id, secret = await keys.create("ann", "user", None)
+        revoking = asyncio.create_task(keys.revoke(token_id))
+        await asyncio.sleep(0)
+        await keys.find(secret)
+        revoking.cancel()
+        async with asyncio.timeout(10.0):
+            while await keys.find(secret) is not None:
+                await asyncio.sleep(0.01)
+
+    with_store(url, story)
+
+
+def test_one_who_stops_waiting_for_a_note_does_not_keep_others_waiting(tmp_path: Path) -> None:
+    async def story(store: Store) -> None:
+        keys = KeyStore(store.database)
+        await store.database.write(lambda connection: connection.execute(text("DROP TABLE audit")))
+        notes = [asyncio.create_task(keys.audit("ann", "user", "POST", path, 201, "")) for path in ("/a", "/b")]
+        await asyncio.sleep(0)
+        notes[0].cancel()
+        async with asyncio.timeout(10.0):
+            with pytest.raises(LevadaError, match="no such table"):
+                await notes[1]
+
+    with_store(f"sqlite:///{tmp_path}/levada.db", story)
 
 
 def test_a_database_of_a_newer_version_is_refused_and_stays_as_it_is(url: str) -> None:

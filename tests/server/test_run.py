@@ -10,11 +10,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from levada.errors import LevadaError, NoServer, Refused
 from levada.sdk import Client
+from levada.server.context import Tuning
 from levada.server.run import is_loopback, serve
 from tests.server.memory import MemoryKeys, MemoryService
 from tests.server.serving import WAIT_S, Served, document, served
@@ -114,6 +115,27 @@ def test_agents_connect_with_an_operators_token(up: Served) -> None:
         assert socket.recv(WAIT_S) == "HELLO"
         socket.send("ü" * 100_000)
         assert socket.recv(WAIT_S) == "Ü" * 100_000
+
+
+def test_who_joins_is_in_the_audit_log_and_leaves_with_the_token() -> None:
+    with served(tuning=Tuning(beat_s=0.05)) as up:
+        url = up.url.replace("http", "ws", 1) + "/api/v1/agents/connect"
+        made = up.ask("POST", "/api/v1/tokens", {"user": "zoe", "role": "operator"}).json()
+        with pytest.raises(InvalidStatus, match="403"):
+            connect(url, additional_headers={"Authorization": f"Bearer {up.tokens['user']}"}, proxy=None)
+        with connect(url, additional_headers={"Authorization": f"Bearer {made['token']}"}, proxy=None) as socket:
+            socket.send("hello")
+            assert socket.recv(WAIT_S) == "HELLO"
+            notes = up.ask("GET", "/api/v1/audit").json()["items"][-2:]
+            assert [(note["user"], note["path"], note["status"], note["detail"]) for note in notes] == [
+                ("uma", "/api/v1/agents/connect", 403, "from 127.0.0.1"),
+                ("zoe", "/api/v1/agents/connect", 101, "from 127.0.0.1"),
+            ]
+            up.ask("DELETE", f"/api/v1/tokens/{made['id']}")
+            with pytest.raises(ConnectionClosed) as closed:
+                socket.recv(WAIT_S)
+            assert closed.value.rcvd is not None
+            assert (closed.value.rcvd.code, "token has ended" in closed.value.rcvd.reason) == (1008, True)
 
 
 def test_files_of_a_ui_are_served_without_a_token(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def opened(up: Served, path: str, **headers: str) -> Iterator[Any]:
     """The lines of an answer that goes on, from its status line."""
     parts = urlsplit(up.url)
     with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=WAIT_S) as wire:
-        head = {"Host": "x", "Authorization": f"Bearer {up.tokens['viewer']}", **headers}
+        head = {"Host": parts.netloc, "Authorization": f"Bearer {up.tokens['viewer']}", **headers}
         lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in head.items())
         wire.sendall(f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode())
         with wire.makefile("rb") as answer:
@@ -115,3 +115,24 @@ def test_logs_are_lines_of_json_or_events(up: Served) -> None:
     assert up.ask("GET", f"/api/v1/jobs/{job}/logs?worker=9").status == 404
     assert up.ask("GET", f"/api/v1/jobs/{job}/logs?tail=-1").status == 422
     assert up.ask("GET", f"/api/v1/jobs/{job}/logs?since=nan").status == 422
+
+
+@pytest.mark.parametrize("ends", ["revoked", "over"])
+def test_a_stream_ends_with_its_token(ends: str) -> None:
+    with served(tuning=Tuning(beat_s=0.05)) as up:
+        job = up.ask("POST", "/api/v1/jobs", document()).json()["id"]
+        made = up.ask("POST", "/api/v1/tokens", {"user": "zoe", "role": "viewer"}).json()
+        zoe = {"Authorization": f"Bearer {made['token']}", "Connection": "close"}
+        follow = f"/api/v1/jobs/{job}/logs?follow=1"
+        with opened(up, "/api/v1/watch", **zoe) as watch, opened(up, follow, **zoe) as logs:
+            until(lambda: up.service.open_watches == 1)
+            assert logs.readline() == b"HTTP/1.1 200 OK\r\n"
+            with opened(up, "/api/v1/watch") as another:
+                if ends == "revoked":
+                    assert up.ask("DELETE", f"/api/v1/tokens/{made['id']}").status == 204
+                else:
+                    up.keys.tokens[made["id"]]["until"] = 1.0
+                assert watch.read().endswith(b"0\r\n\r\n")
+                assert logs.read().endswith(b"0\r\n\r\n")
+                up.ask("POST", "/api/v1/jobs", document("later"))
+                assert len(events(another, 2)) == 2

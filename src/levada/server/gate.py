@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Annotated
 
@@ -55,16 +56,21 @@ class Gate:
             # Before the answer: who has it can find what it did in the log.
             if message["type"] == "http.response.start":
                 detail = scope["state"].get("detail", "")
-                try:
-                    await self._context.keys.audit(who, scope["method"], scope["path"], message["status"], detail)
-                except LevadaError as error:
-                    # The write is done; only the server's own log is left to tell.
-                    _LOG.error("no audit entry: %s %s by %s: %s", scope["method"], scope["path"], who.user, error)
-                except Exception:
-                    _LOG.exception("no audit entry: %s %s by %s", scope["method"], scope["path"], who.user)
+                await write_down(self._context, who, scope["method"], scope["path"], message["status"], detail)
             await send(message)
 
         return audited
+
+
+async def write_down(context: Context, who: Principal, method: str, path: str, status: int, detail: str) -> None:
+    """Puts what somebody did into the audit log."""
+    try:
+        await context.keys.audit(who, method, path, status, detail)
+    except LevadaError as error:
+        # It is done; only the server's own log is left to tell.
+        _LOG.error("no audit entry: %s %s by %s: %s", method, path, who.user, error)
+    except Exception:
+        _LOG.exception("no audit entry: %s %s by %s", method, path, who.user)
 
 
 def note(request: Request, detail: str) -> None:
@@ -86,6 +92,17 @@ async def find(context: Context, token: str | None) -> Principal | Worker | None
     if not token:
         return None
     return worker_token.check(context.worker_key, token) or await context.keys.find(token)
+
+
+async def until_over(context: Context, token: str | None) -> None:
+    """Returns when nobody has this token any more: what goes on for longer than a request ends with it."""
+    while True:
+        await asyncio.sleep(context.tuning.beat_s)
+        try:
+            if await find(context, token) is None:
+                return
+        except LevadaError:
+            pass  # a store that is away for a moment ends nobody's stream
 
 
 # ------------------------------------------------------------------------------------------------------ what routes ask

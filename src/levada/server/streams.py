@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from levada.server.context import Context
+from levada.server.gate import bearer, until_over
 from levada.server.ports import Json
 
 SSE = "text/event-stream"
@@ -37,7 +38,7 @@ def line(item: Json) -> bytes:
 
 
 class Stream(Response):
-    """Sends *items* until they end, the client goes or the server stops; a beat where nothing comes for a while."""
+    """Sends *items* until they, the token or the server end, or the client goes; a beat where nothing comes."""
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class Stream(Response):
             sending,
             asyncio.create_task(_gone(receive)),
             asyncio.create_task(self._context.stopping.wait()),
+            asyncio.create_task(until_over(self._context, bearer(scope))),
         ]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

@@ -25,6 +25,8 @@ class KeyStore:
         self._database = database
         #: Digests that were found, so that a busy client costs no query each time; forgotten at every change.
         self._known: dict[str, tuple[str, str, str, float | None]] = {}
+        #: How often tokens were changed: what was read before a change is not kept after it.
+        self._changes = 0
         self._used: dict[str, float] = {}
         self._notes: list[tuple[dict[str, Any], asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
@@ -53,12 +55,15 @@ class KeyStore:
         digest = _digest(secret)
         known = self._known.get(digest)
         if known is None:
+            changes = self._changes
             row = tables.tokens.c
             wanted = select(row.user, row.role, row.id, row.expires).where(row.digest == digest, row.revoked.is_(None))
             found = await self._database.read(lambda connection: connection.execute(wanted).one_or_none())
             if found is None:
                 return None
-            known = self._known[digest] = (found.user, found.role, found.id, found.expires)
+            known = (found.user, found.role, found.id, found.expires)
+            if changes == self._changes:
+                self._known[digest] = known
         user, role, token_id, expires = known
         if expires is not None and expires <= time.time():
             return None
@@ -75,12 +80,19 @@ class KeyStore:
 
     async def revoke(self, token_id: str) -> None:
         """Ends a token; NotFound."""
+        # Who gives up waiting does not keep it from being forgotten once it is written.
+        if await asyncio.shield(self._end(token_id)) != 1:
+            raise NotFound(f"there is no token {token_id}; `levada token ls` lists them")
+
+    async def _end(self, token_id: str) -> int:
         row = tables.tokens.c
         change = update(tables.tokens).where(row.id == token_id, row.revoked.is_(None)).values(revoked=time.time())
-        ended = await self._database.write(lambda connection: connection.execute(change).rowcount)
-        self._known.clear()
-        if ended != 1:
-            raise NotFound(f"there is no token {token_id}; `levada token ls` lists them")
+        try:
+            return await self._database.write(lambda connection: connection.execute(change).rowcount)
+        finally:
+            # Also where it is not sure whether it was written.
+            self._changes += 1
+            self._known.clear()
 
     async def audit(self, user: str, role: str, method: str, path: str, status: int, detail: str) -> None:
         """Notes a write, also one that was refused."""
@@ -107,7 +119,8 @@ class KeyStore:
                 await self._note([row for row, _ in notes])
             except Exception as broken:
                 for _, done in notes:
-                    done.set_exception(broken)
+                    if not done.done():
+                        done.set_exception(broken)
                 continue
             for _, done in notes:
                 if not done.done():

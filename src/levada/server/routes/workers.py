@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Any
 
@@ -9,7 +10,7 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from levada.server.body import StrictRoute
 from levada.server.context import Context, Ctx
-from levada.server.gate import OfWorker, bearer, find
+from levada.server.gate import OfWorker, bearer, find, until_over, write_down
 from levada.server.models import JobView, WorkerReport
 from levada.server.ports import Principal, Role
 from levada.server.problems import Problem
@@ -41,16 +42,31 @@ async def job(context: Ctx, who: OfWorker) -> Any:
 async def connect(websocket: WebSocket) -> None:
     """Join another machine's supervisor to this server; texts both ways. Needs an operator's token."""
     context: Context = websocket.app.state.context
-    who = await find(context, bearer(websocket.scope))
-    if not isinstance(who, Principal) or who.role < Role.OPERATOR:
+    token = bearer(websocket.scope)
+    who = await find(context, token)
+    allowed = isinstance(who, Principal) and who.role >= Role.OPERATOR
+    if isinstance(who, Principal):
+        where = f"from {websocket.client.host}" if websocket.client else ""
+        await write_down(context, who, "GET", websocket.url.path, 101 if allowed else 403, where)
+    if not allowed:
         await websocket.close(_POLICY_VIOLATION, "the token of an operator is needed")
         return
     await websocket.accept()
     socket = _Socket(websocket)
+    serving = asyncio.create_task(context.service.serve_agent(socket))
+    over = asyncio.create_task(until_over(context, token))
     try:
-        await context.service.serve_agent(socket)
+        await asyncio.wait([serving, over], return_when=asyncio.FIRST_COMPLETED)
+        if over.done():
+            with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+                await websocket.close(_POLICY_VIOLATION, "its token has ended: join again with another one")
     finally:
+        over.cancel()
+        serving.cancel()
+        await asyncio.gather(serving, over, return_exceptions=True)
         await socket.close()
+    if not serving.cancelled():
+        serving.result()
 
 
 class _Socket:
