@@ -45,6 +45,10 @@ EPOCH = "epoch"
 _POLL_S, _HURRY_S = 1.0, 0.05
 #: How often the folders of jobs without the runtime are looked through.
 _LOOK_EVERY = 3
+#: How often a worker that is watched is looked at all the same, in rounds: a watch may have been lost.
+_DOUBT_EVERY = 30
+#: After that long it is tried again what the machine would not do, as when it has no file handles left.
+_AGAIN_S = 1.0
 #: A shim that was started takes its lock within so long.
 _START_S = 5.0
 #: Folders of workers that have ended are kept so often for each index: `logs --previous`.
@@ -254,15 +258,33 @@ class Supervisor:
     async def _await_start(self, worker: _Worker) -> None:
         """Whoever was before may have started a shim just now; if not, nobody shall do so any more."""
         until = time.monotonic() + _START_S
-        while processes.standing(worker.folder).state is State.ABSENT:
-            if time.monotonic() > until and processes.bar(worker.folder):
-                self._see(worker, state=LOST, why="was never started")
-                return
+        while True:
+            try:
+                if processes.standing(worker.folder).state is not State.ABSENT:
+                    break
+                if time.monotonic() > until and processes.bar(worker.folder):
+                    self._see(worker, state=LOST, why="was never started")
+                    return
+            except OSError as trouble:
+                _log.warning("%s of %s is looked for again: %s", worker.seen.name, worker.seen.job, trouble)
+                await asyncio.sleep(_AGAIN_S)
             await asyncio.sleep(_HURRY_S)
         await self._watch(worker)
 
     async def _watch(self, worker: _Worker) -> None:
-        """Until the worker has ended."""
+        """Until the worker has ended, whatever the machine would not do meanwhile."""
+        told = ""
+        while True:
+            try:
+                await self._see_end(worker)
+                return
+            except OSError as trouble:
+                if str(trouble) != told:
+                    told = str(trouble)
+                    _log.warning("%s of %s is watched again: %s", worker.seen.name, worker.seen.job, trouble)
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _see_end(self, worker: _Worker) -> None:
         if worker.child is not None:
             code = await _ended(worker.child)
             worker.child = None
@@ -316,25 +338,42 @@ class Supervisor:
         for at, job in enumerate(list(self.jobs.values())):
             if self._read(job) and (at + self._rounds) % _LOOK_EVERY == 0:
                 self._look_for_files(job)
+            if (at + self._rounds) % _DOUBT_EVERY == 0:
+                self._doubt(job)
 
     def _read(self, job: _Job) -> bool:
         """Looks at the workers of a job that live; whether there are any."""
-        alive = False
-        for worker in list(job.workers.values()):
-            seen = worker.seen
-            if not seen.alive:
-                continue
-            alive = True
-            if worker.leave:
-                worker.leave = not processes.ask_to_leave(worker.folder)
-            if seen.state == STARTING:
-                standing = processes.standing(worker.folder)
-                if standing.state is State.RUNS and standing.pid is not None:
-                    self._see(worker, state=RUNS, pid=standing.pid, since=time.time())
-            reading = files.read_report(worker.report)
-            if reading is not None and reading != seen.reading:
-                self._see(worker, reading=reading)
-        return alive
+        alive = job.alive()
+        for worker in alive:
+            try:
+                self._read_worker(worker)
+            except OSError as trouble:
+                _log.warning("%s of %s could not be looked at: %s", worker.seen.name, job.id, trouble)
+        return bool(alive)
+
+    def _read_worker(self, worker: _Worker) -> None:
+        if worker.leave:
+            worker.leave = not processes.ask_to_leave(worker.folder)
+        if worker.seen.state == STARTING:
+            standing = processes.standing(worker.folder)
+            if standing.state is State.RUNS and standing.pid is not None:
+                self._see(worker, state=RUNS, pid=standing.pid, since=time.time())
+        reading = files.read_report(worker.report)
+        if reading is not None and reading != worker.seen.reading:
+            self._see(worker, reading=reading)
+
+    def _doubt(self, job: _Job) -> None:
+        """Whoever has ended, or is watched by nobody, is watched anew: an end that is never seen keeps its GPUs."""
+        for worker in job.alive():
+            unwatched = worker.task is None or worker.task.done()
+            if not unwatched and worker.seen.state == RUNS:
+                with contextlib.suppress(OSError):
+                    unwatched = processes.standing(worker.folder).state in (State.ENDED, State.LOST)
+            if unwatched:
+                _log.info("%s of %s is watched anew", worker.seen.name, job.id)
+                if worker.task is not None:
+                    worker.task.cancel()
+                worker.task = asyncio.create_task(self._watch(worker))
 
     def _look_for_files(self, job: _Job) -> None:
         """Scripts without the runtime tell by what they write."""
@@ -417,7 +456,10 @@ def _read_stood(path: Path) -> Stood | None:
 async def _ended(child: subprocess.Popen[bytes]) -> int:
     """The code of a child of this process when it has ended; it is reaped."""
     loop = asyncio.get_running_loop()
-    handle = os.pidfd_open(child.pid)
+    try:
+        handle = os.pidfd_open(child.pid)
+    except ProcessLookupError:
+        return child.wait()  # somebody has reaped it
     try:
         gone = asyncio.Event()
         loop.add_reader(handle, gone.set)
