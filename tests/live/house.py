@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from sqlalchemy import Connection, select, update
+
 from levada.core.events import Tick
 from levada.live.live import Live
 from levada.live.service import Service
-from levada.live.store import LeaseLost, Store
+from levada.live.store import LeaseLost, Store, tables
 from tests.live.rehearsal import Rehearsal, Stage
 
 WAIT_S = 15.0
@@ -83,3 +85,20 @@ async def house(url: str, stage: Stage | None = None, **fields: Any) -> AsyncIte
                 await asyncio.wait_for(up.task, WAIT_S)
             finally:
                 await live.close()
+
+
+async def damage_snapshots(url: str) -> None:
+    """None of them can be read any more."""
+    store = await Store.open(url)
+
+    def damage(connection: Connection) -> None:
+        rows = connection.execute(select(tables.snapshots)).all()
+        assert rows
+        for row in rows:
+            worse = row.body[:-10] + b"0123456789"
+            connection.execute(
+                update(tables.snapshots).where(tables.snapshots.c.sequence == row.sequence).values(body=worse)
+            )
+
+    await store.database.write(damage)
+    await store.close()

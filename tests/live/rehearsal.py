@@ -21,6 +21,8 @@ class Stage:
         given = {"n0": {"v100": 4}, "n1": {"k80": 4}} if nodes is None else nodes
         self.cluster = Cluster(nodes=tuple(Node.of(name, gpus) for name, gpus in given.items()))
         self.runs: dict[str, Seen] = {}
+        #: Names of workers, by job: those who stay when it is resized keep theirs.
+        self.names: dict[str, list[str]] = {}
         self.taken: list[Op] = []
         self.epoch = 0
         #: Numbers of jobs that were done while no server watched.
@@ -43,6 +45,7 @@ class Rehearsal:
 
     async def stop_all(self) -> None:
         self.stage.runs.clear()
+        self.stage.names.clear()
 
     async def close(self) -> None:
         pass
@@ -63,11 +66,16 @@ class Rehearsal:
             return
         if op.kind == OpKind.STOP:
             stage.runs.pop(op.job, None)
+            stage.names.pop(op.job, None)
             self.report(ev.Released(at=0.0, **_one(op)))
         else:
             assert launch is not None
             assert op.grant is not None
             stage.runs[op.job] = Seen(number=op.number, generation=op.generation, running=op.grant.workers)
+            there = stage.names.get(op.job, []) if op.kind == OpKind.RESIZE else []
+            size = op.grant.workers
+            fresh = [f"g{op.generation}-{index}" for index in range(len(there), size)]
+            stage.names[op.job] = there[:size] + fresh
             self.report(ev.Running(at=0.0, **_one(op)))
 
     def report(self, *events: ev.Event, notes: tuple[Note, ...] = ()) -> None:
@@ -83,7 +91,8 @@ class Rehearsal:
             yield await self._reports.get()
 
     def workers(self, job: str) -> list[WorkerSeen]:
-        return []
+        names = enumerate(self.stage.names.get(job, []))
+        return [WorkerSeen(name=name, index=index, node="", devices=(), phase="Running") for index, name in names]
 
     async def logs(self, job: str, **_: Any) -> AsyncIterator[LogLine]:
         yield LogLine(worker="g1-0", at=1.0, text=f"{job} says hello")

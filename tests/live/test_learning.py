@@ -11,8 +11,7 @@ import pytest
 
 from levada.core import events as ev
 from levada.live.learning import pack, unpack
-from levada.live.store import Store
-from tests.live.house import House, document, house
+from tests.live.house import House, damage_snapshots, document, house
 from tests.live.rehearsal import Stage
 
 
@@ -110,10 +109,7 @@ def test_what_was_learned_outlives_a_kill_and_a_damaged_snapshot(url: str) -> No
             assert state.perf.rate(seen.number, state.world.inventory.types.find("v100"), 4) == pytest.approx(
                 30.0, rel=0.001
             )
-        store = await Store.open(url)
-        for sequence, body in [found async for found in store.snapshots()]:
-            await store.save_snapshot(sequence, 0.0, body[:-10] + b"0123456789")
-        await store.close()
+        await damage_snapshots(url)
         async with house(url, stage) as up:
             assert up.service.curve(job) == before
             await up.live.store.set_setting("learned", '{"nonsense": 1}')

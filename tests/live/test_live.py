@@ -9,7 +9,7 @@ import pytest
 from levada.core.plan import OpKind
 from levada.errors import BadInput, NotFound, Refused
 from levada.live.store import LeaseLost, Store
-from tests.live.house import document, house
+from tests.live.house import damage_snapshots, document, house
 from tests.live.rehearsal import Stage
 
 
@@ -170,12 +170,7 @@ def test_a_damaged_snapshot_costs_nothing_but_time(url: str) -> None:
         async with house(url, stage) as up:
             (view,) = await up.service.submit([document()], user="ann", key=None)
             await up.until(lambda: up.phase(view["id"]) == "Running")
-        store = await Store.open(url)
-        found = [(sequence, body) async for sequence, body in store.snapshots()]
-        assert found
-        for sequence, body in found:
-            await store.save_snapshot(sequence, 0.0, body[:-10] + b"0123456789")
-        await store.close()
+        await damage_snapshots(url)
         async with house(url, stage) as up:
             assert up.phase(view["id"]) == "Running"
             assert len(stage.taken) == 1

@@ -9,7 +9,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import text
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, text
 
 from levada.errors import BadInput, LevadaError
 from levada.live.store import Changes, HistoryLine, JobRow, Lease, LeaseLost, RequestRow, Store, StoreTrouble
@@ -227,6 +229,31 @@ def test_one_who_stops_waiting_for_a_note_does_not_keep_others_waiting(tmp_path:
                 await notes[1]
 
     with_store(f"sqlite:///{tmp_path}/levada.db", story)
+
+
+def test_jobs_of_a_database_of_the_first_shape_are_kept(url: str) -> None:
+    def as_it_was(connection: Connection) -> None:
+        config = Config()
+        config.set_main_option("script_location", "levada.live.store:migrations")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.execute(
+            text("INSERT INTO jobs (id, number, \"user\", submitted, about) VALUES ('old', 7, 'ann', 1.5, '{}')")
+        )
+
+    async def first() -> None:
+        database = Database(url)
+        await database.write(as_it_was)
+        await database.close()
+
+    async def now(store: Store) -> None:
+        assert [(job.id, job.number, job.user) for job in await store.jobs(0.0)] == [("old", 7, "ann")]
+        await store.append(await lease_of(store), changes(ended=[(7, 2.0, b"{}")]))
+        assert [job.ended for job in await store.jobs(0.0)] == [2.0]
+        assert [job.number for job in await store.past_jobs(["old"])] == [7]
+
+    asyncio.run(first())
+    with_store(url, now)
 
 
 def test_a_database_of_a_newer_version_is_refused_and_stays_as_it_is(url: str) -> None:

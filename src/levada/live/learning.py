@@ -115,7 +115,7 @@ class Learning:
         if packed is None or packed == self._kept:
             return
         try:
-            await self._loop.store.set_setting(_SETTING, packed.decode())
+            await self._loop.store.set_setting(_SETTING, packed.decode(), self._loop.lease)
             self._kept = packed
         except StoreTrouble as trouble:
             _log.warning("what was learned could not be kept: %s", trouble)

@@ -65,8 +65,6 @@ class Live:
         self._stuck_after_s, self._gpu_use = stuck_after_s, gpu_use
         self.holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.loop: Loop
-        #: Jobs whose time in lists ended while no server was up.
-        self._expired: list[str] = []
         self.learning: Learning
 
     async def open(
@@ -92,7 +90,7 @@ class Live:
         await self._check_folder(engine)
         await recall(self.store, engine)
         clock = self._clock or MachineClock(last)
-        records, self._expired = await recover_records(self.store, engine, clock.now())
+        records = await recover_records(self.store, engine, clock.now())
         meanwhile = await self.backend.open(lease.epoch)
         last_line = await self.store.last_history()
         self.loop = Loop(engine, self.store, lease, self.backend, clock, records, last_line)
@@ -180,9 +178,9 @@ class Live:
         """Keeps the state and lets go of everything; what runs goes on."""
         self.loop.broadcast.close()
         if not self.loop.trouble:
-            await self.learning.keep()
-            await self.loop.save_snapshot()
-            with contextlib.suppress(LevadaError):
+            with contextlib.suppress(LevadaError):  # whoever has the lease now keeps what is to be kept
+                await self.learning.keep()
+                await self.loop.save_snapshot()
                 await self.store.release(self.loop.lease)
         await self.backend.close()
         await self.store.close()
@@ -199,20 +197,26 @@ class Live:
 
     async def _tidy(self) -> None:
         """Jobs whose time in lists is over go, with their folders."""
-        for job in self._expired:
-            await self._forget(job)
+        loop = self.loop
         while True:
-            await asyncio.sleep(_TIDY_S)
-            loop = self.loop
             now = loop.clock.now()
             gone = loop.records.expired(now)
-            try:
-                await self.store.forget(requests_before=now - _KEYS_S, jobs=[record.id for record in gone])
-            except StoreTrouble:
-                continue
+            # First the folder: until all is gone, nobody else can have the name.
             for record in gone:
-                loop.records.drop(record)
                 await self._forget(record.id)
+            try:
+                await self.store.forget(
+                    loop.lease,
+                    now,
+                    requests_before=now - _KEYS_S,
+                    jobs=[(record.number, record.id) for record in gone],
+                )
+            except StoreTrouble as trouble:
+                _log.warning("what is over is forgotten later: %s", trouble)
+            else:
+                for record in gone:
+                    loop.records.drop(record)
+            await asyncio.sleep(_TIDY_S)
 
     async def _forget(self, job: str) -> None:
         try:

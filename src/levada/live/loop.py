@@ -8,7 +8,6 @@ waits for that turn is told so: what they asked for is done later, unless the se
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +28,7 @@ from levada.live.chronicle import Chronicle
 from levada.live.clock import Clock
 from levada.live.decided import Decisions
 from levada.live.records import Record, Records
-from levada.live.store import Changes, HistoryLine, Lease, RequestRow, Store, StoreTrouble
+from levada.live.store import Changes, HistoryLine, Lease, LeaseLost, RequestRow, Store, StoreTrouble
 from levada.live.thinking import think
 
 _log = logging.getLogger(__name__)
@@ -86,6 +85,8 @@ class Loop:
         self._line = last_line
         self._chronicle = Chronicle(engine.state)
         self._wishes: list[Wish] = []
+        #: Ids of jobs among them.
+        self._coming: set[str] = set()
         self._progress: dict[int, float] = {}
         self._bell = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -94,6 +95,8 @@ class Loop:
         #: Turns that a start would replay now.
         self.since_snapshot = 0
         self._stopping = False
+        #: The engine has taken a turn that is not written down: what it is now must not be kept.
+        self._ahead = False
         #: How jobs that have just ended looked before: that they have is true once it is written down.
         self._leaving: dict[str, dict[str, Any]] = {}
 
@@ -140,8 +143,13 @@ class Loop:
         """What a backend was seen to run: the engine may find that some of it should not."""
         self._strays = {each.number: (job, each.generation) for job, each in seen.items()}
 
+    def is_taken(self, job_id: str) -> bool:
+        """Whether a job has this id, or is about to."""
+        return job_id in self.records.by_id or job_id in self._coming
+
     def _wish(self, wish: Wish) -> None:
         self._wishes.append(wish)
+        self._coming.update(record.id for record in wish.records)
         self._bell.set()
 
     # --- running ----------------------------------------------------------------------------------------------------
@@ -149,10 +157,14 @@ class Loop:
     async def run(self) -> None:
         """Works until `stop`; raises LeaseLost where somebody else acts now."""
         listener = asyncio.create_task(self._listen())
+        listener.add_done_callback(lambda _: self._bell.set())
         try:
             while not (self._stopping and not self._wishes):
                 await self._bell.wait()
                 self._bell.clear()
+                if listener.done():
+                    listener.result()  # a server that hears nothing of its jobs must not go on
+                    raise LevadaError("the backend has nothing more to report, and nobody stopped it")
                 if self._wishes or self._progress:
                     await self.turn()
         finally:
@@ -162,8 +174,7 @@ class Loop:
             if self._timer is not None:
                 self._timer.cancel()
             _tell_off(self._wishes, "the server is stopping")
-            with contextlib.suppress(asyncio.CancelledError):
-                await listener
+            await asyncio.gather(listener, return_exceptions=True)
 
     def stop(self) -> None:
         """Takes nothing more, finishes what was taken, and ends."""
@@ -177,6 +188,14 @@ class Loop:
     async def turn(self) -> None:
         """One turn of the engine with all that waits."""
         wishes, self._wishes = self._wishes, []
+        try:
+            await self._turn(wishes)
+        except BaseException:
+            # It is not done and will not be: after a restart the engine knows nothing of it.
+            _tell_off(wishes, "the server had to stop; look what is there before you ask again")
+            raise
+
+    async def _turn(self, wishes: list[Wish]) -> None:
         progress, self._progress = self._progress, {}
         now = self.clock.now()
         told = tuple(msgspec.structs.replace(event, at=now) for wish in wishes for event in wish.events)
@@ -185,6 +204,7 @@ class Loop:
         self._note(wishes)
         before_ends = self._may_end(told, now)
         moved = self._moved(progress, now)
+        self._ahead = True
         commands = self.engine.handle(*moved, *told)
         after, before = state.revision, state.revision - len(told)
         self.turns += 1
@@ -193,6 +213,7 @@ class Loop:
         ended = [
             each for command in commands if isinstance(command, JobsEnded) for each in self._ended(command, before_ends)
         ]
+        wishes = self._without_refused(wishes, ended)
         lines = self._lines(wishes, ended, now)
         if told or asks or ops or ended or lines:
             asked = state.in_view if asks else None
@@ -201,15 +222,17 @@ class Loop:
                 at=now,
                 entry=turn.encode(before, after, logged, asked),
                 jobs=[record.row() for wish in wishes for record in wish.records],
-                ended=[(record.id, at, msgspec.json.encode(result)) for record, at, result in ended],
+                ended=[(record.number, at, msgspec.json.encode(result)) for record, at, result in ended],
                 history=lines,
                 requests=[wish.request() for wish in wishes if wish.request is not None],
             )
             await self._append(changes, wishes)
+            self.keys.update((row.user, row.key) for row in changes.requests)
             for record, at, result in ended:
                 record.ended, record.result = at, result
                 del self._leaving[record.id]
             self.broadcast.publish(lines)
+        self._ahead = False
         for wish in wishes:
             if wish.done is not None and not wish.done.done():
                 wish.done.set_result(None)
@@ -225,6 +248,23 @@ class Loop:
             for record in wish.records:
                 record.number, first = first, first + 1
                 self.records.add(record)
+                self._coming.discard(record.id)
+
+    def _without_refused(self, wishes: list[Wish], ended: Sequence[_End]) -> list[Wish]:
+        """These without the jobs that the engine did not take under the numbers that they have here."""
+        over = {record.id for record, _, _ in ended}
+        numbers, taken = self.engine.state.world.numbers, []
+        for wish in wishes:
+            if all(numbers.get(each.id) == each.number or each.id in over for each in wish.records):
+                taken.append(wish)
+                continue
+            why = self.engine.state.last_rejection or "its number is another's"
+            _log.error("the engine does not take %s: %s", ", ".join(each.id for each in wish.records[:3]), why)
+            for each in wish.records:
+                self.records.drop(each)
+            if wish.done is not None and not wish.done.done():
+                wish.done.set_exception(LevadaError(f"the engine does not take it: {why}"))
+        return taken
 
     def _note(self, wishes: Sequence[Wish]) -> None:
         for wish in wishes:
@@ -309,6 +349,7 @@ class Loop:
     def _put_off(self, wishes: Sequence[Wish]) -> None:
         """Nobody waits for a store that may be away for long: who came too late for this turn has to come again."""
         late = [wish for wish in self._wishes if wish.done is not None]
+        self._coming.clear()
         self._wishes = [wish for wish in self._wishes if wish.done is None]
         _tell_off(late, self.trouble)
         _tell_off(wishes, f"{self.trouble}; what you asked for is done then: look before you ask again")
@@ -377,10 +418,14 @@ class Loop:
 
     async def save_snapshot(self) -> None:
         """Keeps the whole state, so that the next start has little to replay. That it fails costs only time."""
+        if self._ahead:
+            return
         self.since_snapshot = 0
         try:
             body = snapshot.freeze(self.engine)
-            await self.store.save_snapshot(self.lease.sequence, self.clock.now(), body)
+            await self.store.save_snapshot(self.lease, self.clock.now(), body)
+        except LeaseLost:
+            raise
         except LevadaError as trouble:
             _log.warning("no snapshot: %s", trouble)
 

@@ -14,6 +14,7 @@ from levada.core.plane import FREE
 from levada.core.queue import faults_of
 from levada.core.types import WHOLE
 from levada.engine import Options
+from levada.engine.state import Intent
 from levada.errors import BadInput, Fault, NotFound, Refused, did_you_mean
 from levada.live import views
 from levada.live.intake import queue_of
@@ -43,8 +44,10 @@ class Machines:
         told: list[ev.Event] = [ev.NodesCordoned(at=0.0, names=(node,), cordoned=cordoned)]
         if drain:
             ids = self._view(node)["jobs"]
-            numbers = np.array([self.loop.records.by_id[each].number for each in ids], np.int64)
-            # They stop with a checkpoint, and wait for their turn elsewhere.
+            table = self.loop.engine.state.world.table
+            slots = np.array([self.loop.engine.state.world.slot(each) for each in ids], np.int64)
+            # They stop with a checkpoint, and wait for their turn elsewhere; who stops already is left to it.
+            numbers = table.number[slots[table.intent[slots] == Intent.WAIT]]
             told += [ev.JobsSuspended(at=0.0, number=numbers), ev.JobsResumed(at=0.0, number=numbers)]
         await self.loop.tell(*told)
         return self._view(node)

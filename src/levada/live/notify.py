@@ -130,7 +130,7 @@ class Notifier:
         """How far all addresses have heard everything."""
         far = min(self._open) - 1 if self._open else self._seen
         try:
-            await self._loop.store.set_setting(_SETTING, str(far))
+            await self._loop.store.set_setting(_SETTING, str(far), self._loop.lease)
         except StoreTrouble as trouble:
             _log.warning("what addresses were told could not be kept: %s", trouble)
 

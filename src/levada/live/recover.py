@@ -13,6 +13,9 @@ from levada.plugins import find_policy
 
 _log = logging.getLogger(__name__)
 
+#: No job stays in lists for longer after its end.
+_LONGEST_S = 400 * 86_400.0
+
 
 async def recover(store: Store, written: int) -> tuple[Engine, float, int]:
     """The engine after all *written* turns, when the last was, and how many had to be replayed.
@@ -54,20 +57,16 @@ def _damaged(number: int, why: str) -> LevadaError:
     )
 
 
-async def recover_records(store: Store, engine: Engine, now: float) -> tuple[Records, list[str]]:
-    """All jobs that are in lists, and the ids of those whose time there ended meanwhile.
+async def recover_records(store: Store, engine: Engine, now: float) -> Records:
+    """All jobs that are in lists; those whose time there ended meanwhile go at the first tidying.
 
     How far jobs are is told again by their workers; what was known stands until then.
     """
-    records, expired = Records(), []
-    longest = 400 * 86_400.0
-    for row in await store.jobs(ended_after=now - longest):
+    records = Records()
+    for row in await store.jobs(ended_after=now - _LONGEST_S):
         record = Record.of(row)
-        if record.ended is not None and record.ended + record.about.ttl_s < now:
-            expired.append(record.id)
-            continue
         records.add(record)
         slot = engine.state.world.slot(record.id) if record.ended is None else -1
         if slot >= 0:
             record.steps = float(engine.state.world.table.steps_done[slot])
-    return records, expired
+    return records

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -21,7 +21,24 @@ from levada.live.jobs import Jobs
 from levada.live.live import Live
 from levada.live.machines import Machines
 from levada.live.past import Past
+from levada.live.records import Record
 from levada.plugins import find_policy
+
+
+class OneWorker(Protocol):
+    """A worker, as its token names it."""
+
+    @property
+    def job(self) -> str:
+        """The id of its job."""
+
+    @property
+    def number(self) -> int:
+        """The number of its job."""
+
+    @property
+    def name(self) -> str:
+        """Its own name."""
 
 
 class Service(Jobs, Machines, Past):
@@ -111,14 +128,12 @@ class Service(Jobs, Machines, Past):
             ],
         }
 
-    async def worker_report(self, job_id: str, generation: int, report: dict[str, Any]) -> dict[str, Any]:
-        """What a worker tells of itself; Refused when its generation is over."""
-        record = self.loop.records.find(job_id)
+    async def worker_report(self, worker: OneWorker, report: dict[str, Any]) -> dict[str, Any]:
+        """What a worker tells of itself; Refused where it is none of its job's any more."""
+        record = self._record_of(worker)
         table = self.loop.engine.state.world.table
         slot = self.loop.engine.state.world.slot(record.id)
-        if slot < 0 or int(table.generation[slot]) != generation:
-            raise Refused(f"generation {generation} of {job_id} is over; leave")
-        number, generations = np.array([record.number]), np.array([generation])
+        number, generations = np.array([record.number]), np.array([int(table.generation[slot])])
         events: list[ev.Event] = []
         steps = report.get("step")
         if isinstance(steps, int | float) and not isinstance(steps, bool) and 0 <= steps < float("inf"):
@@ -131,6 +146,20 @@ class Service(Jobs, Machines, Past):
             events.append(ev.ResizesInPlace(at=0.0, number=number, generation=generations))
         self.loop.hear(Report(events=tuple(events)))
         return {}
+
+    def worker_job(self, worker: OneWorker) -> dict[str, Any]:
+        """The job of a worker; Refused as above."""
+        return self.job(self._record_of(worker).id)
+
+    def _record_of(self, worker: OneWorker) -> Record:
+        """The very job of a worker that is a member of it now; survivors of a resize are, whenever they began."""
+        record = self.loop.records.by_id.get(worker.job)
+        living = self.loop.engine.state.world.slot(worker.job) >= 0
+        if record is None or record.number != worker.number or not living:
+            raise Refused(f"{worker.job} is over for this worker; leave")
+        if all(seen.name != worker.name for seen in self.loop.backend.workers(record.id)):
+            raise Refused(f"{worker.name} is no worker of {record.id} any more; leave")
+        return record
 
     async def serve_agent(self, socket: Any) -> None:
         """Speaks with the supervisor of another machine until one of both goes."""

@@ -36,26 +36,27 @@ class Submissions:
     def __init__(self) -> None:
         #: Submissions under way, by user and key: who sends the same again waits for the same answer.
         self._under_way: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        #: Ids of jobs that are about to be written down.
-        self._coming: set[str] = set()
 
     async def submit(self, documents: list[dict[str, Any]], *, user: str, key: str | None) -> list[dict[str, Any]]:
         """Takes jobs, all or none; the same *key* again gives the same jobs, with another body it is Refused."""
         if key is None:
             return await self._views(await self._accept(documents, user, None, ""))
+        # Who asks and goes away has asked: whoever comes with the same key waits for what becomes of it.
+        asked = asyncio.create_task(self._once(documents, user, key))
+        asked.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(asked)
+
+    async def _once(self, documents: list[dict[str, Any]], user: str, key: str) -> list[dict[str, Any]]:
         digest = hashlib.sha256(msgspec.json.encode(documents, order="deterministic")).hexdigest()
-        turn = self._under_way.setdefault((user, key), asyncio.Lock())
-        async with turn:
+        async with self._under_way.setdefault((user, key), asyncio.Lock()):
             # First: a submission that was put off is in the store when the trouble is over, and not before.
             self.loop.check()
             before = await self.loop.store.request(user, key) if (user, key) in self.loop.keys else None
             if before is None:
-                ids = await self._accept(documents, user, key, digest)
-                self.loop.keys.add((user, key))
-                return await self._views(ids)
+                return await self._views(await self._accept(documents, user, key, digest))
         if before.digest != digest:
             raise Refused(f"the key {key} was used for other jobs; use a new one for each submission")
-        return await self._views(msgspec.json.decode(before.answer, type=list[str]))
+        return await self._answered(msgspec.json.decode(before.answer, type=list[str]))
 
     async def _accept(self, documents: list[dict[str, Any]], user: str, key: str | None, digest: str) -> list[str]:
         self.loop.store.check_room()
@@ -66,7 +67,7 @@ class Submissions:
         ids = [each.id for each in prepared]
         for each in prepared:
             # Once more: others may have come while this was read, or may be about to be written down.
-            if self._is_taken(each.id):
+            if self.loop.is_taken(each.id):
                 raise _doubled(each)
         records = [Record(each.id, -1, user, now, _about(each)) for each in prepared]
 
@@ -75,15 +76,8 @@ class Submissions:
             return RequestRow(user=user, key=key, digest=digest, answer=msgspec.json.encode(ids), at=now)
 
         event = ev.JobsSubmitted(at=now, jobs=JobBatch.of([each.job for each in prepared]))
-        self._coming.update(ids)
-        try:
-            await self.loop.tell(event, records=records, request=None if key is None else request)
-        finally:
-            self._coming.difference_update(ids)
+        await self.loop.tell(event, records=records, request=None if key is None else request)
         return ids
-
-    def _is_taken(self, job_id: str) -> bool:
-        return job_id in self.loop.records.by_id or job_id in self._coming
 
     def _prepared(self, documents: Sequence[dict[str, Any]], user: str, now: float) -> list[Prepared]:
         found: list[Prepared] = []
@@ -108,7 +102,7 @@ class Submissions:
         while True:
             suffix = "".join(secrets.choice(_CHARACTERS) for _ in range(SUFFIX_LENGTH))
             made = prepare(document, user=user, now=now, suffix=suffix)
-            if not any(self._is_taken(each.id) or each.id in taken for each in made):
+            if not any(self.loop.is_taken(each.id) or each.id in taken for each in made):
                 break
             if made[0].id == made[0].workload:
                 raise _doubled(made[0])
@@ -151,6 +145,14 @@ class Submissions:
         if faults:
             raise BadInput(faults)
         return done
+
+    async def _answered(self, ids: Sequence[str]) -> list[dict[str, Any]]:
+        """Jobs that were submitted before; those whose time in lists is over as they ended."""
+        gone = [each for each in ids if each not in self.loop.records.by_id]
+        past = {row.id: Record.of(row).result for row in await self.loop.store.past_jobs(gone)} if gone else {}
+        there = {view["id"]: view for view in await self._views(ids)}
+        found = [there.get(each) or past.get(each) for each in ids]
+        return [view for view in found if view is not None]
 
     async def _views(self, ids: Sequence[str]) -> list[dict[str, Any]]:
         """Jobs that were just submitted: their place in line is known after the next decision."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -22,7 +22,11 @@ _KEPT_SNAPSHOTS = 3
 _SWAP = update(tables.lease).where(
     tables.lease.c.epoch == bindparam("known_epoch"), tables.lease.c.sequence == bindparam("known_sequence")
 )
-_END_JOBS = update(tables.jobs).where(tables.jobs.c.id == bindparam("ended_job"))
+_END_JOBS = update(tables.jobs).where(tables.jobs.c.number == bindparam("ended_job"))
+_FORGET_JOBS = update(tables.jobs).where(tables.jobs.c.number == bindparam("forgotten_job"))
+_FORGET_LINES = delete(tables.history).where(tables.history.c.job == bindparam("forgotten_job"))
+#: Changes nothing, and finds a row only for who has the lease; nobody else can take it before this is over.
+_STILL = update(tables.lease).where(tables.lease.c.epoch == bindparam("known_epoch")).values(epoch=tables.lease.c.epoch)
 _ADD_ENTRY, _ADD_JOBS = insert(tables.log), insert(tables.jobs)
 _ADD_LINES, _ADD_REQUESTS = insert(tables.history), insert(tables.requests)
 
@@ -46,8 +50,8 @@ class Changes(msgspec.Struct, kw_only=True):
     #: The turn itself; None where nothing happened that must be replayed.
     entry: bytes | None = None
     jobs: Sequence[JobRow] = ()
-    #: (id, when, result as JSON)
-    ended: Sequence[tuple[str, float, bytes]] = ()
+    #: (number, when, result as JSON)
+    ended: Sequence[tuple[int, float, bytes]] = ()
     history: Sequence[HistoryLine] = ()
     requests: Sequence[RequestRow] = ()
 
@@ -78,15 +82,17 @@ class Store:
         row = tables.lease.c
 
         def take(connection: Connection) -> Lease | None:
-            there = connection.execute(select(row.epoch, row.sequence, row.holder, row.until)).one()
+            there = connection.execute(select(row.epoch, row.holder, row.until)).one()
             if there.until > now and there.holder != holder:
                 return None
             taken = connection.execute(
                 update(tables.lease)
                 .where(row.epoch == there.epoch, row.until == there.until)
                 .values(epoch=there.epoch + 1, holder=holder, until=now + lasts_s)
-            )
-            return Lease(epoch=there.epoch + 1, sequence=there.sequence, holder=holder) if taken.rowcount == 1 else None
+                # As it is by now: whoever had it may have used it until this moment.
+                .returning(row.sequence)
+            ).one_or_none()
+            return None if taken is None else Lease(epoch=there.epoch + 1, sequence=taken.sequence, holder=holder)
 
         return await self.database.write(take)
 
@@ -147,11 +153,12 @@ class Store:
             if len(page) < _PAGE:
                 return
 
-    async def save_snapshot(self, sequence: int, at: float, body: bytes) -> None:
-        """Keeps the state after that turn; old ones go."""
-        row = tables.snapshots.c
+    async def save_snapshot(self, lease: Lease, at: float, body: bytes) -> None:
+        """Keeps the state after the last turn of *lease*; old ones go. Raises LeaseLost."""
+        row, sequence = tables.snapshots.c, lease.sequence
 
         def save(connection: Connection) -> None:
+            _check(connection, lease)
             connection.execute(delete(tables.snapshots).where(row.sequence == sequence))
             connection.execute(insert(tables.snapshots), {"sequence": sequence, "at": at, "body": body})
             newest = select(row.sequence).order_by(row.sequence.desc()).limit(_KEPT_SNAPSHOTS)
@@ -170,19 +177,19 @@ class Store:
     # --- jobs, history, requests --------------------------------------------------------------------------------------
 
     async def jobs(self, ended_after: float) -> list[JobRow]:
-        """Jobs that are not over, or have ended since then, by number."""
+        """Jobs that are not over, or have ended since then and are not forgotten, by number."""
         row = tables.jobs.c
-        wanted = select(tables.jobs).where((row.ended.is_(None)) | (row.ended > ended_after)).order_by(row.number)
-        return [
-            JobRow(
-                **{
-                    **each._mapping,
-                    "about": each.about.encode(),
-                    "result": None if each.result is None else each.result.encode(),
-                }
-            )
-            for each in await self._rows(wanted)
-        ]
+        there = row.ended.is_(None) | ((row.ended > ended_after) & row.forgotten.is_(None))
+        return [_job(each) for each in await self._rows(select(tables.jobs).where(there).order_by(row.number))]
+
+    async def past_jobs(self, ids: Sequence[str]) -> list[JobRow]:
+        """Jobs of these ids that have ended, forgotten ones too, by number."""
+        row = tables.jobs.c
+        found: list[JobRow] = []
+        for some in _parts(ids):
+            wanted = select(tables.jobs).where(row.id.in_(some), row.ended.is_not(None)).order_by(row.number)
+            found += [_job(each) for each in await self._rows(wanted)]
+        return found
 
     async def results(self, since: float) -> list[tuple[str, bytes]]:
         """(user, result) of all jobs that ended since then, for accounts of use."""
@@ -215,13 +222,15 @@ class Store:
         row = tables.requests.c
         return {(user, key) for user, key in await self._rows(select(row.user, row.key))}
 
-    async def forget(self, *, requests_before: float, jobs: Sequence[str] = ()) -> None:
-        """Drops keys of submissions that nobody will repeat any more, and the past of these jobs."""
+    async def forget(self, lease: Lease, at: float, *, requests_before: float, jobs: Sequence[tuple[int, str]]) -> None:
+        """Drops keys of submissions that nobody will repeat any more, and the past of these jobs (number, id)."""
 
         def drop(connection: Connection) -> None:
+            _check(connection, lease)
             connection.execute(delete(tables.requests).where(tables.requests.c.at < requests_before))
             if jobs:
-                connection.execute(delete(tables.history).where(tables.history.c.job.in_(jobs)))
+                connection.execute(_FORGET_JOBS, [{"forgotten_job": number, "forgotten": at} for number, _ in jobs])
+                connection.execute(_FORGET_LINES, [{"forgotten_job": job} for _, job in jobs])
 
         await self.database.write(drop)
 
@@ -232,10 +241,12 @@ class Store:
         found = await self._rows(select(tables.settings.c.value).where(tables.settings.c.name == name))
         return found[0].value if found else None
 
-    async def set_setting(self, name: str, value: str) -> None:
-        """Keeps a value."""
+    async def set_setting(self, name: str, value: str, lease: Lease | None = None) -> None:
+        """Keeps a value; raises LeaseLost where only who has the *lease* may say it, and it is gone."""
 
         def put(connection: Connection) -> None:
+            if lease is not None:
+                _check(connection, lease)
             connection.execute(delete(tables.settings).where(tables.settings.c.name == name))
             connection.execute(insert(tables.settings), {"name": name, "value": value})
 
@@ -243,6 +254,11 @@ class Store:
 
     async def _rows(self, wanted: Select[*tuple[Any, ...]]) -> Sequence[Any]:
         return await self.database.read(lambda connection: connection.execute(wanted).all())
+
+
+def _check(connection: Connection, lease: Lease) -> None:
+    if connection.execute(_STILL, {"known_epoch": lease.epoch}).rowcount != 1:
+        raise LeaseLost("another server acts on this store now")
 
 
 def _is_written(connection: Connection, lease: Lease, changes: Changes) -> bool:
@@ -260,6 +276,25 @@ def _write_jobs(connection: Connection, changes: Changes) -> None:
     if changes.ended:
         ends = [{"ended_job": job, "ended": at, "result": result.decode()} for job, at, result in changes.ended]
         connection.execute(_END_JOBS, ends)
+
+
+def _job(row: Any) -> JobRow:
+    result = None if row.result is None else row.result.encode()
+    about = row.about.encode()
+    return JobRow(
+        id=row.id,
+        number=row.number,
+        user=row.user,
+        submitted=row.submitted,
+        ended=row.ended,
+        about=about,
+        result=result,
+    )
+
+
+def _parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """A statement takes some ten thousand values at most."""
+    return (values[begin : begin + _PAGE] for begin in range(0, len(values), _PAGE))
 
 
 def _plain(value: msgspec.Struct) -> dict[str, object]:

@@ -50,11 +50,14 @@ snapshots = Table(
 jobs = Table(
     "jobs",
     metadata,
-    Column("id", String(200), primary_key=True),
-    Column("number", BigInteger, nullable=False, unique=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    # One that keeps its name may come again when the first of that name is forgotten.
+    Column("id", String(200), nullable=False, index=True),
     Column("user", String(200), nullable=False, index=True),
     Column("submitted", Float(53), nullable=False),
     Column("ended", Float(53), nullable=True, index=True),
+    # When it left all lists, and its folder went.
+    Column("forgotten", Float(53), nullable=True),
     Column("about", Text, nullable=False),
     Column("result", Text, nullable=True),
 )

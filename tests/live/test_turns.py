@@ -1,0 +1,165 @@
+"""A turn counts when it is written down: before that nothing has happened, and after it nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from levada.errors import LevadaError, Refused, Unavailable
+from levada.live import snapshot
+from levada.live.store import Changes, Lease, LeaseLost, Store, StoreTrouble
+from tests.live.house import House, document, house
+from tests.live.rehearsal import Stage
+
+
+class Balky(Store):
+    """A store that does not take the next turns with jobs, or keeps them waiting."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store.database)
+        self.refuses = 0
+        self.go = asyncio.Event()
+        self.go.set()
+
+    async def append(self, lease: Lease, changes: Changes) -> Lease:
+        if changes.jobs:
+            await self.go.wait()
+            if self.refuses:
+                self.refuses -= 1
+                raise StoreTrouble("the disk is full; make room")
+        return await super().append(lease, changes)
+
+
+def balky(up: House) -> Balky:
+    up.live.loop.store = up.live.store = store = Balky(up.live.store)
+    return store
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/levada.db"
+
+
+def test_commands_leave_only_when_their_turn_is_written(here: str) -> None:
+    async def story() -> None:
+        stage = Stage()
+        async with house(here, stage) as up:
+            store = balky(up)
+            store.go.clear()
+            first = asyncio.create_task(up.service.submit([document()], user="ann", key=None))
+            await up.until(lambda: up.live.loop.records.by_id)
+            second = asyncio.create_task(up.service.submit([document("later")], user="ann", key=None))
+            for _ in range(20):
+                await asyncio.sleep(0.005)
+                assert not stage.taken, "an operation left before its turn was written"
+            assert not first.done()
+            store.go.set()
+            await first
+            await second
+            await up.until(lambda: len(stage.runs) == 2)
+
+    asyncio.run(story())
+
+
+def test_what_was_put_off_and_is_asked_for_again_is_one_job(here: str) -> None:
+    async def story() -> None:
+        async with house(here) as up:
+            balky(up).refuses = 2
+            with pytest.raises(Unavailable, match="done then"):
+                await up.service.submit([document()], user="ann", key="k")
+            await up.until(lambda: not up.live.loop.trouble)
+            (view,) = await up.service.submit([document()], user="ann", key="k")
+            assert list(up.live.loop.records.by_id) == [view["id"]]
+
+    asyncio.run(story())
+
+
+def test_who_goes_away_while_they_wait_and_asks_again_gets_the_same_job(here: str) -> None:
+    async def story() -> None:
+        async with house(here) as up:
+            store = balky(up)
+            store.go.clear()
+            asked = asyncio.create_task(up.service.submit([document()], user="ann", key="k"))
+            await up.until(lambda: up.live.loop.records.by_id)
+            asked.cancel()
+            store.go.set()
+            (view,) = await up.service.submit([document()], user="ann", key="k")
+            assert list(up.live.loop.records.by_id) == [view["id"]]
+
+    asyncio.run(story())
+
+
+def test_who_has_lost_the_lease_keeps_nothing_and_tells_who_waits(url: str) -> None:
+    async def story() -> None:
+        stage, other = Stage(), await Store.open(url)
+
+        async def loses() -> None:
+            async with house(url, stage) as up:
+                await up.service.submit([document("one")], user="ann", key=None)
+                await up.settle()
+                await other.acquire("another", 10**12, 15.0)
+                async with asyncio.timeout(10):
+                    with pytest.raises(LevadaError, match="had to stop"):
+                        await up.service.submit([document("ghost")], user="ann", key=None)
+
+        with pytest.raises(LeaseLost):
+            await loses()
+        kept = [snapshot.thaw(body) async for _, body in other.snapshots()]
+        assert not [name for each in kept for name in each.state.world.numbers if name.startswith("ghost")]
+        taken = await other.acquire("another", 10**12, 15.0)
+        assert taken is not None
+        await other.release(taken)
+        await other.close()
+        async with house(url, stage) as up:
+            assert [each.about.workload for each in up.live.loop.records.by_id.values()] == ["one"]
+            (view,) = await up.service.submit([document("two")], user="ann", key=None)
+            await up.until(lambda: up.phase(view["id"]) == "Running")
+            assert set(up.live.loop.engine.state.world.numbers) == set(up.live.loop.records.by_id)
+
+    asyncio.run(story())
+
+
+def test_a_server_that_cannot_hear_its_jobs_ends(here: str) -> None:
+    def hear(_report: Any) -> None:
+        raise RuntimeError("deaf")
+
+    async def story() -> None:
+        async with house(here) as up:
+            up.live.loop.hear = hear  # type: ignore[method-assign]  # as a broken backend would
+            await up.service.submit([document()], user="ann", key=None)
+            await up.until(lambda: False)
+
+    with pytest.raises(RuntimeError, match="deaf"):
+        asyncio.run(story())
+
+
+def test_a_name_is_free_again_when_its_job_is_out_of_all_lists(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("levada.live.live._TIDY_S", 0.02)
+    worker = {"containers": [{"name": "tensorflow", "image": "x", "command": ["python3", "train.py"]}]}
+    named = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": "named"},
+        "spec": {
+            "runPolicy": {"ttlSecondsAfterFinished": 0},
+            "tfReplicaSpecs": {"Worker": {"replicas": 1, "template": {"spec": worker}}},
+        },
+    }
+
+    async def story() -> None:
+        async with house(url) as up:
+            for number in range(2):
+                await up.service.submit([named], user="ann", key=f"k{number}")
+                await up.until(lambda: up.phase("named") == "Running")
+                with pytest.raises(Refused, match="keeps its name"):
+                    await up.service.submit([named], user="ann", key=None)
+                up.backend.finish("named")
+                await up.until(lambda: not up.live.loop.records.by_id)
+            # Who asks once more hears how it ended.
+            (view,) = await up.service.submit([named], user="ann", key="k0")
+            assert (view["id"], view["phase"]) == ("named", "Succeeded")
+
+    asyncio.run(story())
