@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
@@ -67,6 +68,18 @@ class TestMachine(LocalTest):
                 (node,) = changed.nodes
                 assert [(one.id, one.healthy) for one in node.devices] == [("GPU-0", False), ("GPU-1", True)]
                 assert (await watch.backend.cluster()).nodes == (node,)
+
+        self.run(story)
+
+    def test_a_look_that_fails_is_not_the_last(self) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                # As a library does that was replaced under the feet of those who use it.
+                names, self.driver.names = self.driver.names, None  # type: ignore[assignment]
+                await asyncio.sleep(0.1)
+                self.driver.names = names
+                self.driver.processes = {1: [(os.getpid(), 100)]}
+                await watch.for_(ev.ForeignAppeared)
 
         self.run(story)
 

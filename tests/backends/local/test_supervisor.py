@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 
@@ -11,7 +12,8 @@ from levada.backends.local import supervisor
 from levada.backends.local.backend import LocalBackend
 from levada.core import events as ev
 from levada.core.plan import OpKind
-from tests.backends.contract import Watch, op, place
+from levada.errors import LevadaError
+from tests.backends.contract import WAIT_S, Watch, op, place
 from tests.backends.local.test_backend import LocalTest
 
 
@@ -42,6 +44,7 @@ class TestSupervisor(LocalTest):
     @pytest.fixture(autouse=True)
     def _in_a_hurry(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(supervisor, "_AGAIN_S", 0.02)
+        monkeypatch.setattr(supervisor, "_DOUBT_EVERY", 10**9)
         monkeypatch.setattr(supervisor, "_POLL_S", 0.05)
 
     def test_the_end_of_a_worker_is_seen_though_handles_ran_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,5 +88,38 @@ class TestSupervisor(LocalTest):
                 lost.cancel()
                 self.say("go", "0")
                 await watch.for_(ev.JobsFinished)
+
+        self.run(story)
+
+    def test_what_nobody_understands_makes_deaf_for_nothing_else(self) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                backend = watch.backend
+                assert isinstance(backend, LocalBackend)
+                # As Levada's own mistakes are: a job without a gang is to be looked after, and one has no number.
+                backend.hurry("nobody")
+                backend._progress = {None: 1.0}  # type: ignore[dict-item]
+                await backend.apply(op(OpKind.START, 1, place(0, "node-0", "0")), self.launch())
+                await watch.for_(ev.Running, 1)
+                backend._progress = {}
+                self.say("go", "0")
+                await watch.for_(ev.JobsFinished)
+
+        self.run(story)
+
+    @pytest.mark.parametrize("which", ["the backend", "the supervisor"])
+    def test_a_backend_that_cannot_go_on_says_so_to_who_listens(self, which: str) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                backend = watch.backend
+                assert isinstance(backend, LocalBackend)
+                broken = backend._tasks[-1] if which == "the backend" else supervisor_of(watch)._poller
+                assert broken is not None
+                broken.cancel()
+                with pytest.raises(LevadaError, match="start the server again"):
+                    await asyncio.wait_for(asyncio.shield(watch._task), WAIT_S)
+                with pytest.raises(LevadaError, match="start the server again"):
+                    await anext(backend.reports())
+                watch._task = asyncio.create_task(asyncio.sleep(0))
 
         self.run(story)

@@ -139,17 +139,17 @@ class Agent:
         outbox.put_nowait(wire.Told(news=self._supervisor.everything(), all=True))
         if self._foreign:
             outbox.put_nowait(wire.Machine(nodes=self._nodes, foreign=self._foreign))
-        speaking = asyncio.create_task(self._send(socket, outbox))
         try:
-            while True:
-                message = wire.read_from_server(_text(await asyncio.wait_for(socket.recv(), self._silence_s)))
-                self._hear(message, outbox)
+            await wire.converse(self._send(socket, outbox), self._listen(socket, outbox), self._supervisor.watches())
         except msgspec.DecodeError:
             raise ConnectionError("the server speaks another language") from None
         finally:
             self._outbox = None
-            speaking.cancel()
-            await asyncio.gather(speaking, return_exceptions=True)
+
+    async def _listen(self, socket: ClientConnection, outbox: asyncio.Queue[wire.FromAgent]) -> None:
+        while True:
+            message = wire.read_from_server(_text(await asyncio.wait_for(socket.recv(), self._silence_s)))
+            self._hear(message, outbox)
 
     async def _follow(self, welcome: wire.Welcome) -> None:
         """Takes commands of this server, unless a newer one has commanded here."""
@@ -182,8 +182,10 @@ class Agent:
     def _do(self, message: wire.Do) -> None:
         try:
             self._supervisor.do(message.command)
-        except (LevadaError, OSError) as trouble:
-            _log.warning("%s: %s", message.command.job, trouble)
+        except Exception as trouble:
+            # One command that cannot be done must not end those of all other jobs.
+            known = isinstance(trouble, LevadaError | OSError)
+            _log.warning("%s: %s", message.command.job, trouble, exc_info=not known)
             command = message.command
             if isinstance(command, StartWorker):
                 why = f"could not be started: {trouble}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import secrets
@@ -84,13 +83,14 @@ class Agents:
             host = self._join(register)
             welcome = wire.Welcome(epoch=self._backend.epoch, session=self._session)
             await host.attach(socket, register.ports, welcome)
-            sending = asyncio.create_task(host.send_all(socket))
             try:
-                await self._listen(host, socket)
+                await wire.converse(self._listen(host, socket), host.send_all(socket))
+            except (ConnectionError, msgspec.DecodeError):
+                raise
+            except Exception:
+                _log.exception("what %s says could not be taken in; it says all of it again", host.name)
             finally:
                 host.detach(socket)
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
 
     def _objection(self, register: wire.Register) -> str:
         if register.version != wire.VERSION:

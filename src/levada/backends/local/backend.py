@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from levada.backends.local.messages import (
     STARTING,
     Forget,
     Hurry,
+    Kept,
     News,
     Sighting,
     Stood,
@@ -36,8 +38,9 @@ from levada.backends.protocol import Capabilities, Launch, LogLine, Note, Report
 from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.events import Event, Progress
 from levada.core.plan import Op, OpKind
-from levada.errors import Refused
+from levada.errors import LevadaError, Refused
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 #: How often gangs in the middle of something look around, and the least time between two tellings of progress.
 _STEP_S, _PROGRESS_S = 0.05, 0.25
@@ -76,6 +79,9 @@ class LocalBackend:
         self._notes: list[Note] = []
         self._queue: asyncio.Queue[Report] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
+        #: Why nothing more can be heard; empty while all is well.
+        self._broken = ""
+        self._is_closed = False
         self._nvml = nvml
         self.capabilities = Capabilities(live_resize=True, fractions=True)
 
@@ -97,17 +103,32 @@ class LocalBackend:
             self.step(job)
         self.flush()
         told = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
-        self._tasks.append(asyncio.create_task(self._run()))
+        self._depend_on(asyncio.create_task(self._supervisor.watches()))
+        self._depend_on(asyncio.create_task(self._run()))
         if is_real(self.here.nodes):
             machine = Machine(self.here.nodes[0], self.home, self._look_at, self._nvml)
-            self._tasks.append(asyncio.create_task(machine.run()))
+            self._depend_on(asyncio.create_task(machine.run()))
         return Report(
             events=tuple(event for report in told for event in report.events),
             notes=tuple(note for report in told for note in report.notes),
         )
 
+    def _depend_on(self, task: asyncio.Task[None]) -> None:
+        """Without this one the backend is deaf: whoever listens shall know."""
+        self._tasks.append(task)
+        task.add_done_callback(self._break)
+
+    def _break(self, task: asyncio.Task[None]) -> None:
+        if self._is_closed or self._broken:
+            return
+        trouble = None if task.cancelled() else task.exception()
+        why = str(trouble) if isinstance(trouble, LevadaError) else f"the backend stopped ({trouble!r})"
+        self._broken = f"{why}; jobs go on without it: start the server again"
+        self._queue.put_nowait(Report())
+
     async def close(self) -> None:
         """Stops watching; what runs goes on."""
+        self._is_closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -131,9 +152,8 @@ class LocalBackend:
         while True:
             for job in list(self.hurried):
                 self.step(job)
-            self._tell_progress()
-            self.agents.look_after()
-            self.flush()
+            for duty in (self._tell_progress, self.agents.look_after, self.flush):
+                self._bear(duty, duty.__name__)
             self._woken.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_STEP_S if self.hurried else min(_PROGRESS_S, self.agents.beat_s)):
@@ -165,9 +185,12 @@ class LocalBackend:
         self.flush()
 
     async def reports(self) -> AsyncIterator[Report]:
-        """What happens, at least once."""
-        while True:
-            yield await self._queue.get()
+        """What happens, at least once; raises LevadaError once nothing more can be heard."""
+        while not (self._broken and self._queue.empty()):
+            report = await self._queue.get()
+            if report.events or report.notes:
+                yield report
+        raise LevadaError(self._broken)
 
     def workers(self, job: str) -> list[WorkerSeen]:
         """The workers of a job, the newest of each index."""
@@ -230,49 +253,70 @@ class LocalBackend:
             self._stood[stood.job] = stood
         touched: dict[str, None] = {}
         for seen in news.sightings:
-            gang = self.gangs.get(seen.job)
-            if gang is None:
-                known = self._stood.get(seen.job)
-                if known is None or not seen.alive:
-                    continue
-                # Nobody here knows of it, and yet it runs: whoever asks what runs will hear of it.
-                gang = self._new_gang(seen.job, known.number, known.generation)
-            before = gang.seen.get(seen.name)
-            gang.seen[seen.name] = seen
-            if _has_advanced(before, seen) and gang.has(seen.name):
-                self._progress[gang.record.number] = max(reading.steps for reading in gang.readings())
-            if gang.busy or before is None or _matters(before, seen):
+            # One that cannot be understood must not make deaf for all others.
+            if self._bear(lambda: self._see(seen), f"news of {seen.job}"):  # noqa: B023
                 touched[seen.job] = None
         for job in touched:
             self.step(job)
         for kept in news.kept:
-            gang = self.gangs.get(kept.job)
-            if gang is not None:
-                if kept.saved_at:
-                    gang.saved(kept.saved_at / 1e9)
-                if kept.epochs is not None:
-                    self._progress[gang.record.number] = kept.epochs
+            self._bear(lambda: self._hear_kept(kept), f"files of {kept.job}")  # noqa: B023
         self._tell_progress()
         self.flush()
 
     def _look_at(self, node: Node, foreign: tuple[Foreign, ...]) -> None:
+    def _see(self, seen: Sighting) -> bool:
+        """Takes a sighting in; whether its gang should look."""
+        gang = self.gangs.get(seen.job)
+        if gang is None:
+            known = self._stood.get(seen.job)
+            if known is None or not seen.alive:
+                return False
+            # Nobody here knows of it, and yet it runs: whoever asks what runs will hear of it.
+            gang = self._new_gang(seen.job, known.number, known.generation)
+        before = gang.seen.get(seen.name)
+        gang.seen[seen.name] = seen
+        if _has_advanced(before, seen) and gang.has(seen.name):
+            self._progress[gang.record.number] = max(reading.steps for reading in gang.readings())
+        return gang.busy or before is None or _matters(before, seen)
+
+    def _hear_kept(self, kept: Kept) -> None:
+        gang = self.gangs.get(kept.job)
+        if gang is not None:
+            if kept.saved_at:
+                gang.saved(kept.saved_at / 1e9)
+            if kept.epochs is not None:
+                self._progress[gang.record.number] = kept.epochs
+
         """This machine has changed."""
         tell_machine(self, self.here, (node,), foreign)
 
     def step(self, job: str) -> None:
         """Lets a gang do what is next."""
-        gang = self.gangs[job]
-        try:
-            gang.step(time.time())
-            self._after(job, gang)
-            self._troubles.pop(job, None)
-        except Exception as trouble:
-            # Somebody newer commands, the disk is full, or Levada is wrong: it is tried again, and said once. No other
-            # job shall suffer.
-            if self._troubles.get(job) != str(trouble):
-                self._troubles[job] = str(trouble)
-                _log.warning("%s: %s", job, trouble, exc_info=not isinstance(trouble, Refused | OSError))
+        gang = self.gangs.get(job)
+        if gang is None:
+            self.hurried.discard(job)
+        elif self._bear(lambda: self._step(job, gang), job) is None:
             self.hurry(job)
+
+    def _step(self, job: str, gang: Gang) -> bool:
+        gang.step(time.time())
+        self._after(job, gang)
+        return True
+
+    def _bear(self, act: Callable[[], T], whose: str) -> T | None:
+        """Does it, or says once why not: nobody else shall suffer, and it is tried again.
+
+        Somebody newer commands, the disk is full, or Levada is wrong.
+        """
+        try:
+            done = act()
+        except Exception as trouble:
+            if self._troubles.get(whose) != str(trouble):
+                self._troubles[whose] = str(trouble)
+                _log.warning("%s: %s", whose, trouble, exc_info=not isinstance(trouble, Refused | OSError))
+            return None
+        self._troubles.pop(whose, None)
+        return done
 
     def hurry(self, job: str) -> None:
         """Something waits for this job: it is looked after every moment."""

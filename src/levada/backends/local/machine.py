@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from levada.backends.local import mps, procfs
 from levada.backends.local.devices import Nvml, foreign_use
 from levada.core.cluster import Foreign, Node
 
+_log = logging.getLogger(__name__)
 _LOOK_S = 5.0
 _REAL = ("GPU-", "MIG-")
 
@@ -34,12 +36,19 @@ class Machine:
         self._foreign: tuple[Foreign, ...] = ()
 
     async def run(self) -> None:
-        """Looks for ever."""
+        """Looks for ever: what could not be seen, or told, is tried again."""
+        told = ""
         while True:
-            node, foreign = await asyncio.to_thread(self._look)
-            if (node, foreign) != (self.node, self._foreign):
-                self.node, self._foreign = node, foreign
-                self._tell(node, foreign)
+            try:
+                node, foreign = await asyncio.to_thread(self._look)
+                if (node, foreign) != (self.node, self._foreign):
+                    self._tell(node, foreign)
+                    self.node, self._foreign = node, foreign
+                told = ""
+            except Exception as trouble:
+                if str(trouble) != told:
+                    told = str(trouble)
+                    _log.exception("the GPUs of %s could not be looked at", self.node.name)
             await asyncio.sleep(_LOOK_S)
 
     def _look(self) -> tuple[Node, tuple[Foreign, ...]]:

@@ -37,7 +37,7 @@ from levada.backends.local.messages import (
     Stood,
 )
 from levada.backends.local.processes import State
-from levada.errors import Refused
+from levada.errors import LevadaError, Refused
 
 _log = logging.getLogger(__name__)
 EPOCH = "epoch"
@@ -133,6 +133,13 @@ class Supervisor:
         await asyncio.gather(*tasks, return_exceptions=True)
         children = (worker.child for job in self.jobs.values() for worker in job.workers.values())
         _LEFT_ALONE.extend(child for child in children if child is not None)
+
+    async def watches(self) -> None:
+        """Returns never; raises LevadaError once it cannot watch any more."""
+        assert self._poller is not None
+        await asyncio.wait([self._poller])
+        trouble = None if self._poller.cancelled() else self._poller.exception()
+        raise LevadaError(f"workers cannot be watched any more ({trouble!r})")
 
     def everything(self) -> News:
         """How all things are now."""

@@ -6,7 +6,9 @@ told whole after each reconnect and by its changes in between, so nothing of it 
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -123,6 +125,19 @@ def encode(message: FromAgent | FromServer) -> str:
 def read_from_agent(text: str) -> FromAgent:
     """A message of an agent; raises msgspec.DecodeError."""
     return _from_agent.decode(text)
+
+
+async def converse(*sides: Coroutine[Any, Any, None]) -> None:
+    """Speaks and listens until one of both ends, or breaks: who only listens, or only speaks, is out of reach."""
+    tasks = [asyncio.create_task(side) for side in sides]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def read_from_server(text: str) -> FromServer:
