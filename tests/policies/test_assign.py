@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from levada.core.reasons import Code
@@ -99,6 +100,53 @@ def test_jobs_grow_on_their_own_type_only() -> None:
     )
     for name in ("elastic-fifo", "elastic-tiresias", "ffdl", "afs-l"):
         assert decide(registry.make(name), there) == {"a": {"a100": 4}, "b": {"v100": 4}}, name
+
+
+ELASTIC = ("elastic-fifo", "elastic-srjf", "elastic-tiresias", "ffdl", "afs-l")
+RIGID = ("fifo", "srjf", "tiresias")
+
+
+@pytest.mark.parametrize("name", ELASTIC)
+def test_elastic_jobs_spread_over_types_before_they_share_one(name: str) -> None:
+    jobs = [job(each, float(at), min=1, max=4, steps=100.0) for at, each in enumerate("abc")]
+    assert decide(registry.make(name), world(MIXED, *jobs[:2])) == {"a": {"v100": 4}, "b": {"a100": 4}}
+    shared = decide(registry.make(name), world(MIXED, *jobs))
+    assert shared["b"] == {"a100": 4}
+    assert shared["a"]["v100"] + shared["c"]["v100"] == 4
+
+
+@pytest.mark.parametrize("name", ELASTIC)
+def test_the_order_of_types_that_a_job_names_is_the_order_in_which_they_are_tried(name: str) -> None:
+    jobs = [job(each, float(at), min=1, max=3, gpu_types=BOTH, steps=100.0) for at, each in enumerate("ab")]
+    assert decide(registry.make(name), world(MIXED, *jobs)) == {"a": {"a100": 3}, "b": {"v100": 3}}
+    both_fit = world(cluster({"v100": 4, "a100": 6}), *jobs)
+    assert decide(registry.make(name), both_fit) == {"a": {"a100": 3}, "b": {"a100": 3}}
+
+
+@pytest.mark.parametrize("name", ELASTIC)
+def test_what_a_running_job_may_grow_to_is_left_to_it(name: str) -> None:
+    old, new = job("old", 0.0, min=1, max=4, steps=100.0), job("new", 1.0, min=1, max=4, steps=100.0)
+    there = world(MIXED, old, new)
+    runs(there, "old", 1, "v100")
+    assert decide(registry.make(name), there) == {"old": {"v100": 4}, "new": {"a100": 4}}
+
+
+@pytest.mark.parametrize("name", ELASTIC)
+def test_a_type_that_others_have_in_part_does_not_count_as_a_smaller_one(name: str) -> None:
+    jobs = [job("hidden", 0.0, min=3, steps=100.0), job("new", 1.0, min=1, max=4, steps=100.0)]
+    there = world(MIXED, *jobs)
+    runs(there, "hidden", 3, "v100")
+    there.target.owner[(there.inventory.type_of == there.inventory.types.find("v100")).nonzero()[0][:3]] = 0
+    policy = registry.make(name)
+    view = there.snapshot(0.0, np.array([there.slot("new")]))
+    found, _ = policy.decide(view, LINEAR, policy.initial(0))
+    assert found.allocation(0, tuple(there.inventory.types)) == {"a100": 4}
+
+
+@pytest.mark.parametrize("name", RIGID)
+def test_who_gives_no_more_than_a_job_needs_looks_for_no_more(name: str) -> None:
+    jobs = [job(each, float(at), min=2, max=4, desired=2, steps=100.0) for at, each in enumerate("ab")]
+    assert decide(registry.make(name), world(MIXED, *jobs)) == {"a": {"v100": 2}, "b": {"v100": 2}}
 
 
 def test_steps_parts_and_workers_without_a_gpu() -> None:

@@ -154,6 +154,19 @@ def test_a_job_goes_to_the_type_its_queue_may_use() -> None:
     assert found.allocation(0, tuple(there.inventory.types)) == {"v100": 2}
 
 
+def test_elastic_jobs_of_queues_spread_over_types_as_far_as_their_queues_may() -> None:
+    jobs = [job(f"{queue}{at}", float(at), max=4, queue=queue) for queue in "ab" for at in (0, 1)]
+    bounds = (Queue(name="a"), Queue(name="b", limit={"a100": 1, "v100": 2}))
+    wrapped = queued(ElasticFifo())
+    there = world(cluster({"a100": 6, "v100": 6}), *jobs, queues=bounds)
+    found, _ = wrapped.decide(there.snapshot(0.0), LINEAR, wrapped.initial(0))
+    names = tuple(there.inventory.types)
+    got = {there.ids[int(number)]: found.allocation(row, names) for row, number in enumerate(found.number)}
+    assert got == {"a0": {"a100": 4}, "b0": {"a100": 1}, "a1": {"v100": 4}, "b1": {"v100": 2}}
+    rigid = queued(Fifo()).decide(there.snapshot(0.0), LINEAR, queued(Fifo()).initial(0))[0]
+    assert [names[int(kind)] for kind in rigid.type] == ["a100", "a100", "a100", "v100"]
+
+
 def test_a_job_that_fits_nowhere_waits_where_its_queue_has_a_guarantee() -> None:
     machines = cluster({"a100": 4, "v100": 4})
     old = [job(f"o{kind}", min=4, max=4, gpu_types=(kind,), queue="b") for kind in ("a100", "v100")]

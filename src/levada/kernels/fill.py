@@ -33,19 +33,22 @@ def assign_types(
     preference: Ints,
     exists: Bools,
     capacity: Ints,
+    totals: Ints,
     order: Ints,
     size: Ints,
+    most: Ints,
     lineage: Ints,
     room: Ints,
     guarantee: Ints,
 ) -> Ints:
-    """Per job the type it competes on with *size* workers, as `policies/assign.py` has it.
+    """Per job the type it competes on: it needs *size* workers and may use *most*. See `policies/assign.py`.
 
-    *lineage* names the queues above each job (then -1); their *room*, per queue and type, must hold what it needs too.
-    Where a type alone could hold it, one that the *guarantee* of its first queue covers comes first.
+    *totals* are per type what there is, whoever has it: nobody may use more. *lineage* names the queues above each job
+    (then -1); their *room*, per queue and type, must hold it too. Where a type alone could hold what a job needs, one
+    that the *guarantee* of its first queue covers comes first.
     """
     return kernels("fill").assign_types(
-        ints, slots, columns, preference, exists, capacity, order, size, lineage, room, guarantee
+        ints, slots, columns, preference, exists, capacity, totals, order, size, most, lineage, room, guarantee
     )
 
 
@@ -117,17 +120,14 @@ def judge(
     count: Ints,
     reason: Ints,
     codes: Ints,
-) -> tuple[Ints, bool]:
-    """A decision as one block: number, type, count, reason, evidence and rank of each job. Whether any is too large.
+) -> Ints:
+    """A decision as one block: number, type, count, reason, evidence and rank of each job.
 
     *allowed* is as *preference*, but by slot. *codes* are those of a job that runs, of one that has no type, and of one
     whose minimum is more than *totals* could ever hold on the types it is allowed: so many workers at most are the
     evidence. *reason* is for all the others.
     """
-    found: tuple[Ints, bool] = kernels("fill").judge(
-        ints, slots, columns, allowed, totals, order, types, count, reason, codes
-    )
-    return found
+    return kernels("fill").judge(ints, slots, columns, allowed, totals, order, types, count, reason, codes)
 
 
 def serve(
@@ -141,15 +141,15 @@ def serve(
     totals: Ints,
     order: Ints,
     size: Ints,
+    most: Ints,
     grow: bool,
     code: int,
     codes: Ints,
-) -> tuple[Ints, bool]:
+) -> Ints:
     """`assign_types` without queues, `give`, `grow_in_turns` if they shall *grow*, and `judge`, in one go.
 
     *code* is the reason of whoever waits.
     """
-    found: tuple[Ints, bool] = kernels("fill").serve(
-        ints, slots, columns, preference, exists, allowed, capacity, totals, order, size, grow, code, codes
+    return kernels("fill").serve(
+        ints, slots, columns, preference, exists, allowed, capacity, totals, order, size, most, grow, code, codes
     )
-    return found

@@ -67,6 +67,16 @@ def _fits(need: int, lineage: Ints, row: int, room: Ints, kind: int) -> bool:
 
 
 @njit(cache=True)
+def _may_use(most: int, lineage: Ints, row: int, room: Ints, totals: Ints, kind: int) -> int:
+    """What of *most* there is of a type, in all and for all queues of a job."""
+    least = min(most, totals[kind])
+    for i in range(lineage.shape[1]):
+        if lineage[row, i] >= 0:
+            least = min(least, room[lineage[row, i], kind])
+    return least
+
+
+@njit(cache=True)
 def _take(need: int, lineage: Ints, row: int, room: Ints, kind: int) -> None:
     """Takes what a job needs from all its queues."""
     for i in range(lineage.shape[1]):
@@ -82,47 +92,63 @@ def assign_types(
     preference: Ints,
     exists: Bools,
     capacity: Ints,
+    totals: Ints,
     order: Ints,
     size: Ints,
+    most: Ints,
     lineage: Ints,
     room: Ints,
     guarantee: Ints,
 ) -> Ints:
     """See `fill`."""
     kinds = len(capacity)
-    need = _needs(ints, slots, columns, size)
+    need, wish = _needs(ints, slots, columns, size), _needs(ints, slots, columns, most)
     keeps = np.zeros(len(slots), np.bool_)
     types = _homes(ints, slots, columns, preference, exists, capacity, need, keeps)
-    left, rooms = capacity.copy(), room.copy()
+    # What is left, of types and of queues, by what jobs need and by what they may use.
+    left, rooms, free, free_rooms = capacity.copy(), room.copy(), capacity.copy(), room.copy()
     # Without queues nobody need ask them.
     fenced = lineage.shape[1] > 0
     for row in range(len(slots)):
         if keeps[row]:
-            left[types[row]] -= need[row]
+            kind = types[row]
+            may_use = _may_use(wish[row], lineage, row, room, totals, kind)
+            left[kind] -= need[row]
+            free[kind] -= may_use
             if fenced:
-                _take(need[row], lineage, row, rooms, types[row])
+                _take(need[row], lineage, row, rooms, kind)
+                _take(may_use, lineage, row, free_rooms, kind)
     for row in order:
         if keeps[row] or types[row] < 0:
             continue
         wants = need[row]
-        found, waits, sure = -1, -1, -1
-        found_rank = waits_rank = sure_rank = _NOT_ALLOWED
+        found, room_for_all, waits, sure = -1, -1, -1, -1
+        found_rank = all_rank = waits_rank = sure_rank = _NOT_ALLOWED
         for kind in range(kinds):
             rank = preference[kind, row]
-            if not exists[kind] or rank >= found_rank:
+            if not exists[kind] or rank >= all_rank:
                 continue
             if wants <= left[kind] and (not fenced or _fits(wants, lineage, row, rooms, kind)):
-                found, found_rank = kind, rank
+                if rank < found_rank:
+                    found, found_rank = kind, rank
+                may_use = _may_use(wish[row], lineage, row, room, totals, kind)
+                if may_use <= free[kind] and (not fenced or _fits(may_use, lineage, row, free_rooms, kind)):
+                    room_for_all, all_rank = kind, rank
             if wants <= capacity[kind] and (not fenced or _fits(wants, lineage, row, room, kind)):
                 if rank < waits_rank:
                     waits, waits_rank = kind, rank
                 if fenced and rank < sure_rank and wants <= guarantee[lineage[row, 0], kind]:
                     sure, sure_rank = kind, rank
+        if room_for_all >= 0:
+            found = room_for_all
         if found >= 0:
             types[row] = found
+            may_use = _may_use(wish[row], lineage, row, room, totals, found)
             left[found] -= wants
+            free[found] -= may_use
             if fenced:
                 _take(wants, lineage, row, rooms, found)
+                _take(may_use, lineage, row, free_rooms, found)
         elif sure >= 0:
             types[row] = sure
         elif waits >= 0:
@@ -310,12 +336,11 @@ def judge(
     count: Ints,
     reason: Ints,
     codes: Ints,
-) -> tuple[Ints, bool]:
+) -> Ints:
     """See `fill`."""
     number, least, milli, cpu = ints[columns[0]], ints[columns[1]], ints[columns[4]], ints[columns[5]]
     runs, no_type, too_large = codes[0], codes[1], codes[2]
     found = np.zeros((6, len(slots)), np.int64)
-    any_too_large = False
     for place in range(len(order)):
         found[5, order[place]] = place
     for row in range(len(slots)):
@@ -338,8 +363,7 @@ def judge(
                 most = max(most, totals[kind] // unit)
         if most < least[slot]:
             found[3, row], found[4, row] = too_large, most
-            any_too_large = True
-    return found, any_too_large
+    return found
 
 
 @njit(cache=True)
@@ -354,13 +378,16 @@ def serve(
     totals: Ints,
     order: Ints,
     size: Ints,
+    most: Ints,
     grow: bool,
     code: int,
     codes: Ints,
-) -> tuple[Ints, bool]:
+) -> Ints:
     """See `fill`."""
     lineage, room = np.empty((len(slots), 0), np.int64), np.empty((0, 0), np.int64)
-    types = assign_types(ints, slots, columns, preference, exists, capacity, order, size, lineage, room, room)
+    types = assign_types(
+        ints, slots, columns, preference, exists, capacity, totals, order, size, most, lineage, room, room
+    )
     count = give(ints, slots, columns, capacity, order, types, size)
     if grow:
         count = grow_in_turns(ints, slots, columns, capacity, order, types, count)

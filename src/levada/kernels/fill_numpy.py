@@ -25,8 +25,10 @@ def assign_types(
     preference: Ints,
     exists: Bools,
     capacity: Ints,
+    totals: Ints,
     order: Ints,
     size: Ints,
+    most: Ints,
     lineage: Ints,
     room: Ints,
     guarantee: Ints,
@@ -41,12 +43,16 @@ def assign_types(
     if not (looks & (options.sum(axis=0) > 1)).any():
         return types
     stays, rows = keeps.nonzero()[0], order[looks.take(order)]
-    left, rooms = capacity.copy(), room.copy()
-    np.subtract.at(left, types[stays], need[stays])
+    may_use = np.minimum(most * _units(ints, slots, columns), totals[:, None])
     for line in lineage.T:
-        inside = stays[line[stays] >= 0]
-        np.subtract.at(rooms, (line[inside], types[inside]), need[inside])
-    ranks, need, lineage = ranks[:, rows], need[rows], lineage[rows]
+        may_use = np.minimum(may_use, np.where(line >= 0, room[line].T, may_use))
+    needed, wished = (capacity.copy(), room.copy()), (capacity.copy(), room.copy())
+    for (left, rooms), takes in ((needed, need[stays]), (wished, may_use[types[stays], stays])):
+        np.subtract.at(left, types[stays], takes)
+        for line in lineage.T:
+            inside = line[stays] >= 0
+            np.subtract.at(rooms, (line[stays][inside], types[stays][inside]), takes[inside])
+    ranks, need, may_use, lineage = ranks[:, rows], need[rows], may_use[:, rows], lineage[rows]
     large = (ranks < NOT_ALLOWED) & (capacity[:, None] >= need)
     for line in lineage.T:
         large &= (line < 0) | (need <= room[line].T)
@@ -58,8 +64,8 @@ def assign_types(
     best = waits.argmin(axis=0)
     chosen = np.where(waits[best, np.arange(len(rows))] < NOT_ALLOWED, best, types[rows])
     # Less is left from one to the next, so who fits nowhere now never will.
-    tries = np.asarray(((ranks < NOT_ALLOWED) & (left[:, None] >= need)).any(axis=0)).nonzero()[0]
-    found = _first_fit(ranks[:, tries], need[tries], left, lineage[tries], rooms)
+    tries = np.asarray(((ranks < NOT_ALLOWED) & (needed[0][:, None] >= need)).any(axis=0)).nonzero()[0]
+    found = _first_fit(ranks[:, tries], need[tries], may_use[:, tries], lineage[tries], needed, wished)
     chosen[tries] = np.where(found >= 0, found, chosen[tries])
     types[rows] = chosen
     return types
@@ -151,7 +157,7 @@ def judge(
     count: Ints,
     reason: Ints,
     codes: Ints,
-) -> tuple[Ints, bool]:
+) -> Ints:
     """See `fill`."""
     runs, no_type, too_large = codes
     found = np.zeros((6, len(slots)), np.int64)
@@ -163,14 +169,14 @@ def judge(
     found[5, order] = np.arange(len(order))
     waits = (~given & (types >= 0)).nonzero()[0]
     if not len(waits):
-        return found, False
+        return found
     mine = slots[waits]
     unit = _units(ints, mine, columns)
     most = np.where(allowed[:, mine] != NOT_ALLOWED, totals[:, None] // np.maximum(unit, 1), 0).max(axis=0)
     beyond = (most < ints[columns[1]].take(mine)) & (unit > 0)
     found[3, waits[beyond]] = too_large
     found[4, waits[beyond]] = most[beyond]
-    return found, bool(beyond.any())
+    return found
 
 
 def serve(
@@ -184,13 +190,16 @@ def serve(
     totals: Ints,
     order: Ints,
     size: Ints,
+    most: Ints,
     grow: bool,
     code: int,
     codes: Ints,
-) -> tuple[Ints, bool]:
+) -> Ints:
     """See `fill`."""
     lineage, room = np.empty((len(slots), 0), np.int64), np.empty((0, 0), np.int64)
-    types = assign_types(ints, slots, columns, preference, exists, capacity, order, size, lineage, room, room)
+    types = assign_types(
+        ints, slots, columns, preference, exists, capacity, totals, order, size, most, lineage, room, room
+    )
     count = give(ints, slots, columns, capacity, order, types, size)
     if grow:
         count = grow_in_turns(ints, slots, columns, capacity, order, types, count)
@@ -221,23 +230,43 @@ def _homes(ints: Ints, slots: Ints, columns: Ints, ranks: Ints, capacity: Ints, 
     return np.where(keeps, present, first), keeps
 
 
-def _first_fit(ranks: Ints, need: Ints, left: Ints, lineage: Ints, room: Ints) -> Ints:
-    """Per job its first type by rank where it fits beside those before it, or -1."""
+def _first_fit(
+    ranks: Ints, need: Ints, may_use: Ints, lineage: Ints, needed: tuple[Ints, Ints], wished: tuple[Ints, Ints]
+) -> Ints:
+    """Per job its first type by rank where all that it may use fits beside those before it, else what it needs; or -1.
+
+    *needed* and *wished* are what is left, of types and of queues, by what jobs need and by what they may use.
+    """
     choices = ranks.argsort(axis=0, kind="stable")
     count = (ranks < NOT_ALLOWED).sum(axis=0)
-    free, rooms = left.tolist(), room.tolist()
+    sure, free = _Ledger(*needed), _Ledger(*wished)
     types = [-1] * len(need)
-    jobs = zip(choices.T.tolist(), count.tolist(), need.tolist(), lineage.tolist(), strict=True)
-    for job, (ranked, options, units, line) in enumerate(jobs):
-        for kind in ranked[:options]:
-            if units <= free[kind] and all(queue < 0 or units <= rooms[queue][kind] for queue in line):
-                types[job] = kind
-                free[kind] -= units
-                for queue in line:
-                    if queue >= 0:
-                        rooms[queue][kind] -= units
-                break
+    jobs = zip(choices.T.tolist(), count.tolist(), need.tolist(), may_use.T.tolist(), lineage.tolist(), strict=True)
+    for job, (ranked, options, units, most, lines) in enumerate(jobs):
+        line = [queue for queue in lines if queue >= 0]
+        fits = [kind for kind in ranked[:options] if sure.holds(units, kind, line)]
+        if fits:
+            types[job] = kind = next((kind for kind in fits if free.holds(most[kind], kind, line)), fits[0])
+            sure.take(units, kind, line)
+            free.take(most[kind], kind, line)
     return np.array(types, np.int64)
+
+
+class _Ledger:
+    """What is left of each type, and of it to each queue."""
+
+    def __init__(self, left: Ints, room: Ints) -> None:
+        self._left, self._room = left.tolist(), room.tolist()
+
+    def holds(self, units: int, kind: int, line: list[int]) -> bool:
+        """Whether so much is left, to all queues of a line."""
+        return units <= self._left[kind] and all(units <= self._room[queue][kind] for queue in line)
+
+    def take(self, units: int, kind: int, line: list[int]) -> None:
+        """Takes it."""
+        self._left[kind] -= units
+        for queue in line:
+            self._room[queue][kind] -= units
 
 
 def _by_type(types: Ints, order: Ints, kinds: int) -> Iterator[tuple[int, Ints]]:

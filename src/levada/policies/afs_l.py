@@ -30,7 +30,7 @@ from levada.policies.assign import assign_types
 from levada.policies.climb import Climb, climb
 from levada.policies.length import remaining
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
-from levada.policies.sizes import smallest
+from levada.policies.sizes import largest, smallest
 from levada.policies.verdict import because_unknown, verdict
 
 
@@ -41,6 +41,7 @@ class AfsL:
     needs: ClassVar[Needs] = Needs.RATE | Needs.REMAINING
     cadence: ClassVar[Cadence] = ON_EVENTS
     guards: ClassVar[Guards] = ALL_GUARDS
+    elastic: ClassVar[bool] = True
 
     def initial(self, seed: int) -> None:
         """It remembers nothing."""
@@ -49,7 +50,7 @@ class AfsL:
         """All that there is, grant by grant; jobs of unknown length count as endless."""
         jobs = snap.jobs
         order = np.arange(len(snap))
-        types = assign_types(snap, order, smallest(snap))
+        types = assign_types(snap, order, smallest(snap), largest(snap))
         left = remaining(snap, perf, types)
         length = np.where(np.isnan(left), np.inf, left)
         gpus = jobs.step * np.maximum(jobs.unit, 1) / WHOLE

@@ -1,8 +1,12 @@
 """Which GPU type each job competes on, for policies that know one type only.
 
-Running jobs keep their type while it can hold them. The others take, in the policy's order, the first of their
-preferred types where what they need fits into what running and earlier jobs leave. A job that fits nowhere competes on
-the first of its types that is large enough for it in all, else on its first.
+Running jobs keep their type while it can hold them. The others choose in the policy's order, each by its own order of
+types. It takes the first type where all that it may use fits beside all that running and earlier jobs may use: its
+maximum, or the whole type if that is less. So elastic jobs spread over types before they share one. Where there is no
+such type, it takes the first where what it needs fits beside what they need. A job that fits nowhere competes on the
+first of its types that is large enough for it in all, else on its first.
+
+A policy that gives jobs no more than they need says nothing of what they may use: that is the same then.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import numpy as np
 
 from levada.core.snapshot import Snapshot
 from levada.core.types import CPU_TYPE, Bools, Ints
-from levada.kernels import fill
+from levada.kernels import fill, view
 from levada.policies.sizes import COLUMNS, smallest
 
 _NO_ROOM = np.zeros((0, 0), np.int64)
@@ -47,8 +51,16 @@ def home_types(snap: Snapshot) -> Ints:
     )
 
 
-def assign_types(snap: Snapshot, order: Ints, size: Ints, fence: Fence | None = None) -> Ints:
-    """Per job the type it competes on with *size* workers, -1 where none of its types exists. *order* lists rows."""
+def totals(snap: Snapshot) -> Ints:
+    """Per type what all machines have together, whoever uses it now."""
+    return np.maximum(snap.inventory.openings.supply[view.TOTAL], snap.capacity)
+
+
+def assign_types(snap: Snapshot, order: Ints, size: Ints, most: Ints | None = None, fence: Fence | None = None) -> Ints:
+    """Per job the type it competes on, -1 where none of its types exists. *order* lists rows.
+
+    Each needs *size* workers and may use *most*, which is *size* where nobody says so.
+    """
     if fence is None:
         lineage, room, guarantee = np.empty((len(snap), 0), np.int64), _NO_ROOM, _NO_ROOM
     else:
@@ -60,8 +72,10 @@ def assign_types(snap: Snapshot, order: Ints, size: Ints, fence: Fence | None = 
         by_preference(snap),
         existing(snap),
         snap.capacity,
+        totals(snap),
         order,
         size,
+        size if most is None else most,
         lineage,
         room,
         guarantee,

@@ -28,6 +28,7 @@ class ElasticFifo:
     needs: ClassVar[Needs] = Needs.NOTHING
     cadence: ClassVar[Cadence] = ON_EVENTS
     guards: ClassVar[Guards] = ALL_GUARDS
+    elastic: ClassVar[bool] = True
 
     def initial(self, seed: int) -> None:
         """It remembers nothing."""

@@ -18,7 +18,7 @@ from levada.policies.assign import assign_types, home_types
 from levada.policies.fill import give, grow_in_turns
 from levada.policies.length import remaining, remaining_again, shortest_first
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
-from levada.policies.sizes import smallest
+from levada.policies.sizes import largest, smallest
 from levada.policies.verdict import because_unknown, verdict
 
 
@@ -29,6 +29,7 @@ class ElasticSrjf:
     needs: ClassVar[Needs] = Needs.REMAINING
     cadence: ClassVar[Cadence] = ON_EVENTS
     guards: ClassVar[Guards] = ALL_GUARDS
+    elastic: ClassVar[bool] = True
 
     def initial(self, seed: int) -> None:
         """It remembers nothing."""
@@ -38,7 +39,7 @@ class ElasticSrjf:
         least = smallest(snap)
         homes = home_types(snap)
         at_home = remaining(snap, perf, homes)
-        types = assign_types(snap, shortest_first(at_home), least)
+        types = assign_types(snap, shortest_first(at_home), least, largest(snap))
         left = remaining_again(snap, perf, types, homes, at_home)
         order = shortest_first(left)
         count = give(snap, order, types, least)

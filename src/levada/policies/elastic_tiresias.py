@@ -28,7 +28,7 @@ from levada.policies.fill import give
 from levada.policies.gain import grow_by_gain
 from levada.policies.options import number_above, whole_number
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
-from levada.policies.sizes import asked, smallest
+from levada.policies.sizes import asked, largest, smallest
 from levada.policies.verdict import verdict, where_it_fits
 
 
@@ -39,6 +39,7 @@ class ElasticTiresias:
     needs: ClassVar[Needs] = Needs.RATE
     cadence: ClassVar[Cadence] = ON_EVENTS
     guards: ClassVar[Guards] = ALL_GUARDS
+    elastic: ClassVar[bool] = True
 
     def __init__(
         self, *, queue_limit: float = 3600.0, promote_knob: float = 8.0, compaction_threshold: int = 10
@@ -55,7 +56,7 @@ class ElasticTiresias:
         """Tiresias's admission, then compaction, then growth."""
         standing, state = advance(state, snap, self._limits, self._knob)
         order, size = in_order(snap, standing), asked(snap)
-        types = assign_types(snap, order, size)
+        types = assign_types(snap, order, size, largest(snap))
         count = self._compacted(snap, types, give(snap, order, types, size), standing.queue)
         tie_order = standing.queue.argsort(kind="stable")
         count = grow_by_gain(snap, perf, tie_order, types, count)

@@ -47,6 +47,7 @@ class Ffdl:
     needs: ClassVar[Needs] = Needs.RATE
     cadence: ClassVar[Cadence] = ON_EVENTS
     guards: ClassVar[Guards] = ALL_GUARDS
+    elastic: ClassVar[bool] = True
 
     def initial(self, seed: int) -> None:
         """It remembers nothing."""
@@ -54,7 +55,7 @@ class Ffdl:
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: None) -> tuple[Decision, None]:
         """Minimums in order of submission, then the best way to share the rest among those that have one."""
         order, least = np.arange(len(snap)), smallest(snap)
-        types = assign_types(snap, order, least)
+        types = assign_types(snap, order, least, largest(snap))
         count = give(snap, order, types, least)
         free = left_over(snap, types, count)
         can_grow = order[((count > 0) & (count < largest(snap)))[order]]

@@ -73,3 +73,8 @@ AnyPolicy = Policy[Any]
 def decides_by_node(policy: AnyPolicy) -> bool:
     """Whether the policy says where workers go, not only how many: such a class has `by_node = True`."""
     return bool(getattr(policy, "by_node", False))
+
+
+def gives_more(policy: AnyPolicy) -> bool:
+    """Whether the policy gives jobs more than they need where it can: such a class has `elastic = True`."""
+    return bool(getattr(policy, "elastic", False))

@@ -29,7 +29,7 @@ from levada.core.types import Ints
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import assign_types
 from levada.policies.capped import capped, cut_view
-from levada.policies.protocol import Policy, S, decides_by_node
+from levada.policies.protocol import Policy, S, decides_by_node, gives_more
 from levada.policies.shares import Bounds
 from levada.policies.sizes import largest, smallest
 from levada.policies.users import decide_within
@@ -76,7 +76,8 @@ class Queued(Generic[S]):
             bounds.keep_guarantees(snap)
             wish, state = self._whole(cut_view(snap, bounds), perf, state)
             return capped(snap, bounds, wish), state
-        types = assign_types(snap, np.arange(len(snap)), smallest(snap), bounds.fence())
+        most = largest(snap) if gives_more(self.policy) else None
+        types = assign_types(snap, np.arange(len(snap)), smallest(snap), most, bounds.fence())
         inside = _Inside(self.policy, snap, perf, state, bounds, types)
         inside.share_out()
         inside.lend()

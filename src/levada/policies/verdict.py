@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from levada.core.decision import Decision
-from levada.core.inventory import total_of
 from levada.core.reasons import Code
 from levada.core.snapshot import Snapshot
-from levada.core.types import CPU_TYPE, WHOLE, Floats, Ints
+from levada.core.types import Floats, Ints
 from levada.kernels import fill
-from levada.policies.assign import by_preference, existing
+from levada.policies.assign import by_preference, existing, totals
 from levada.policies.fill import left_over
-from levada.policies.sizes import COLUMNS
+from levada.policies.sizes import COLUMNS, largest
 
 _CODES = np.array([Code.RUNS, Code.UNKNOWN_TYPE, Code.TOO_LARGE], np.int64)
 
@@ -25,27 +23,24 @@ def served(snap: Snapshot, order: Ints, size: Ints, *, grow: bool = False) -> De
 
     With *grow*, what is left then goes round in turns.
     """
-    table, slots, capacity = snap.table, snap.jobs.slots, snap.capacity
-    preference, exists, code = by_preference(snap), existing(snap), int(Code.CAPACITY)
-
-    def serve(most: Ints) -> tuple[Ints, bool]:
-        return fill.serve(
-            table.ints,
-            slots,
+    return _decision(
+        fill.serve(
+            snap.table.ints,
+            snap.jobs.slots,
             COLUMNS,
-            preference,
-            exists,
-            table.preference,
-            capacity,
-            most,
+            by_preference(snap),
+            existing(snap),
+            snap.table.preference,
+            snap.capacity,
+            totals(snap),
             order,
             size,
+            largest(snap) if grow else size,
             grow,
-            code,
+            int(Code.CAPACITY),
             _CODES,
         )
-
-    return _decision(snap, serve)
+    )
 
 
 def verdict(snap: Snapshot, order: Ints, types: Ints, count: Ints, reason: Ints | None = None, **more: Any) -> Decision:
@@ -55,18 +50,11 @@ def verdict(snap: Snapshot, order: Ints, types: Ints, count: Ints, reason: Ints 
     """
     table, slots = snap.table, snap.jobs.slots
     said = np.full(len(count), int(Code.CAPACITY)) if reason is None else reason
-
-    def judge(most: Ints) -> tuple[Ints, bool]:
-        return fill.judge(table.ints, slots, COLUMNS, table.preference, most, order, types, count, said, _CODES)
-
-    return _decision(snap, judge, **more)
+    found = fill.judge(table.ints, slots, COLUMNS, table.preference, totals(snap), order, types, count, said, _CODES)
+    return _decision(found, **more)
 
 
-def _decision(snap: Snapshot, judge: Callable[[Ints], tuple[Ints, bool]], **more: Any) -> Decision:
-    found, any_too_large = judge(snap.capacity)
-    if any_too_large:
-        # The cluster may hold more than this view has to give; to count that is too much for every decision.
-        found, _ = judge(totals(snap))
+def _decision(found: Ints, **more: Any) -> Decision:
     number, given, count, reason, evidence, rank = found
     return Decision(number=number, type=given, count=count, reason=reason, evidence=evidence, rank=rank, **more)
 
@@ -94,12 +82,3 @@ def where_it_fits(snap: Snapshot, types: Ints, count: Ints, code: int) -> Ints:
     """Reasons of waiting jobs under a policy that leaves one out though it fits: *code* where it does."""
     free = left_over(snap, types, count)
     return fill.fitting(snap.table.ints, snap.jobs.slots, COLUMNS, free, types, int(code), int(Code.CAPACITY))
-
-
-def totals(snap: Snapshot) -> Ints:
-    """Per type what all machines have together, whoever uses it now."""
-    inventory = snap.inventory
-    present = inventory.type_of[inventory.present]
-    total = np.bincount(present, minlength=len(snap.capacity)) * WHOLE
-    total[CPU_TYPE] = total_of(inventory.cpu[~inventory.lost])
-    return np.maximum(total, snap.capacity)
