@@ -291,9 +291,9 @@ def test_bad_files_need_no_server(shell: Shell, monkeypatch: pytest.MonkeyPatch,
     assert shell("submit", "-f", str(tmp_path / "none"), code=2).endswith("none: No such file or directory\n")
     assert shell("submit", code=2) == "levada submit needs -f FILE, or a script\n"
     good = shell.file("good.yaml", job("good"))
-    assert shell("submit", "-f", good, "--dry-run") == "Job good: right\n"
+    assert shell("submit", "-f", good, "--dry-run").startswith("Job good: right\n")
     # Whoever forgets -f does not mean a script; and not every text is one.
-    assert shell("submit", "--dry-run", good) == "Job good: right\n"
+    assert shell("submit", "--dry-run", good).startswith("Job good: right\n")
     (tmp_path / "train.py").write_text("print(1)")
     assert "is no script" in shell("submit", "train.py", code=2)
     assert "start one with `levada up`" in shell("submit", "-f", good, code=6)

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from levada.errors import BadInput
-from levada.jobfile.document import with_folder
 from levada.jobfile.load import ALL_KINDS, check, load
 from levada.jobfile.script import from_script
+from levada.sdk.sending import with_folder
 from tests.jobfile.manifests import MPI, POD, TF, TORCH
 from tests.jobfile.test_load import JOB
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from levada.errors import BadInput
-from levada.jobfile.document import Document, Serving, with_folder
+from levada.jobfile.document import Document, Serving
 from levada.jobfile.load import check, load
 from levada.jobfile.model import Job, JobSpec
 from levada.jobfile.pods import expanded
@@ -262,12 +262,3 @@ def test_all_kinds_in_one_file_share_their_names() -> None:
 def test_commands_are_expanded_as_kubernetes_does() -> None:
     words = expanded(["$(A)/$(B)", "$$(A) $(date) $A $$"], {"A": "x"})
     assert words == ("x/$(B)", "$(A) $(date) $A $")
-
-
-def test_folders_are_absolute_before_they_are_sent() -> None:
-    own = {"kind": "Job", "spec": {"run": {"command": ["x"], "workdir": "data"}}}
-    assert with_folder(own, "/home/me")["spec"]["run"]["workdir"] == "/home/me/data"
-    assert with_folder({"kind": "Job", "spec": {"run": {"command": ["x"]}}}, "/home/me")["spec"]["run"]["workdir"] == "/home/me"  # fmt: skip
-    run = spec_of(check(with_folder(MPI, "/home/me"))).run
-    assert run is not None
-    assert run.workdir == "/home/me"

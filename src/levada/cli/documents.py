@@ -1,4 +1,4 @@
-"""Job files and scripts as checked documents, ready to be sent."""
+"""Job files and scripts as checked documents."""
 
 from __future__ import annotations
 
@@ -26,16 +26,30 @@ def read_files(files: Sequence[str]) -> list[Any]:
     faults: list[Fault] = []
     for path in files:
         try:
-            found += load(read(path))
+            found += [_in_its_folder(document, path) for document in load(read(path))]
         except BadInput as error:
-            # What is said of no field, or among several files, is said of the file.
-            faults += [
-                fault if fault.path and len(files) == 1 else Fault(f"{path}: {fault.path}".rstrip(": "), fault.text)
-                for fault in error.faults
-            ]
+            faults += [_of_file(fault, path, len(files) > 1) for fault in error.faults]
     if faults:
         raise BadInput(faults)
     return found
+
+
+def _of_file(fault: Fault, path: str, several: bool) -> Fault:
+    """What is said of no field, or among several files, is said of the file; once."""
+    if (fault.path and not several) or fault.text.startswith(f"{path}: "):
+        return fault
+    return Fault(f"{path}: {fault.path}".rstrip(": "), fault.text)
+
+
+def _in_its_folder(document: Any, path: str) -> Any:
+    """*document* with a relative folder that it names made absolute: it is below that of its file."""
+    from dataclasses import replace
+
+    from levada.sdk.sending import folder_of, with_folder
+
+    if path == "-" or folder_of(document.source) is None:
+        return document
+    return replace(document, source=with_folder(document.source, os.path.dirname(os.path.abspath(path))))
 
 
 def read_script(words: Sequence[str]) -> list[Any]:
@@ -50,23 +64,26 @@ def read_script(words: Sequence[str]) -> list[Any]:
     return [check(script.document)]
 
 
-#: What tells programs apart: `python` in a job means the one that it means to who submits it.
-_PATHS = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "PYTHONPATH")
+def with_options(documents: list[Any], array: str | None, after: Sequence[str]) -> list[Any]:
+    """*documents* with what the command line says of all of them; raises BadInput."""
+    if array is None and not after:
+        return documents
+    from levada.jobfile.load import check
 
-
-def sent(documents: Sequence[Any]) -> list[dict[str, Any]]:
-    """What goes to the server: documents as they were written, with folders and programs that mean the same there."""
-    from levada.jobfile.document import with_folder
-
-    folder = os.getcwd()
-    return [_with_paths(with_folder(document.source, folder)) for document in documents]
-
-
-def _with_paths(document: dict[str, Any]) -> dict[str, Any]:
-    """A job of ours that runs processes, with where its user finds programs unless it says so itself."""
-    spec = document.get("spec")
-    if document.get("kind") != "Job" or not isinstance(spec, dict) or "kubernetes" in spec or "run" not in spec:
-        return document
-    paths = {name: os.environ[name] for name in _PATHS if name in os.environ}
-    run = {**spec["run"], "env": {**paths, **spec["run"].get("env", {})}}
-    return {**document, "spec": {**spec, "run": run}}
+    changed = []
+    for document in documents:
+        if document.kind != "Job":
+            option = "--array" if array is not None else "--after"
+            raise BadInput.one(f"{document.kind} {document.name}: works for jobs of kind Job alone", option)
+        spec = {**document.source["spec"]}
+        if array is not None:
+            spec["array"] = array
+        if after:
+            spec["after"] = [*spec.get("after", []), *after]
+        try:
+            changed.append(check({**document.source, "spec": spec}))
+        except BadInput as error:
+            raise BadInput(
+                Fault(fault.path.replace("spec.array", "--array"), fault.text) for fault in error.faults
+            ) from None
+    return changed

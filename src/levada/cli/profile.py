@@ -58,7 +58,7 @@ def profile(
     Copies of the jobs run on the server until their speed is known, and are cancelled then. The table that is written
     is what `levada sim run --throughputs` reads.
     """
-    from levada.cli.documents import read_files, sent
+    from levada.cli.documents import read_files
     from levada.cli.logs import seconds as read_seconds
 
     read = read_files(file)
@@ -69,7 +69,7 @@ def profile(
     path = output or f"{read[0].name}-throughputs.csv"
     with connect(server, state) as client:
         bench = _Bench(client, path, seconds, read_seconds(patience, "--patience"))
-        jobs = list(zip(read, sent(read), strict=True))
+        jobs = [(document, document.source) for document in read]
         kinds = gpu_types.split(",") if gpu_types is not None else None
         plans = [(document, *_plan(document, bench.gpus, wanted, kinds)) for document, _ in jobs]
         try:

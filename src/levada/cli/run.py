@@ -55,7 +55,7 @@ def run(
         "gpuTypes": gpu_type or [],
         "queue": queue,
         "priority": priority,
-        "run": {"command": command, "env": _env(env or []), "workdir": os.getcwd()},
+        "run": {"command": command, "env": _env(env or [])},
     }
     if gpu_memory is not None:
         spec["gpuMemory"] = gpu_memory

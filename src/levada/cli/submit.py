@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from levada.cli.connection import Server, State, connect
-from levada.cli.documents import Files, read_files, read_script, sent
+from levada.cli.documents import Files, read_files, read_script, with_options
 from levada.cli.output import TextOrJson, chatter, columns, data, data_json
 from levada.errors import BadInput
 
@@ -51,27 +51,46 @@ def submit(
     from_sbatch: Annotated[
         str | None, typer.Option("--from-sbatch", metavar="SCRIPT", help="A script for Slurm: its #SBATCH lines count.")
     ] = None,
+    array: Annotated[
+        str | None,
+        typer.Option("--array", metavar="INDICES", help="One job per index, e.g. 0-9 or 1,3,5-7: LEVADA_ARRAY_INDEX."),
+    ] = None,
+    after: Annotated[
+        list[str] | None,
+        typer.Option("--after", metavar="JOB", help="Start once this job has succeeded; may be repeated."),
+    ] = None,
     output: AnswerOption = Answer.TEXT,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check the file; nothing is sent.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show how the file is understood; nothing is sent.")
+    ] = False,
     key: Annotated[
         str | None, typer.Option("--key", help="Submitted again with the same key, the jobs stay the same.")
     ] = None,
     server: Server = None,
     state: State = None,
 ) -> None:
-    """Submit jobs from a file, or a script."""
+    """Submit jobs from a file, or a script.
+
+    A relative `workdir` in a file is below the folder of that file; without one, jobs run in the folder that you are
+    in. Options of Levada stand before the name of a script: what follows it are the script's own arguments.
+    """
     words = [*([from_sbatch] if from_sbatch else []), *(script or [])]
     if words and words[0].endswith(_JOB_FILES) and not from_sbatch and not file:
         # Whoever forgets -f does not mean a script.
         words, file = [], words
     if bool(file) == bool(words):
         raise BadInput.one("levada submit needs -f FILE, or a script")
-    documents = jobs_only(read_files(file) if file else read_script(words))
+    written = jobs_only(read_files(file) if file else read_script(words))
+    documents = with_options(written, array, after or [])
     if dry_run:
         _checked(documents, output)
         return
+    _warn(documents)
     with connect(server, state) as client:
-        jobs: list[Any] = list(client.submit(sent(documents), key=key))
+        if after:
+            # Every verb takes short names of jobs; a job file has whole ones.
+            documents = with_options(written, array, [client.get(name)["id"] for name in after])
+        jobs: list[Any] = list(client.submit(sources(documents), key=key))
     tell(jobs, output)
 
 
@@ -83,7 +102,7 @@ def create(
     """Submit jobs from a file, and say so as Voda does."""
     documents = jobs_only(read_files(file))
     with connect(server, state) as client:
-        for job in client.submit(sent(documents)):
+        for job in client.submit(sources(documents)):
             data(f"Training job created: {job['id']}\nView your logs by:\n    levada logs {job['id']}")
 
 
@@ -95,11 +114,31 @@ def jobs_only(documents: list[Any]) -> list[Any]:
     return documents
 
 
+def sources(documents: list[Any]) -> list[dict[str, Any]]:
+    """What is sent."""
+    return [document.source for document in documents]
+
+
 def _checked(documents: list[Any], output: Answer) -> None:
-    if output is Answer.JSON:
-        data_json([{"kind": each.kind, "name": each.name} for each in documents])
-    else:
-        data("\n".join(each.name if output is Answer.NAME else f"{each.kind} {each.name}: right" for each in documents))
+    from levada.cli.understood import as_text, understood
+
+    match output:
+        case Answer.JSON:
+            data_json([understood(each) for each in documents])
+        case Answer.NAME:
+            data("\n".join(each.name for each in documents))
+        case Answer.TEXT:
+            data("\n\n".join(as_text(understood(each)) for each in documents))
+    _warn(documents)
+
+
+def _warn(documents: list[Any]) -> None:
+    """Says what probably goes wrong."""
+    from levada.cli.understood import missing
+
+    for document in documents[:_MOST_SHOWN]:
+        if what := missing(document):
+            chatter(f"levada: {document.name}: {what}")
 
 
 def tell(jobs: list[Any], output: Answer) -> None:
@@ -151,7 +190,7 @@ def apply(
                 done.append(_changed(client, mine[document.name], document))
         new = [document for document in jobs if document.name not in mine]
         if new:
-            done += [{"kind": "job", "name": job["id"], "result": "created"} for job in client.submit(sent(new))]
+            done += [{"kind": "job", "name": job["id"], "result": "created"} for job in client.submit(sources(new))]
     if output is TextOrJson.JSON:
         data_json(done)
     else:
@@ -181,7 +220,7 @@ def whatif(
     """Show what would become of jobs, and of all others, if they were submitted now."""
     documents = jobs_only(read_files(file))
     with connect(server, state) as client:
-        answer = client.whatif(sent(documents), policy=policy)
+        answer = client.whatif(sources(documents), policy=policy)
     if output is TextOrJson.JSON:
         data_json(answer)
         return

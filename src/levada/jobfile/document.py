@@ -8,8 +8,6 @@ from typing import Any
 
 from levada.jobfile.model import Job, Queue
 
-#: Where the folder of a job of another kind is written down: its own `workingDir` is a folder of its image.
-WORKDIR_ANNOTATION = "levada.dev/workdir"
 #: The variable in which Voda tells a job its name.
 JOB_NAME = "JOB_NAME"
 
@@ -45,22 +43,3 @@ class Document:
     def keeps_name(self) -> bool:
         """Whether its name is its id: the processes of a TFJob find each other by it."""
         return self.kind == "TFJob"
-
-
-def with_folder(source: dict[str, Any], folder: str) -> dict[str, Any]:
-    """*source* with the folder its processes start in made absolute: relative ones are below *folder*.
-
-    The server may stand elsewhere than its user, so this is said before a document is sent.
-    """
-    from posixpath import join, normpath
-
-    spec, metadata = source.get("spec"), source.get("metadata")
-    if source.get("kind") == "Job" and isinstance(spec, dict) and isinstance(spec.get("run"), dict):
-        run = spec["run"]
-        workdir = normpath(join(folder, str(run.get("workdir", "."))))
-        return {**source, "spec": {**spec, "run": {**run, "workdir": workdir}}}
-    if source.get("kind") in ("MPIJob", "PyTorchJob", "TFJob") and isinstance(metadata, dict):
-        notes = metadata.get("annotations") or {}
-        workdir = normpath(join(folder, str(notes.get(WORKDIR_ANNOTATION, "."))))
-        return {**source, "metadata": {**metadata, "annotations": {**notes, WORKDIR_ANNOTATION: workdir}}}
-    return source

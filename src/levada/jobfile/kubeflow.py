@@ -8,11 +8,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from levada.errors import Fault
-from levada.jobfile.document import WORKDIR_ANNOTATION
 from levada.jobfile.faults import faults_of
 from levada.jobfile.manifest import Place
 from levada.jobfile.model import API_VERSION, Job
 from levada.jobfile.pods import Pod
+from levada.sdk.sending import WORKDIR_ANNOTATION
 
 #: Of `spec.runPolicy`; older versions have them in `spec` itself.
 RUN_POLICY = (

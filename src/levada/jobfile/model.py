@@ -140,7 +140,11 @@ class Run(Model):
         description="Program and arguments; one such process is started per worker."
     )
     env: dict[Text, str] = Field(default={}, description="Environment variables of each worker.")
-    workdir: Text = Field(default=".", description="The folder in which workers start.")
+    workdir: Text = Field(
+        default=".",
+        description="The folder in which workers start. A relative one is below the folder of the job file; unless "
+        "given it is the folder that the job is submitted from.",
+    )
     framework: Literal["plain", "torchrun", "tensorflow", "horovod"] | None = Field(
         default=None,
         description="Who brings the workers together: plain (one process per worker), torchrun (one agent per node "

@@ -11,6 +11,7 @@ before the first command.
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -58,7 +59,9 @@ def from_script(
 ) -> Script:
     """The job document of the script *text*, found at *path*; raises BadInput.
 
-    *environment* is the user's: `--export=NAME` takes a value from it.
+    *environment* is the user's: `--export=NAME` takes a value from it. *folder* is the one that it is submitted from:
+    it runs there unless it says otherwise. `--chdir` is relative to it, as for Slurm; `workdir` of a `#LEVADA` line is
+    relative to the script, as that of a job file is to the file.
     """
     lines = text.splitlines()
     if not text.startswith("#!") or not lines[0][2:].split():
@@ -68,13 +71,16 @@ def from_script(
     spec = directives.spec
     name = directives.name or re.sub(r"\.[^.]*$", "", path.rsplit("/", 1)[-1])
     run = spec.setdefault("run", {})
-    run.setdefault("workdir", folder)
+    run["workdir"] = posixpath.normpath(posixpath.join(folder, run.get("workdir", ".")))
+    submitted_from = run["workdir"]
     faults: list[Fault] = []
     for number, line in head:
         if re.match(r"#LEVADA\s", line):
             name = _read_line(f"line {number}", line.removeprefix("#LEVADA"), spec, faults) or name
     if faults:
         raise BadInput(faults)
+    if run["workdir"] != submitted_from:
+        run["workdir"] = posixpath.normpath(posixpath.join(posixpath.dirname(path) or folder, run["workdir"]))
     run["command"] = _command(lines, path, arguments)
     warnings = list(directives.warnings)
     for number, line in enumerate(lines, start=1):

@@ -58,12 +58,15 @@ class Client:
 
     # --------------------------------------------------------------------------------------------------------- jobs
     def submit(self, documents: Documents, *, key: str | None = None) -> list[Job]:
-        """The new jobs of one or several documents, all or none. Sent again with the same *key*, they stay the same."""
+        """The new jobs of one or several documents, all or none. Sent again with the same *key*, they stay the same.
+
+        Folders that are relative, or not given, are those of this process, and so are PATH and its kin.
+        """
         if key is None:
             import secrets
 
             key = secrets.token_hex(16)
-        body = [documents] if isinstance(documents, Mapping) else list(documents)
+        body = _sendable(documents)
         answer = self._call("POST", "/jobs", body=body, headers={"Idempotency-Key": key}, repeatable=True).json()
         jobs: list[Job] = answer["items"]
         return jobs
@@ -180,7 +183,7 @@ class Client:
 
     def whatif(self, documents: Documents, *, policy: str | None = None) -> Json:
         """What would become of these jobs; nothing is created."""
-        body = [documents] if isinstance(documents, Mapping) else list(documents)
+        body = _sendable(documents)
         return self._json("/sim/whatif", "POST", {"documents": body, "policy": policy})
 
     # ------------------------------------------------------------------------------------------ machines and queues
@@ -368,6 +371,14 @@ class Client:
     def _node(self, node: str, verb: str) -> Node:
         answer: Node = self._call("POST", f"/nodes/{segment(node)}/{verb}").json()
         return answer
+
+
+def _sendable(documents: Documents) -> list[Any]:
+    """Documents that mean the same to the server; what is none goes as it is, for the server to say so."""
+    from levada.sdk.sending import sendable
+
+    given: list[Any] = [documents] if isinstance(documents, Mapping) else list(documents)
+    return [sendable(each) if isinstance(each, Mapping) else each for each in given]
 
 
 def _job(name: str, part: str = "") -> str:

@@ -1,0 +1,103 @@
+"""Where submitted jobs run and with which programs, arrays, and how a file is understood; against a real server."""
+
+import json
+import os
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+from levada.sdk import Client
+from tests.cli.house import WAIT_S, Shell, job
+
+API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+
+
+def said(shell: Shell, name: str) -> str:
+    """What a job said, at its end."""
+    shell("wait", name)
+    return shell("logs", name).strip()
+
+
+def test_a_folder_in_a_file_is_below_that_of_the_file(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    below = shell.folder / "project" / "data"
+    below.mkdir(parents=True)
+    with_folder = job("infile", "pwd")
+    with_folder["spec"]["run"]["workdir"] = "data"
+    shell.file("project/infile.yaml", with_folder)
+    shell.file("project/without.yaml", job("without", "pwd"))
+    first = shell("submit", "-f", "project/infile.yaml", "-o", "name").strip()
+    second = shell("submit", "-f", "project/without.yaml", "-o", "name").strip()
+    assert said(shell, first) == str(below)
+    assert said(shell, second) == str(shell.folder)
+    (shell.folder / "run.sh").write_text("#!/bin/sh\n#LEVADA workdir=data\npwd\n")
+    (shell.folder / "run.sh").rename(shell.folder / "project" / "run.sh")
+    assert said(shell, shell("submit", "-o", "name", "project/run.sh").strip()) == str(below)
+
+
+def test_clients_and_run_mean_the_folder_and_the_programs_of_their_user(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = shell.folder / "bin" / "mytool"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho mine in $PWD\n")
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    assert shell("run", "--gpus", "0", "--", "mytool") == f"mine in {shell.folder}\n"
+    with Client() as client:
+        [made] = client.submit(job("client", "mytool"))
+        client.wait(made["id"], timeout_s=WAIT_S)
+        assert [line["text"] for line in client.logs(made["id"])] == [f"mine in {shell.folder}"]
+
+
+def test_the_sample_of_the_documentation_runs_where_it_stands(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    [code] = re.findall(r"```python\n(.*?)```", API_PAGE.read_text(), re.DOTALL)
+    (shell.folder / "train.py").write_text("import os\nprint('trained in', os.getcwd())\n")
+    names: dict[str, object] = {}
+    exec(code, names)
+    assert names["job"]["phase"] == "Succeeded"  # type: ignore[index]
+    assert capsys.readouterr().out.endswith(f"trained in {shell.folder}\n")
+
+
+def test_arrays_and_what_comes_first_may_stand_on_the_command_line(shell: Shell) -> None:
+    first = shell.submit("prepare", "sleep 0.3")
+    path = shell.file("each.yaml", job("each", "echo $LEVADA_ARRAY_INDEX"))
+    names = shell("submit", "-f", path, "--array", "3-4", "--after", "prepare", "-o", "name").split()
+    assert [said(shell, name) for name in names] == ["3", "4"]
+    started = [shell.json("get", "job", name)["started"] for name in names]
+    assert min(started) >= shell.json("get", "job", first)["finished"]
+    script = shell.folder / "each.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --job-name=slurm\necho $SLURM_ARRAY_TASK_ID $*\n")
+    for words in (["--array", "5", str(script), "--array", "7"], ["--from-sbatch", str(script), "--array", "5"]):
+        (name,) = shell("submit", "-o", "name", *words).split()
+        # What follows the name of a script is the script's.
+        assert said(shell, name) == ("5 --array 7" if words[0] == "--array" else "5")
+
+
+def test_wrong_arrays(shell: Shell) -> None:
+    path = shell.file("wrong.yaml", job("wrong"))
+    assert shell("submit", "-f", path, "--array", "9-0", code=2) == "--array: 9-0 runs backwards\n"
+    assert "there is no job nobody" in shell("submit", "-f", path, "--after", "nobody", code=4)
+    assert "each" not in shell("ls", "--state", "pending,running", "-o", "name")
+
+
+def test_a_dry_run_shows_how_a_file_is_understood(shell: Shell) -> None:
+    asked = job("wide", workers={"min": 1, "max": 8}, gpusPerWorker=2, gpuTypes=["a100", "v100"])
+    asked["spec"]["run"]["command"] = ["python", "-u", "train.py"]
+    path = shell.file("wide.yaml", asked)
+    code, out, err = shell.try_out("submit", "-f", path, "--dry-run", "--array", "0-9")
+    assert code == 0
+    assert out.splitlines() == [
+        "Job wide: right",
+        "  Workers: 1 to 8 workers with 2 GPUs each of a100 or v100, in queue default",
+        "  Array:   10 jobs, LEVADA_ARRAY_INDEX 0 to 9",
+        "  Command: python -u train.py",
+        f"  Folder:  {shell.folder}",
+    ]
+    assert f"levada: wide: there is no train.py in its folder {shell.folder}" in err
+    (shell.folder / "train.py").touch()
+    code, out, err = shell.try_out("submit", "-f", path, "--dry-run", "-o", "json")
+    (told,) = json.loads(out)
+    assert (told["command"], told["workdir"], told["max"]) == (["python", "-u", "train.py"], str(shell.folder), 8)
+    assert err == ""

@@ -1,0 +1,38 @@
+"""What is sent means the same to the server as to who sends it."""
+
+from typing import Any
+
+import pytest
+
+from levada.jobfile.load import check
+from levada.sdk.sending import folder_of, sendable, with_folder
+from tests.jobfile.manifests import MPI
+
+
+def job(**run: Any) -> dict[str, Any]:
+    return {"kind": "Job", "spec": {"run": {"command": ["x"], **run}}}
+
+
+def test_folders_are_absolute() -> None:
+    assert folder_of(with_folder(job(workdir="data"), "/home/me")) == "/home/me/data"
+    assert folder_of(with_folder(job(workdir="/data"), "/home/me")) == "/data"
+    assert folder_of(with_folder(job(), "/home/me")) == "/home/me"
+    run = check(with_folder(MPI, "/home/me")).content.spec.run  # type: ignore[union-attr]
+    assert run is not None
+    assert run.workdir == "/home/me"
+
+
+@pytest.mark.parametrize("odd", [{}, {"kind": "Job"}, {"kind": "Job", "spec": {"run": 3}}, job(workdir=3), job(env=3)])
+def test_what_is_wrong_is_left_to_the_server(odd: dict[str, Any]) -> None:
+    sent: Any = sendable(odd).get("spec", {}).get("run")
+    was: Any = odd.get("spec", {}).get("run")
+    assert sent == was or sent["workdir"] == was.get("workdir") or sent["env"] == was.get("env")
+
+
+def test_programs_are_those_of_the_user_unless_the_job_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/mine")
+    monkeypatch.setenv("VIRTUAL_ENV", "/venv")
+    assert sendable(job(env={"LR": "1"}))["spec"]["run"]["env"].items() >= {"PATH": "/mine", "LR": "1"}.items()
+    assert sendable(job(env={"PATH": "/its"}))["spec"]["run"]["env"]["PATH"] == "/its"
+    on_kubernetes = {"kind": "Job", "spec": {"run": {"command": ["x"]}, "kubernetes": {"image": "i"}}}
+    assert "env" not in sendable(on_kubernetes)["spec"]["run"]
