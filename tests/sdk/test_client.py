@@ -156,12 +156,12 @@ def test_a_worker_reports_with_its_own_token(up: Served, client: Client) -> None
     from levada.server.worker_token import sign
 
     [job] = client.submit(document())
-    worker = Client(up.url, sign(KEY, job["id"], 1))
+    worker = Client(up.url, sign(KEY, job["id"], 0, "g1-0"))
     worker._call("POST", "/worker/report", body={"step": 10, "saves": 1})
-    assert up.service.reports == [(job["id"], 1, {"step": 10.0, "saves": 1})]
+    assert up.service.reports == [(job["id"], "g1-0", {"step": 10.0, "saves": 1})]
     with pytest.raises(Refused):
         worker.get(job["id"])
-    stale = Client(up.url, sign(KEY, job["id"], 0))
+    stale = Client(up.url, sign(KEY, job["id"], 0, "g0-0"))
     with pytest.raises(Refused, match="over"):
         stale._call("POST", "/worker/report", body={"step": 11})
     worker.close()

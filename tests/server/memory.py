@@ -15,7 +15,7 @@ from typing import Any
 from levada.errors import BadInput, Fault, NotFound, Refused
 from levada.live.intake import prepare, queue_of
 from levada.policies.table import POLICIES
-from levada.server.ports import Principal, Role, Socket
+from levada.server.ports import Principal, Role, Socket, Worker
 
 Json = dict[str, Any]
 OVER = {"Succeeded", "Failed", "Cancelled"}
@@ -37,7 +37,7 @@ class MemoryService:
         self.queue_of: dict[str, Json] = {}
         self.node = {"name": "node-0", "phase": "Ready", "gpus": {"a100": {"total": gpus, "used": 0}}, "jobs": []}
         self.decides: Json = {"name": "elastic-fifo", "options": {}, "rate_limit_s": 30.0}
-        self.reports: list[tuple[str, int, Json]] = []
+        self.reports: list[tuple[str, str, Json]] = []
         self.trouble = ""
         self.news = asyncio.Event()
         self.watches: set[object] = set()
@@ -318,11 +318,15 @@ class MemoryService:
         return self.trouble
 
     # --------------------------------------------------------------------------------------------- workers and agents
-    async def worker_report(self, job_id: str, generation: int, report: Json) -> Json:
-        if self.job(job_id)["generation"] != generation:
-            raise Refused(f"generation {generation} of {job_id} is over; leave")
-        self.reports.append((job_id, generation, report))
+    async def worker_report(self, worker: Worker, report: Json) -> Json:
+        self.reports.append((self.worker_job(worker)["id"], worker.name, report))
         return {}
+
+    def worker_job(self, worker: Worker) -> Json:
+        job = self.by_id.get(worker.job)
+        if job is None or job["phase"] in OVER or worker.name != f"g{job['generation']}-0":
+            raise Refused(f"{worker.job} is over for this worker; leave")
+        return job
 
     async def serve_agent(self, socket: Socket) -> None:
         while (text := await socket.receive()) is not None:

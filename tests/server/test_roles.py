@@ -107,7 +107,7 @@ def test_a_route_is_for_its_role_and_those_above(one: Served, route: str) -> Non
     need = NEEDS[route]
     got = {role: one.ask(method, path, BODIES.get(route), role=role).status for role in ROLES}
     got["none"] = one.ask(method, path, BODIES.get(route), role=None).status
-    got["worker"] = one.ask(method, path, BODIES.get(route), token=sign(KEY, "nothing", 1)).status
+    got["worker"] = one.ask(method, path, BODIES.get(route), token=sign(KEY, "nothing", 0, "g1-0")).status
     got["wrong"] = one.ask(method, path, BODIES.get(route), token="wrong").status
     if need == "open":
         assert set(got.values()) == {200}
@@ -152,12 +152,13 @@ def test_tokens_end(up: Served) -> None:
 
 
 def test_a_workers_token_cannot_be_forged() -> None:
-    token = sign(KEY, "a.b-1", 7)
-    assert check(KEY, token) == ("a.b-1", 7)
+    token = sign(KEY, "a.b-1", 7, "g3-0")
+    assert check(KEY, token) == ("a.b-1", 7, "g3-0")
     assert check(b"other" * 8, token) is None
     for forged in [
         token.replace(".7.", ".8."),
         token.replace("a.b", "a.c"),
+        token.replace("g3", "g4"),
         token[:-1] + ("0" if token[-1] != "0" else "1"),
         token[:-64],
         "",
@@ -176,7 +177,7 @@ def test_every_write_is_in_the_audit_log_with_its_outcome(up: Served) -> None:
     up.ask("POST", "/training", raw=b"kind: [", role="user")
     up.ask("GET", "/api/v1/jobs", role="user")
     up.ask("POST", "/api/v1/jobs", document(), role=None)
-    up.ask("POST", "/api/v1/worker/report", {"step": 1}, token=sign(KEY, job, 1))
+    up.ask("POST", "/api/v1/worker/report", {"step": 1}, token=sign(KEY, job, 0, "g1-0"))
     notes = up.ask("GET", "/api/v1/audit").json()["items"]
     assert [(note["user"], note["method"], note["path"], note["status"], note["detail"]) for note in notes] == [
         ("uma", "POST", "/api/v1/jobs", 201, job),

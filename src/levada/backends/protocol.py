@@ -78,6 +78,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True):
     """One worker as its supervisor sees it."""
 
+    #: For life, and no other's of this job.
+    name: str
     index: int
     node: str
     devices: tuple[str, ...]

@@ -124,7 +124,7 @@ async def _run(
         home.folder.absolute(),
         here,
         server_url=address,
-        token_for=lambda job, generation: worker_token.sign(worker_key, job, generation),
+        token_for=lambda job, number, worker: worker_token.sign(worker_key, job, number, worker),
         checkpoints=None if setup.checkpoints is None else Path(setup.checkpoints),
     )
     live = Live(

@@ -328,7 +328,7 @@ class WorkerReport(Given):
 
     job: Name | None = Field(default=None, description="Its own, where it is given.")
     generation: Annotated[Whole, Field(ge=0, le=LARGEST)] | None = Field(
-        default=None, description="The one it trains in, which may be newer than that of its token."
+        default=None, description="The one it trains in; only for who reads along."
     )
     rank: Annotated[Whole, Field(ge=0, le=LARGEST)] | None = None
     flags: Annotated[Whole, Field(ge=0, le=2**32)] | None = Field(

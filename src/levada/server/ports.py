@@ -44,7 +44,8 @@ class Worker(NamedTuple):
     """A worker of a job, by the token it was started with."""
 
     job: str
-    generation: int
+    number: int  #: of the job: another one may have its id later
+    name: str  #: of the worker, for life
 
 
 class Socket(Protocol):
@@ -221,8 +222,12 @@ class Service(Protocol):
         ...
 
     # ------------------------------------------------------------------------------------------- workers and agents
-    async def worker_report(self, job_id: str, generation: int, report: Json) -> Json:
-        """What a worker tells of itself (`step`, `saves`, `flags`); Refused when its generation is over."""
+    async def worker_report(self, worker: Worker, report: Json) -> Json:
+        """What a worker tells of itself (`step`, `saves`, `flags`); Refused where it is none of its job's any more."""
+        ...
+
+    def worker_job(self, worker: Worker) -> Json:
+        """The job of a worker; Refused as above."""
         ...
 
     async def serve_agent(self, socket: Socket) -> None:

@@ -1,4 +1,4 @@
-"""The token of a worker: which job and generation it belongs to, signed, so that nobody need remember it."""
+"""The token of a worker: which worker of which job it is, signed, so that nobody need remember it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import hmac
 
 from levada.server.ports import Worker
 
-_PREFIX = "lw1"
+_PREFIX = "lw2"
 
 
-def sign(key: bytes, job: str, generation: int) -> str:
-    """The token of a job's workers in one generation."""
-    body = f"{_PREFIX}.{job}.{generation}"
+def sign(key: bytes, job: str, number: int, worker: str) -> str:
+    """The token of one worker of the job of that id and number."""
+    body = f"{_PREFIX}.{job}.{number}.{worker}"
     return f"{body}.{_seal(key, body)}"
 
 
@@ -23,10 +23,11 @@ def check(key: bytes, token: str) -> Worker | None:
     if not hmac.compare_digest(seal.encode(), _seal(key, body).encode()):
         return None
     prefix, _, rest = body.partition(".")
-    job, _, generation = rest.rpartition(".")
-    if prefix != _PREFIX or not generation.isdecimal():
+    # The id of a job may hold dots, what comes after it does not.
+    job, number, worker = (["", *rest.rsplit(".", 2)])[-3:]
+    if prefix != _PREFIX or not (number.isascii() and number.isdecimal()):
         return None
-    return Worker(job, int(generation))
+    return Worker(job, int(number), worker)
 
 
 def _seal(key: bytes, body: str) -> str:

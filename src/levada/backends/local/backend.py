@@ -47,7 +47,7 @@ _STEP_S, _PROGRESS_S = 0.05, 0.25
 
 
 class LocalBackend:
-    """Runs jobs below *home* on *nodes* of this machine. `token_for(job, generation)` makes the tokens of workers."""
+    """Runs jobs below *home* on *nodes* of this machine. `token_for(job, number, worker)` makes a worker's token."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class LocalBackend:
         nodes: Sequence[Node],
         *,
         server_url: str = "",
-        token_for: Callable[[str, int], str] = lambda _job, _generation: "",
+        token_for: Callable[[str, int, str], str] = lambda _job, _number, _worker: "",
         address: str = "127.0.0.1",
         checkpoints: Path | None = None,
         silence_s: float = 30.0,
@@ -208,6 +208,7 @@ class LocalBackend:
             phase = _PHASES[seen.state] if not (stopping and seen.alive) else "Stopping"
             found.append(
                 WorkerSeen(
+                    name=member.name,
                     index=place.index if place.group == "worker" else -1 - place.index,
                     node=place.node,
                     devices=place.devices,
@@ -263,7 +264,6 @@ class LocalBackend:
         self._tell_progress()
         self.flush()
 
-    def _look_at(self, node: Node, foreign: tuple[Foreign, ...]) -> None:
     def _see(self, seen: Sighting) -> bool:
         """Takes a sighting in; whether its gang should look."""
         gang = self.gangs.get(seen.job)
@@ -287,6 +287,7 @@ class LocalBackend:
             if kept.epochs is not None:
                 self._progress[gang.record.number] = kept.epochs
 
+    def _look_at(self, node: Node, foreign: tuple[Foreign, ...]) -> None:
         """This machine has changed."""
         tell_machine(self, self.here, (node,), foreign)
 

@@ -40,7 +40,7 @@ class HandsOf:
             folder=f"{host.home}/jobs/{record.job}",
             batch=record.batch,
             server_url=backend.server_url,
-            token=backend.token_for(record.job, record.generation),
+            token=backend.token_for(record.job, record.number, member.name),
             checkpoints=host.checkpoints,
             mps_pipe=host.mps_pipe,
         )

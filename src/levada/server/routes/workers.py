@@ -26,16 +26,14 @@ async def report(context: Ctx, who: OfWorker, said: WorkerReport) -> dict[str, A
     """Tell how far a worker is. Needs the worker's own token."""
     if said.job not in (None, who.job):
         raise Problem(403, f"this token is of {who.job}; it cannot report for {said.job}")
-    # A worker that was there when its job was resized trains in a newer generation than it was started with.
-    generation = max(who.generation, said.generation or 0)
     told = said.model_dump(exclude_none=True, exclude={"job", "generation"})
-    return await context.service.worker_report(who.job, generation, told)
+    return await context.service.worker_report(who, told)
 
 
 @router.get("/worker/job", response_model=JobView)
 async def job(context: Ctx, who: OfWorker) -> Any:
     """Get the worker's own job. Needs the worker's own token."""
-    return context.service.job(who.job)
+    return context.service.worker_job(who)
 
 
 @router.websocket("/agents/connect")
