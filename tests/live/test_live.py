@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -233,6 +234,35 @@ def test_names_dependencies_arrays_and_pages(url: str) -> None:
                 if cursor is None:
                     break
             assert pages == [first["id"], second["id"], *(view["id"] for view in many)]
+
+    asyncio.run(story())
+
+
+def test_a_job_that_runs_is_not_scaled_to_what_can_never_be(url: str) -> None:
+    async def story() -> None:
+        async with house(url) as up:
+            (view,) = await up.service.submit([document(workers={"min": 1, "max": 4})], user="ann", key=None)
+            await up.until(lambda: up.phase(view["id"]) == "Running")
+            with pytest.raises(Refused, match="room for 4 workers of it at most"):
+                await up.service.scale(view["id"], 99)
+            assert up.service.job(view["id"])["max"] == 4
+            assert (await up.service.scale(view["id"], 4))["min"] == 4
+
+    asyncio.run(story())
+
+
+def test_a_lease_that_would_last_for_ever_is_only_as_long_as_somebody_renews_it(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("levada.live.live.LEASE_S", 0.5)
+
+    async def story() -> None:
+        store = await Store.open(sqlite_url)
+        # Whoever had it had a clock that was a day ahead, and is gone with its machine.
+        assert await store.acquire("another-machine:1:x", time.time() + 86_400, 15.0)
+        await store.close()
+        async with house(sqlite_url) as up:
+            await up.service.submit([document()], user="ann", key=None)
 
     asyncio.run(story())
 

@@ -52,23 +52,9 @@ def judge_feasibility(state: State, slots: Ints) -> None:
     world, table = state.world, state.world.table
     if not len(slots) or (len(slots) == 1 and _surely_feasible(state, int(slots[0]))):
         return
-    room = np.zeros((len(world.inventory.types), len(slots)), np.int64)
-    shapes = table.ints[_SHAPE][:, slots]
-    present = _present_types(world)
-    for mine in _alike(shapes):
-        shape = shapes[:, mine[0]]
-        key = tuple(shape.tolist())
-        workers = state.most_workers.get(key)
-        if workers is None or len(workers) != len(present):
-            workers = state.most_workers[key] = _most_workers(world, shape)
-        room[:, mine] = workers[:, None]
-    allowed = table.preference[:, slots] != NOT_ALLOWED
-    exists = (allowed & present[:, None]).any(axis=0)
-    room[~allowed] = 0
+    room, exists = _room(state, slots)
     most = room.max(axis=0)
-    # A type must both be there and be within the limits.
-    by_queue = np.minimum(room, _limit(world, slots, world.queues.limits))
-    by_user = np.minimum(by_queue, _limit(world, slots, world.queues.user_limits))
+    by_queue, by_user = _within_limits(world, slots, room)
     fits_queue, fits_user = (limit.max(axis=0) >= table.min[slots] for limit in (by_queue, by_user))
     fits = most >= table.min[slots]
     feasible = fits & exists & fits_user
@@ -84,6 +70,37 @@ def judge_feasibility(state: State, slots: Ints) -> None:
             hit = bad & waits
             state.say(slots[hit], code, evidence[hit])
     state.say(slots[waits & feasible & _INFEASIBLE[table.reason[slots]]], Code.NEW)
+
+
+def most_workers(state: State, slot: int) -> int:
+    """How many workers of a job its types, its queue and its user's limit could hold at the very most."""
+    slots = np.array([slot])
+    room, _ = _room(state, slots)
+    return int(_within_limits(state.world, slots, room)[1].max())
+
+
+def _room(state: State, slots: Ints) -> tuple[Ints, Bools]:
+    """Per type and job the workers that an empty cluster could hold, and per job whether one of its types is there."""
+    world, table = state.world, state.world.table
+    room = np.zeros((len(world.inventory.types), len(slots)), np.int64)
+    shapes = table.ints[_SHAPE][:, slots]
+    present = _present_types(world)
+    for mine in _alike(shapes):
+        shape = shapes[:, mine[0]]
+        key = tuple(shape.tolist())
+        workers = state.most_workers.get(key)
+        if workers is None or len(workers) != len(present):
+            workers = state.most_workers[key] = _most_workers(world, shape)
+        room[:, mine] = workers[:, None]
+    allowed = table.preference[:, slots] != NOT_ALLOWED
+    room[~allowed] = 0
+    return room, (allowed & present[:, None]).any(axis=0)
+
+
+def _within_limits(world: World, slots: Ints, room: Ints) -> tuple[Ints, Ints]:
+    """The same within the limits of queues, and of their users too: a type must both be there and be within them."""
+    by_queue = np.minimum(room, _limit(world, slots, world.queues.limits))
+    return by_queue, np.minimum(by_queue, _limit(world, slots, world.queues.user_limits))
 
 
 def _surely_feasible(state: State, slot: int) -> bool:

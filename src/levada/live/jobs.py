@@ -9,6 +9,7 @@ import numpy as np
 
 from levada.core import events as ev
 from levada.core.job import LARGEST_PRIORITY, LARGEST_SIZE
+from levada.engine.admit import most_workers
 from levada.errors import BadInput, Fault, Refused, did_you_mean
 from levada.live import views
 from levada.live.records import Record
@@ -93,13 +94,26 @@ class Jobs(Submissions):
     async def update(self, job_id: str, changes: dict[str, Any]) -> dict[str, Any]:
         """Changes priority, queue, min, max, weight."""
         record = self._living(job_id)
-        update = self._checked(record, changes)
-        await self.loop.tell(ev.JobsUpdated(at=0.0, updates=(update,)))
+        change = ev.JobsUpdated(at=0.0, updates=(self._checked(record, changes),))
+        self._check_it_fits(record, change)
+        await self.loop.tell(change)
         return self.loop.view(record)
 
     async def scale(self, job_id: str, workers: int) -> dict[str, Any]:
         """Fixes a job's size: it has that many workers, neither more nor less, until its range is changed."""
         return await self.update(job_id, {"min": workers, "max": workers})
+
+    def _check_it_fits(self, record: Record, change: ev.JobsUpdated) -> None:
+        """Raises Refused where a job that runs could never run again."""
+        state = self.loop.engine.state
+        slot = state.world.slot(record.id)
+        if slot < 0 or not state.world.table.held[slot]:
+            return
+        twin = self.loop.engine.fork()
+        twin.handle(change)
+        if state.world.table.feasible[slot] and not twin.state.world.table.feasible[slot]:
+            most = int(most_workers(twin.state, slot))
+            raise Refused(f"{record.id} would have to stop for good: there is room for {most} workers of it at most")
 
     def _checked(self, record: Record, changes: dict[str, Any]) -> ev.JobUpdate:
         state = self.loop.engine.state

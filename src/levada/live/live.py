@@ -136,16 +136,20 @@ class Live:
         await self.store.set_setting(name, self._folder)
 
     async def _acquire(self, wait: bool) -> Lease:
-        told = False
+        told, seen, since = False, ("", 0.0), time.monotonic()
         while True:
             holder, until = await self.store.holder()
             now = time.time()
-            # A server of this machine that was killed cannot come back: its lease need not run out.
-            moment = max(now, until) if _is_gone(holder) else now
-            lease = await self.store.acquire(self.holder, moment, LEASE_S)
+            if (holder, until) != seen:
+                seen, since = (holder, until), time.monotonic()
+            # A server of this machine that was killed cannot come back, and one that does not renew its lease for as
+            # long as that lasts is gone, whatever its clock said: the lease need not run out.
+            is_gone = _is_gone(holder) or time.monotonic() - since > LEASE_S
+            lease = await self.store.acquire(self.holder, max(now, until) if is_gone else now, LEASE_S)
             if lease is not None:
                 return lease
-            if not wait:
+            # No lease lasts for longer than this one may still: a clock was set back.
+            if not wait and until <= now + LEASE_S:
                 raise Refused(f"another server acts on this store ({holder}); stop it first, or use another --state")
             if not told:
                 _log.info("stands by: another server acts on this store (%s)", holder)

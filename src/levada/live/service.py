@@ -24,6 +24,9 @@ from levada.live.past import Past
 from levada.live.records import Record
 from levada.plugins import find_policy
 
+#: Jobs whose fate can be asked for at once: a forecast runs the whole cluster ahead.
+_MOST_IN_FORECAST = 1000
+
 
 class OneWorker(Protocol):
     """A worker, as its token names it."""
@@ -83,13 +86,19 @@ class Service(Jobs, Machines, Past):
     async def whatif(self, documents: list[dict[str, Any]], *, user: str, policy: str | None) -> dict[str, Any]:
         """What would become of these jobs, and of those that are there, by forward simulation; nothing is created."""
         now = self.loop.clock.now()
-        jobs = [
-            each.job
-            for number, document in enumerate(documents)
-            for each in prepare(document, user=user, now=now, suffix=f"{number:04d}"[-4:])
-        ]
+
+        def read() -> list[Job]:
+            return [
+                each.job
+                for number, document in enumerate(documents)
+                for each in prepare(document, user=user, now=now, suffix=f"{number:04d}"[-4:])
+            ]
+
+        jobs = await asyncio.to_thread(read)  # an array may be thousands
         if not jobs:
             raise BadInput.one("no job is given")
+        if len(jobs) > _MOST_IN_FORECAST:
+            raise BadInput.one(f"a forecast takes {_MOST_IN_FORECAST:,} jobs at most")
         if policy is not None:
             find_policy(policy)
         engine = self.loop.engine

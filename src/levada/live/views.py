@@ -104,10 +104,13 @@ def ended_job(record: Record, told: JobsEnded, row: int, last: Mapping[str, Any]
     """A job at its end; *last* is how it looked before."""
     why = reason(int(told.reason[row]), 0)
     phase = Phase.label(int(told.phase[row]))
+    text = why.text
+    if phase == "Failed" and record.exit_code is not None:
+        text += f" The exit code was {record.exit_code}; `levada logs {record.id}` shows its output."
     return {
         **last,
         "phase": phase,
-        "reason": {"code": why.code, "text": why.text},
+        "reason": {"code": why.code, "text": text},
         "position": None,
         "gpus": 0,
         "nodes": [],
