@@ -21,7 +21,8 @@ sys.exit("heavy imports: " + ", ".join(loaded) if loaded else code)
 @pytest.mark.parametrize(
     "arguments",
     ["--help", "--version", "policy --help", "policy ls", "policy ls -o json", "policy describe dragon", "version",
-     "completion bash", "sim --help", "sim sweep --help", "sim plot --help", "sim trace --help", "bench --help"],
+     "completion bash", "sim --help", "sim sweep --help", "sim plot --help", "sim trace --help", "bench --help",
+     "metrics --help", "metrics ls", "metrics ls -o json", "metrics dashboard"],
 )  # fmt: skip
 def test_start_up_is_light(arguments: str) -> None:
     done = subprocess.run(

@@ -44,6 +44,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "demo": ("demo",),
     "people": ("user", "token"),
     "context": ("context", "login"),
+    "metrics": ("metrics",),
     "doctor": ("doctor",),
     "schema": ("schema",),
     "completion": ("completion",),

@@ -88,13 +88,13 @@ JOB_COMPLETION = _histogram(
     "levada_job_completion_seconds", "From submission to success, without suspension.", "queue", buckets=_LONG
 )
 JOB_WAITING = _histogram("levada_job_waiting_seconds", "How long jobs that ended had waited.", "queue", buckets=_WAIT)
-JOB_INFO = _gauge("levada_job_info", "A job that is not over.", "job", "workload", "user", "queue", "phase")
+JOB_INFO = _gauge("levada_job_info", "Each job that is not over.", "job", "workload", "user", "queue", "phase")
 
 QUEUE_WAITING = _gauge("levada_queue_waiting_seconds", "How long the job that waits longest has waited.", "queue")
 
 GPUS = _gauge("levada_gpus", "GPUs of all nodes.", "gpu_type")
 GPUS_USED = _gauge("levada_gpus_used", "GPUs that jobs have.", "gpu_type")
-NODES = _gauge("levada_nodes", "Nodes.", "phase")
+NODES = _gauge("levada_nodes", "Nodes, by phase.", "phase")
 
 DECISIONS = _counter("levada_decisions_total", "Decisions.", "policy")
 DECISIONS_FAILED = _counter("levada_decisions_failed_total", "Decisions that were not carried out.", "policy")
