@@ -120,6 +120,24 @@ def test_what_was_learned_outlives_a_kill_and_a_damaged_snapshot(url: str) -> No
     asyncio.run(story())
 
 
+def test_what_is_learned_is_kept_while_the_server_runs(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("levada.live.learning._LOOK_S", 0.02)
+    monkeypatch.setattr("levada.live.learning._KEEP_S", 0.02)
+
+    async def story() -> None:
+        stage = Stage()
+        async with house(sqlite_url, stage) as up:
+            (view,) = await up.service.submit([document("resnet")], user="a", key=None)
+            await up.until(lambda: up.phase(view["id"]) == "Running")
+            await train(up, view["id"], 7.0, 20)
+            async with asyncio.timeout(10):
+                while '"resnet"' not in (await up.live.store.setting("learned") or ""):
+                    await asyncio.sleep(0.01)
+            await up.kill()
+
+    asyncio.run(story())
+
+
 def test_names_that_are_not_known_any_more_are_left_out(url: str) -> None:
     async def story() -> None:
         async with house(url) as up:

@@ -267,6 +267,19 @@ def test_a_lease_that_would_last_for_ever_is_only_as_long_as_somebody_renews_it(
     asyncio.run(story())
 
 
+def test_a_lease_is_renewed_while_its_server_lives(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("levada.live.live.LEASE_S", 0.3)
+
+    async def story() -> None:
+        async with house(sqlite_url) as up:
+            _, first = await up.live.store.holder()
+            async with asyncio.timeout(10):
+                while (await up.live.store.holder())[1] < first + 0.3:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(story())
+
+
 def test_of_two_that_keep_the_same_name_and_come_at_once_one_is_taken(url: str) -> None:
     worker = {"containers": [{"name": "tensorflow", "image": "x", "command": ["python3", "train.py"]}]}
     twin = {

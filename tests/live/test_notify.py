@@ -98,6 +98,22 @@ async def end(up: House, *addresses: str) -> str:
     return str(view["id"])
 
 
+def test_an_address_that_had_not_heard_when_the_server_died_hears_from_the_next(tmp_path: Path) -> None:
+    async def story() -> None:
+        stage = Stage()
+        with hook(failures=1) as ear:
+            async with house(f"sqlite:///{tmp_path}/levada.db", stage) as up:
+                job = await end(up, ear.url)
+                await up.until(lambda: ear.headers)
+                await up.kill()
+            assert not ear.heard
+            async with house(f"sqlite:///{tmp_path}/levada.db", stage) as up:
+                await up.until(lambda: ear.heard)
+            assert {message["job"] for message in ear.heard} == {job}
+
+    asyncio.run(story())
+
+
 def test_an_address_hears_of_the_end_and_the_history_says_so(tmp_path: Path) -> None:
     async def story() -> None:
         with hook() as ear:

@@ -266,6 +266,15 @@ def test_a_database_of_a_newer_version_is_refused_and_stays_as_it_is(url: str) -
         asyncio.run(Store.open(url))
 
 
+def test_what_sqlite_says_is_written_is_on_the_disk(sqlite_url: str) -> None:
+    async def story(store: Store) -> None:
+        for ask in (store.database.read, store.database.write):
+            assert await ask(lambda connection: connection.execute(text("PRAGMA synchronous")).scalar()) == 2  # FULL
+            assert await ask(lambda connection: connection.execute(text("PRAGMA journal_mode")).scalar()) == "wal"
+
+    with_store(sqlite_url, story)
+
+
 def test_what_is_no_database_says_so(tmp_path: Path) -> None:
     path = tmp_path / "levada.db"
     path.write_bytes(b"this is no database at all, however long one looks at it" * 100)
