@@ -1,4 +1,4 @@
-"""A gang whose server dies after any of its notes, or whose disk refuses any of them: its end is told all the same."""
+"""A gang whose server dies after any of its notes, or whose machine refuses anything once: its end is told all the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from levada.backends.local.files import World
+from levada.backends.local.files import IN_PROCESS, READY, Reading, World
 from levada.backends.local.gang import Gang
 from levada.backends.local.messages import ENDED, RUNS, Sighting
 from levada.backends.local.record import Record, Stage
@@ -18,7 +18,7 @@ from levada.core import events as ev
 from levada.core.plan import Op, OpKind
 from tests.backends.contract import op, place
 
-_LAUNCH = Launch(command=("true",), max_workers=2)
+_LAUNCH = Launch(command=("true",), max_workers=2, grace_s=3.0)
 _START = op(OpKind.START, 1, place(0, "node-0", "0"), place(1, "node-0", "1"))
 _OTHERS = {
     "resize": op(OpKind.RESIZE, 2, place(0, "node-0", "0")),
@@ -37,8 +37,13 @@ class Machine:
         self.workers: dict[str, Sighting] = {}
         self.disk = b""
         self.saves = 0
-        #: The note after which the server dies, and the one that finds no room.
-        self.dies_after = self.full_at = -1
+        #: All that it did: notes, worlds, starts and ends.
+        self.acts: list[str] = []
+        #: The note after which the server dies, and the act that the machine refuses.
+        self.dies_after = self.fails_at = -1
+        self.world = 0
+        #: Workers use the runtime; they do not leave when they are asked to.
+        self.elastic = self.stubborn = False
         self.heard: list[ev.Event] = []
         self.notes: list[Note] = []
         self.now = 1000.0
@@ -54,18 +59,29 @@ class Machine:
 
     # --- hands ------------------------------------------------------------------------------------------------------
 
+    def _act(self, what: str) -> None:
+        self.acts.append(what)
+        if len(self.acts) == self.fails_at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
     def start(self, member: Member, members: Sequence[Member], world: int) -> None:
-        self._see(Sighting(job="toy-1", name=member.name, state=RUNS, pid=1, since=self.now))
+        self._act("start")
+        reading = Reading(flags=READY | IN_PROCESS, generation=world) if self.elastic else None
+        self._see(Sighting(job="toy-1", name=member.name, state=RUNS, pid=1, since=self.now, reading=reading))
 
     def publish(self, world: World) -> None:
-        pass
+        self._act("publish")
+        self.world = world.generation
 
     def leave(self, names: Sequence[str]) -> None:
-        for name in names:
+        self._act("leave")
+        for name in names if not self.stubborn else ():
             self.ends(name, 75, asked=True)
 
     def kill(self, names: Sequence[str]) -> None:
-        self.leave(names)
+        self._act("kill")
+        for name in names:
+            self.ends(name, -9, asked=True)
 
     def address(self, node: str) -> str:
         return "127.0.0.1"
@@ -75,8 +91,7 @@ class Machine:
 
     def save(self) -> None:
         self.saves += 1
-        if self.saves == self.full_at:
-            raise OSError(errno.ENOSPC, "No space left on device")
+        self._act("save")
         self.disk = msgspec.json.encode(self.gang.record)
         if self.saves == self.dies_after:
             raise Died
@@ -147,27 +162,44 @@ def stops(machine: Machine) -> None:
     machine.do(_OTHERS["stop"])
 
 
+def must_be_killed(machine: Machine) -> None:
+    """It runs, shall not, and does not listen."""
+    machine.stubborn = True
+    stops(machine)
+
+
+def shows_what_it_can(machine: Machine) -> None:
+    """It runs, and says that it can be resized while it does."""
+    machine.elastic = True
+    machine.do(_START)
+
+
 _STORIES: list[tuple[Callable[[Machine], None], type[ev.Event], int | None]] = [
     (finishes, ev.JobsFinished, 0),
     (breaks, ev.JobsFailed, 3),
     (resizes, ev.Running, None),
     (stops, ev.Released, None),
 ]
+_MORE: list[tuple[Callable[[Machine], None], type[ev.Event], int | None]] = [
+    (must_be_killed, ev.Released, None),
+    (shows_what_it_can, ev.ResizesInPlace, None),
+]
 
 
-def saves_of(story: Callable[[Machine], None]) -> int:
-    """How often a story is noted when all goes well."""
+def in_peace(story: Callable[[Machine], None]) -> Machine:
+    """A story in which all goes well."""
     machine = Machine()
     story(machine)
-    assert machine.saves > 3
-    return machine.saves
+    return machine
 
 
 @pytest.mark.parametrize(("story", "end", "code"), _STORIES)
 def test_whoever_takes_over_after_any_note_comes_to_the_same_end(
     story: Callable[[Machine], None], end: type[ev.Event], code: int | None
 ) -> None:
-    for last in range(1, saves_of(story) + 1):
+    saves = in_peace(story).saves
+    assert saves > 3
+    for last in range(1, saves + 1):
         machine = Machine()
         machine.dies_after = last
         with pytest.raises(Died):
@@ -190,15 +222,26 @@ def test_whoever_takes_over_after_any_note_comes_to_the_same_end(
             assert machine.gang.record.stage is Stage.IDLE
 
 
-@pytest.mark.parametrize(("story", "end", "code"), _STORIES)
-def test_a_note_that_finds_no_room_is_made_later(
+@pytest.mark.parametrize(("story", "end", "code"), [*_STORIES, *_MORE])
+def test_what_the_machine_refuses_once_is_done_later(
     story: Callable[[Machine], None], end: type[ev.Event], code: int | None
 ) -> None:
-    for full in range(1, saves_of(story) + 1):
+    peace = in_peace(story)
+    for at, what in enumerate(peace.acts, 1):
         machine = Machine()
-        machine.full_at = full
+        machine.fails_at = at
         story(machine)
-        assert machine.told(end), (full, machine.gang.record)
-        assert msgspec.json.decode(machine.disk, type=Record) == machine.gang.record, full
+        assert machine.told(end), (at, what, machine.gang.record)
+        assert msgspec.json.decode(machine.disk, type=Record) == machine.gang.record, (at, what)
+        assert machine.world == peace.world, (at, what)
+        assert ("kill" in machine.acts) == ("kill" in peace.acts), (at, what, "who would have left was killed")
+        assert [name for name, seen in machine.workers.items() if seen.alive] == [
+            name for name, seen in peace.workers.items() if seen.alive
+        ], (at, what)
         if code is not None:
             assert machine.notes[-1].data["exit_code"] == code
+
+
+def test_all_that_a_machine_can_refuse_is_refused_in_some_story() -> None:
+    acts = {what for story, _, _ in [*_STORIES, *_MORE] for what in in_peace(story).acts}
+    assert acts == {"save", "publish", "start", "leave", "kill"}

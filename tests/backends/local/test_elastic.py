@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from levada.backends.local import files, procfs
+from levada.backends.local.backend import LocalBackend
 from levada.backends.protocol import Launch
 from levada.core import events as ev
 from levada.core.grant import WorkerPlace
@@ -228,5 +229,32 @@ class TestElastic(LocalTest):
                 world = msgspec.json.decode(path.read_bytes(), type=files.World)
                 assert (world.generation, world.members, world.addresses) == (1, ("g1-0", "g1-1"), ("127.0.0.1",) * 2)
                 assert world.master.port > 0
+                assert path.stat().st_mode & 0o077 == 0, "the key is the job's alone"
+
+        self.run(story)
+
+    def test_each_generation_has_a_key_of_its_own_that_outlives_the_server(self) -> None:
+        def key() -> tuple[int, str]:
+            path = self.home / "jobs" / "toy-1" / files.WORLD
+            world = msgspec.json.decode(path.read_bytes(), type=files.World)
+            return world.generation, world.key
+
+        async def story() -> None:
+            zero, one = place(0, "node-0", "0"), place(1, "node-0", "1")
+            async with self.opened(1, leave=True) as watch:
+                launch = await self.trains(watch, zero)
+                first = key()
+                await watch.backend.apply(op(OpKind.RESIZE, 2, zero, one), launch)
+                await watch.for_(ev.Running, 2)
+                second = key()
+                assert (first[0], second[0]) == (1, 2)
+                assert len(first[1]) == len(second[1]) == 64
+                assert first[1] != second[1]
+                # Whoever is alive must read the same from the next server: members with other keys never meet.
+                (self.home / "jobs" / "toy-1" / files.WORLD).unlink()
+            async with self.opened(2) as watch:
+                assert isinstance(watch.backend, LocalBackend)
+                watch.backend.gangs["toy-1"].publish_again()
+                assert key() == second
 
         self.run(story)

@@ -72,6 +72,8 @@ class World(msgspec.Struct, frozen=True):
     members: tuple[str, ...]
     addresses: tuple[str, ...]
     master: Address
+    #: Members prove to each other that they know it, so that no stranger takes a place.
+    key: str = ""
 
 
 def checkpoint_folder(folder: str, shared: str, job: str) -> str:

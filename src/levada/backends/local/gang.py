@@ -6,6 +6,7 @@ the record on disk. It does nothing by itself: `Hands` does.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -260,8 +261,8 @@ class Gang(Crew):
             short = record.then in (Then.FAILED, Then.ROLLED_BACK, Then.FINISHED)
             if now - record.since > (min(grace, _SHORT_GRACE_S) if short else grace + _LATE_S):
                 late = [name for name in alive if name not in self._killed]
-                self._killed.update(late)
                 self._hands.kill(late)
+                self._killed.update(late)
             return
         if record.then in (Then.START, Then.RELEASED) and self.finished():
             record.then = Then.FINISHED
@@ -295,7 +296,7 @@ class Gang(Crew):
             port=self._hands.port,
         )
         record.newcomers = record.leavers = ()
-        record.port = self._hands.port(record.members[0].node)
+        record.port, record.key = self._hands.port(record.members[0].node), _fresh_key()
         self.seen = {name: seen for name, seen in self.seen.items() if seen.alive}
         self._settle(Stage.STARTING, now)
 
@@ -325,7 +326,7 @@ class Gang(Crew):
     def _switch(self, crew: tuple[Member, ...], now: float) -> None:
         """The next world, of this crew."""
         record = self.record
-        record.members, record.world = crew, record.last_world
+        record.members, record.world, record.key = crew, record.last_world, _fresh_key()
         self._settle(Stage.SWITCHING, now)
 
     def _next_world(self) -> int:
@@ -337,14 +338,15 @@ class Gang(Crew):
         """Once for each world in the life of this process; a supervisor may not have heard of it before."""
         record = self.record
         if self._published != record.world:
-            self._published = record.world
             world = World(
                 generation=record.world,
                 members=tuple(member.name for member in record.members),
                 addresses=tuple(member.address for member in record.members),
                 master=Address(record.members[0].address, record.port),
+                key=record.key,
             )
             self._hands.publish(world)
+            self._published = record.world
 
     def publish_again(self) -> None:
         """A machine is back that may have missed something."""
@@ -414,8 +416,8 @@ class Gang(Crew):
     def _ask(self, names: Sequence[str]) -> None:
         fresh = [name for name in names if name not in self._asked]
         if fresh:
-            self._asked.update(fresh)
             self._hands.leave(fresh)
+            self._asked.update(fresh)
 
     def _look_at_readings(self) -> None:
         """What reports tell once a job runs."""
@@ -426,8 +428,9 @@ class Gang(Crew):
         record.runtime = True
         in_process = len(told) == len(record.members) and all(reading.in_process for reading in told)
         if in_process and not self._told_in_process:
-            self._told_in_process = record.in_process = True
+            record.in_process = True
             self._hands.save()
+            self._told_in_process = True
             self._tell(ev.ResizesInPlace)
         saves = {name: seen.reading.saved for name, seen in self.seen.items() if seen.alive and seen.reading}
         if any(count > self._saves.get(name, 0) for name, count in saves.items()):
@@ -508,6 +511,10 @@ _EVENTS: dict[str, type[Any]] = {"Running": ev.Running, "Released": ev.Released,
 
 def _one(value: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.array([value], np.int64)
+
+
+def _fresh_key() -> str:
+    return secrets.token_hex(32)
 
 
 def _by_index(member: Member) -> tuple[bool, int]:

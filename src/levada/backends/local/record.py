@@ -55,6 +55,8 @@ class Record(msgspec.Struct, kw_only=True):
     #: The highest number that any of its worlds has had, or will have: of newcomers while they join.
     last_world: int = 0
     port: int = 0
+    #: Of the world, and of nobody but its members.
+    key: str = ""
     stage: Stage = Stage.IDLE
     #: Unix time at which the stage began.
     since: float = 0.0
