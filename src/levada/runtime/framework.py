@@ -18,6 +18,11 @@ class Framework:
 
     def meet(self, world: World, rank: int, secret: bytes, is_abandoned: Callable[[], bool]) -> Group:
         """The group of all members of *world*, as soon as they are there."""
+        if not world.is_safe:
+            raise RuntimeError(
+                "this job's server gives no key that keeps strangers out, so its workers do not meet over a network: "
+                "install the same Levada on the server and here"
+            )
         return Group.open(rank, len(world.members), world.address, world.port, secret, is_abandoned=is_abandoned)
 
     def settle(self, group: Group) -> None:

@@ -6,35 +6,25 @@ same bits. Whoever loses a peer closes its connections, so that the others know 
 
 from __future__ import annotations
 
-import errno
 import selectors
-import socket
-import struct
 import sys
 import time
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-#: Operation, and bytes that follow.
-_HEADER = struct.Struct("<IQ")
-_HELLO = struct.Struct("<8sI32s")
-_MAGIC = b"LEVADAG1"
-_WELCOME = b"w"
+from levada.runtime.link import Link, digest
+from levada.runtime.meeting import Abandoned, gather_members, reach_hub
+
+__all__ = ["Abandoned", "Group", "PeerLost"]
+
 _SUM, _AGREE, _GATHER, _BROADCAST = range(1, 5)
 #: What can be added: numbers of the machine, as `array` and NumPy name them.
 _NUMBERS = "dfqlih"
-_POLL_S = 0.02
-#: Seconds between two attempts to reach the hub, in the first few seconds and later.
-_SHORT_S, _HURRY_S, _LONG_S = 0.004, 3.0, 0.05
 
 
 class PeerLost(ConnectionError):
     """A member of the group is gone, or did not answer in time: the group cannot be used any more."""
-
-
-class Abandoned(Exception):
-    """Nobody waits for this group any more."""
 
 
 class Group:
@@ -43,7 +33,7 @@ class Group:
     `open` makes one. An operation takes *limit_s* seconds at most.
     """
 
-    def __init__(self, rank: int, size: int, links: Sequence[socket.socket], limit_s: float) -> None:
+    def __init__(self, rank: int, size: int, links: Sequence[Link], limit_s: float) -> None:
         self.rank = rank
         self.size = size
         self._limit_s = limit_s
@@ -68,18 +58,16 @@ class Group:
     ) -> Group:
         """The group, as soon as all members are there; raises Abandoned as soon as *is_abandoned* says so.
 
-        *secret* must be the same everywhere: it keeps out whoever got the wrong port.
+        *secret* must be the same everywhere and known to nobody else: who does not know it is kept out.
         """
         if size == 1:
             return cls.alone()
-        secret = secret.ljust(32, b"\0")[:32]
         if rank == 0:
-            links = _gather_members(size, address, port, secret, is_abandoned)
+            links = gather_members(size, address, port, secret, is_abandoned)
         else:
-            links = [_reach_hub(rank, address, port, secret, is_abandoned)]
+            links = [reach_hub(rank, address, port, secret, is_abandoned)]
         for link in links:
-            _make_quick(link)
-            link.settimeout(limit_s)
+            link.connection.settimeout(limit_s)
         return cls(rank, size, links, limit_s)
 
     def allreduce(self, values: Any) -> None:
@@ -161,45 +149,42 @@ class Group:
 
     # ------------------------------------------------------------------------------------------------------ messages
 
-    def _send(self, link: int, operation: int, data: bytes | memoryview) -> None:
+    def _send(self, link: int, operation: int, data: bytes | memoryview, known: bytes | None = None) -> None:
         try:
-            connection = self._links[link]
-            connection.sendall(_HEADER.pack(operation, len(data)))
-            connection.sendall(data)
+            self._links[link].send(operation, data, known)
         except (OSError, IndexError) as error:
             raise self._lost(link, error) from None
 
     def _send_all(self, operation: int, data: bytes | memoryview, but: int = 0) -> None:
+        known = digest(data)
         for link in range(self.size - 1):
             if link + 1 != but:
-                self._send(link, operation, data)
+                self._send(link, operation, data, known)
 
     def _receive(self, operation: int, link: int = 0) -> bytearray:
-        data = bytearray(self._length(operation, link))
-        self._fill(link, memoryview(data))
+        length, known = self._head(operation, link)
+        data = bytearray(length)
+        self._fill(link, memoryview(data), known)
         return data
 
     def _receive_into(self, operation: int, target: memoryview) -> None:
-        if self._length(operation, 0) != len(target):
+        length, known = self._head(operation, 0)
+        if length != len(target):
             raise self._different("arrays of different sizes")
-        self._fill(0, target)
+        self._fill(0, target, known)
 
-    def _length(self, operation: int, link: int) -> int:
-        header = bytearray(_HEADER.size)
-        self._fill(link, memoryview(header))
-        told, length = _HEADER.unpack(header)
+    def _head(self, operation: int, link: int) -> tuple[int, bytes]:
+        try:
+            told, length, known = self._links[link].receive_head()
+        except (OSError, IndexError) as error:
+            raise self._lost(link, error) from None
         if told != operation:
             raise self._different("different operations")
-        return int(length)
+        return length, known
 
-    def _fill(self, link: int, target: memoryview) -> None:
+    def _fill(self, link: int, target: memoryview, known: bytes) -> None:
         try:
-            connection = self._links[link]
-            while target:
-                count = connection.recv_into(target)
-                if count == 0:
-                    raise ConnectionResetError("its end is closed")
-                target = target[count:]
+            self._links[link].receive_body(target, known)
         except (OSError, IndexError) as error:
             raise self._lost(link, error) from None
 
@@ -210,8 +195,8 @@ class Group:
         if not self._links:
             raise PeerLost("this group was closed before")
         with selectors.DefaultSelector() as selector:
-            for link, connection in enumerate(self._links):
-                selector.register(connection, selectors.EVENT_READ, link)
+            for at, link in enumerate(self._links):
+                selector.register(link, selectors.EVENT_READ, at)
             while selector.get_map():
                 ready = selector.select(deadline - time.monotonic())
                 if not ready:
@@ -245,109 +230,3 @@ def _add(total: memoryview, data: bytearray) -> None:
     flat = total.cast("B").cast(total.format)  # type: ignore[call-overload]  # one of _NUMBERS
     for place, value in enumerate(memoryview(data).cast(total.format)):  # type: ignore[call-overload]  # as above
         flat[place] += value
-
-
-# ------------------------------------------------------------------------------------------------------------- meeting
-
-
-def _gather_members(
-    size: int, address: str, port: int, secret: bytes, is_abandoned: Callable[[], bool]
-) -> list[socket.socket]:
-    """The hub's links, as soon as all are there."""
-    members: dict[int, socket.socket] = {}
-    try:
-        with _listen(address, port, is_abandoned) as door:
-            door.settimeout(_POLL_S)
-            while len(members) < size - 1:
-                if is_abandoned():
-                    raise Abandoned
-                try:
-                    guest, _ = door.accept()
-                except TimeoutError:
-                    continue
-                rank = _greet(guest, size, secret)
-                if rank is None:
-                    guest.close()
-                else:
-                    if rank in members:
-                        members[rank].close()
-                    members[rank] = guest
-        for guest in members.values():
-            guest.sendall(_WELCOME)
-    except BaseException:
-        for guest in members.values():
-            guest.close()
-        raise
-    return [members[rank] for rank in range(1, size)]
-
-
-def _greet(guest: socket.socket, size: int, secret: bytes) -> int | None:
-    """The rank of a member that knocked; None for strangers."""
-    guest.settimeout(1.0)
-    try:
-        hello = guest.recv(_HELLO.size, socket.MSG_WAITALL)
-        magic, rank, told = _HELLO.unpack(hello)
-    except (OSError, struct.error):
-        return None
-    return int(rank) if magic == _MAGIC and told == secret and 0 < rank < size else None
-
-
-def _listen(address: str, port: int, is_abandoned: Callable[[], bool]) -> socket.socket:
-    while True:
-        door = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            door.bind((address, port))
-            door.listen(128)
-            return door
-        except OSError as error:
-            door.close()
-            if error.errno == errno.EADDRNOTAVAIL and address:
-                # The others know this machine by an address that is not its own: behind a translation, say.
-                address = ""
-            elif error.errno != errno.EADDRINUSE:
-                raise
-            if is_abandoned():
-                raise Abandoned from None
-            time.sleep(_POLL_S)
-
-
-def _reach_hub(rank: int, address: str, port: int, secret: bytes, is_abandoned: Callable[[], bool]) -> socket.socket:
-    """The link to the hub, as soon as it has all members."""
-    since = time.monotonic()
-    while not is_abandoned():
-        # Everybody stands still at first; who waits for a job to start is in no hurry.
-        pause_s = _SHORT_S if time.monotonic() - since < _HURRY_S else _LONG_S
-        try:
-            link = socket.create_connection((address, port), timeout=1.0)
-        except OSError:
-            time.sleep(pause_s)
-            continue
-        try:
-            link.sendall(_HELLO.pack(_MAGIC, rank, secret))
-            link.settimeout(_POLL_S)
-            while True:
-                try:
-                    answer = link.recv(1)
-                    break
-                except TimeoutError:
-                    if is_abandoned():
-                        raise
-            if answer == _WELCOME:
-                return link
-        except OSError:
-            pass
-        link.close()
-        time.sleep(pause_s)
-    raise Abandoned
-
-
-def _make_quick(link: socket.socket) -> None:
-    """Sends small messages at once, and notices a machine that vanished without a word."""
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # The last, in ms: while something that was sent is not acknowledged, nobody is asked whether he is alive.
-    limits = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 25_000))
-    for name, value in limits:
-        if hasattr(socket, name):
-            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

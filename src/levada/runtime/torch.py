@@ -26,6 +26,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from hmac import compare_digest
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ from levada.runtime.distgroup import DistGroup
 from levada.runtime.framework import Framework
 from levada.runtime.group import Group, PeerLost
 from levada.runtime.job import Job
+from levada.runtime.link import digest
 from levada.runtime.place import Place
 from levada.runtime.world import World
 
@@ -114,8 +116,14 @@ class TorchGroups(Framework):
                 dist.destroy_process_group()
 
     def share(self, group: Group, data: bytes | None, source: int) -> bytes:
-        """Large states go the way of gradients."""
-        return (self._shares or group).broadcast(data, source)
+        """Large states go the way of gradients, and are taken only if they are what a member has sent."""
+        if self._shares is None:
+            return group.broadcast(data, source)
+        told = self._shares.broadcast(data, source)
+        signed = group.broadcast(digest(told) if group.rank == source else None, source)
+        if not compare_digest(digest(told), signed):
+            raise PeerLost("the state that came is not the one that was sent")
+        return told
 
     def is_loss(self, error: BaseException) -> bool:
         """Backends raise plain errors; their text tells."""

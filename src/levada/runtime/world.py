@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import hmac
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,17 +16,22 @@ class World(NamedTuple):
     #: Where rank 0 is found.
     address: str
     port: int
-    #: Shared by the members, if the supervisor wants strangers kept out.
+    #: Shared by the members and nobody else; older supervisors give none.
     key: str = ""
 
     def rank(self, worker: str) -> int | None:
         """The rank of *worker*; None where it is no member."""
         return self.members.index(worker) if worker in self.members else None
 
+    @property
+    def is_safe(self) -> bool:
+        """Whether its members may meet: without a key, only where nobody from outside can come."""
+        return bool(self.key) or len(self.members) == 1 or self.address.startswith("127.") or self.address == "::1"
+
     def digest(self, job: str) -> bytes:
-        """Equal for those who mean the same world of the same job: whoever connects by mistake is told apart."""
-        told = repr((job, self.generation, self.members, self.key))
-        return hashlib.sha256(told.encode()).digest()
+        """What members prove to each other that they know: the key, for this world of this job."""
+        told = repr((job, self.generation, self.members))
+        return hmac.digest(self.key.encode(), told.encode(), "sha256")
 
 
 class Lease(NamedTuple):
