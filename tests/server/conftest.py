@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from levada.server.context import Tuning
 from tests.server.serving import Served, served
 
 
 @pytest.fixture(scope="session")
 def standing() -> Iterator[Served]:
-    with served() as running:
+    with served(tuning=Tuning(metrics_s=0.0)) as running:
         yield running
 
 

@@ -74,7 +74,7 @@ class MemoryService:
         news, self.news = self.news, asyncio.Event()
         news.set()
 
-    def living(self, job_id: str) -> Json:
+    def not_over(self, job_id: str) -> Json:
         job = self.by_id[job_id]
         if job["phase"] in OVER:
             raise Refused(f"{job_id} has ended already ({job['phase']})")
@@ -158,11 +158,14 @@ class MemoryService:
         page = found[:limit]
         return [job for _, job in page], str(page[-1][0]) if len(found) > limit else None
 
+    async def living(self) -> AsyncIterator[list[Json]]:
+        yield [job for job in self.by_id.values() if job["phase"] not in OVER]
+
     def version(self, job_id: str) -> str:
         return str(self.versions[job_id])
 
     async def update(self, job_id: str, changes: Json) -> Json:
-        job = self.living(job_id)
+        job = self.not_over(job_id)
         if changes.get("queue", "default") not in self.queue_of:
             raise BadInput.one(f"there is no queue {changes['queue']}", "queue")
         if not changes.get("min", job["min"]) <= changes.get("max", job["max"]):
@@ -175,13 +178,13 @@ class MemoryService:
         return job
 
     async def cancel(self, job_id: str) -> Json:
-        return self.change(self.living(job_id), "Cancelled")
+        return self.change(self.not_over(job_id), "Cancelled")
 
     async def suspend(self, job_id: str) -> Json:
-        return self.change(self.living(job_id), "Suspended")
+        return self.change(self.not_over(job_id), "Suspended")
 
     async def resume(self, job_id: str) -> Json:
-        return self.change(self.living(job_id), "Pending")
+        return self.change(self.not_over(job_id), "Pending")
 
     async def scale(self, job_id: str, workers: int) -> Json:
         return await self.update(job_id, {"min": workers, "max": workers})

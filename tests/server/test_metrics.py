@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from levada.server.context import Tuning
+from tests.server.memory import MemoryKeys, MemoryService
 from tests.server.serving import WAIT_S, Served, document, served
 
 
@@ -47,7 +54,7 @@ def test_metrics_tell_of_jobs_gpus_and_requests(up: Served) -> None:
 
 
 def test_metrics_count_jobs_as_they_end() -> None:
-    with served() as up:
+    with served(tuning=Tuning(metrics_s=0.0)) as up:
         jobs = up.ask("POST", "/api/v1/jobs", [document(name) for name in ("a", "b", "c")]).json()["items"]
         up.run(lambda: up.service.by_id[jobs[0]["id"]].update(running_s=90.0, waiting_s=10.0, gpu_seconds=360.0))
         up.run(lambda: up.service.end(jobs[0]["id"]))
@@ -63,3 +70,32 @@ def test_metrics_count_jobs_as_they_end() -> None:
     assert found["levada_job_waiting_seconds_count", queue] == 2
     assert found["levada_job_gpu_seconds_total", queue] == 360
     assert found["levada_events_total", (("type", "submitted"),)] == 3
+
+
+def test_without_a_token_no_single_job_is_told(up: Served) -> None:
+    up.ask("POST", "/api/v1/jobs", document("secret-model"))
+    assert "secret-model" in up.ask("GET", "/metrics").text
+    told = up.ask("GET", "/metrics", role=None).text
+    assert "levada_jobs{" in told
+    assert "levada_job_info" not in told
+    assert "secret-model" not in told
+
+
+def test_however_many_ask_metrics_are_made_once_in_a_while() -> None:
+    class Counted(MemoryService):
+        asked = 0
+
+        async def living(self) -> Any:
+            self.asked += 1
+            await asyncio.sleep(0.05)
+            async for some in super().living():
+                yield some
+
+    @asynccontextmanager
+    async def backing() -> AsyncIterator[tuple[Any, Any]]:
+        yield Counted(), MemoryKeys()
+
+    with served(backing, tuning=Tuning(metrics_s=600.0)) as up, ThreadPoolExecutor(8) as crowd:
+        texts = set(crowd.map(lambda _: up.ask("GET", "/metrics", role=None).text, range(40)))
+        assert (len(texts), up.service.asked) == (1, 1)
+        assert "levada_server_ready 1" in texts.pop()

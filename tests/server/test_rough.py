@@ -28,7 +28,7 @@ def all_of(wire: socket.socket) -> bytes:
 
 
 def head(up: Served, method: str, path: str, *more: str) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {up.tokens['user']}", *more]
+    lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", f"Authorization: Bearer {up.tokens['user']}", *more]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
@@ -43,9 +43,9 @@ def alive(up: Served) -> bool:
         b"GET\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
         b"\r\n" * 100 + b"nonsense\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-        b"POST /api/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
-        b"POST /api/v1/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        b"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
     ],
     ids=["tls", "line", "version", "nonsense", "length", "smuggled", "chunk"],
 )
@@ -69,7 +69,7 @@ def test_a_client_that_says_nothing_is_sent_away() -> None:
 def test_a_connection_that_is_kept_may_rest() -> None:
     with served(tuning=Tuning(head_s=0.2)) as up, connect(up) as wire:
         for _ in range(2):
-            wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             answer = b""
             while not answer.endswith(b"}"):
                 answer += wire.recv(65536)
@@ -83,7 +83,7 @@ def test_a_connection_that_is_kept_may_rest() -> None:
 
 def test_a_head_without_end_is_refused(up: Served) -> None:
     with connect(up) as wire:
-        wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
+        wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n")
         # Buffers on the way take some of it, however soon the server has seen enough.
         with pytest.raises(OSError):
             wire.sendall((b"X-Long: " + b"x" * 1000 + b"\r\n") * 100_000)
@@ -119,7 +119,7 @@ def test_a_body_that_is_too_large_is_refused(chunked: bool) -> None:
 
 def test_nobody_without_a_token_gets_a_body_read(up: Served) -> None:
     with connect(up) as wire:
-        wire.sendall(b"POST /api/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        wire.sendall(b"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n")
         assert wire.recv(65536).startswith(b"HTTP/1.1 401")
 
 
@@ -148,7 +148,7 @@ def test_answers_are_not_held_back(up: Served) -> None:
     with connect(up) as wire:
         for _ in range(20):
             began = time.perf_counter()
-            wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             answer = b""
             while not answer.endswith(b"}"):
                 answer += wire.recv(65536)

@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -16,7 +17,8 @@ from websockets.sync.client import connect
 from levada.errors import LevadaError, NoServer, Refused
 from levada.sdk import Client
 from levada.server.context import Tuning
-from levada.server.run import is_loopback, serve
+from levada.server.hosts import is_loopback
+from levada.server.run import serve
 from tests.server.memory import MemoryKeys, MemoryService
 from tests.server.serving import WAIT_S, Served, document, served
 
@@ -115,6 +117,32 @@ def test_agents_connect_with_an_operators_token(up: Served) -> None:
         assert socket.recv(WAIT_S) == "HELLO"
         socket.send("ü" * 100_000)
         assert socket.recv(WAIT_S) == "Ü" * 100_000
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:7373", "127.0.0.1.evil.example", "192.0.2.1", "[2001:db8::1]:1"]
+)
+def test_a_website_whose_name_leads_here_is_told_nothing(up: Served, host: str) -> None:
+    for path in ("/metrics", "/healthz", "/api/openapi.json", "/api/v1/jobs"):
+        got = up.ask("GET", path, headers={"Host": host})
+        assert (got.status, got.json()["code"]) == (421, "wrong_host")
+    url = up.url.replace("http", "ws", 1) + "/api/v1/agents/connect"
+    head = {"Authorization": f"Bearer {up.tokens['operator']}"}
+    with pytest.raises(InvalidStatus, match="403"):
+        connect(url.replace("127.0.0.1", "evil.example"), sock=_wire(up), additional_headers=head, proxy=None)
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST.:80", "127.0.0.1:1", "127.8.9.1", "[::1]:7373", "Gate.example"]
+)
+def test_a_server_goes_by_the_names_of_its_machine_and_those_it_is_given(host: str) -> None:
+    with served(names=["gate.example"]) as up:
+        assert up.ask("GET", "/metrics", headers={"Host": host}).status == 200
+
+
+def _wire(up: Served) -> socket.socket:
+    parts = urlsplit(up.url)
+    return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=WAIT_S)
 
 
 def test_who_joins_is_in_the_audit_log_and_leaves_with_the_token() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -26,6 +26,8 @@ from levada.plugins import find_policy
 
 #: Jobs whose fate can be asked for at once: a forecast runs the whole cluster ahead.
 _MOST_IN_FORECAST = 1000
+#: Views that are made in one piece: some milliseconds.
+_AT_ONCE = 200
 
 
 class OneWorker(Protocol):
@@ -55,6 +57,15 @@ class Service(Jobs, Machines, Past):
     def ready(self) -> str:
         """Empty when it can act, else why not."""
         return self.loop.trouble
+
+    async def living(self) -> AsyncIterator[list[dict[str, Any]]]:
+        """All jobs that are not over, some at a time: others get their turn in between. No job has its position."""
+        records = [record for record in self.loop.records.by_number.values() if record.result is None]
+        for begin in range(0, len(records), _AT_ONCE):
+            now = self.loop.clock.now()
+            views_now = [self.loop.view(record, now, {}) for record in records[begin : begin + _AT_ONCE]]
+            yield [view for view in views_now if view["finished"] is None]
+            await asyncio.sleep(0)
 
     async def explain(self, job_id: str) -> dict[str, Any]:
         """Why it waits or has this size, and when it should start and end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from starlette.types import ASGIApp
 from levada.server import openapi, problems
 from levada.server.context import Context
 from levada.server.gate import Gate
+from levada.server.hosts import Hosts
 from levada.server.limits import Limits
 from levada.server.meter import Meter
 from levada.server.routes import cluster, happened, health, jobs, people, policies, sim, voda, workers
@@ -43,13 +45,14 @@ def api(context: Context) -> Api:
     return made
 
 
-def make(context: Context, meter: Meter, *, ui: Path | None = None) -> ASGIApp:
-    """The app over a service; *ui* is a folder of files to serve at `/`."""
+def make(context: Context, meter: Meter, *, ui: Path | None = None, hosts: Sequence[str] | None = None) -> ASGIApp:
+    """The app over a service; *ui* is a folder of files to serve at `/`, *hosts* the only names it goes by."""
     routes = api(context)
     routes.state.meter = meter
     if ui is not None:
         from starlette.staticfiles import StaticFiles
 
         routes.mount("/", StaticFiles(directory=ui, html=True))
-    # From the outside in: count, bound, know who it is.
-    return meter.metered(Limits(Gate(routes, context), context.tuning))
+    # From the outside in: count, know for whom it is, bound, know who it is.
+    app: ASGIApp = Limits(Gate(routes, context), context.tuning)
+    return meter.metered(app if hosts is None else Hosts(app, hosts))

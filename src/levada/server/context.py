@@ -27,6 +27,8 @@ class Tuning:
     take_s: float = 60.0
     #: How often a stream says that it is there; clients take 45 s of silence for its end.
     beat_s: float = 15.0
+    #: How old `/metrics` may be: it costs the same however many ask.
+    metrics_s: float = 5.0
 
 
 @dataclass

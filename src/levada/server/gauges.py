@@ -48,32 +48,43 @@ def of_decisions(tallied: list[Json]) -> Iterator[Metric]:
     yield from (made, failed, seconds)
 
 
-def of_jobs(jobs: list[Json]) -> Iterator[Metric]:
-    """Jobs that are not over, and the GPUs they have."""
-    info = gauge(JOB_INFO)
-    count: Tally[tuple[str, str]] = Tally()
-    gpus: Tally[tuple[str, str]] = Tally()
-    waiting: Tally[str] = Tally()
-    for job in jobs:
-        info.add_metric([job["id"], job["workload"], job["user"], job["queue"], job["phase"]], 1)
-        count[job["phase"], job["queue"]] += 1
-        gpus[job["gpu_type"] or "", job["queue"]] += job["gpus"]
-        if job["phase"] == "Pending":
-            waiting[job["queue"]] = max(waiting[job["queue"]], job["waiting_s"])
-    yield info
-    by_phase = gauge(JOBS)
-    for (phase, queue), number in sorted(count.items()):
-        by_phase.add_metric([phase, queue], number)
-    yield by_phase
-    held = gauge(JOB_GPUS)
-    for (gpu_type, queue), number in sorted(gpus.items()):
-        if gpu_type:
-            held.add_metric([gpu_type, queue], number)
-    yield held
-    longest = gauge(QUEUE_WAITING)
-    for queue, seconds in sorted(waiting.items()):
-        longest.add_metric([queue], seconds)
-    yield longest
+class OfJobs:
+    """Jobs that are not over, and the GPUs they have; *named* tells of each of them, too."""
+
+    def __init__(self, *, named: bool) -> None:
+        self._info = gauge(JOB_INFO) if named else None
+        self._count: Tally[tuple[str, str]] = Tally()
+        self._gpus: Tally[tuple[str, str]] = Tally()
+        self._waiting: Tally[str] = Tally()
+
+    def add(self, jobs: list[Json]) -> None:
+        """Some more of them."""
+        for job in jobs:
+            queue = job["queue"]
+            if self._info is not None:
+                self._info.add_metric([job["id"], job["workload"], job["user"], queue, job["phase"]], 1)
+            self._count[job["phase"], queue] += 1
+            self._gpus[job["gpu_type"] or "", queue] += job["gpus"]
+            if job["phase"] == "Pending":
+                self._waiting[queue] = max(self._waiting[queue], job["waiting_s"])
+
+    def metrics(self) -> Iterator[Metric]:
+        """All of them."""
+        if self._info is not None:
+            yield self._info
+        by_phase = gauge(JOBS)
+        for (phase, queue), number in sorted(self._count.items()):
+            by_phase.add_metric([phase, queue], number)
+        yield by_phase
+        held = gauge(JOB_GPUS)
+        for (gpu_type, queue), number in sorted(self._gpus.items()):
+            if gpu_type:
+                held.add_metric([gpu_type, queue], number)
+        yield held
+        longest = gauge(QUEUE_WAITING)
+        for queue, seconds in sorted(self._waiting.items()):
+            longest.add_metric([queue], seconds)
+        yield longest
 
 
 def of_nodes(nodes: list[Json]) -> Iterator[Metric]:

@@ -26,9 +26,10 @@ from levada.live.store.keys import KeyStore
 from levada.live.warnings import STUCK_AFTER_S
 from levada.server import worker_token
 from levada.server.home import SERVER, SETUP, STOP, TOKEN, Home
+from levada.server.hosts import is_loopback
 from levada.server.keys import StoredKeys
 from levada.server.ports import Role
-from levada.server.run import is_loopback, serve
+from levada.server.run import serve
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     certfile: str | None = None
     keyfile: str | None = None
     insecure: bool = False
+    #: Names that it goes by besides those of this machine, as who stands before it says them.
+    names: Sequence[str] | None = None
     #: Of the engine, from now on.
     options: Mapping[str, float] = {}
     #: Stand by while another server acts on the store.
@@ -73,9 +76,10 @@ async def run(folder: Path, setup: Setup, ready: Callable[[str, str], None]) -> 
         port = _port(setup, before)
         stuck_after_s = before.get("stuck_after_s") if setup.stuck_after_s is None else setup.stuck_after_s
         shared = setup.checkpoints or before.get("checkpoints")
+        names = setup.names if setup.names is not None else before.get("names", ())
         kept = {"nodes": nodes, "store": url, "port": port, "stuck_after_s": stuck_after_s, "checkpoints": shared}
-        home.write(SETUP, kept)
-        setup = msgspec.structs.replace(setup, stuck_after_s=stuck_after_s, checkpoints=shared)
+        home.write(SETUP, {**kept, "names": names})
+        setup = msgspec.structs.replace(setup, stuck_after_s=stuck_after_s, checkpoints=shared, names=names)
         await _run(home, setup, url, port, nodes, ready)
 
 
@@ -188,6 +192,7 @@ async def _serve(
             keyfile=setup.keyfile,
             insecure=setup.insecure,
             worker_key=worker_key,
+            names=setup.names or (),
             started=started,
             stop=stop,
         )

@@ -89,6 +89,10 @@ class Service(Protocol):
         """A page of jobs, newest last, and where the next page begins; BadInput for an *after* nobody gave out."""
         ...
 
+    def living(self) -> AsyncIterator[list[Json]]:
+        """All jobs that are not over, some at a time: others get their turn in between. No job has its position."""
+        ...
+
     def version(self, job_id: str) -> str:
         """Changes whenever the job's view changes in substance."""
         ...

@@ -31,6 +31,7 @@ CODES: dict[int, str] = {
     412: "changed",
     413: "too_large",
     415: "not_json",
+    421: "wrong_host",
     422: "bad_input",
     431: "too_large",
     500: "internal",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import uvicorn
@@ -14,6 +13,7 @@ import uvicorn
 from levada.errors import LevadaError, Refused
 from levada.server.app import make
 from levada.server.context import Context, Tuning
+from levada.server.hosts import is_loopback
 from levada.server.meter import Meter
 from levada.server.patience import patience
 from levada.server.ports import Keys, Service
@@ -38,6 +38,7 @@ async def serve(
     insecure: bool = False,
     worker_key: bytes | None = None,
     ui: Path | None = None,
+    names: Sequence[str] = (),
     tuning: Tuning = _TUNING,
     started: Callable[[str], None] | None = None,
     stop: asyncio.Event | None = None,
@@ -45,6 +46,7 @@ async def serve(
     """Serves until *stop* is set; tells *started* the address, whose port 0 has become a free one.
 
     An address that others can reach needs a certificate, or *insecure*: tokens would go over the wire for all to read.
+    On loopback it goes by the names of this machine and by *names* only.
     """
     local = is_loopback(host)
     if not local and certfile is None and not insecure:
@@ -55,9 +57,9 @@ async def serve(
     context = Context(service, keys, open_metrics=local, tuning=tuning)
     if worker_key is not None:
         context.worker_key = worker_key
-    meter = Meter(service)
+    meter = Meter(service, tuning)
     config = uvicorn.Config(
-        make(context, meter, ui=ui),
+        make(context, meter, ui=ui, hosts=[host, *names] if local or names else None),
         http=patience(tuning),
         ssl_certfile=certfile,
         ssl_keyfile=keyfile,
@@ -103,16 +105,6 @@ async def _farewell(server: _Server, context: Context, stop: asyncio.Event | Non
         # First the streams, which would never end by themselves.
         context.stopping.set()
         server.should_exit = True
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _bound(host: str, port: int) -> socket.socket:
