@@ -99,6 +99,21 @@ def test_rank_0_is_killed_and_somebody_new_takes_its_place(tmp_path: Path) -> No
         assert is_close(net(second.output), undisturbed())
 
 
+def test_somebody_new_at_rank_0_goes_on_where_the_others_are(tmp_path: Path) -> None:
+    with supervising(tmp_path, [TRAIN], ENV) as job:
+        (first,) = job.start(1)
+        job.entered()
+        job.reached(30)
+        job.generation += 1
+        (newcomer,) = job.spawn(1, stay=1)
+        job.are_ready([newcomer])
+        job.publish([newcomer, first])
+        job.entered()
+        assert [newcomer.ended(), first.ended()] == [0, 0]
+        assert min(losses(newcomer)) > 30, "no step is done twice"
+        assert is_close(net(newcomer.output), undisturbed())
+
+
 def test_members_lost_while_they_meet_are_survived_too(tmp_path: Path) -> None:
     with supervising(tmp_path, [TRAIN], ENV) as job:
         (first,) = job.start(1, ahead=1)
