@@ -24,11 +24,11 @@ from levada.engine import Engine
 from levada.errors import LevadaError, Unavailable
 from levada.live import snapshot, turn, views
 from levada.live.broadcast import Broadcast
-from levada.live.chronicle import Chronicle
 from levada.live.clock import Clock
 from levada.live.decided import Decisions
 from levada.live.records import Record, Records
-from levada.live.store import Changes, HistoryLine, Lease, LeaseLost, RequestRow, Store, StoreTrouble
+from levada.live.store import Changes, Lease, LeaseLost, RequestRow, Store, StoreTrouble
+from levada.live.story import End, Story
 from levada.live.thinking import think
 
 _log = logging.getLogger(__name__)
@@ -41,10 +41,6 @@ _SNAPSHOT_TURNS = 2000
 _REMEMBERED = 500
 #: No timer is set for longer.
 _LONGEST_SLEEP_S = 3600.0
-
-
-#: A job that has ended, when, and what stays to be seen of it.
-_End = tuple[Record, float, dict[str, Any]]
 
 
 class Wish(msgspec.Struct, kw_only=True):
@@ -82,8 +78,7 @@ class Loop:
         self.plans: list[dict[str, Any]] = []
         #: (user, key) of submissions that the store remembers.
         self.keys: set[tuple[str, str]] = set()
-        self._line = last_line
-        self._chronicle = Chronicle(engine.state)
+        self._story = Story(engine, records, last_line)
         self._wishes: list[Wish] = []
         #: Ids of jobs among them.
         self._coming: set[str] = set()
@@ -97,8 +92,6 @@ class Loop:
         self._stopping = False
         #: The engine has taken a turn that is not written down: what it is now must not be kept.
         self._ahead = False
-        #: How jobs that have just ended looked before: that they have is true once it is written down.
-        self._leaving: dict[str, dict[str, Any]] = {}
 
     # --- from outside -----------------------------------------------------------------------------------------------
 
@@ -201,20 +194,18 @@ class Loop:
         told = tuple(msgspec.structs.replace(event, at=now) for wish in wishes for event in wish.events)
         state = self.engine.state
         self._number(wishes, state.world.next_number)
-        self._note(wishes)
-        before_ends = self._may_end(told, now)
-        moved = self._moved(progress, now)
+        notes = [note for wish in wishes for note in wish.notes]
+        before_ends = self._story.begin(told, notes, now)
+        moved = self._story.moved(progress, now)
         self._ahead = True
         commands = self.engine.handle(*moved, *told)
         after, before = state.revision, state.revision - len(told)
         self.turns += 1
         asks = [command.detached() for command in commands if isinstance(command, Decide)]
         ops = [op for command in commands if isinstance(command, Apply) for op in self.engine.ops(command.plan)]
-        ended = [
-            each for command in commands if isinstance(command, JobsEnded) for each in self._ended(command, before_ends)
-        ]
+        ended = self._story.ended([each for each in commands if isinstance(each, JobsEnded)], before_ends)
         wishes = self._without_refused(wishes, ended)
-        lines = self._lines(wishes, ended, now)
+        lines = self._story.lines(notes, ended, now)
         if told or asks or ops or ended or lines:
             asked = state.in_view if asks else None
             logged = told or (Tick(at=now),)
@@ -228,9 +219,7 @@ class Loop:
             )
             await self._append(changes, wishes)
             self.keys.update((row.user, row.key) for row in changes.requests)
-            for record, at, result in ended:
-                record.ended, record.result = at, result
-                del self._leaving[record.id]
+            self._story.is_written(ended)
             self.broadcast.publish(lines)
         self._ahead = False
         for wish in wishes:
@@ -250,7 +239,7 @@ class Loop:
                 self.records.add(record)
                 self._coming.discard(record.id)
 
-    def _without_refused(self, wishes: list[Wish], ended: Sequence[_End]) -> list[Wish]:
+    def _without_refused(self, wishes: list[Wish], ended: Sequence[End]) -> list[Wish]:
         """These without the jobs that the engine did not take under the numbers that they have here."""
         over = {record.id for record, _, _ in ended}
         numbers, taken = self.engine.state.world.numbers, []
@@ -265,68 +254,6 @@ class Loop:
             if wish.done is not None and not wish.done.done():
                 wish.done.set_exception(LevadaError(f"the engine does not take it: {why}"))
         return taken
-
-    def _note(self, wishes: Sequence[Wish]) -> None:
-        for wish in wishes:
-            for note in wish.notes:
-                record = self.records.by_id.get(note.job)
-                if record is not None and "exit_code" in note.data:
-                    record.exit_code = note.data["exit_code"]
-
-    def _moved(self, progress: Mapping[int, float], now: float) -> list[Event]:
-        if not progress:
-            return []
-        for number, steps in progress.items():
-            if (record := self.records.by_number.get(number)) is not None:
-                record.progressed(steps, now)
-        numbers = np.fromiter(progress, np.int64, len(progress))
-        return [Progress(at=now, number=numbers, steps=np.fromiter(progress.values(), np.float64, len(progress)))]
-
-    def _may_end(self, told: Sequence[Event], now: float) -> dict[str, dict[str, Any]]:
-        """How the jobs look that these events may end: after that the engine has forgotten them."""
-        numbers: set[int] = set()
-        for event in told:
-            column = getattr(event, "number", None)
-            if column is not None:
-                numbers.update(column.tolist())
-        found = {}
-        for number in numbers:
-            record = self.records.by_number.get(number)
-            slot = -1 if record is None else self.engine.state.world.slot(record.id)
-            if record is not None and slot >= 0:
-                found[record.id] = views.living_job(record, self.engine.state, slot, now, [], None)
-        return found
-
-    def _ended(self, command: JobsEnded, before: Mapping[str, dict[str, Any]]) -> list[_End]:
-        found = []
-        for row, number in enumerate(command.number.tolist()):
-            record = self.records.by_number.get(number)
-            if record is None:
-                continue
-            last = before.get(record.id) or views.plain_job(record)
-            result = views.ended_job(record, command, row, last)
-            self._leaving[record.id] = last
-            found.append((record, command.finished, result))
-        return found
-
-    def _lines(self, wishes: Sequence[Wish], ended: Sequence[_End], now: float) -> list[HistoryLine]:
-        lines: list[HistoryLine] = []
-
-        def say(job: str | None, kind: str, text: str, data: Mapping[str, Any]) -> None:
-            self._line += 1
-            lines.append(HistoryLine(id=self._line, at=now, job=job, type=kind, text=text, data=data))
-
-        for happened in self._chronicle.changes(self.engine.state):
-            record = self.records.by_number.get(happened.number)
-            if record is not None:
-                say(record.id, happened.type, happened.text, happened.data)
-        for wish in wishes:
-            for note in wish.notes:
-                say(note.job or None, note.type, note.text, note.data)
-        for record, _, result in ended:
-            data = {"phase": result["phase"], "reason": result["reason"]["code"], "exit_code": result["exit_code"]}
-            say(record.id, "phase", f"{result['phase']}: {result['reason']['text']}", data)
-        return lines
 
     async def _append(self, changes: Changes, wishes: Sequence[Wish]) -> None:
         while True:
@@ -435,8 +362,8 @@ class Loop:
         """A job as users see it."""
         if record.result is not None:
             return record.result
-        if record.id in self._leaving:
-            return self._leaving[record.id]
+        if record.id in self._story.leaving:
+            return self._story.leaving[record.id]
         state = self.engine.state
         slot = state.world.slot(record.id)
         if slot < 0:
