@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from levada.cli.starting import USUAL_PORT
+from levada.server.main import DEFAULT_PORT
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 90.0
@@ -151,3 +155,59 @@ def test_the_tour_leaves_nothing_behind_when_it_is_interrupted(tmp_path: Path) -
     assert tour.returncode == 3
     assert left_behind(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def interrupted(folder: Path, moment: str, *words: str) -> int:
+    """The exit code of a verb whose terminal gets Ctrl-C once a file of its server is there."""
+    env = {**os.environ, "TMPDIR": str(folder)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "levada", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True,
+    ) as process:  # fmt: skip
+        until(lambda: process.poll() is not None or list(folder.rglob(moment)))
+        # All processes of a terminal hear it, and people press it twice.
+        for _ in range(2):
+            os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=WAIT_S)
+    assert "Traceback" not in err
+    return process.returncode
+
+
+@pytest.mark.parametrize("moment", ["levada-tour-*", "server.log", "lock", "levada.db", "server.json"])
+def test_a_tour_that_is_interrupted_early_leaves_nothing_behind(tmp_path: Path, moment: str) -> None:
+    assert interrupted(tmp_path, moment, "tour", str(ROOT / "examples/numpy/train.py")) == 3
+    assert left_behind(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("moment", ["server.log", "lock", "levada.db"])
+def test_up_that_is_interrupted_leaves_no_server_behind(home: Path, moment: str) -> None:
+    home.mkdir(parents=True)
+    assert interrupted(home, moment, "up", "--state", str(home), "--port", "0") == 3
+    assert left_behind(home) == []
+
+
+def test_a_server_that_is_up_is_not_changed_by_options(home: Path) -> None:
+    words = ("up", "--state", str(home), "--port", "0", "--node", "a100=2")
+    assert levada(*words).returncode == 0
+    assert levada(*words).returncode == 0, "what it has is no other"
+    other = levada("up", "--state", str(home), "--node", "v100=4")
+    assert other.returncode == 5
+    assert "was started with another --node" in other.stderr
+    assert "`levada down` first" in other.stderr
+    more = levada("up", "--state", str(home), "--set", "min_run_s=1")
+    assert (more.returncode, "--set: no effect on a server that is up" in more.stderr) == (0, True)
+
+
+def test_a_busy_port_is_told_at_once(home: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        done = levada("up", "--state", str(home), "--port", str(other.getsockname()[1]))
+    assert done.returncode == 1
+    assert "Address already in use; choose another with --port" in done.stderr
+    assert not (home / "server.log").exists(), "nothing heavy was begun"
+
+
+def test_the_usual_port_is_one() -> None:
+    assert USUAL_PORT == DEFAULT_PORT

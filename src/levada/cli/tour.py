@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from levada.cli.interrupts import deferred, tidied_up
 from levada.cli.output import chatter, data
 from levada.errors import BadInput, LevadaError
 
@@ -26,6 +25,27 @@ _OVER = ("Succeeded", "Failed", "Cancelled")
 _LOOK_S = 0.5
 #: The tour is over after so long even if a job is not.
 _LONGEST_S = 150.0
+
+
+#: A tour has no time for the pauses that spare real jobs.
+_SETUP: dict[str, Any] = {
+    "host": "127.0.0.1",
+    "port": 0,
+    "store": None,
+    "checkpoints": None,
+    "nodes": [{"a100": 4}, {"v100": 4}],
+    "policy": None,
+    "options": {"min_run_s": 5, "cooldown_s": 3, "rate_limit_s": 0.5},
+    "stuck_after_s": None,
+    "certfile": None,
+    "keyfile": None,
+    "insecure": False,
+}
+_NEXT = """
+Next, with a server of your own:
+    source .venv/bin/activate
+    levada up                                    GPUs of this machine, or pretend ones
+    levada submit -f examples/numpy/job.yaml     README.md goes on from here"""
 
 
 class Sample(NamedTuple):
@@ -72,43 +92,40 @@ def tour(
     """
     if not os.path.isfile(script):
         raise BadInput.one(f"{script}: is no file; examples/numpy/train.py is one")
-    folder = Path(tempfile.mkdtemp(prefix="levada-tour-"))
-    try:
-        with _server(folder, keep) as client:
-            _watch(client, os.path.abspath(script))
-            if keep:
-                chatter(f"the server stays up: levada ls --state-dir {folder}; levada down --state {folder}")
-    finally:
-        if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
+    folder = None
+    with tidied_up():
+        try:
+            with deferred():
+                folder = Path(tempfile.mkdtemp(prefix="levada-tour-"))
+            with _server(folder, keep) as client:
+                _watch(client, os.path.abspath(script))
+                if keep:
+                    chatter(f"the server stays up: levada ls --state-dir {folder}; levada down --state {folder}")
+            chatter(_NEXT)
+        finally:
+            if folder is not None and not keep:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _server(folder: Path, keep: bool) -> Iterator[Client]:
     """A server that is up, and goes with all its jobs."""
+    from levada.cli.starting import bring_up, take_down
     from levada.sdk.client import Client
+    from levada.server.home import SERVER, Home
 
-    levada = [sys.executable, "-m", "levada"]
-    words = ["up", "--state", str(folder), "--port", "0", "--node", "a100=4", "--node", "v100=4"]
-    # A tour has no time for the pauses that spare real jobs.
-    for option in ("min_run_s=5", "cooldown_s=3", "rate_limit_s=0.5"):
-        words += ["--set", option]
-    asked = subprocess.run([*levada, *words], capture_output=True, text=True, check=False)
-    if asked.returncode:
-        raise LevadaError(
-            asked.stderr.strip().splitlines()[-1].removeprefix("levada: ") if asked.stderr else "no server"
-        )
-    data(asked.stdout.strip())
+    home = Home(folder)
+    up = False
     try:
+        bring_up(home, _SETUP)
+        data(f"Levada is up at {home.read(SERVER).get('url')}, for this tour alone")
         with Client(state=str(folder)) as client:
+            up = True
             yield client
     finally:
-        if not keep:
-            # Ctrl-C reaches all processes of a terminal; who tidies up must not be stopped by it.
-            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if not keep or not up:
             chatter("everything is taken down")
-            subprocess.run([*levada, "down", "--state", str(folder), "--stop-jobs"], capture_output=True, check=False)
-            signal.signal(signal.SIGINT, before)
+            take_down(home)
 
 
 def _watch(client: Client, script: str) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,10 +14,6 @@ from levada.errors import BadInput, LevadaError, Refused
 
 if TYPE_CHECKING:
     from levada.server.home import Home
-
-#: How long a server may take to come up.
-_UP_S = 60.0
-_LOOK_S = 0.05
 
 State = Annotated[
     str | None,
@@ -121,17 +114,11 @@ def up(
     if foreground:
         _stay(_folder(state), setup, output)
         return
-    from levada.server.home import LOG, SERVER, Home
+    from levada.cli.starting import bring_up
+    from levada.server.home import SERVER, Home
 
     home = Home(_folder(state))
-    home.make()
-    if home.holder() is None:
-        began = home.path(LOG).stat().st_size if home.path(LOG).exists() else 0
-        child = _spawn(home, setup)
-        _await(home, child, began)
-    else:
-        chatter("a server is up already")
-        _await(home, None, 0)
+    bring_up(home, setup)
     _tell(home.read(SERVER), output)
 
 
@@ -178,25 +165,18 @@ def down(
     leave_jobs: Annotated[bool, typer.Option("--leave-jobs", help="Jobs run on; the next `up` finds them.")] = False,
 ) -> None:
     """Stop the server of this machine. Jobs save and stop, and go on after the next `levada up`."""
-    from levada.server.home import STOP, Home
+    from levada.cli.starting import take_down
+    from levada.server.home import Home
 
     if stop_jobs and leave_jobs:
         raise BadInput.one("--stop-jobs or --leave-jobs, not both")
     home = Home(_folder(state))
-    pid = home.holder()
-    if pid is None:
+    if home.holder() is None:
         chatter("no server is up")
         return
     if not stop_jobs and not leave_jobs:
         _ask_for_others(home)
-    home.write(STOP, {"jobs": "leave" if leave_jobs else "stop"})
-    handle = os.pidfd_open(pid)
-    try:
-        if home.holder() == pid:
-            signal.pidfd_send_signal(handle, signal.SIGTERM)
-        _until_gone(handle)
-    finally:
-        os.close(handle)
+    take_down(home, leave_jobs=leave_jobs)
     chatter("the server is down; " + ("its jobs run on" if leave_jobs else "its jobs go on after the next `levada up`"))
 
 
@@ -215,16 +195,6 @@ def _ask_for_others(home: Home) -> None:
     others = sorted({job["user"] for job in running} - {getpass.getuser()})
     if others:
         raise Refused(f"jobs of {', '.join(others)} run; say --stop-jobs or --leave-jobs")
-
-
-def _until_gone(handle: int) -> None:
-    """Returns when the process has ended, whatever it still had to do."""
-    import select
-
-    from levada.cli.waiting import Waiting
-
-    with Waiting("the server goes down; jobs may take their grace period"):
-        select.select([handle], [], [])
 
 
 def _folder(state: str | None) -> Path:
@@ -319,64 +289,6 @@ def _stay(folder: Path, setup: dict[str, Any], output: TextOrJson | None) -> Non
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run(folder, Setup(**setup), ready))
-
-
-def _spawn(home: Home, setup: dict[str, Any]) -> subprocess.Popen[bytes]:
-    from levada.server.home import LOG
-
-    words = ["serve", "--state", str(home.folder)]
-    for name in ("host", "port", "store", "checkpoints", "policy", "certfile", "keyfile"):
-        if setup[name] is not None:
-            words += [f"--{name}", str(setup[name])]
-    if setup["insecure"]:
-        words.append("--insecure")
-    if setup["stuck_after_s"] is not None:
-        words += ["--stuck-after", f"{setup['stuck_after_s']:g}"]
-    for name, value in setup["options"].items():
-        words += ["--set", f"{name}={value}"]
-    for gpus in setup["nodes"] or ():
-        words += ["--node", ",".join(f"{name}={amount}" for name, amount in gpus.items())]
-    try:
-        with open(home.path(LOG), "ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "levada", *words],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                cwd="/",
-            )
-    except OSError as broken:
-        advice = "let Levada write there, or name another folder with --state"
-        raise LevadaError(f"{home.path(LOG)}: {broken.strerror}; {advice}") from None
-
-
-def _await(home: Home, child: subprocess.Popen[bytes] | None, began: int) -> None:
-    """Returns when the server answers; raises what it said where it ended instead."""
-    from levada.sdk.client import Client
-    from levada.server.home import LOG, SERVER
-
-    until = time.monotonic() + _UP_S
-    while time.monotonic() < until:
-        if child is not None and child.poll() is not None:
-            raise LevadaError(_last_words(home.path(LOG), began))
-        told = home.read(SERVER)
-        if told and told.get("pid") == home.holder():
-            try:
-                if not Client(told["url"], told["token"], timeout_s=5.0, patience_s=0.0).ready():
-                    return
-            except LevadaError:
-                pass
-        time.sleep(_LOOK_S)
-    raise LevadaError(f"the server is not ready after {_UP_S:.0f} s; its log is {home.path(LOG)}")
-
-
-def _last_words(log: Path, began: int) -> str:
-    with open(log, "rb") as file:
-        file.seek(began)
-        lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    said = [line.removeprefix("levada: ") for line in lines if line.startswith("levada: ")]
-    return (said or lines or [f"the server ended at once; see {log}"])[-1]
 
 
 def _tell(told: dict[str, Any], output: TextOrJson) -> None:
