@@ -11,6 +11,7 @@ from levada import __version__
 from levada import engine as engine_package
 from levada.engine import Engine
 from levada.errors import LevadaError
+from levada.plugins import find_policy
 from levada.sim import pickled
 
 _MARK = b"levada engine\n"
@@ -37,7 +38,7 @@ def _build() -> bytes:
 def freeze(engine: Engine) -> bytes:
     """The engine as it is; raises LevadaError where its policy's state cannot be written down."""
     engine.state.learn()
-    body = zlib.compress(pickled.dumps(engine.state), 1)
+    body = zlib.compress(pickled.dumps(engine.state, without=find_policy), 1)
     head = _MARK + _build() + b"\n"
     return head + hashlib.sha256(body).digest() + body
 
@@ -55,6 +56,8 @@ def thaw(data: bytes) -> Engine:
     engine = Engine.__new__(Engine)
     try:
         engine.state = pickled.loads(zlib.decompress(body))
+        # Who makes policies is not in the bytes: it could be called by them.
+        engine.state.make_policy = find_policy
     except Exception as broken:
         raise Unusable(f"it cannot be read ({type(broken).__name__}: {broken})") from broken
     perf = engine.state.perf
