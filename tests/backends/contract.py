@@ -335,11 +335,12 @@ class Contract(Harness):
                 launch = self.launch()
                 await watch.backend.apply(op(OpKind.START, 5, place(0, "node-0", "0")), launch)
                 await watch.for_(ev.Running, 5)
+                pid = watch.backend.workers("toy-1")[0].pid
                 await watch.backend.apply(op(OpKind.STOP, 4), None)
                 await watch.backend.apply(op(OpKind.RESIZE, 3, place(0, "node-1", "0")), launch)
                 await watch.backend.apply(op(OpKind.START, 5, place(0, "node-0", "0")), launch)
                 await watch.for_(ev.Running, 5, count=2)
-                assert [one.node for one in watch.backend.workers("toy-1")] == ["node-0"]
+                assert [(one.node, one.pid) for one in watch.backend.workers("toy-1")] == [("node-0", pid)]
                 assert not watch.all(ev.Released)
 
         self.run(story)

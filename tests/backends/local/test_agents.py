@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
 
+from levada.backends.local import wire
 from levada.backends.local.agent import run_agent, socket_url
 from levada.backends.local.backend import LocalBackend
 from levada.backends.local.devices import pretend_nodes
+from levada.backends.local.messages import ENDED, Forget, StartWorker
+from levada.backends.local.processes import Spec
 from levada.backends.protocol import Launch
 from levada.core import events as ev
 from levada.core.plan import OpKind
 from levada.errors import BadInput, Refused
-from tests.backends.contract import Contract, Watch, op, place
+from tests.backends.contract import WAIT_S, Contract, Watch, op, place
 from tests.backends.local.machines import TOKEN, Wire, free_port, served
 from tests.backends.local.test_backend import LocalTest
 from tests.backends.local.test_elastic import SCRIPT
@@ -235,6 +240,63 @@ class TestCutOff(AgentsTest):
                 await asyncio.gather(*self.agents.values(), return_exceptions=True)
 
         self.run(story)
+
+
+class TestCommands:
+    """An agent whose server is played, so that it says things twice."""
+
+    def test_commands_that_are_repeated_after_a_reconnect_are_not_done_again(self, tmp_path: Path) -> None:
+        """Else a worker would run again whose job has been forgotten meanwhile."""
+        ran = tmp_path / "ran"
+
+        def start(number: int, name: str) -> wire.Do:
+            argv = ["sh", "-c", f"echo {name} >> {ran}"]
+            spec = Spec(argv=argv, env={"PATH": os.environ["PATH"]}, cwd=str(tmp_path))
+            command = StartWorker(job="toy-1", epoch=1, number=7, generation=1, name=name, spec=spec)
+            return wire.Do(number=number, command=command)
+
+        first = start(1, "g1-0")
+        forget = wire.Do(number=2, command=Forget(job="toy-1", epoch=1))
+        connections: list[list[wire.Do]] = [[first, forget], [first, forget, start(3, "g2-0")]]
+        done = asyncio.Event()
+
+        async def handle(connection: ServerConnection) -> None:
+            async def heard(true: Callable[[wire.FromAgent], bool]) -> None:
+                while not true(wire.read_from_agent(str(await connection.recv(decode=True)))):
+                    pass
+
+            await heard(lambda message: isinstance(message, wire.Register))
+            await connection.send(wire.encode(wire.Welcome(epoch=1, session="one server")))
+            for command in connections.pop(0):
+                await connection.send(wire.encode(command))
+                if isinstance(command.command, StartWorker) and command.number not in taken:
+                    await heard(lambda message: isinstance(message, wire.Told) and _has_ended(message))
+                else:
+                    await heard(lambda message: message == wire.Took(number=command.number))  # noqa: B023
+                taken.add(command.number)
+            if not connections:
+                done.set()
+
+        taken: set[int] = set()
+
+        async def story() -> None:
+            port = free_port()
+            async with serve(handle, "127.0.0.1", port):
+                nodes = pretend_nodes([{"gpu": 1}])
+                agent = asyncio.create_task(
+                    run_agent(f"http://127.0.0.1:{port}", TOKEN, nodes=nodes, state=tmp_path / "state", name="x")
+                )
+                async with asyncio.timeout(WAIT_S):
+                    await done.wait()
+                agent.cancel()
+                await asyncio.gather(agent, return_exceptions=True)
+            assert ran.read_text().split() == ["g1-0", "g2-0"]
+
+        asyncio.run(story())
+
+
+def _has_ended(told: wire.Told) -> bool:
+    return any(seen.state == ENDED for seen in told.news.sightings)
 
 
 class TestJoining(AgentsTest):

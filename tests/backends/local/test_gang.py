@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from levada.backends.local import procfs, supervisor
+from levada.backends.local.backend import LocalBackend
 from levada.backends.local.record import GANG, Record, Stage
 from levada.backends.local.roster import Member
 from levada.backends.protocol import Launch
@@ -103,6 +104,32 @@ class TestGang(LocalTest):
                 await watch.for_(ev.CheckpointSaved, 1)
                 progress = await watch.for_(ev.Progress)
                 assert (progress.number.tolist(), progress.steps.tolist()) == ([7], [2.0])
+
+        self.run(story)
+
+    def test_a_script_that_writes_all_the_time_is_told_of_once_for_each_generation(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(supervisor, "_POLL_S", 0.02)
+        code = (
+            "import os, pathlib, time\n"
+            "notes = pathlib.Path(os.environ['LEVADA_CHECKPOINT_DIR'], 'notes')\n"
+            "while True:\n    notes.open('a').write('.')\n    time.sleep(0.02)"
+        )
+
+        async def story() -> None:
+            async with self.opened() as watch:
+                backend = watch.backend
+                assert isinstance(backend, LocalBackend)
+                launch = self.script(code)
+                for generation, node in ((1, "node-0"), (2, "node-1")):
+                    kind = OpKind.START if generation == 1 else OpKind.RESIZE
+                    await backend.apply(op(kind, generation, place(0, node, "0")), launch)
+                    await watch.for_(ev.CheckpointSaved, generation)
+                    for _ in range(3):
+                        before = backend._supervisor.jobs["toy-1"].kept
+                        await watch.until(lambda: backend._supervisor.jobs["toy-1"].kept != before)  # noqa: B023
+                    assert len(watch.all(ev.CheckpointSaved, generation)) == 1
 
         self.run(story)
 

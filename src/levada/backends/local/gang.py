@@ -86,7 +86,8 @@ class Gang(Crew):
         self._told_in_process = False
         self._published = 0
         self._complete_since = 0.0
-        self._saves: dict[str, int] = {}
+        #: The engine's generation of which it knows that something was saved.
+        self._told_saved = -1
 
     # --- operations -------------------------------------------------------------------------------------------------
 
@@ -432,16 +433,20 @@ class Gang(Crew):
             self._hands.save()
             self._told_in_process = True
             self._tell(ev.ResizesInPlace)
-        saves = {name: seen.reading.saved for name, seen in self.seen.items() if seen.alive and seen.reading}
-        if any(count > self._saves.get(name, 0) for name, count in saves.items()):
-            self._saves = saves
-            self._tell(ev.CheckpointSaved)
+        if any(reading.saved for reading in told):
+            self._tell_saved()
 
     # --- telling ----------------------------------------------------------------------------------------------------
 
     def saved(self, at: float) -> None:
         """Something was written that the job could go on from."""
         if self.record.stage is Stage.RUNNING and at >= self.record.since:
+            self._tell_saved()
+
+    def _tell_saved(self) -> None:
+        """Once for each generation: that there is something to go on from is all that the engine wants to know."""
+        if self._told_saved != self.record.generation:
+            self._told_saved = self.record.generation
             self._tell(ev.CheckpointSaved)
 
     def _tell_pause(self) -> None:
