@@ -1,6 +1,9 @@
 """Which admitted jobs a policy does not get to see now: they keep what they have, and it is not there to give.
 
 Half a decision is never vetoed: a job is either in the policy's view with all it has, or out of it with all it has.
+
+Guards save jobs from changes that policies make for the sake of others. A job whose size is outside its range was given
+another one by its user, and no guard holds that up.
 """
 
 from __future__ import annotations
@@ -67,7 +70,7 @@ def guarded(state: State, slots: Ints) -> Bools:
         falls = np.maximum(falls, table.started[slots] + options.min_run_s)
     if wanted.cooldown:
         falls = np.maximum(falls, table.resized[slots] + options.cooldown_s)
-    young = runs & (falls > state.now)
+    young = runs & (falls > state.now) & in_range(state, slots)
     state.guard_wake = float(falls[young].min()) if young.any() else math.inf
     out |= young
     if wanted.payback:
@@ -75,11 +78,17 @@ def guarded(state: State, slots: Ints) -> Bools:
     return out
 
 
+def in_range(state: State, slots: Ints) -> Bools:
+    """Which of these jobs have a size that they may have."""
+    table = state.world.table
+    return np.asarray((table.min[slots] <= table.held[slots]) & (table.held[slots] <= table.max[slots]))
+
+
 def _ends_soon(state: State, slots: Ints, asked: Bools) -> Bools:
     """Which jobs would end before a restart pays."""
     table = state.world.table
     soon = np.zeros(len(slots), bool)
-    known = asked & ~np.isnan(table.steps[slots]) & (table.resizes_in_place[slots] == 0)
+    known = asked & ~np.isnan(table.steps[slots]) & (table.resizes_in_place[slots] == 0) & in_range(state, slots)
     rows = known.nonzero()[0]
     if not len(rows):
         return soon

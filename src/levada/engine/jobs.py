@@ -259,7 +259,8 @@ def checkpoint_saved(state: State, event: CheckpointSaved) -> None:
     """Jobs may be restarted without loss from now on."""
     table = state.world.table
     slots, _ = state.current(event.number, event.generation)
-    slots = slots[table.held[slots] > 0]
+    # Only the first one is news: some jobs write one every few seconds.
+    slots = slots[(table.held[slots] > 0) & (table.saved[slots] == 0)]
     table.saved[slots] = 1
     state.dirty |= bool(len(slots))
 

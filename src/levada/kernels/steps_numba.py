@@ -43,7 +43,8 @@ def survey(
             if floats[c.RETRY_AT, s] > now:
                 continue
             falls = max(floats[c.STARTED, s] + min_run_s, floats[c.RESIZED, s] + cooldown_s)
-            if falls > now:
+            # Who is outside its range shall not stay as it is, however young it is.
+            if falls > now and ints[c.MIN, s] <= ints[c.HELD, s] <= ints[c.MAX, s]:
                 guard_wake = min(guard_wake, falls)
                 continue
             near_end |= payback and ints[c.RESIZES_IN_PLACE, s] == 0 and not np.isnan(floats[c.STEPS, s])
