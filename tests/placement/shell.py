@@ -18,9 +18,9 @@ class Shell:
     """Drives an engine whose backend does at once what it is told."""
 
     def __init__(self, *gpus: int, **options: Any) -> None:
-        nodes = tuple(Node.of(f"n{i}", {"v100": count}) for i, count in enumerate(gpus))
+        self.nodes = tuple(Node.of(f"n{i}", {"v100": count}) for i, count in enumerate(gpus))
         self.engine = Engine(
-            cluster=Cluster(nodes=nodes),
+            cluster=Cluster(nodes=self.nodes),
             policy="fifo",
             options=Options(min_run_s=0.0, cooldown_s=0.0, payback=0.0, **options),
         )

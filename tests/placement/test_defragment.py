@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from levada.core import events as ev
 from levada.core.cluster import Cluster, Node
+from levada.core.commands import Command, Decide
 from levada.core.job import Job, ParameterServers, Preemptible
 from levada.core.plane import Plane
+from levada.engine import Engine
 from levada.engine.tidy import tidy
+from levada.live import turn
+from levada.perf import TableModel
 from levada.placement.defragment import NOBODY, Waiting, defragment
 from tests.builders import cluster, job
 from tests.placement.desk import Desk
@@ -347,6 +352,39 @@ def test_the_engine_makes_room_for_a_job_that_waits_for_a_whole_node() -> None:
         assert shell.engine.explain("w").reason.code == ("runs" if runs else "fragmented")
 
 
+def test_a_log_that_is_replayed_under_other_beliefs_leads_to_the_same_places() -> None:
+    shell, log = Shell(4, 4, move_budget=2), []
+    handle, state = shell.engine.handle, shell.engine.state
+
+    def logged(*events: ev.Event) -> list[Command]:
+        before, kept = state.revision, tuple(event for event in events if not isinstance(event, ev.Progress))
+        commands = handle(*events)
+        asks = any(isinstance(command, Decide) for command in commands)
+        if kept or asks:
+            told = kept or (ev.Tick(at=state.now),)
+            log.append(turn.encode(before, state.revision, told, state.in_view if asks else None))
+        return commands
+
+    shell.engine.handle = logged  # type: ignore[method-assign]
+    shell.submit(job("a", min=2, steps=100.0), job("x", 1, min=2), job("b", 2, min=2, steps=100.0), job("y", 3, min=2))
+    for steps in (90.0, 99.0, 99.9):
+        numbers = np.array([state.world.numbers[name] for name in "ab"])
+        shell.tell(ev.Progress, number=numbers, steps=np.full(2, steps))
+    shell.tell(ev.JobsFinished, number=np.array([state.world.numbers[name] for name in "xy"]))
+    shell.submit(job("c", 4, min=4))
+    assert list(shell.nodes_of("c").values()) == [4], "somebody moved for it"
+    for beliefs in (None, TableModel([], restart_s=1e9), TableModel([], restart_s=0.0)):
+        again = Engine(cluster=Cluster(nodes=shell.nodes), policy="fifo", options=state.options, perf=beliefs)
+        for each in log:
+            turn.replay(again, each)
+        for ours, theirs in (
+            (state.world.target, again.state.world.target),
+            (state.world.held, again.state.world.held),
+        ):
+            np.testing.assert_array_equal(ours.owner, theirs.owner)
+        np.testing.assert_array_equal(state.world.table.moves, again.state.world.table.moves)
+
+
 def test_protected_jobs_and_operations_under_way_are_left_alone_whoever_asks() -> None:
     shell = Shell(4, 4, move_budget=9)
     split_by(shell, last=job("c", 4, min=4, preemptible=Preemptible.NEVER))
@@ -365,6 +403,7 @@ def test_protected_jobs_and_operations_under_way_are_left_alone_whoever_asks() -
     world.put_workers(target, slot, rows)
     world.held.take_from(target)
     size = table.count[slots]
+    shell.engine.state.now += 3600.0  # they have run for so long, and are taken to go on
     assert tidy(shell.engine.state, target, slots, table.type[slots], size, size) is None
     table.preemptible[slot] = Preemptible.ALWAYS
     assert tidy(shell.engine.state, target, slots, table.type[slots], size, size) is not None

@@ -1,4 +1,8 @@
-"""What moving a running job costs and what it is worth, for defragmentation."""
+"""What moving a running job costs and what it is worth, for defragmentation.
+
+A decision that is replayed from a log must lead to the same places. How far jobs are, and what is believed of their
+speed, is in no log: so neither counts here.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,11 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
 
     #: Part of its speed that a job is taken to win on one node (or rack, or zone) fewer.
     split_loss: float = 0.1
-    #: Nobody knows what the cluster looks like later than that, in seconds.
+    #: A job is taken to run on for as long as it has run. Nobody knows what the cluster looks like later than that.
     horizon_s: float = 3600.0
+    #: How long training stands still for a resize, and for a stop and a start.
+    resize_s: float = 30.0
+    restart_s: float = 40.0
 
 
 TUNING = Tuning()
@@ -36,9 +43,7 @@ def tidy(state: State, plane: Plane, slots: Ints, gpu_type: Ints, asked: Ints, r
     gpus = table.milli / WHOLE
     horizon = _horizon_s(state, slots)
     gain = TUNING.split_loss * np.maximum(table.count, 1) * gpus * horizon
-    cost = np.zeros(table.capacity)
-    for slot in slots[table.held[slots] > 0]:
-        cost[slot] = table.held[slot] * gpus[slot] * _interruption_s(state, int(slot))
+    cost = table.held * gpus * np.where(table.resizes_in_place > 0, TUNING.resize_s, TUNING.restart_s)
     short = ((asked > 0) & (reached == 0)).nonzero()[0]
     chosen = slots[short]
     waiting = Waiting(
@@ -69,20 +74,6 @@ def _horizon_s(state: State, slots: Ints) -> Floats:
     """Per slot how long a better place would be enjoyed."""
     table = state.world.table
     horizon = np.full(table.capacity, TUNING.horizon_s)
-    runs = slots[(table.held[slots] > 0) & ~np.isnan(table.steps[slots])]
-    if len(runs):
-        rates = state.perf.rates(table.number[runs], table.held_type[runs], table.held[runs])
-        left = np.maximum(table.steps[runs] - table.steps_done[runs], 0.0)
-        known = rates > 0
-        horizon[runs[known]] = np.minimum(left[known] / rates[known], TUNING.horizon_s)
+    runs = slots[table.held[slots] > 0]
+    horizon[runs] = np.clip(state.now - table.started[runs], 0.0, TUNING.horizon_s)
     return horizon
-
-
-def _interruption_s(state: State, slot: int) -> float:
-    """Seconds that a move takes: of one who can, a resize; of the others, a stop and a start."""
-    table = state.world.table
-    number, held = int(table.number[slot]), int(table.held[slot])
-    if table.resizes_in_place[slot]:
-        return float(state.perf.restart_cost_s(number, held, held + 1))
-    stop, start = state.perf.restart_cost_s(number, held, 0), state.perf.restart_cost_s(number, 0, held)
-    return float(stop + start)
