@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from levada.backends.local import files, wire
+from levada.backends.local import files, folders, wire
 from levada.backends.local.messages import RUNS, Sighting
 from levada.backends.local.record import Stage
 from levada.backends.local.remote import Known, RemoteHost, Socket
@@ -41,7 +41,7 @@ class Agents:
     def load(self) -> None:
         """Machines that had joined before a restart: until they are silent for too long, what ran there runs."""
         try:
-            known = msgspec.json.decode((self._backend.home / AGENTS).read_bytes(), type=list[Known])
+            known = msgspec.json.decode(folders.read_file(self._backend.home / AGENTS), type=list[Known])
         except (OSError, msgspec.DecodeError):
             return
         for each in known:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from levada.backends.local import folders
 from levada.backends.local.agents import Agents, tell_machine
 from levada.backends.local.devices import Nvml
 from levada.backends.local.gang import Gang
@@ -240,7 +240,7 @@ class LocalBackend:
         self.hurried.discard(job)
         for host in self.hosts.values():
             host.do(Forget(job=job, epoch=self.epoch))
-        await asyncio.to_thread(shutil.rmtree, self.home / "jobs" / job, True)
+        await asyncio.to_thread(folders.remove, self.home / "jobs" / job)
 
     async def serve_agent(self, socket: Socket) -> None:
         """Speaks with the agent of another machine until one of both goes."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
+import math
 import os
 import struct
 from pathlib import Path
 
 import msgspec
+
+from levada.backends.local import folders
 
 #: Files of a job and of a worker in their folders.
 WORLD, JOB, REPORT, CHECKPOINTS, WORKERS = "world.json", "job.json", "report", "checkpoints", "workers"
@@ -26,6 +28,8 @@ _SEQUENCE = struct.Struct("<Q")
 _SEQUENCE_AT = 8
 #: A writer is done in a microsecond; whoever meets it that often is better off with the last report.
 _TRIES = 4
+#: Of the lists that the scripts of Voda write, so much of the beginning and of the end is read.
+_CSV_BYTES = 1 << 16
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -84,7 +88,7 @@ def checkpoint_folder(folder: str, shared: str, job: str) -> str:
 def read_report(path: Path | str) -> Reading | None:
     """What a worker reports; None where it reports nothing, or something else."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = folders.open_file(path)
     except OSError:
         return None
     try:
@@ -104,33 +108,18 @@ def read_report(path: Path | str) -> Reading | None:
 
 def write_json(path: Path, what: object) -> None:
     """Replaces a file as a whole, for its owner alone."""
-    fresh = path.with_name(path.name + ".new")
-    file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(file, "wb") as stream:
-        stream.write(msgspec.json.encode(what))
-    os.replace(fresh, path)
-
-
-def newest_change(folder: Path | str) -> int:
-    """When anything below *folder* was last written, in ns; 0 where there is nothing."""
-    newest = 0
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                if entry.is_dir(follow_symlinks=False):
-                    newest = max(newest, newest_change(entry.path))
-                elif not entry.name.startswith("."):
-                    newest = max(newest, entry.stat(follow_symlinks=False).st_mtime_ns)
-    return newest
+    folders.replace_file(path, msgspec.json.encode(what))
 
 
 def epochs_in_csv(path: Path) -> float | None:
     """How many epochs the scripts of Voda say they have done: one row for each, counted from 0."""
     try:
-        with open(path, newline="") as file:
-            last = None
-            for row in csv.DictReader(file):
-                last = row.get("epoch") or last
-        return None if last is None else float(last) + 1.0
+        first, last = (part.decode(errors="replace") for part in folders.read_ends(path, _CSV_BYTES))
+        names = next(csv.reader(first.splitlines()), [])
+        at = names.index("epoch")
+        # The first line of what was read may be a part of one, or the names.
+        rows = [row for row in csv.reader(last.splitlines()[1:]) if len(row) > at and row[at]]
+        epochs = float(rows[-1][at]) + 1.0 if rows else math.nan
     except (OSError, ValueError, csv.Error):
         return None
+    return epochs if 0.0 < epochs < math.inf else None

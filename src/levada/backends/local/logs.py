@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from levada.backends.local import shim
+from levada.backends.local import folders, shim
 
 #: Read at once; a longer line is cut there.
 _CHUNK = 1 << 18
@@ -50,8 +50,8 @@ def read(folder: Path, cursor: Cursor, *, rest: bool = False) -> Chunk:
     opened: list[int] = []
     try:
         for part in _parts(folder):
-            with contextlib.suppress(FileNotFoundError):
-                opened.append(os.open(part, os.O_RDONLY | os.O_CLOEXEC))
+            with contextlib.suppress(OSError):
+                opened.append(folders.open_file(part))
         known = [at for at, file in enumerate(opened) if _cursor(file, cursor.offset) == cursor]
         # A part that is gone takes what nobody has read of it along.
         first, offset = (known[-1], cursor.offset) if known else (0, 0)
@@ -84,7 +84,7 @@ def _cursor(file: int, offset: int) -> Cursor:
 def _times(folder: Path, inode: int, offset: int, lines: list[bytes]) -> tuple[float, ...]:
     """When each of the lines from *offset* on was kept, by the marks of the shim."""
     try:
-        data = (folder / (shim.LOG + shim.TIMES)).read_bytes() if lines else b""
+        data = folders.read_file(folder / (shim.LOG + shim.TIMES)) if lines else b""
     except OSError:
         data = b""
     whole = len(data) // shim.MARK.size * shim.MARK.size
@@ -102,7 +102,7 @@ def end_of(folder: Path, lines: int) -> Cursor:
     """Where the last so many lines begin."""
     begin = Cursor()
     for part in reversed(_parts(folder)):
-        with contextlib.suppress(FileNotFoundError), open(part, "rb") as file:
+        with contextlib.suppress(OSError), open(folders.open_file(part), "rb") as file:
             offset, found = _line_from_end(file.fileno(), lines)
             begin = _cursor(file.fileno(), offset)
             lines -= found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import json
 import os
 import signal
 import struct
@@ -15,14 +14,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
-from levada.backends.local import procfs, shim
+from levada.backends.local import folders, procfs, shim
 
 #: The kernel's `struct flock`: type, whence, start, length, holder.
 _FLOCK = "@hhqqi4x"
+T = TypeVar("T")
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,10 +71,9 @@ def start(folder: Path, spec: Spec) -> subprocess.Popen[bytes]:
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not (folder / shim.SPEC).exists():
-        fresh = folder / (shim.SPEC + ".new")
-        fresh.write_bytes(msgspec.json.encode(spec))
-        os.replace(fresh, folder / shim.SPEC)
-    with open(folder / "shim.err", "ab") as errors:
+        folders.replace_file(folder / shim.SPEC, msgspec.json.encode(spec))
+    errors_into = folders.open_file(folder / "shim.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    with open(errors_into, "ab") as errors:
         return subprocess.Popen(
             [sys.executable, "-S", "-E", shim.__file__, str(folder)],
             stdin=subprocess.DEVNULL,
@@ -85,18 +84,32 @@ def start(folder: Path, spec: Spec) -> subprocess.Popen[bytes]:
         )
 
 
+class _Run(msgspec.Struct, frozen=True):
+    """What counts of run.json."""
+
+    worker: int
+
+
+class _Exit(msgspec.Struct, frozen=True):
+    """What counts of exit.json."""
+
+    code: int | None
+    asked: bool
+    lost_output: int = 0
+
+
 def standing(folder: Path) -> Standing:
     """How the worker in *folder* is."""
-    run = _read(folder / shim.RUN)
-    pid = None if run is None else int(run["worker"])
+    run = _read(folder / shim.RUN, _Run)
+    pid = None if run is None else run.worker
     holder = _holder(folder)
     if holder is not None:
         return Standing(state=State.RUNS, shim=holder, pid=pid)
     # Only now: a shim writes it before it lets go of the lock.
-    ended = _read(folder / shim.EXIT)
+    ended = _read(folder / shim.EXIT, _Exit)
     if ended is not None:
-        lost = int(ended["lost_output"])
-        return Standing(state=State.ENDED, pid=pid, code=ended["code"], asked=ended["asked"], lost_output=lost)
+        lost = ended.lost_output
+        return Standing(state=State.ENDED, pid=pid, code=ended.code, asked=ended.asked, lost_output=lost)
     return Standing(state=State.ABSENT if run is None else State.LOST, pid=pid)
 
 
@@ -112,7 +125,7 @@ def kill(folder: Path) -> bool:
 
 def bar(folder: Path) -> bool:
     """Sees to it that the worker of *folder* never starts; False where it has started."""
-    with open(folder / shim.LOCK, "ab") as lock:
+    with open(folders.open_file(folder / shim.LOCK, os.O_WRONLY | os.O_CREAT), "wb") as lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -120,7 +133,8 @@ def bar(folder: Path) -> bool:
         if (folder / shim.RUN).exists() or (folder / shim.EXIT).exists():
             return False
         never = {"code": None, "asked": True, "at": time.time(), "lost_output": 0}
-        (folder / shim.EXIT).write_text(json.dumps(never))  # whoever comes later finds that all is over
+        # Whoever comes later finds that all is over.
+        folders.replace_file(folder / shim.EXIT, msgspec.json.encode(never))
         return True
 
 
@@ -184,7 +198,7 @@ def _signal(folder: Path, number: int) -> bool:
 def _holder(folder: Path) -> int | None:
     """Who holds the lock of *folder*: its shim, while it lives."""
     try:
-        with open(folder / shim.LOCK, "r+b") as file:
+        with open(folders.open_file(folder / shim.LOCK), "rb") as file:
             asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
             kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
     except FileNotFoundError:
@@ -192,10 +206,9 @@ def _holder(folder: Path) -> int | None:
     return None if kind == fcntl.F_UNLCK else int(pid)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path, kind: type[T]) -> T | None:
     """What a shim has noted; None where there is nothing, or nothing whole, as after a disk broke."""
     try:
-        told: dict[str, Any] = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
+        return msgspec.json.decode(folders.read_file(path), type=kind)
+    except (FileNotFoundError, msgspec.DecodeError):
         return None
-    return told

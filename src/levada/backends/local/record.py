@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from levada.backends.local import files
+from levada.backends.local import files, folders
 from levada.backends.local.roster import Member
 from levada.backends.protocol import Launch
 from levada.core.grant import WorkerPlace
@@ -83,6 +83,6 @@ class Record(msgspec.Struct, kw_only=True):
 def load(folder: Path) -> Record | None:
     """What was kept of the job in *folder*; None where nothing whole is there."""
     try:
-        return msgspec.json.decode((folder / GANG).read_bytes(), type=Record)
+        return msgspec.json.decode(folders.read_file(folder / GANG), type=Record)
     except (OSError, msgspec.DecodeError):
         return None

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import resource
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from levada.backends.local import environment, files, logs, processes, shim
+from levada.backends.local import environment, files, folders, logs, processes, shim
 from levada.backends.local.messages import (
     ENDED,
     LOST,
@@ -153,12 +152,18 @@ class Supervisor:
     def _find_jobs(self) -> None:
         for folder in _folders(self.home / "jobs"):
             job = self.jobs[folder.name] = _Job(folder.name, folder)
-            job.stood = _read_stood(folder / files.JOB)
-            job.kept = Kept(job=job.id, saved_at=files.newest_change(self._saves(job)))
-            for place in _folders(folder / files.WORKERS):
-                if (place / shim.SPEC).exists():
-                    seen = _sighting(job.id, place, processes.standing(place))
-                    job.workers[place.name] = _Worker(place, seen)
+            try:
+                self._find_workers(job)
+            except OSError as trouble:  # of one job, which must not keep the others from being found
+                _log.warning("%s could not be looked at: %s", job.id, trouble)
+
+    def _find_workers(self, job: _Job) -> None:
+        job.stood = _read_stood(job.folder / files.JOB)
+        job.kept = Kept(job=job.id, saved_at=folders.newest_change(self._saves(job)))
+        for place in _folders(job.folder / files.WORKERS):
+            if (place / shim.SPEC).exists():
+                seen = _sighting(job.id, place, processes.standing(place))
+                job.workers[place.name] = _Worker(place, seen)
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
@@ -185,7 +190,7 @@ class Supervisor:
     def check(self, epoch: int) -> None:
         """Raises Refused where somebody newer commands."""
         with contextlib.suppress(FileNotFoundError, ValueError):
-            known = int((self.home / EPOCH).read_bytes())
+            known = int(folders.read_file(self.home / EPOCH))
             if epoch < known:
                 raise Refused(f"epoch {epoch} is over: epoch {known} commands here")
 
@@ -210,10 +215,10 @@ class Supervisor:
 
     def _publish(self, job: _Job, command: Publish) -> None:
         if command.hosts:
-            (job.folder / files.HOSTS).write_text("".join(f"{line}\n" for line in command.hosts))
-            script = job.folder / files.DISCOVER_HOSTS
-            script.write_text('#!/bin/sh\nexec cat "$(dirname "$0")/hosts"\n')
-            script.chmod(0o700)
+            hosts = "".join(f"{line}\n" for line in command.hosts)
+            folders.replace_file(job.folder / files.HOSTS, hosts.encode())
+            script = b'#!/bin/sh\nexec cat "$(dirname "$0")/hosts"\n'
+            folders.replace_file(job.folder / files.DISCOVER_HOSTS, script, mode=0o700)
         files.write_json(job.folder / files.WORLD, command.world)
 
     def _start(self, job: _Job, command: StartWorker) -> None:
@@ -240,13 +245,13 @@ class Supervisor:
         old = [other for other in job.workers if other.partition("-")[2] == index and not job.workers[other].seen.alive]
         old.sort(key=lambda other: int(other[1:].partition("-")[0]))
         for other in old[: max(0, len(old) - _KEEP + 1)]:
-            shutil.rmtree(job.workers.pop(other).folder, ignore_errors=True)
+            folders.remove(job.workers.pop(other).folder)
 
     def _forget(self, name: str) -> None:
         job = self.jobs.get(name)
         if job is not None and not job.alive():
             del self.jobs[name]
-            shutil.rmtree(job.folder, ignore_errors=True)
+            folders.remove(job.folder)
 
     # --- watching ---------------------------------------------------------------------------------------------------
 
@@ -386,11 +391,10 @@ class Supervisor:
         """Scripts without the runtime tell by what they write."""
         if any(worker.seen.reading is not None for worker in job.alive()):
             return
-        csv = self._saves(job) / f"{job.id}.csv"
         kept = Kept(
             job=job.id,
-            saved_at=files.newest_change(self._saves(job)),
-            epochs=files.epochs_in_csv(csv) if csv.exists() else None,
+            saved_at=folders.newest_change(self._saves(job)),
+            epochs=files.epochs_in_csv(self._saves(job) / f"{job.id}.csv"),
         )
         if kept != job.kept:
             job.kept = self._kept[job.id] = kept
@@ -449,13 +453,13 @@ def _sighting(job: str, folder: Path, standing: processes.Standing) -> Sighting:
 
 
 def _folders(parent: Path) -> Iterator[Path]:
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):
         yield from sorted(path for path in parent.iterdir() if path.is_dir())
 
 
 def _read_stood(path: Path) -> Stood | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Stood)
+        return msgspec.json.decode(folders.read_file(path), type=Stood)
     except (OSError, msgspec.DecodeError):
         return None
 
