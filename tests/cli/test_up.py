@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from levada.cli.starting import USUAL_PORT
+from levada.errors import Refused
+from levada.server.home import Home
 from levada.server.main import DEFAULT_PORT
 
 ROOT = Path(__file__).parents[2]
@@ -127,6 +129,14 @@ def test_folders_and_files_are_those_of_who_names_them(home: Path) -> None:
         (["--host", "0.0.0.0"], "tokens would be sent in the clear"),
         (["--policy", "fifi"], "did you mean fifo?"),
         (["--store", "mysql://x"], "must begin with sqlite: or postgresql:"),
+        (["--store", "postgresql://bob:hunter2@[::1/x"], "--store: is no address of a database"),
+        (["--store", "postgresql://bob:hunter2@h:y/x"], "--store: is no address of a database"),
+        (["--store", "mysql://bob:hunter2@h/x?password=hunter2"], "must begin with sqlite: or postgresql:"),
+        (["--node", "a100=²"], "must be GPUs by type, as in a100=4"),
+        (["--port", "99999"], "--port: must be 0 to 65535"),
+        (["--port", "-1"], "--port: must be 0 to 65535"),
+        (["--host", "10.255.255.1"], "name an address of this machine with --host"),
+        (["--host", "nosuch.host.invalid"], "name an address of this machine with --host"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_leaves_no_server(home: Path, words: list[str], said: str) -> None:
@@ -134,6 +144,50 @@ def test_what_cannot_be_is_one_line_and_leaves_no_server(home: Path, words: list
     assert done.returncode in (1, 2, 5)
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+def test_where_the_store_is_stands_neither_in_the_list_of_processes_nor_in_what_jobs_are_given(home: Path) -> None:
+    store = f"sqlite:///{home.parent}/hunter2.db"
+    environment = {**os.environ, "LEVADA_STORE": store}
+    assert levada("up", "--state", str(home), "--port", "0", "--node", "gpu=1", env=environment).returncode == 0
+    assert (home.parent / "hunter2.db").exists()
+    pid = json.loads((home / "server.json").read_text())["pid"]
+    assert b"hunter2" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    name = job(home, "env")
+    assert levada("wait", "--state", str(home), name, "--timeout", "60s").returncode == 0
+    told = levada("logs", "--state", str(home), name).stdout
+    assert "LEVADA_JOB=" in told
+    assert "hunter2" not in told
+    for file in (home / "server.log", home / "setup.json", home.parent / "hunter2.db"):
+        assert file.stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_that_is_there_is_closed_to_others_or_refused(home: Path) -> None:
+    home.mkdir(mode=0o755)
+    home.chmod(0o755)
+    Home(home).make()
+    assert home.stat().st_mode & 0o777 == 0o700
+    home.chmod(0o755)
+    (home / "lock").touch()
+    Home(home).make()
+    assert home.stat().st_mode & 0o777 == 0o700
+    (home / "lock").rename(home / "thesis.tex")
+    home.chmod(0o755)
+    with pytest.raises(Refused, match="name a new folder with --state"):
+        Home(home).make()
+    assert home.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs files of somebody else")
+def test_a_folder_of_somebody_else_that_others_can_enter_is_refused(home: Path) -> None:
+    home.mkdir()
+    home.chmod(0o755)
+    os.chown(home, 65534, 65534)
+    done = levada("up", "--state", str(home), "--port", "0")
+    assert done.returncode == 5
+    assert "others can enter it" in done.stderr
+    os.chown(home, 0, 0)
 
 
 def test_a_folder_that_cannot_be_written_says_so() -> None:
@@ -211,3 +265,26 @@ def test_a_busy_port_is_told_at_once(home: Path) -> None:
 
 def test_the_usual_port_is_one() -> None:
     assert USUAL_PORT == DEFAULT_PORT
+
+
+@pytest.mark.slow
+def test_the_tour_shows_what_it_says(tmp_path: Path) -> None:
+    done = levada("tour", str(ROOT / "examples/numpy/train.py"), env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines() if line]
+    told = [tuple(words[:4]) for words in lines]
+    alone = told.index(("first", "Running", "4", "v100"))
+    second = next(place for place, words in enumerate(told) if words[:2] == ("second", "Running"))
+    third = next(place for place, words in enumerate(told) if words[:3] == ("third", "Running", "2"))
+    shrunk = [words for words in told[second + 1 : third] if words[0] in ("first", "second") and words[1] == "Running"]
+    assert alone < second < third
+    assert shrunk
+    assert all(int(words[2]) < 4 for words in shrunk)
+    waits = [line for line in done.stdout.splitlines() if line.startswith("picky    Pending")]
+    assert any("Not enough is free" in line or "as soon as others" in line for line in waits)
+    assert ("small", "Running", "1") in [words[:3] for words in told]
+    summary = {words[0]: words[1:4] for words in lines[-5:]}
+    assert {name: state for name, (state, _, _) in summary.items()} == dict.fromkeys(
+        ("first", "second", "third", "picky", "small"), "Succeeded"
+    )
+    assert (int(summary["first"][1]) > 0, summary["first"][2]) == (True, "0"), "resized, and never restarted"

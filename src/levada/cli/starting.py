@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 USUAL_PORT = 7373
 #: How long a server may take to come up, and one that is not wanted any more to go.
 _UP_S, _GO_S = 60.0, 10.0
+#: Who is asked to go down has begun with it by then.
+_HEARS_S = 30.0
 _LOOK_S = 0.05
+#: A disk with less room is full.
+_ROOM_BYTES = 1 << 20
 #: What is the same for as long as a server is up, by the option that says it, as far as its folder knows it.
 _KEPT = {
     "nodes": "--node, --nodes, --gpus-per-node or --gpu-type",
@@ -33,6 +37,7 @@ _KEPT = {
     "port": "--port",
     "checkpoints": "--checkpoints",
     "stuck_after_s": "--stuck-after",
+    "names": "--allow-host",
 }
 _NOT_KEPT = {"options": "--set", "policy": "--policy", "certfile": "--certfile", "keyfile": "--keyfile"}
 
@@ -61,9 +66,9 @@ def bring_up(home: Home, setup: dict[str, Any]) -> None:
         raise
 
 
-def take_down(home: Home, *, leave_jobs: bool = False) -> None:
-    """Returns when no server has the folder, whatever it still had to do."""
-    from levada.server.home import STOP
+def take_down(home: Home, *, leave_jobs: bool = False, patience_s: float = _HEARS_S) -> None:
+    """Returns when no server has the folder, whatever it still had to do; raises LevadaError where it hears nothing."""
+    from levada.server.home import SERVER, STOP
 
     pid = home.holder()
     if pid is None:
@@ -74,6 +79,13 @@ def take_down(home: Home, *, leave_jobs: bool = False) -> None:
         if home.holder() == pid:
             signal.pidfd_send_signal(handle, signal.SIGTERM)
         with Waiting("the server goes down; jobs may take their grace period"):
+            # Who has heard takes its address away first; only then jobs may take as long as they were given.
+            ended = select.select([handle], [], [], patience_s)[0]
+            if not ended and home.read(SERVER).get("pid") == pid:
+                raise LevadaError(
+                    f"the server (process {pid}) has not heard for {patience_s:g} s: `kill -9 {pid}` ends it, its jobs "
+                    "run on, and the next `levada up` finds them"
+                )
             select.select([handle], [], [])
     finally:
         os.close(handle)
@@ -97,7 +109,8 @@ def _same(home: Home, setup: dict[str, Any]) -> None:
 
     kept = home.read(SETUP)
     # Port 0 is any.
-    asked = {name: setup[name] for name in _KEPT if setup[name] is not None and (name, setup[name]) != ("port", 0)}
+    asked = {name: setup.get(name) for name in _KEPT}
+    asked = {name: value for name, value in asked.items() if value is not None and (name, value) != ("port", 0)}
     other = [_KEPT[name] for name, value in asked.items() if name in kept and kept[name] != value]
     if other:
         raise Refused(f"the server that is up was started with another {' and '.join(other)}; `levada down` first")
@@ -125,10 +138,10 @@ def _check_port(home: Home, setup: dict[str, Any]) -> None:
 
 
 def _spawn(home: Home, setup: dict[str, Any]) -> subprocess.Popen[bytes]:
-    from levada.server.home import LOG
+    from levada.server.home import LOG, advice
 
     words = ["serve", "--state", str(home.folder)]
-    for name in ("host", "port", "store", "checkpoints", "policy", "certfile", "keyfile"):
+    for name in ("host", "port", "checkpoints", "policy", "certfile", "keyfile"):
         if setup[name] is not None:
             words += [f"--{name}", str(setup[name])]
     if setup["insecure"]:
@@ -139,8 +152,14 @@ def _spawn(home: Home, setup: dict[str, Any]) -> subprocess.Popen[bytes]:
         words += ["--set", f"{name}={value}"]
     for gpus in setup["nodes"] or ():
         words += ["--node", ",".join(f"{name}={amount}" for name, amount in gpus.items())]
+    for name in setup.get("names") or ():
+        words += ["--allow-host", name]
+    # The address of a database may hold a password, and everybody sees the words of a process.
+    environment = {name: value for name, value in os.environ.items() if name != "LEVADA_STORE"}
+    if setup["store"] is not None:
+        environment["LEVADA_STORE"] = setup["store"]
     try:
-        with open(home.path(LOG), "ab") as log:
+        with open(home.path(LOG), "ab", opener=_private) as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "levada", *words],
                 stdin=subprocess.DEVNULL,
@@ -148,10 +167,18 @@ def _spawn(home: Home, setup: dict[str, Any]) -> subprocess.Popen[bytes]:
                 stderr=log,
                 start_new_session=True,
                 cwd="/",
+                env=environment,
             )
     except OSError as broken:
-        advice = "let Levada write there, or name another folder with --state"
-        raise LevadaError(f"{home.path(LOG)}: {broken.strerror}; {advice}") from None
+        todo = advice(broken, "let Levada write there, or name another folder with --state")
+        raise LevadaError(f"{home.path(LOG)}: {broken.strerror}; {todo}") from None
+
+
+def _private(path: str, flags: int) -> int:
+    """Opens a file that only its owner may read, also one that was there."""
+    handle = os.open(path, flags, 0o600)
+    os.fchmod(handle, 0o600)
+    return handle
 
 
 def _await(home: Home, child: subprocess.Popen[bytes] | None, began: int) -> None:
@@ -179,4 +206,9 @@ def _last_words(log: Path, began: int) -> str:
         file.seek(began)
         lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     said = [line.removeprefix("levada: ") for line in lines if line.startswith("levada: ")]
-    return (said or lines or [f"the server ended at once; see {log}"])[-1]
+    if not lines:
+        # On a full disk it could not even say that.
+        disk = os.statvfs(log)
+        room = disk.f_bavail * disk.f_frsize >= _ROOM_BYTES
+        return f"the server ended at once; {f'see {log}' if room else f'make room on the disk of {log.parent}'}"
+    return (said or lines)[-1]

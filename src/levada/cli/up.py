@@ -36,7 +36,13 @@ Host = Annotated[str, typer.Option("--host", help="The address to listen on.")]
 Port = Annotated[int | None, typer.Option("--port", help="The port; 0 takes a free one.", show_default="7373")]
 StoreUrl = Annotated[
     str | None,
-    typer.Option("--store", metavar="URL", help="The database: sqlite:///FILE or postgresql://…", show_default=False),
+    typer.Option(
+        "--store",
+        metavar="URL",
+        envvar="LEVADA_STORE",
+        help="The database: sqlite:///FILE or postgresql://…; one with a password is better in LEVADA_STORE.",
+        show_default=False,
+    ),
 ]
 Checkpoints = Annotated[
     str | None,
@@ -66,6 +72,16 @@ Insecure = Annotated[
     bool, typer.Option("--insecure", help="Listen without TLS where others can reach it: something else encrypts.")
 ]
 
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-host",
+        metavar="NAME",
+        help="A name that a proxy before it asks for; may be repeated.",
+        show_default=False,
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Adds the verbs."""
@@ -90,6 +106,7 @@ def up(
     certfile: Certfile = None,
     keyfile: Keyfile = None,
     insecure: Insecure = False,
+    allow_host: AllowHost = None,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and stop everything at Ctrl-C.")] = False,
     output: Annotated[TextOrJson, typer.Option("--output", "-o", help="How to print it.")] = TextOrJson.TEXT,
 ) -> None:
@@ -100,7 +117,7 @@ def up(
     nodes_asked = declared(node, nodes, gpus_per_node, gpu_type)
     setup: dict[str, Any] = {
         "host": host,
-        "port": port,
+        "port": _valid(port),
         "store": _same_store(store),
         "checkpoints": _absolute(checkpoints),
         "nodes": nodes_asked,
@@ -110,6 +127,7 @@ def up(
         "certfile": _absolute(certfile),
         "keyfile": _absolute(keyfile),
         "insecure": insecure,
+        "names": allow_host or None,
     }
     if foreground:
         _stay(_folder(state), setup, output)
@@ -138,13 +156,14 @@ def serve(
     certfile: Certfile = None,
     keyfile: Keyfile = None,
     insecure: Insecure = False,
+    allow_host: AllowHost = None,
     wait: Annotated[bool, typer.Option("--wait", help="Stand by while another server acts on the store.")] = False,
 ) -> None:
     """Serve in the foreground, as service managers want it: SIGTERM leaves jobs running for the next start."""
     nodes_asked = declared(node, nodes, gpus_per_node, gpu_type)
     setup = {
         "host": host,
-        "port": port,
+        "port": _valid(port),
         "store": _same_store(store),
         "checkpoints": _absolute(checkpoints),
         "nodes": nodes_asked,
@@ -154,6 +173,7 @@ def serve(
         "certfile": _absolute(certfile),
         "keyfile": _absolute(keyfile),
         "insecure": insecure,
+        "names": allow_host or None,
         "wait": wait,
     }
     _stay(_folder(state), setup, None)
@@ -203,6 +223,12 @@ def _folder(state: str | None) -> Path:
     return Path(state_dir(state or os.environ.get("LEVADA_STATE") or None)).absolute()
 
 
+def _valid(port: int | None) -> int | None:
+    if port is not None and not 0 <= port <= 65535:
+        raise BadInput.one("--port: must be 0 to 65535")
+    return port
+
+
 def _absolute(path: str | None) -> str | None:
     """The same file for a server, whose working folder is another one."""
     return None if path is None else os.path.abspath(path)
@@ -238,7 +264,7 @@ def _gpus(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for part in text.split(","):
         name, equals, amount = part.strip().partition("=")
-        if not name or not equals or not amount.isdigit() or int(amount) > 1_000:
+        if not name or not equals or not (amount.isascii() and amount.isdecimal()) or int(amount[:9]) > 1_000:
             raise BadInput.one(f"--node {text}: must be GPUs by type, as in a100=4 or a100=2,v100=2")
         if name in found:
             raise BadInput.one(f"--node {text}: {name} is there twice")
@@ -280,6 +306,9 @@ def _stay(folder: Path, setup: dict[str, Any], output: TextOrJson | None) -> Non
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr, force=True
     )
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    # What a server writes is for its owner, and the address of its store for nobody that it starts.
+    os.umask(0o077)
+    os.environ.pop("LEVADA_STORE", None)
 
     def ready(url: str, token: str) -> None:
         if output is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -14,8 +15,17 @@ from typing import Any
 from levada.errors import LevadaError, Refused
 
 SERVER, LOCK, STOP, TOKEN, SETUP, LOG = "server.json", "lock", "stop.json", "owner-token", "setup.json", "server.log"
+#: A folder with one of these is a server's.
+_OURS = frozenset({LOCK, SETUP, TOKEN, LOG})
+#: Rights of others than the owner.
+_OTHERS = 0o077
 #: The kernel's `struct flock`: type, whence, start, length, holder.
 _FLOCK = "@hhqqi4x"
+
+
+def advice(broken: OSError, otherwise: str) -> str:
+    """What to do about a file that cannot be written."""
+    return "make room on its disk" if broken.errno in (errno.ENOSPC, errno.EDQUOT) else otherwise
 
 
 class Home:
@@ -25,11 +35,24 @@ class Home:
         self.folder = folder
 
     def make(self) -> None:
-        """Makes the folder, for its owner alone; raises LevadaError."""
+        """Makes the folder, or takes one that is there, for its owner alone; raises LevadaError."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._close()
         except OSError as broken:
-            raise LevadaError(f"{self.folder}: {broken.strerror}; name another folder with --state") from None
+            todo = advice(broken, "name another folder with --state")
+            raise LevadaError(f"{self.folder}: {broken.strerror}; {todo}") from None
+
+    def _close(self) -> None:
+        """Keys, tokens and what jobs are given lie here: nobody else may enter."""
+        about = self.folder.stat()
+        if not about.st_mode & _OTHERS:
+            return
+        holds = os.listdir(self.folder)
+        if about.st_uid != os.geteuid() or (holds and not _OURS.intersection(holds)):
+            why = "others can enter it, and it is not Levada's own"
+            raise Refused(f"{self.folder}: {why}; name a new folder with --state")
+        self.folder.chmod(0o700)
 
     def path(self, name: str) -> Path:
         """A file of it."""
@@ -52,7 +75,8 @@ class Home:
                 file.write(text)
             os.replace(fresh, self.path(name))
         except OSError as broken:
-            raise LevadaError(f"{self.path(name)}: {broken.strerror}; let the server write there") from None
+            todo = advice(broken, "let the server write there")
+            raise LevadaError(f"{self.path(name)}: {broken.strerror}; {todo}") from None
 
     def drop(self, name: str) -> None:
         """A file that is no longer true."""
@@ -64,7 +88,8 @@ class Home:
         try:
             lock = os.open(self.path(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as broken:
-            raise LevadaError(f"{self.path(LOCK)}: {broken.strerror}; let the server write there") from None
+            todo = advice(broken, "let the server write there")
+            raise LevadaError(f"{self.path(LOCK)}: {broken.strerror}; {todo}") from None
         try:
             try:
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

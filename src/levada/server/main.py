@@ -25,7 +25,7 @@ from levada.live.store import LeaseLost, Store
 from levada.live.store.keys import KeyStore
 from levada.live.warnings import STUCK_AFTER_S
 from levada.server import worker_token
-from levada.server.home import SERVER, SETUP, STOP, TOKEN, Home
+from levada.server.home import SERVER, SETUP, STOP, TOKEN, Home, advice
 from levada.server.hosts import is_loopback
 from levada.server.keys import StoredKeys
 from levada.server.ports import Role
@@ -145,8 +145,8 @@ async def _run(
         await store.close()
         if isinstance(broken, OSError):
             where = broken.filename or home.folder
-            advice = "let the server write there, or name another folder with --state"
-            raise LevadaError(f"{where}: {broken.strerror or broken}; {advice}") from broken
+            todo = advice(broken, "let the server write there, or name another folder with --state")
+            raise LevadaError(f"{where}: {broken.strerror or broken}; {todo}") from broken
         raise
     await _serve(home, setup, live, keys, token, worker_key, port, ready)
 
@@ -244,9 +244,13 @@ def _port(setup: Setup, before: Mapping[str, object]) -> int:
     if wanted == 0:
         if isinstance(known, int) and _is_free(setup.host, known):
             return known
-        with socket.socket(socket.AF_INET6 if ":" in setup.host else socket.AF_INET) as probe:
-            probe.bind((setup.host, 0))
-            return int(probe.getsockname()[1])
+        try:
+            with socket.socket(socket.AF_INET6 if ":" in setup.host else socket.AF_INET) as probe:
+                probe.bind((setup.host, 0))
+                return int(probe.getsockname()[1])
+        except OSError as broken:
+            todo = "name an address of this machine with --host"
+            raise LevadaError(f"cannot listen on {setup.host}: {broken.strerror}; {todo}") from None
     return wanted
 
 

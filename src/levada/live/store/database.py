@@ -95,7 +95,7 @@ class _Sqlite:
 
     def __init__(self, url: URL) -> None:
         self.path = url.database
-        self._engine: Engine = create_engine(url, connect_args={"timeout": _BUSY_S})
+        self._engine: Engine = create_engine(url, connect_args={"timeout": _BUSY_S}, hide_parameters=True)
         event.listen(self._engine, "connect", _prepare_sqlite)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store writes")
         # A database in memory is that of its thread.
@@ -126,7 +126,7 @@ class _Postgres:
     path = None
 
     def __init__(self, url: URL) -> None:
-        self._engine: AsyncEngine = create_async_engine(url, pool_pre_ping=True)
+        self._engine: AsyncEngine = create_async_engine(url, pool_pre_ping=True, hide_parameters=True)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         async with self._engine.begin() as connection:
@@ -140,8 +140,8 @@ class _Postgres:
 
 
 def shown(url: str) -> str:
-    """*url* without its password."""
-    return make_url(url).render_as_string(hide_password=True)
+    """*url* without its password, which may also be among its options."""
+    return make_url(url).set(query={}).render_as_string(hide_password=True)
 
 
 def trouble(broken: BaseException, url: str) -> StoreTrouble:
@@ -171,8 +171,10 @@ def _engine(url: str) -> _Sqlite | _Postgres:
             return _Sqlite(parsed.set(drivername="sqlite"))
         if kind in ("postgresql", "postgres"):
             return _Postgres(parsed.set(drivername="postgresql+asyncpg"))
-    except (ArgumentError, NoSuchModuleError) as broken:
-        raise BadInput.one(f"--store {url}: {broken}; e.g. sqlite:////var/lib/levada.db") from None
+    except (ArgumentError, NoSuchModuleError, ValueError):
+        # Neither it nor what is said about it: there may be a password in both.
+        example = "sqlite:////var/lib/levada.db or postgresql://USER@HOST/NAME"
+        raise BadInput.one(f"--store: is no address of a database, as in {example}") from None
     except ModuleNotFoundError as broken:
         raise LevadaError(f"PostgreSQL needs {broken.name}: pip install 'levada[postgres]'") from None
     raise BadInput.one(f"--store {shown(url)}: must begin with sqlite: or postgresql:")
