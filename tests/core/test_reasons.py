@@ -19,3 +19,8 @@ def test_every_code_has_a_sentence_that_formats(code: int) -> None:
 
 def test_no_two_codes_say_the_same() -> None:
     assert len(set(SENTENCES.values())) == len(Code.numbers())
+
+
+def test_a_number_that_is_nothing_is_not_told() -> None:
+    assert reason(Code.TOO_LARGE, 0).text == "No state of this cluster could hold even one of its workers."
+    assert "0" not in reason(Code.FRAGMENTED, 0).text

@@ -86,6 +86,13 @@ SENTENCES: dict[int, str] = {
 }
 
 
+#: Where the number is 0 and the sentence would sound odd.
+_WITH_NOTHING: dict[int, str] = {
+    Code.FRAGMENTED: "Enough is free in all, but not where its workers fit.",
+    Code.TOO_LARGE: "No state of this cluster could hold even one of its workers.",
+}
+
+
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
     """A reason for people and programs."""
 
@@ -96,4 +103,5 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 def reason(code: int, evidence: int = 0) -> Reason:
     """The reason in words."""
     name = Code.name(code).lower().replace("_", "-")
-    return Reason(code=name, text=SENTENCES[code].format(evidence=evidence))
+    sentence = SENTENCES[code] if evidence else _WITH_NOTHING.get(code, SENTENCES[code])
+    return Reason(code=name, text=sentence.format(evidence=evidence))

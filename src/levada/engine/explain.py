@@ -8,9 +8,10 @@ import numpy as np
 from levada.core.inventory import UNLIMITED
 from levada.core.job import Phase
 from levada.core.jobtable import NOT_ALLOWED
-from levada.core.plane import FREE, NODE
+from levada.core.plane import NODE
 from levada.core.reasons import Code, Reason, reason
-from levada.core.types import WHOLE, Ints
+from levada.core.types import WHOLE, Bools, Ints
+from levada.engine.because import free_for, named, things, who_has, why_this_size, would_let_it_grow
 from levada.engine.state import State
 from levada.policies.protocol import Needs
 
@@ -40,7 +41,7 @@ def explain(state: State, job_id: str) -> Explanation:
     slot = world.slot(job_id)
     if slot < 0:
         raise KeyError(job_id)
-    waits = table.phase[slot] == Phase.PENDING
+    waits = table.phase[slot] in (Phase.PENDING, Phase.SUSPENDED)
     slots = state.living()
     in_line = (table.phase[slots] == Phase.PENDING) & (table.count[slots] == 0) & (table.aside[slots] == 0)
     pending = slots[in_line & (table.feasible[slots] > 0) & (table.waits_for[slots] == 0)]
@@ -53,8 +54,8 @@ def explain(state: State, job_id: str) -> Explanation:
     return Explanation(
         job=job_id,
         phase=Phase.label(int(table.phase[slot])),
-        reason=reason(int(table.reason[slot]), int(table.evidence[slot])),
-        would_help=tuple(_would_help(state, slot)) if waits else (),
+        reason=_reason(state, slot),
+        would_help=tuple(_would_help(state, slot) if waits else would_let_it_grow(state, slot)),
         before=tuple(world.ids[int(number)] for number in table.number[ahead]),
         position=len(ahead) + 1 if slot in ordered else None,
         gpu_type=world.inventory.types[int(table.type[slot])] if table.type[slot] >= 0 else None,
@@ -62,6 +63,72 @@ def explain(state: State, job_id: str) -> Explanation:
         nodes=tuple(world.inventory.nodes[int(node)] for node in np.unique(target[NODE])),
         stage=stage,
     )
+
+
+def _reason(state: State, slot: int) -> Reason:
+    """The job's reason, with what is known beside its one number."""
+    table = state.world.table
+    code, told = int(table.reason[slot]), reason(int(table.reason[slot]), int(table.evidence[slot]))
+    if code in (Code.CAPACITY, Code.PREEMPTED):
+        text = "Not enough is free for it." if code == Code.CAPACITY else told.text
+        more = [text, *(who_has(state, slot, kind) for kind in _types(state, slot))]
+    elif code == Code.DEPENDENCY:
+        more = [told.text, f"It waits for {named(_comes_after(state, slot))}."]
+    elif code == Code.TOO_LARGE:
+        more = [told.text, _too_large(state, slot)]
+    elif table.phase[slot] in (Phase.RUNNING, Phase.RESIZING) and table.count[slot] > 0:
+        more = [told.text, *why_this_size(state, slot)]
+    else:
+        return told
+    return Reason(code=told.code, text=" ".join(text for text in more if text))
+
+
+def _types(state: State, slot: int) -> list[int]:
+    """The types that a job may use, best first."""
+    rank = state.world.table.preference[:, slot]
+    return [int(kind) for kind in np.argsort(rank, kind="stable") if rank[kind] != NOT_ALLOWED]
+
+
+def _comes_after(state: State, slot: int) -> list[str]:
+    """Ids of the jobs that must succeed before it starts."""
+    number = int(state.world.table.number[slot])
+    return [state.world.ids[before] for before, after in sorted(state.dependents.items()) if number in after]
+
+
+def _too_large(state: State, slot: int) -> str:
+    """What no node has for one worker; empty where it is only that there are too many."""
+    return next(
+        (f"One worker takes {wants}, and the largest node has {has}." for wants, has in _lacks(state, slot)), ""
+    )
+
+
+def _lacks(state: State, slot: int) -> list[tuple[str, str]]:
+    """What one worker takes and no node has, each with the most that a node of its types has."""
+    table, inventory = state.world.table, state.world.inventory
+    gpus, gpu_memory = -(-int(table.milli[slot]) // WHOLE), int(table.gpu_memory[slot])
+    mine = inventory.present & _allowed(state, slot)[inventory.type_of]
+    lacks = []
+    largest = int(np.bincount(_pools(state, mine), minlength=1).max()) if gpus else 0
+    if gpus > largest:
+        lacks.append((f"{gpus} GPU{'s' if gpus > 1 else ''}", f"{largest} of a type it may use"))
+    cpu, memory = (int(column[~inventory.lost].max(initial=0)) for column in (inventory.cpu, inventory.memory))
+    if table.cpu[slot] > cpu:
+        lacks.append((f"{table.cpu[slot] / WHOLE:g} cores", f"{cpu / WHOLE:g}"))
+    if table.memory[slot] > memory:
+        lacks.append((f"{table.memory[slot]} MiB of memory", f"{memory}"))
+    if gpu_memory > int(inventory.gpu_memory[mine].max(initial=0)) and gpus:
+        lacks.append((f"{gpu_memory} MiB of a GPU's memory", f"{int(inventory.gpu_memory[mine].max(initial=0))}"))
+    return lacks
+
+
+def _allowed(state: State, slot: int) -> Bools:
+    return np.asarray(state.world.table.preference[:, slot] != NOT_ALLOWED)
+
+
+def _pools(state: State, devices: Bools) -> Ints:
+    """The pool of each of these devices: those of one type in one node."""
+    inventory = state.world.inventory
+    return np.searchsorted(inventory.pool_start, devices.nonzero()[0], side="right") - 1
 
 
 def _would_help(state: State, slot: int) -> list[str]:
@@ -80,19 +147,20 @@ def _room(state: State, slot: int, code: int) -> list[str]:
     world, table = state.world, state.world.table
     least, unit = int(table.min[slot]), int(table.units()[slot])
     if code in (Code.CAPACITY, Code.PREEMPTED, Code.NEW, Code.FRAGMENTED, Code.RESERVED, Code.REJECTED):
-        free = _free(state, whole=table.milli[slot] >= WHOLE)
+        left = free_for(state, slot)
         sentences = []
-        for kind in np.argsort(table.preference[:, slot], kind="stable"):
-            if table.preference[kind, slot] == NOT_ALLOWED or free[kind] >= UNLIMITED:
+        for kind in _types(state, slot):
+            if left[kind] >= UNLIMITED:
                 continue
-            short = least * unit - int(free[kind])
-            name = f"{world.inventory.types[int(kind)]} GPU" if table.milli[slot] > 0 else "core"
+            short = least * unit - int(left[kind])
             if short > 0:
-                more = f"{short / WHOLE:g} more {name}{'' if short == WHOLE else 's'}"
-                sentences.append(f"{more} ({free[kind] / WHOLE:g} free now).")
+                more = f"{short / WHOLE:g} more {things(state, kind, short)}"
+                sentences.append(f"{more} ({left[kind] / WHOLE:g} free now).")
             elif code == Code.FRAGMENTED:
-                sentences.append(f"{name}s in one piece; enough are free in all.")
+                sentences.append(f"{things(state, kind)} in one piece; enough are free in all.")
         return sentences
+    if code == Code.TOO_LARGE and (lacks := _lacks(state, slot)):
+        return [f"Workers that take no more than {has}, or a larger node." for _, has in lacks]
     if code == Code.TOO_LARGE:
         return [f"A minimum of at most {int(table.evidence[slot])} workers, or more or larger nodes."]
     if code == Code.UNKNOWN_TYPE:
@@ -109,13 +177,3 @@ def _room(state: State, slot: int, code: int) -> list[str]:
     if code in (Code.BACKOFF, Code.RESTARTING):
         return [f"{max(0.0, float(table.retry_at[slot]) - state.now):.0f} s from now it is tried again."]
     return []
-
-
-def _free(state: State, *, whole: bool) -> Ints:
-    """Per type what nobody should have at present; with *whole*, scraps of cut-up devices do not count."""
-    world = state.world
-    free = world.capacity_for(np.zeros(0, np.int64))
-    if whole:
-        open_now = (world.target.owner == FREE) & (world.inventory.free_milli() == WHOLE)
-        free[1:] = np.bincount(world.inventory.type_of[open_now], minlength=len(free))[1:] * WHOLE
-    return free

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from levada.core.job import Phase
-from levada.core.types import Bools, Ints
+from levada.core.types import Bools, Floats, Ints
 from levada.engine import steps
 from levada.engine.admit import admitted
 from levada.engine.state import State
@@ -60,22 +60,29 @@ def waiting(state: State) -> tuple[Ints, Ints | None]:
 
 def guarded(state: State, slots: Ints) -> Bools:
     """Which of these jobs stay as they are; notes when the first guard falls."""
-    table, options, wanted = state.world.table, state.options, state.policy.guards
+    table, wanted = state.world.table, state.policy.guards
     out = (table.issued[slots] > 0) | state.protected()[slots]
     # Failed a moment ago, or leaving: its own pause or stop comes first.
     out |= (table.retry_at[slots] > state.now) & (table.held[slots] > 0)
     runs = (table.held[slots] > 0) & ~out
-    falls = np.full(len(slots), -math.inf)
-    if wanted.min_run:
-        falls = np.maximum(falls, table.started[slots] + options.min_run_s)
-    if wanted.cooldown:
-        falls = np.maximum(falls, table.resized[slots] + options.cooldown_s)
+    falls = guard_falls(state, slots)
     young = runs & (falls > state.now) & in_range(state, slots)
     state.guard_wake = float(falls[young].min()) if young.any() else math.inf
     out |= young
     if wanted.payback:
         out |= runs & ~out & _ends_soon(state, slots, runs & ~out)
     return out
+
+
+def guard_falls(state: State, slots: Ints) -> Floats:
+    """When these jobs are left alone no more for being young, if they run."""
+    table, options, wanted = state.world.table, state.options, state.policy.guards
+    falls = np.full(len(slots), -math.inf)
+    if wanted.min_run:
+        falls = np.maximum(falls, table.started[slots] + options.min_run_s)
+    if wanted.cooldown:
+        falls = np.maximum(falls, table.resized[slots] + options.cooldown_s)
+    return falls
 
 
 def in_range(state: State, slots: Ints) -> Bools:

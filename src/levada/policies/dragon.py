@@ -47,6 +47,7 @@ class Dragon:
     guards: ClassVar[Guards] = NO_GUARDS
     #: It says where workers go, and so makes room for serving pods itself.
     by_node: ClassVar[bool] = True
+    elastic: ClassVar[bool] = True
 
     def __init__(
         self,

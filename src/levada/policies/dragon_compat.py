@@ -42,6 +42,7 @@ class DragonCompat:
     guards: ClassVar[Guards] = NO_GUARDS
     #: It says where workers go, and makes room for serving pods itself.
     by_node: ClassVar[bool] = True
+    elastic: ClassVar[bool] = True
 
     def __init__(self, *, starvation_s: Any = 30.0, idle_s: Any = 60.0, clamp: bool = True) -> None:
         self.starvation_s = number_above("starvation_s", starvation_s, 0)
