@@ -108,18 +108,18 @@ def test_torchrun_has_one_agent_per_node() -> None:
         framework="torchrun",
         command=("a.py",),
     )
-    assert first.argv[:3] == ["torchrun", "--nnodes=2", "--nproc-per-node=2"]
-    assert second.argv[:3] == ["torchrun", "--nnodes=2", "--nproc-per-node=1"]
-    assert "--rdzv-endpoint=10.0.0.0:29500" in second.argv
-    assert "--rdzv-conf=last_call_timeout=1,is_host=1" in first.argv
-    assert "--rdzv-conf=last_call_timeout=1,is_host=0" in second.argv
+    assert first.argv[:3] == ["torchrun", "--nnodes=2", "--nproc_per_node=2"]
+    assert second.argv[:3] == ["torchrun", "--nnodes=2", "--nproc_per_node=1"]
+    assert "--rdzv_endpoint=10.0.0.0:29500" in second.argv
+    assert "--rdzv_conf=last_call_timeout=1,is_host=1" in first.argv
+    assert "--rdzv_conf=last_call_timeout=1,is_host=0" in second.argv
     assert first.argv[-1] == "a.py"
-    assert "--no-python" not in first.argv
+    assert "--no_python" not in first.argv
     assert first.env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
     assert first.env["CUDA_VISIBLE_DEVICES"] == "0,1"
     assert not {"RANK", "LEVADA_RANK", "MASTER_ADDR"} & first.env.keys(), "torchrun says so to its workers itself"
     (other,) = specs(place(0, "node-0"), framework="torchrun")
-    assert list(other.argv[-3:]) == ["--no-python", "python", "train.py"]
+    assert list(other.argv[-3:]) == ["--no_python", "python", "train.py"]
 
 
 def test_tensorflow_lists_the_workers_that_there_are() -> None:

@@ -233,8 +233,8 @@ class TestGang(LocalTest):
                 await watch.for_(ev.JobsFinished)
                 lines = [line.text async for line in watch.backend.logs("toy-1")]
                 assert [line.split()[:3] for line in lines] == [
-                    ["torchrun", "--nnodes=2", "--nproc-per-node=2"],
-                    ["torchrun", "--nnodes=2", "--nproc-per-node=1"],
+                    ["torchrun", "--nnodes=2", "--nproc_per_node=2"],
+                    ["torchrun", "--nnodes=2", "--nproc_per_node=1"],
                 ]
                 launch = self.launch(command=("python", "train.py"), framework="horovod", env=path)
                 await watch.backend.apply(op(OpKind.START, 1, *places, job="toy-2", number=8), launch)

@@ -152,16 +152,17 @@ def _torchrun(member: Member, about: About) -> list[str]:
     agents = _workers(about)
     first = member.name == agents[0].name
     # A script by its name is run by torchrun's own Python; anything else is run as it stands.
-    as_it_stands = [] if about.launch.command[0].endswith(".py") else ["--no-python"]
+    as_it_stands = [] if about.launch.command[0].endswith(".py") else ["--no_python"]
     return [
         "torchrun",
         f"--nnodes={len(agents)}",
-        f"--nproc-per-node={member.workers}",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={about.master.address}:{about.master.port}",
-        f"--rdzv-id={about.job}-{about.world}",
-        f"--rdzv-conf=last_call_timeout={_LAST_CALL_S},is_host={int(first)}",
-        "--max-restarts=0",
+        # With underscores: torch before 2.0 knows its options by no other names.
+        f"--nproc_per_node={member.workers}",
+        "--rdzv_backend=c10d",
+        f"--rdzv_endpoint={about.master.address}:{about.master.port}",
+        f"--rdzv_id={about.job}-{about.world}",
+        f"--rdzv_conf=last_call_timeout={_LAST_CALL_S},is_host={int(first)}",
+        "--max_restarts=0",
         *as_it_stands,
         *about.launch.command,
     ]
