@@ -64,7 +64,7 @@ def test_a_worker_that_cannot_be_executed_says_why(folder: Path) -> None:
     spec = Spec(argv=["no-such-program"], env={"PATH": "/bin"}, cwd="/")
     found = end_of(folder, processes.start(folder, spec))
     assert found.code == shim.CANNOT_EXECUTE
-    assert "cannot start 'no-such-program'" in said(folder)
+    assert "cannot start 'no-such-program': not found in PATH" in said(folder)
 
 
 def test_a_folder_that_is_not_there_says_why(folder: Path) -> None:

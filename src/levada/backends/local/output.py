@@ -37,7 +37,7 @@ class Output:
         """Lines of all its workers, or of one (by index or by name); of those before a restart with *previous*."""
         sources = {source.name: source for source in self._sources(worker, previous)}
         if not sources and worker is not None and not follow:
-            raise NotFound(f"{self._job} has no worker {worker!r}; `levada get job {self._job}` lists them")
+            raise NotFound(f"{self._job} has no worker {worker!r}; `levada describe {self._job}` lists them")
         if tail is not None:
             for source in sources.values():
                 source.cursor = await source.host.log_end(self._job, source.name, tail)

@@ -208,7 +208,12 @@ class Shim:
             argv = self.spec["argv"]
             os.execvpe(argv[0], argv, self.spec["env"])
         except (OSError, ValueError) as broken:
-            os.write(2, f"cannot start {self.spec['argv'][0]!r}: {broken}\n".encode())
+            program = self.spec["argv"][0]
+            # A folder that is not there is named by the error itself.
+            is_folder = getattr(broken, "filename", None) == self.spec.get("cwd")
+            nowhere = isinstance(broken, FileNotFoundError) and "/" not in program and not is_folder
+            why = f"not found in PATH ({self.spec['env'].get('PATH', '')})" if nowhere else broken
+            os.write(2, f"cannot start {program!r}: {why}\n".encode())
             os._exit(CANNOT_EXECUTE)
 
     # --- watch ------------------------------------------------------------------------------------------------------

@@ -45,5 +45,5 @@ def known(context: Context, name: str, path: str) -> str:
     """A name that is a policy's here; never a file to be run, which names may be on the command line."""
     names = [each for one in context.service.policies() for each in (one["name"], *one.get("aliases", ()))]
     if name not in names:
-        raise BadInput.one(f"there is no policy {name!r}" + did_you_mean(name, names, "GET /api/v1/policies"), path)
+        raise BadInput.one(f"there is no policy {name!r}" + did_you_mean(name, names, "see `levada policy ls`"), path)
     return name
