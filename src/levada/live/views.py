@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ from levada.core.reasons import Code, reason
 from levada.core.types import WHOLE
 from levada.engine.state import State
 from levada.live.records import Record
+
+_LONGEST_COMMAND = 200
 
 
 def moment(seconds: float | None) -> str | None:
@@ -93,6 +97,7 @@ def living_job(
         "running_s": round(float(table.running_s[slot]) + (passed if runs else 0.0), 3),
         "gpu_seconds": round(float(table.gpu_seconds[slot]) + passed * runs * milli / WHOLE, 3),
         "restarts": int(table.restarts[slot]),
+        "retries": int(table.retries[slot]),
         "resizes": int(table.resizes[slot]),
         "moves": int(table.moves[slot]),
         "exit_code": None,
@@ -156,6 +161,7 @@ def plain_job(record: Record) -> dict[str, Any]:
         "running_s": 0.0,
         "gpu_seconds": 0.0,
         "restarts": 0,
+        "retries": document.get("retries", 0),
         "resizes": 0,
         "moves": 0,
         "exit_code": None,
@@ -164,14 +170,25 @@ def plain_job(record: Record) -> dict[str, Any]:
 
 
 def _head(record: Record) -> dict[str, Any]:
-    about = record.about
+    about, launch = record.about, record.about.launch
     return {
         "id": record.id,
         "name": record.id,
         "workload": about.workload,
         "kind": about.kind,
         "user": record.user,
+        "gpus_per_worker": 1 if launch is None else whole(launch.gpus_milli / WHOLE),
+        "array_index": None if launch is None else launch.array_index,
+        "command": None if launch is None else _command_line(launch.command),
+        "workdir": None if launch is None else launch.workdir,
     }
+
+
+@lru_cache(4096)
+def _command_line(command: tuple[str, ...]) -> str:
+    """A command as people read it; the whole text of a script would be too long for lists."""
+    line = " ".join(shlex.join(command[:50]).split())
+    return line if len(line) <= _LONGEST_COMMAND else f"{line[: _LONGEST_COMMAND - 1]}…"
 
 
 def nodes(state: State) -> list[dict[str, Any]]:

@@ -67,6 +67,13 @@ class Job(TypedDict):
     moves: int
     exit_code: int | None
     labels: dict[str, str]
+    gpus_per_worker: float
+    #: Which one of an array it is.
+    array_index: int | None
+    #: What its workers run, shortened, and the folder that they start in.
+    command: str | None
+    workdir: str | None
+    retries: int
 
 
 class CurvePoint(TypedDict):

@@ -128,6 +128,11 @@ class JobView(View):
     moves: int
     exit_code: int | None
     labels: dict[str, str]
+    gpus_per_worker: Number = 1
+    array_index: int | None = Field(default=None, description="Which one of an array it is.")
+    command: str | None = Field(default=None, description="What its workers run, shortened.")
+    workdir: str | None = Field(default=None, description="The folder that they start in.")
+    retries: int = Field(default=0, description="How often it may start again after it failed.")
 
 
 class PointView(View):
