@@ -18,7 +18,8 @@ from tests.cli.house import WAIT_S, Shell, job
 from tests.cli.test_startup import PROBE
 from tests.jobfile.manifests import MPI, POD, TF, changed, container
 
-COLUMNS = ["ID", "NAME", "USER", "QUEUE", "PRIO", "STATE", "GPUS", "TYPE", "PROGRESS", "ETA", "AGE", "REASON"]
+COLUMNS = ["ID", "NAME", "USER", "QUEUE", "PRIO", "STATE", "GPUS(have/min-max)", "TYPE", "PROGRESS", "ETA", "AGE",
+           "REASON"]  # fmt: skip
 #: Long enough for any test, and not for ever where a test is killed.
 FOREVER = "trap 'exit 75' TERM; for i in $(seq 1200); do sleep 0.1; done"
 
@@ -71,7 +72,8 @@ def test_lists_in_every_form(shell: Shell) -> None:
     assert yaml.safe_load(shell(*mine, "-o", "yaml")) == [view]
     assert json.loads(shell(*mine, "-o", "jsonl")) == view
     (line,) = csv.DictReader(io.StringIO(shell(*mine, "-o", "csv")))
-    assert (line["id"], json.loads(line["labels"])) == (name, {"team": "forms"})
+    assert (line["id"], line["labels.team"], line["reason.code"]) == (name, "forms", view["reason"]["code"])
+    assert all("{" not in value and "[" not in value for value in line.values())
     assert shell(*mine, "-o", "name") == f"{name}\n"
     assert shell.json("get", "job", name) == view
     assert shell.json("get", "jobs", name) == [view]
@@ -91,6 +93,8 @@ def test_lists_of_some(shell: Shell) -> None:
     assert first in names("--state", "succeeded")
     assert second not in names("--state", "succeeded,pending")
     assert names("--limit", "1") == [second]
+    # The newest, whatever they are ordered by.
+    assert names("--limit", "2", "--sort-by", "-submitted") == [second, first]
     assert names("--me", "--sort-by", "-submitted")[:2] == [second, first]
     assert names("--user", "nobody") == []
     assert names("--queue", "default")
@@ -104,6 +108,7 @@ def test_lists_of_some(shell: Shell) -> None:
         (["--state", "runing"], "--state: there is no state 'Runing'; did you mean Running?"),
         (["--sort-by", "subbmitted"], "--sort-by: jobs have no field 'subbmitted'; did you mean submitted?"),
         (["--label", "team"], "--label: team: must be NAME=VALUE"),
+        (["--state", "/x"], "--state: /x: is no state of a job; --state-dir names the folder of a server"),
     ],
 )
 def test_wrong_filters(shell: Shell, words: list[str], line: str) -> None:
@@ -128,6 +133,38 @@ def test_watched_jobs_are_printed_when_they_change(shell: Shell) -> None:
         process.communicate()
 
 
+def test_watched_jobs_tell_progress_below_their_header(shell: Shell) -> None:
+    process = subprocess.Popen(levada("ls", "-w", "--label", "team=rows"), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        header = process.stdout.readline()
+        assert header.split() == COLUMNS
+        steps = "import time, levada.runtime\nfor _ in levada.runtime.init().steps(100): time.sleep(0.1)"
+        shell.submit("rows", f"{sys.executable} -c '{steps}'", steps=100, labels={"team": "rows"})
+        seen: set[str] = set()
+        while len(seen) < 2:
+            row = process.stdout.readline()
+            if row.startswith("ID"):
+                header = row
+                continue
+            assert row[header.index("QUEUE") :].startswith("default")
+            part = row[header.index("PROGRESS") :].split()[0]
+            seen |= {part} if part.endswith("%") and part != "0%" else set()
+    finally:
+        process.kill()
+        process.communicate()
+    shell("cancel", "rows")
+
+
+def test_gpus_are_counted_as_gpus(shell: Shell) -> None:
+    name = shell.submit("counted", FOREVER, workers={"min": 1, "max": 2}, gpusPerWorker=2, gpuTypes=["a100"])
+    shell("wait", name, "--for", "Running")
+    _, row = shell("ls", "--state", "running", "-n", "1").splitlines()
+    assert row.split()[COLUMNS.index("GPUS(have/min-max)")] == "2/2-4"
+    assert "Workers:    1 of 1-2, 2 GPUs each" in shell("describe", name)
+    shell("cancel", name)
+
+
 def test_names_of_jobs(shell: Shell) -> None:
     older, newer = shell.submit("named", "true"), shell.submit("named", "true")
     assert shell.json("get", "job", "named")["id"] == newer
@@ -141,7 +178,11 @@ def test_a_page_about_one_job(shell: Shell) -> None:
     shell("wait", name, "--for", "Running")
     page = shell("describe", name)
     assert f"Id:         {name}" in page
-    assert "Workers:    2 of 2" in page
+    assert "Workers:    2 of 2\n" in page
+    assert "Command:    sh -c" in page
+    assert f"Folder:     {shell.folder}" in page
+    assert "Progress:   0 of 1000 steps" in page
+    assert "Retries:    0 after a failure" in page
     assert page.count("node-") >= 2
     assert "submitted" in page
     shell("cancel", name)
@@ -155,6 +196,7 @@ def test_logs_of_several_workers_and_of_the_last_lines(shell: Shell) -> None:
     )
     assert shell("logs", name, "--worker", "g1-1", "--tail", "1") == "1 says 3\n"
     assert "no such option" in shell("logs", name, "--tial", "1", code=2)
+    assert f"`levada describe {name}` lists them" in shell("logs", name, "--worker", "foo", code=4)
 
 
 def test_logs_of_some_time(shell: Shell) -> None:
@@ -315,6 +357,13 @@ def test_several_jobs_of_a_file_and_arrays(shell: Shell) -> None:
     names = [each["id"] for each in answer]
     shell("wait", *names)
     assert [shell("logs", name) for name in names[1:]] == ["3\n", "4\n"]
+    assert [shell.json("get", "job", name)["array_index"] for name in names] == [None, 3, 4]
+    assert "Array:      index 4" in shell("describe", names[2])
+    header, *rows = shell("ls", "-n", "2", "-o", "wide").splitlines()
+    assert [row.split()[header.split().index("INDEX")] for row in rows] == ["3", "4"]
+    _, out, err = shell.try_out("submit", "-f", path)
+    assert [line.rpartition("  index ")[2] for line in out.splitlines()[1:]] == ["3", "4"]
+    assert "levada ls -n 3 -o wide" in err
     alone = shell.json("submit", "-f", shell.file("alone.yaml", job("alone", "true")))
     assert alone["id"].startswith("alone-")
 

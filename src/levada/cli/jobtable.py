@@ -10,8 +10,9 @@ from levada.cli.words import ago, exact, number, short
 
 Job = Mapping[str, Any]
 
-COLUMNS = ("ID", "NAME", "USER", "QUEUE", "PRIO", "STATE", "GPUS", "TYPE", "PROGRESS", "ETA", "AGE", "REASON")
-WIDE = ("KIND", "NODES", "GENERATION", "RESTARTS", "RESIZES", "MOVES", "WAITING", "RUNNING")
+GPUS = "GPUS(have/min-max)"
+COLUMNS = ("ID", "NAME", "USER", "QUEUE", "PRIO", "STATE", GPUS, "TYPE", "PROGRESS", "ETA", "AGE", "REASON")
+WIDE = ("KIND", "INDEX", "NODES", "GENERATION", "RESTARTS", "RESIZES", "MOVES", "WAITING", "RUNNING")
 #: What is left out first where a terminal is narrow.
 SPARE = ("NAME", "USER", "PRIO", "QUEUE", "TYPE", "ETA")
 #: What Voda calls the phases of a job.
@@ -35,7 +36,7 @@ def row(job: Job, wide: bool = False, now: float | None = None) -> Sequence[str]
         job["queue"],
         str(job["priority"]),
         job["phase"],
-        f"{number(job['gpus'])}/{sizes(job)}",
+        gpus(job),
         job["gpu_type"] or "-",
         progress(job),
         short(job["eta_s"]),
@@ -43,6 +44,7 @@ def row(job: Job, wide: bool = False, now: float | None = None) -> Sequence[str]
     )
     more = (
         job["kind"],
+        "-" if job.get("array_index") is None else str(job["array_index"]),
         ",".join(job["nodes"]) or "-",
         str(job["generation"]),
         str(job["restarts"]),
@@ -54,8 +56,15 @@ def row(job: Job, wide: bool = False, now: float | None = None) -> Sequence[str]
     return (*head, *(more if wide else ()), why(job))
 
 
+def gpus(job: Job) -> str:
+    """`4/1-8`: the GPUs that it has, and the range that it may have."""
+    each = job.get("gpus_per_worker", 1)
+    least, most = number(job["min"] * each), number(job["max"] * each)
+    return f"{number(job['gpus'])}/{least}" + ("" if least == most else f"-{most}")
+
+
 def sizes(job: Job) -> str:
-    """`1-8`, or `4` for a job of one size."""
+    """The workers that it may have: `1-8`, or `4` for a job of one size."""
     return f"{job['min']}-{job['max']}" if job["min"] != job["max"] else str(job["min"])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -83,16 +83,27 @@ def data_as(output: ListFormat, value: Any) -> None:
 
 
 def as_csv(items: Sequence[Item]) -> str:
-    """A line of names and one line per item; what is no plain value is JSON."""
+    """A line of names and one line per item; what lies deeper has a column of its own, as `progress.step`."""
     import csv
     import io
 
-    def plain(value: Any) -> Any:
-        return json.dumps(value) if isinstance(value, dict | list) else value
-
-    names = list(dict.fromkeys(name for item in items for name in item))
+    rows = [dict(_flat(item)) for item in items]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    # Where one has something deeper, nothing needs no column beside it.
+    names = [name for name in names if not any(other.startswith(f"{name}.") for other in names)]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([plain(item.get(name)) for name in names] for item in items)
+    writer.writerows([row.get(name) for name in names] for row in rows)
     return text.getvalue().rstrip("\n")
+
+
+def _flat(item: Item, before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in item.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        elif isinstance(value, list):
+            plain = all(isinstance(each, str | int | float) for each in value)
+            yield before + name, ";".join(map(str, value)) if plain else json.dumps(value)
+        else:
+            yield before + name, value

@@ -58,9 +58,9 @@ def ls(
         jobs: list[Any] = client.jobs(phases=phases, user="me" if me else user, queue=queue, labels=labels)
         if not everything and phases is None:
             jobs = [job for job in jobs if _is_recent(job)]
-        if sort_by is not None:
-            jobs = _sorted(jobs, sort_by)
-        return jobs[-limit:] if limit is not None else jobs
+        # The newest, whatever they are ordered by.
+        jobs = jobs[-limit:] if limit is not None else jobs
+        return jobs if sort_by is None else _sorted(jobs, sort_by)
 
     with connect(server, state_dir) as client:
         if watch:
@@ -73,6 +73,9 @@ def ls(
 
 def show_jobs(jobs: list[Any], output: ListFormat, no_headers: bool = False) -> None:
     """Prints jobs in one of the forms."""
+    if output is ListFormat.CSV:
+        # A line has no room for what each worker does.
+        jobs = [{**job, "workers": len(job["workers"])} for job in jobs]
     show(
         jobs,
         output,
@@ -91,6 +94,8 @@ def phases_of(text: str | None, option: str) -> list[str] | None:
     wanted = [part.capitalize() for part in text.split(",") if part]
     for phase in wanted:
         if phase not in PHASES:
+            if "/" in text:
+                raise BadInput.one(f"{option}: {text}: is no state of a job; --state-dir names the folder of a server")
             raise BadInput.one(f"{option}: there is no state {phase!r}{did_you_mean(phase, PHASES, ', '.join(PHASES))}")
     return wanted
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from levada.cli import jobtable
 from levada.cli.output import columns
-from levada.cli.words import clock, number, short
+from levada.cli.words import clock, counted, number, short
 
 #: Of what happened, the last lines.
 _MOST_EVENTS = 20
@@ -26,14 +26,17 @@ def job_page(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], curve:
         ("Id", job["id"]),
         ("Workload", job["workload"]),
         ("Kind", job["kind"]),
+        *((("Array", f"index {job['array_index']}"),) if job.get("array_index") is not None else ()),
         ("User", job["user"] or "-"),
         ("Queue", job["queue"]),
         ("Priority", str(job["priority"])),
         ("State", job["phase"]),
         ("Reason", jobtable.why(job)),
         ("GPUs", f"{number(job['gpus'])} {job['gpu_type'] or ''}".strip()),
-        ("Workers", f"{len(job['workers'])} of {jobtable.sizes(job)}"),
-        ("Progress", f"{number(done.get('step'))} of {number(done.get('total'))} steps"),
+        ("Workers", f"{len(job['workers'])} of {jobtable.sizes(job)}{_each(job)}"),
+        ("Command", job.get("command") or "-"),
+        ("Folder", job.get("workdir") or "-"),
+        ("Progress", _steps(done)),
         ("Rate", "-" if rate is None else f"{rate:g} steps/s"),
         ("Ends in", short(job["eta_s"])),
         ("Submitted", clock(job["submitted"])),
@@ -41,7 +44,8 @@ def job_page(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], curve:
         ("Finished", clock(job["finished"])),
         ("Waited", short(job["waiting_s"])),
         ("Ran", f"{short(job['running_s'])} ({job['gpu_seconds'] / 3600:.2f} GPU hours)"),
-        ("Changes", f"{job['restarts']} restarts, {job['resizes']} resizes, {job['moves']} moves"),
+        ("Changes", ", ".join(counted(job[f"{each}s"], each) for each in ("restart", "resize", "move"))),
+        ("Retries", f"{job.get('retries', 0)} after a failure"),
         ("Exit code", "-" if job["exit_code"] is None else str(job["exit_code"])),
         ("Labels", ", ".join(f"{key}={value}" for key, value in job["labels"].items()) or "-"),
     ]
@@ -63,6 +67,20 @@ def job_page(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], curve:
     if events:
         lines += ["", event_table(events[-_MOST_EVENTS:])]
     return "\n".join(lines)
+
+
+def _steps(done: Mapping[str, Any]) -> str:
+    """What is known of how far it is."""
+    step, total = done.get("step"), done.get("total")
+    if total:
+        return f"{number(step)} of {number(total)} steps"
+    return f"{number(step)} steps" if step else "not known; scripts tell it with levada.runtime"
+
+
+def _each(job: Mapping[str, Any]) -> str:
+    """How many GPUs a worker has, where that is not one."""
+    each = job.get("gpus_per_worker", 1)
+    return "" if each == 1 else f", {number(each)} GPUs each" if each else ", without a GPU"
 
 
 def speeds(curve: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ import typer
 
 from levada.cli.connection import Server, State, connect
 from levada.cli.output import TextOrJson, chatter, columns, data, data_json
+from levada.cli.waiting import Waiting
 from levada.errors import BadInput, LevadaError, did_you_mean
 
 if TYPE_CHECKING:
@@ -183,7 +184,9 @@ class _Bench:
         copies = [
             copy_of(source, workers=size, gpu_type=kind, part=part, limit_s=limit_s, name=name) for source, name in jobs
         ]
-        return measure(self.client, copies, self.seconds, self.patience_s)
+        what = f"{' and '.join(name for _, name in jobs)} with {size} on {kind or 'cpu'}"
+        with Waiting(f"{what} is measured, {self.seconds:g} s once it trains"):
+            return measure(self.client, copies, self.seconds, self.patience_s)
 
     def _keep(self, name: str = "", job: str = "") -> None:
         """Writes what there is: who interrupts a long measurement has the table so far."""

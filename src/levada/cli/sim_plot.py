@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from levada.cli.output import chatter
+from levada.cli.waiting import Waiting
 from levada.errors import BadInput
 
 if TYPE_CHECKING:
@@ -74,18 +75,19 @@ def plot(
 
     path = out if out is not None else f"{kind.value}.{'html' if kind is Kind.REPORT else 'svg'}"
     page.suffix_of(path)
-    if kind is Kind.REPORT:
-        from levada.report.data import read
+    with Waiting("reading and drawing"):
+        if kind is Kind.REPORT:
+            from levada.report.data import read
 
-        page.write_report(read(inputs), path)
-    elif kind is Kind.GANTT:
-        from levada.report import gantt
+            page.write_report(read(inputs), path)
+        elif kind is Kind.GANTT:
+            from levada.report import gantt
 
-        timeline = _timeline(inputs, load, cluster, policy, seed)
-        page.write(gantt.by_gpu(timeline) if by is By.GPU else gantt.by_job(timeline), path, timeline.title)
-    else:
-        figure = _figure(kind, inputs, metric, load, cluster)
-        page.write(figure, path, page.CAPTIONS[kind.value])
+            timeline = _timeline(inputs, load, cluster, policy, seed)
+            page.write(gantt.by_gpu(timeline) if by is By.GPU else gantt.by_job(timeline), path, timeline.title)
+        else:
+            figure = _figure(kind, inputs, metric, load, cluster)
+            page.write(figure, path, page.CAPTIONS[kind.value])
     chatter(path)
 
 

@@ -150,19 +150,30 @@ def tell(jobs: list[Any], output: Answer) -> None:
         case Answer.NAME:
             data("\n".join(job["id"] for job in jobs))
         case Answer.TEXT:
-            lines = [f"Submitted {job['id']}" for job in jobs[:_MOST_SHOWN]]
+            lines = [f"Submitted {job['id']}{_index(job)}" for job in jobs[:_MOST_SHOWN]]
             more = len(jobs) - len(lines)
             data("\n".join([*lines, f"and {more} more"] if more else lines))
-            chatter(next_steps(jobs[0]["id"]))
+            chatter(next_steps(jobs))
 
 
-def next_steps(job: str) -> str:
-    """What somebody who has just submitted a job may want to type."""
-    steps = (
-        (f"levada logs -f {job}", "its output"),
-        (f"levada explain {job}", "why it waits, when it should start"),
-        ("levada ls", "all jobs"),
-    )
+def _index(job: Any) -> str:
+    return "" if job.get("array_index") is None else f"  index {job['array_index']}"
+
+
+def next_steps(jobs: list[Any]) -> str:
+    """What somebody who has just submitted jobs may want to type."""
+    job = jobs[0]["id"]
+    if len(jobs) == 1:
+        steps = [
+            (f"levada logs -f {job}", "its output"),
+            (f"levada explain {job}", "why it waits, when it should start"),
+        ]
+    else:
+        steps = [
+            (f"levada logs -f {job}", f"output of the first{_index(jobs[0]).replace('  ', ', ')}"),
+            (f"levada ls -n {len(jobs)} -o wide", "these jobs; INDEX tells those of an array apart"),
+        ]
+    steps.append(("levada ls", "all jobs"))
     width = max(len(command) for command, _ in steps)
     return "\n".join(["Next:", *(f"    {command.ljust(width)}  {what}" for command, what in steps)])
 

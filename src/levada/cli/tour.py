@@ -51,24 +51,38 @@ Next, with a server of your own:
 class Sample(NamedTuple):
     """A job of the tour: when it comes, and what it shows."""
 
-    at_s: float
+    #: Comes this long after the one before it has run, so that what it shows is true on a slow machine, too.
+    later_s: float
     name: str
     shows: str
     spec: dict[str, Any]
 
 
+#: The second and the last may go to either type, and the story is true wherever they do.
 SAMPLES = (
-    Sample(0.0, "first", "alone, it takes all GPUs of one type", {"workers": {"min": 1, "max": 4}, "steps": 240}),
-    Sample(0.0, "second", "takes the other type", {"workers": {"min": 1, "max": 4}, "steps": 200}),
-    Sample(9.0, "third", "others shrink for it, without a restart", {"workers": {"min": 2, "max": 4}, "steps": 110}),
     Sample(
-        12.0,
+        0.0,
+        "first",
+        "alone, it takes all v100",
+        {"workers": {"min": 1, "max": 4}, "gpuTypes": ["v100"], "steps": 280},
+    ),
+    Sample(0.5, "second", "finds room beside it", {"workers": {"min": 1, "max": 4}, "steps": 220}),
+    Sample(
+        6.0,
+        "third",
+        "others shrink for it, without a restart",
+        {"workers": {"min": 2, "max": 4}, "gpuTypes": ["v100"], "steps": 90},
+    ),
+    Sample(
+        1.0,
         "picky",
         "wants four v100 at once, and waits with a reason",
         {"workers": 4, "gpuTypes": ["v100"], "steps": 60},
     ),
-    Sample(14.0, "small", "one worker is enough", {"workers": 1, "steps": 40}),
+    Sample(1.0, "small", "one worker is enough", {"workers": 1, "steps": 40}),
 )
+#: This one has to wait; who comes after it does not wait until it runs.
+_WAITS = "picky"
 
 
 def register(app: typer.Typer) -> None:
@@ -129,25 +143,34 @@ def _server(folder: Path, keep: bool) -> Iterator[Client]:
 
 
 def _watch(client: Client, script: str) -> None:
-    began = time.monotonic()
+    began = ready = time.monotonic()
     coming = list(SAMPLES)
-    names: dict[str, str] = {}
-    data("\nA pretend cluster: four a100, four v100. Jobs come; watch GPUs, STATE and REASON.\n")
+    shows: dict[str, str] = {}
+    before: str | None = None
+    data("\nA pretend cluster: four a100, four v100. Jobs come; watch GPUS, STATE and REASON.\n")
     with _screen() as show:
         while True:
-            passed = time.monotonic() - began
-            while coming and coming[0].at_s <= passed:
+            jobs = client.jobs()
+            now = time.monotonic()
+            if before is not None and any(job["id"] == before and _has_run(job) for job in jobs):
+                before, ready = None, now
+            if coming and before is None and now >= ready + coming[0].later_s:
                 sample = coming.pop(0)
                 (job,) = client.submit(_document(sample, script))
-                names[job["id"]] = sample.shows
-            jobs = client.jobs()
-            show(jobs, names)
+                before = job["id"]
+                shows[before] = sample.shows
+                continue
+            show(jobs, shows)
             if not coming and all(job["phase"] in _OVER for job in jobs):
                 break
-            if passed > _LONGEST_S:
+            if now - began > _LONGEST_S:
                 raise LevadaError("the tour took too long; is the machine busy?")
             time.sleep(_LOOK_S)
     _summary(client)
+
+
+def _has_run(job: Any) -> bool:
+    return job["workload"] == _WAITS or job["started"] is not None
 
 
 def _document(sample: Sample, script: str) -> dict[str, Any]:
@@ -164,12 +187,14 @@ def _document(sample: Sample, script: str) -> dict[str, Any]:
 @contextlib.contextmanager
 def _screen() -> Iterator[Any]:
     """Shows jobs: a table that changes on a terminal, a line for every change elsewhere."""
+    from levada.cli.words import number
+
     if not sys.stdout.isatty():
         seen: dict[str, str] = {}
 
         def tell(jobs: list[dict[str, Any]], _names: dict[str, str]) -> None:
             for job in jobs:
-                on = f"{job['gpus']} {job['gpu_type'] or '-':<5}"
+                on = f"{number(job['gpus'])} {job['gpu_type'] or '-':<5}"
                 line = f"{job['workload']:<8} {job['phase']:<10} {on} {job['reason']['text']}"
                 if seen.get(job["id"]) != line:
                     seen[job["id"]] = line
@@ -186,7 +211,8 @@ def _screen() -> Iterator[Any]:
 def _table(jobs: list[dict[str, Any]], names: dict[str, str]) -> Any:
     from rich.table import Table
 
-    from levada.cli.jobtable import progress, sizes
+    from levada.cli.jobtable import gpus as of_range
+    from levada.cli.jobtable import progress
 
     table = Table(box=None, pad_edge=False)
     for heading in ("JOB", "STATE", "GPUS", "TYPE", "PROGRESS", "REASON", "WHAT IT SHOWS"):
@@ -194,7 +220,7 @@ def _table(jobs: list[dict[str, Any]], names: dict[str, str]) -> Any:
     colours = {"Running": "green", "Succeeded": "dim", "Pending": "yellow", "Failed": "red"}
     for job in jobs:
         style = colours.get(job["phase"], "cyan")
-        gpus = f"{'■' * int(job['gpus'])} {job['gpus']}/{sizes(job)}"
+        gpus = f"{'■' * int(job['gpus'])} {of_range(job)}"
         why = "" if job["phase"] == "Running" else job["reason"]["text"]
         table.add_row(
             job["workload"],

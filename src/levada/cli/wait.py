@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -43,7 +45,8 @@ def wait(
         for name in names:
             left = None if until is None else max(0.0, until - time.monotonic())
             try:
-                job: Any = client.wait(name, timeout_s=left, phases=wanted or None)
+                with _sign(client.get(name), quiet):
+                    job: Any = client.wait(name, timeout_s=left, phases=wanted or None)
             except NotFound as error:
                 chatter(f"levada: {error}")
                 raise typer.Exit(ExitCode.JOB_NOT_FOUND) from None
@@ -54,6 +57,17 @@ def wait(
                 data(f"{job['id']} {job['phase']}")
             worst = worst or (ExitCode.OK if job["phase"] in wanted else code_of_phase(job["phase"]))
     raise typer.Exit(worst)
+
+
+def _sign(job: Any, quiet: bool) -> AbstractContextManager[None]:
+    """What is said of a job while it is waited for."""
+    from levada.cli.waiting import Waiting
+
+    if quiet or job["finished"] is not None:
+        return nullcontext()
+    if job["phase"] == "Pending" and job.get("reason"):
+        return Waiting(f"{job['id']} waits: {job['reason']['text']}")
+    return Waiting(f"{job['id']} is {job['phase']}") if sys.stderr.isatty() else nullcontext()
 
 
 def code_of_phase(phase: str) -> ExitCode:
