@@ -53,3 +53,11 @@ def test_a_machine_joins_runs_a_job_and_comes_back(home: Path, tmp_path: Path) -
     go.touch()  # its workers went on while it was away
     with joined(*agent):
         assert levada("wait", "--state", str(home), name, "--timeout", "60s").returncode == 0
+
+
+def test_an_agent_sends_no_token_in_the_clear(tmp_path: Path) -> None:
+    words = ["agent", "--join", "http://192.0.2.1:7373", "--token", "secret", "--state", str(tmp_path / "agent")]
+    done = levada(*words, "--node", "gpu=1")
+    assert done.returncode == 5
+    assert "in the clear; use https://" in done.stderr
+    assert "secret" not in done.stderr

@@ -236,6 +236,24 @@ def test_bad_settings(shell: Shell, text: str, line: str) -> None:
     assert line in told
 
 
+@pytest.mark.parametrize(
+    "told",
+    ['server = "{url}"', 'context = "x"\n[contexts.x]\nserver = "{url}"', '[contexts.lab]\nserver = "{url}"'],
+    ids=["server", "context", "another's name"],
+)
+def test_a_folder_sends_no_token_of_the_user_away(shell: Shell, monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    token = shell.json("token", "create", "--user", "dora")["token"]
+    monkeypatch.setenv("XDG_STATE_HOME", str(shell.folder / "elsewhere"))
+    monkeypatch.setenv("LEVADA_TOKEN", token)
+    settings = Path(os.environ["XDG_CONFIG_HOME"]) / "levada" / "config.toml"
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    settings.write_text(f'context = "lab"\n[contexts.lab]\nserver = "{shell.up.url}"\n')
+    shell("ls")  # for the user's own server it is meant
+    (shell.folder / ".levada.toml").write_text(told.replace("{url}", shell.up.url))
+    assert "a token is needed" in shell("ls", code=5)
+    shell("ls", "--server", shell.up.url)
+
+
 def test_doctor(shell: Shell) -> None:
     found = {each["what"]: each for each in shell.json("doctor")}
     assert found["server"]["state"] == found["token"]["state"] == found["nodes"]["state"] == "ok"

@@ -58,6 +58,26 @@ def test_a_server_is_found_as_given_then_by_environment_then_by_state(
         find("localhost:80", "t")
 
 
+@pytest.mark.parametrize(
+    "url", ["http://gpu.example.org", "http://127.evil.example:80", "http://192.0.2.1", "http://[::2]:1"]
+)
+def test_a_token_is_not_sent_in_the_clear_to_other_machines(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused, match="in the clear; use https://"):
+        find(url, "secret")
+    with pytest.raises(Refused, match="in the clear"):
+        Client(url, "secret")
+    assert find(url, "") == (url, "")
+    assert Client(url, "secret", insecure=True).address.token == "secret"
+    assert find(url.replace("http:", "https:"), "secret").token == "secret"
+    monkeypatch.setenv("LEVADA_INSECURE", "1")
+    assert find(url, "secret").token == "secret"
+
+
+@pytest.mark.parametrize("url", ["http://localhost:7", "http://127.0.0.9", "http://[::1]:7"])
+def test_this_machine_needs_no_encryption(url: str) -> None:
+    assert find(url, "secret") == (url, "secret")
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"url": "http://x"}', "\0"])
 def test_a_half_written_state_is_no_server(nowhere: Path, content: str) -> None:
     (nowhere / "server.json").write_text(content)

@@ -50,6 +50,10 @@ def agent(
         str | None,
         typer.Option("--checkpoints", metavar="DIR", help="A folder that all machines share.", show_default=False),
     ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Send the token over http:// to another machine: something else encrypts."),
+    ] = False,
 ) -> None:
     """Let the GPUs of this machine join a server: same supervisor, outgoing connection only, no Kubernetes.
 
@@ -61,7 +65,11 @@ def agent(
 
     from levada.backends.local.agent import run_agent
     from levada.backends.local.devices import nodes_here
+    from levada.sdk.place import demand_encrypted
 
+    demand_encrypted(join, insecure)
+    # What an agent writes is for its owner.
+    os.umask(0o077)
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr, force=True
     )

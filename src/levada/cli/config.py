@@ -10,7 +10,8 @@
     token = "…"
 
 A token of a file is used with the server that the same table names, and with no other: the settings of a folder cannot
-send the user's own away. LEVADA_TOKEN is used with whatever server is meant.
+send the user's own away. Nor can they send LEVADA_TOKEN away: it is for servers of flags, LEVADA_SERVER and the user's
+own file.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from levada.errors import BadInput, NotFound, did_you_mean
 
 _KEYS = {"server": str, "token": str, "state": str, "context": str, "contexts": dict}
 
+#: The settings of a folder, which may be anybody's.
+_FOLDERS = ".levada.toml"
+
 
 class Place(NamedTuple):
-    """Where a server is: its address and token, or the folder of its state."""
+    """Where a server is: its address and token, or the folder of its state. Empty tokens are none."""
 
     server: str | None = None
     token: str | None = None
@@ -68,19 +72,19 @@ def contexts() -> tuple[dict[str, Place], str | None]:
     """The named servers of both files, and the name of the one in use."""
     found: dict[str, Place] = {}
     current = None
-    for path in (own_file(), ".levada.toml"):
+    for path in (own_file(), _FOLDERS):
         settings = read(path)
-        found |= {name: Place(**context) for name, context in settings.get("contexts", {}).items()}
+        found |= {name: _place(context, path) for name, context in settings.get("contexts", {}).items()}
         current = settings.get("context", current)
     return found, current
 
 
 def place(context: str | None = None) -> Place:
     """The server that files name; nothing where they name none. *context* is a name that was asked for."""
-    for path in () if context else (".levada.toml", own_file()):
+    for path in () if context else (_FOLDERS, own_file()):
         settings = read(path)
         if "server" in settings or "state" in settings:
-            return Place(settings.get("server"), settings.get("token"), settings.get("state"))
+            return _place(settings, path)
         if "context" in settings:
             context = settings["context"]
             break
@@ -90,6 +94,12 @@ def place(context: str | None = None) -> Place:
     if context not in known:
         raise NotFound(f"there is no context {context!r}" + did_you_mean(context, known, "see levada context ls"))
     return known[context]
+
+
+def _place(table: dict[str, Any], path: str) -> Place:
+    """The server of a table; that of a folder's file has the token of that file or none."""
+    otherwise = "" if path == _FOLDERS else None
+    return Place(table.get("server"), table.get("token", otherwise), table.get("state"))
 
 
 def write(settings: dict[str, Any]) -> None:

@@ -47,10 +47,11 @@ class AsyncClient:
         state: str | None = None,
         timeout_s: float = 60.0,
         patience_s: float = 10.0,
+        insecure: bool = False,
     ) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
-        self._client = Client(url, token, state=state, timeout_s=timeout_s, patience_s=patience_s)
+        self._client = Client(url, token, state=state, timeout_s=timeout_s, patience_s=patience_s, insecure=insecure)
         self._streams: WeakSet[AsyncStream[Any]] = WeakSet()
         self._threads: ThreadPoolExecutor = ThreadPoolExecutor(_THREADS, thread_name_prefix="levada-sdk")
 

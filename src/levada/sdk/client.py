@@ -32,12 +32,16 @@ class Client:
         state: str | None = None,
         timeout_s: float = 60.0,
         patience_s: float = 10.0,
+        insecure: bool = False,
     ) -> None:
         """Finds the server as `levada.sdk.find` does; raises NoServer where none is known.
 
-        *patience_s* is how long a server that was there may be away, e.g. to start anew.
+        *patience_s* is how long a server that was there may be away, e.g. to start anew. *insecure* lets the token go
+        over http:// to other machines, where something else encrypts.
         """
-        self._transport = Transport(lambda: find(url, token, state), timeout_s=timeout_s, patience_s=patience_s)
+        self._transport = Transport(
+            lambda: find(url, token, state, insecure=insecure), timeout_s=timeout_s, patience_s=patience_s
+        )
 
     @property
     def address(self) -> Address:

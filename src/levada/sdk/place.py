@@ -6,7 +6,7 @@ import json
 import os
 from typing import NamedTuple
 
-from levada.errors import BadInput, NoServer
+from levada.errors import BadInput, NoServer, Refused
 
 
 class Address(NamedTuple):
@@ -24,14 +24,17 @@ def state_dir(state: str | None = None) -> str:
     return os.path.join(base, "levada")
 
 
-def find(url: str | None = None, token: str | None = None, state: str | None = None) -> Address:
+def find(
+    url: str | None = None, token: str | None = None, state: str | None = None, *, insecure: bool = False
+) -> Address:
     """The server that is meant: as given, else LEVADA_SERVER and LEVADA_TOKEN, else the one whose state is here.
 
-    A *state* that is given is meant before the environment. Raises NoServer, which says what to do.
+    A *state* that is given is meant before the environment; a *token* that is empty keeps LEVADA_TOKEN from being used.
+    Raises NoServer, which says what to do, and Refused where the token would be sent in the clear; *insecure* lets it.
     """
     if state is None:
         url = url or os.environ.get("LEVADA_SERVER") or None
-        token = token or os.environ.get("LEVADA_TOKEN") or None
+        token = (os.environ.get("LEVADA_TOKEN") if token is None else token) or None
     here = None if url and token else _read(state_dir(state))
     if here is not None and (url is None or _same(url, here.url)):
         return Address(here.url, token or here.token)
@@ -39,7 +42,29 @@ def find(url: str | None = None, token: str | None = None, state: str | None = N
         raise NoServer("no server was found; start one with `levada up`, or set LEVADA_SERVER and LEVADA_TOKEN")
     if not url.startswith(("http://", "https://")):
         raise BadInput.one(f"{url!r} is no address of a server; it begins with http:// or https://")
+    if token:
+        demand_encrypted(url, insecure)
     return Address(url.rstrip("/"), token or "")
+
+
+def demand_encrypted(url: str, insecure: bool = False) -> None:
+    """Refuses to send a token where others could read it, unless *insecure* or LEVADA_INSECURE=1 says so."""
+    if insecure or os.environ.get("LEVADA_INSECURE") == "1" or not url.startswith("http://") or _is_here(url):
+        return
+    todo = "use https://, or LEVADA_INSECURE=1 where something else encrypts"
+    raise Refused(f"{url}: your token would be sent in the clear; {todo}")
+
+
+def _is_here(url: str) -> bool:
+    """Whether an address is one of loopback."""
+    import ipaddress
+    from urllib.parse import urlsplit
+
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _same(one: str, other: str) -> bool:
