@@ -426,9 +426,10 @@ def test_nobody_leaves_in_vain(nodes, shapes, head):
         return
 
     def fits(members):
-        board = cycle.soon.copy()
-        cycle.crew.give_back(board, np.array(members, np.int64))
-        return lay_out(board, gang, least, least).workers >= least
+        board, leaving = cycle.soon.copy(), np.array(members, np.int64)
+        cycle.crew.give_back(board, leaving)
+        # There must be room on nodes, and within what the jobs in view may have together.
+        return lay_out(board, cycle.within_budget(gang, least, leaving), least, least).workers >= least
 
     assert fits(victims)
     job_of = cycle.crew.job
