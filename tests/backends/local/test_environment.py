@@ -30,6 +30,7 @@ def specs(*places: WorkerPlace, world: int = 3, batch: int = 0, mps_pipe: str = 
     )
     about = About(
         job="toy-1",
+        number=7,
         world=world,
         members=members,
         master=Address(members[0].address, 29500),

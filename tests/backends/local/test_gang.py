@@ -111,6 +111,7 @@ class TestGang(LocalTest):
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(supervisor, "_POLL_S", 0.02)
+        monkeypatch.setattr(supervisor, "_LOOK_S", 0.05)
         code = (
             "import os, pathlib, time\n"
             "notes = pathlib.Path(os.environ['LEVADA_CHECKPOINT_DIR'], 'notes')\n"
@@ -257,6 +258,27 @@ class TestGang(LocalTest):
                 await second.backend.apply(op(OpKind.STOP, 4), None)
                 await second.for_(ev.Released, 4)
                 assert await second.backend.running() == {}
+
+        self.run(story)
+
+    def test_generations_go_on_above_what_has_saved_where_the_record_is_damaged(self) -> None:
+        """A lower one would be refused by its own checkpoint, or take the name of a worker that was there."""
+
+        async def story() -> None:
+            launch = self.script("import os; print('life', os.environ['LEVADA_GENERATION']); os._exit(1)")
+            async with self.opened(1, leave=True) as first:
+                for generation in (1, 5):
+                    await first.backend.apply(op(OpKind.START, generation, place(0, "node-0")), launch)
+                    await first.for_(ev.JobsFailed, generation)
+            folder = self.home / "jobs" / "toy-1"
+            (folder / "checkpoints" / "generation").write_text("9\n")
+            for epoch, born in ((2, 10), (3, 11)):
+                (folder / GANG).write_text("{")
+                async with self.opened(epoch, leave=epoch < 3) as watch:
+                    # The engine may have counted less far than survivors of losses have.
+                    await watch.backend.apply(op(OpKind.START, 6, place(0, "node-0")), launch)
+                    await watch.for_(ev.JobsFailed, 6)
+                    assert [line.text async for line in watch.backend.logs("toy-1")] == [f"life {born}"]
 
         self.run(story)
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from levada.backends.local import supervisor
 from levada.backends.local.backend import LocalBackend
+from levada.backends.local.devices import pretend_nodes
+from levada.backends.local.messages import Forget
 from levada.core import events as ev
 from levada.core.plan import OpKind
-from levada.errors import LevadaError
+from levada.errors import LevadaError, Refused
 from tests.backends.contract import WAIT_S, Watch, op, place
 from tests.backends.local.test_backend import LocalTest
 
@@ -113,8 +120,7 @@ class TestSupervisor(LocalTest):
             async with self.opened() as watch:
                 backend = watch.backend
                 assert isinstance(backend, LocalBackend)
-                broken = backend._tasks[-1] if which == "the backend" else supervisor_of(watch)._poller
-                assert broken is not None
+                broken = backend._tasks[-1] if which == "the backend" else supervisor_of(watch)._tasks[0]
                 broken.cancel()
                 with pytest.raises(LevadaError, match="start the server again"):
                     await asyncio.wait_for(asyncio.shield(watch._task), WAIT_S)
@@ -123,3 +129,151 @@ class TestSupervisor(LocalTest):
                 watch._task = asyncio.create_task(asyncio.sleep(0))
 
         self.run(story)
+
+    # --- files ------------------------------------------------------------------------------------------------------
+
+    def test_folders_are_looked_through_and_removed_beside_the_loop(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(supervisor, "_LOOK_S", 0.02)
+        touched: dict[str, set[int]] = {"scandir": set(), "unlink": set()}
+
+        def spy(name: str) -> None:
+            real = getattr(os, name)
+
+            def spied(path: Any, *args: Any, **options: Any) -> Any:
+                if "deep" in str(path) or "/gone" in str(path):
+                    touched[name].add(threading.get_ident())
+                return real(path, *args, **options)
+
+            monkeypatch.setattr(os, name, spied)
+
+        async def story() -> None:
+            async with self.opened() as watch:
+                await watch.backend.apply(op(OpKind.START, 1, place(0, "node-0", "0")), self.launch())
+                await self.up(watch, 1, 1)
+                await watch.for_(ev.Running, 1)
+                deep = self.home / "jobs" / "toy-1" / "checkpoints" / "deep"
+                deep.mkdir()
+                (deep / "model").write_text("x")
+                for name in touched:
+                    spy(name)
+                await watch.for_(ev.CheckpointSaved, 1)
+                self.say("go", "0")
+                await watch.for_(ev.JobsFinished)
+                await watch.backend.forget("toy-1")
+                assert not (self.home / "jobs" / "toy-1").exists(), "another may have the name at once"
+                await watch.until(lambda: not list((self.home / "gone").iterdir()), "an empty bin")
+
+        self.run(story)
+        assert touched["scandir"]
+        assert touched["unlink"]
+        assert threading.get_ident() not in touched["scandir"] | touched["unlink"]
+
+    def test_what_another_could_not_remove_goes_later(self) -> None:
+        left = self.home / "gone" / "0123" / "deep"
+        left.mkdir(parents=True)
+        (left / "model").write_text("x")
+
+        async def story() -> None:
+            async with self.opened() as watch:
+                await watch.until(lambda: not list((self.home / "gone").iterdir()), "an empty bin")
+
+        self.run(story)
+
+    def test_an_epoch_that_cannot_be_read_lets_nobody_command_until_somebody_takes_over(self) -> None:
+        async def story() -> None:
+            async with self.opened(5, leave=True) as watch:
+                await watch.backend.apply(op(OpKind.START, 1, place(0, "node-0", "0")), self.launch())
+                await watch.for_(ev.Running, 1)
+                (self.home / supervisor.EPOCH).write_text("")
+                with pytest.raises(Refused, match="start the server again"):
+                    await watch.backend.apply(op(OpKind.STOP, 2), None)
+            older = self.make()
+            with pytest.raises(Refused, match="epoch 4 is over"):
+                await older.open(4)
+            await older.close()
+            async with self.opened(6) as watch:
+                await watch.backend.apply(op(OpKind.STOP, 3), None)
+                await watch.for_(ev.Released, 3)
+
+        self.run(story)
+
+    def test_what_generations_depend_on_is_on_disk_before_anything_starts(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        synced: list[str] = []
+        real = os.fsync
+
+        def spied(file: int) -> None:
+            synced.append(Path(os.readlink(f"/proc/self/fd/{file}")).name)
+            real(file)
+
+        monkeypatch.setattr(os, "fsync", spied)
+
+        async def story() -> None:
+            async with self.opened() as watch:
+                assert synced == ["epoch.new", "home"]
+                synced.clear()
+                await watch.backend.apply(op(OpKind.START, 1, place(0, "node-0", "0")), self.launch())
+                assert synced == ["gang.json.new", "toy-1"]
+                await watch.for_(ev.Running, 1)
+                assert synced == ["gang.json.new", "toy-1"], "that it runs is no new generation"
+
+        self.run(story)
+
+    def test_what_cannot_be_ended_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(supervisor, "_SWEEP_S", 0.1)
+        code = (
+            "import os, time\nif os.fork() == 0:\n    os.setsid()\n    print(os.getpid(), flush=True)\ntime.sleep(600)"
+        )
+
+        async def story() -> None:
+            async with self.opened() as watch:
+                launch = self.launch(command=(sys.executable, "-S", "-E", "-c", code))
+                await watch.backend.apply(op(OpKind.START, 1, place(0, "node-0", "0")), launch)
+                log = self.home / "jobs" / "toy-1" / "workers" / "g1-0" / "log"
+                await watch.until(lambda: log.exists() and log.read_text().endswith("\n"))
+                await watch.for_(ev.Running, 1)
+                left = int(log.read_text())
+                # As one is that hangs in a driver: it takes no signal.
+                real = os.kill
+                monkeypatch.setattr(os, "kill", lambda pid, number: None if pid == left else real(pid, number))
+                await self.lose("toy-1", 0)
+                await watch.for_(ev.JobsFailed, 1)
+                real(left, signal.SIGKILL)
+                (told,) = [note.text for note in watch.notes if note.type == "JobExited"]
+                assert f"cannot be ended: look at process {left}" in told
+
+        self.run(story)
+
+
+class TestSharedCheckpoints(LocalTest):
+    """A folder for the checkpoints of all machines."""
+
+    def make(self) -> LocalBackend:
+        return LocalBackend(self.home, pretend_nodes([{"gpu": 4}]), checkpoints=self.here / "shared")
+
+    def test_a_job_that_is_forgotten_leaves_nothing_for_the_next_of_its_name(self) -> None:
+        code = (
+            "import os, pathlib\nsaves = pathlib.Path(os.environ['LEVADA_CHECKPOINT_DIR'])\n"
+            "print('found', [path.name for path in saves.iterdir()])\n(saves / 'model').write_text('x')"
+        )
+
+        async def story() -> None:
+            async with self.opened() as watch:
+                launch = self.launch(command=(sys.executable, "-S", "-E", "-c", code))
+                for number in (7, 8):
+                    start = op(OpKind.START, 1, place(0, "node-0", "0"), number=number)
+                    await watch.backend.apply(start, launch)
+                    await watch.for_(ev.JobsFinished, count=number - 6)
+                    assert [line.text async for line in watch.backend.logs("toy-1")] == ["found []"]
+                    if number == 8:
+                        # A machine that was away hears late that the first is over.
+                        supervisor_of(watch).do(Forget(job="toy-1", epoch=1, number=7))
+                        assert len(self.saved()) == 1
+                    await watch.backend.forget("toy-1")
+                    assert self.saved() == []
+
+        self.run(story)
+
+    def saved(self) -> list[str]:
+        return [path.name for path in (self.here / "shared").iterdir() if not path.name.startswith(".")]

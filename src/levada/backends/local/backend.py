@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from levada.backends.local import folders
 from levada.backends.local.agents import Agents, tell_machine
 from levada.backends.local.devices import Nvml
 from levada.backends.local.gang import Gang
@@ -32,7 +31,7 @@ from levada.backends.local.messages import (
 from levada.backends.local.output import Output
 from levada.backends.local.record import Record, Stage, load
 from levada.backends.local.remote import Socket
-from levada.backends.local.roster import covering
+from levada.backends.local.roster import covering, started_in
 from levada.backends.local.supervisor import Supervisor
 from levada.backends.protocol import Capabilities, Launch, LogLine, Note, Report, Seen, WorkerSeen
 from levada.core.cluster import Cluster, Foreign, Node
@@ -44,6 +43,8 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 #: How often gangs in the middle of something look around, and the least time between two tellings of progress.
 _STEP_S, _PROGRESS_S = 0.05, 0.25
+#: No job has had so many generations of workers.
+_MOST_WORLDS = 1 << 40
 
 
 class LocalBackend:
@@ -238,9 +239,10 @@ class LocalBackend:
             raise Refused(f"{job} still runs: stop it first")
         self.gangs.pop(job, None)
         self.hurried.discard(job)
+        stood = self._stood.pop(job, None)
+        number = gang.record.number if gang is not None else 0 if stood is None else stood.number
         for host in self.hosts.values():
-            host.do(Forget(job=job, epoch=self.epoch))
-        await asyncio.to_thread(folders.remove, self.home / "jobs" / job)
+            host.do(Forget(job=job, epoch=self.epoch, number=number))
 
     async def serve_agent(self, socket: Socket) -> None:
         """Speaks with the agent of another machine until one of both goes."""
@@ -349,12 +351,20 @@ class LocalBackend:
             self.tell(Progress(at=0.0, number=numbers, steps=steps))
 
     def _new_gang(self, job: str, number: int, generation: int) -> Gang:
-        record = Record(job=job, number=number, generation=generation, last_world=generation)
+        record = Record(job=job, number=number, generation=generation, last_world=self._last_world(job, generation))
         gang = self.gangs[job] = Gang(record, HandsOf(self, record))
         if generation:
             # Of an unknown operation: it stays as it is until somebody says what it shall be.
             record.stage, record.kind = Stage.ADRIFT, OpKind.NONE
         return gang
+
+    def _last_world(self, job: str, generation: int) -> int:
+        """The highest that any worker or checkpoint tells of, where no record does: a lower one could save nothing."""
+        seen = [one for host in self.hosts.values() for one in host.workers(job).values()]
+        entered = [one.reading.generation for one in seen if one.reading is not None]
+        told = [self._supervisor.saved_by(job), *(started_in(one.name) for one in seen), *entered]
+        # What jobs can write may be anything.
+        return max([generation, *(world for world in told if world < _MOST_WORLDS)])
 
     def _after(self, job: str, gang: Gang) -> None:
         """Supervisors look more often while something waits for them."""

@@ -31,6 +31,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """What all workers of one generation share."""
 
     job: str
+    number: int
     world: int
     members: Sequence[Member]
     master: Address
@@ -85,7 +86,7 @@ def _levada(member: Member, about: About) -> dict[str, str]:
         "LEVADA_NODE": member.node,
         "LEVADA_SERVER": about.server_url,
         "LEVADA_TOKEN": about.token,
-        "LEVADA_CHECKPOINT_DIR": files.checkpoint_folder(about.folder, about.checkpoints, about.job),
+        "LEVADA_CHECKPOINT_DIR": files.checkpoint_folder(about.folder, about.checkpoints, about.job, about.number),
         "LEVADA_STATE_DIR": f"{about.folder}/{files.WORKERS}/{member.name}",
     }
     if about.launch.framework not in _OWN_RANKS:

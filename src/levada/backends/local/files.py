@@ -14,6 +14,8 @@ from levada.backends.local import folders
 
 #: Files of a job and of a worker in their folders.
 WORLD, JOB, REPORT, CHECKPOINTS, WORKERS = "world.json", "job.json", "report", "checkpoints", "workers"
+#: Below the checkpoints: the newest generation that has saved, or begun to.
+FENCE = "generation"
 #: For Horovod: the hosts and their slots, and the script that prints them.
 HOSTS, DISCOVER_HOSTS = "hosts", "discover_hosts.sh"
 #: Exit codes of a worker: the whole job is done; it has saved, and left on request.
@@ -80,9 +82,12 @@ class World(msgspec.Struct, frozen=True):
     key: str = ""
 
 
-def checkpoint_folder(folder: str, shared: str, job: str) -> str:
-    """Where the checkpoints of a job are: in its folder, or in one that all machines share."""
-    return f"{shared}/{job}" if shared else f"{folder}/{CHECKPOINTS}"
+def checkpoint_folder(folder: str, shared: str, job: str, number: int) -> str:
+    """Where the checkpoints of a job are: in its folder, or in one that all machines share.
+
+    There the number is in its name: a later job of the same name must not find what this one saved.
+    """
+    return f"{shared}/{job}-{number}" if shared else f"{folder}/{CHECKPOINTS}"
 
 
 def read_report(path: Path | str) -> Reading | None:
@@ -106,9 +111,9 @@ def read_report(path: Path | str) -> Reading | None:
     return None
 
 
-def write_json(path: Path, what: object) -> None:
-    """Replaces a file as a whole, for its owner alone."""
-    folders.replace_file(path, msgspec.json.encode(what))
+def write_json(path: Path, what: object, *, durable: bool = False) -> None:
+    """Replaces a file as a whole, for its owner alone; *durable* when it must outlive a loss of power."""
+    folders.replace_file(path, msgspec.json.encode(what), durable=durable)
 
 
 def epochs_in_csv(path: Path) -> float | None:

@@ -57,14 +57,23 @@ def read_ends(path: Path | str, most: int) -> tuple[bytes, bytes]:
         os.close(file)
 
 
-def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replaces a file as a whole, whatever was there; raises OSError."""
+def replace_file(path: Path, data: bytes, mode: int = 0o600, *, durable: bool = False) -> None:
+    """Replaces a file as a whole, whatever was there; raises OSError. *durable* waits until it is on disk."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)  # it may be a pipe, or lead somewhere else
     file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with open(file, "wb") as stream:
         stream.write(data)
+        if durable:
+            stream.flush()
+            os.fsync(file)
     os.replace(fresh, path)
+    if durable:
+        place = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(place)
+        finally:
+            os.close(place)
 
 
 def newest_change(folder: Path | str) -> int:

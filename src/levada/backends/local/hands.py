@@ -23,6 +23,7 @@ class HandsOf:
 
     def __init__(self, backend: LocalBackend, record: Record) -> None:
         self._backend, self._record = backend, record
+        self._durable = (-1, -1)
 
     def start(self, member: Member, members: Sequence[Member], world: int) -> None:
         """Starts a worker."""
@@ -33,6 +34,7 @@ class HandsOf:
         assert record.launch is not None
         about = environment.About(
             job=record.job,
+            number=record.number,
             world=world,
             members=members,
             master=Address(members[0].address, record.port),
@@ -109,7 +111,11 @@ class HandsOf:
 
     def save(self) -> None:
         """Keeps the record."""
-        self._record.save(self._backend.home / "jobs" / self._record.job)
+        record = self._record
+        # Only what a later generation must never fall below waits for the disk.
+        now = record.generation, record.last_world
+        record.save(self._backend.home / "jobs" / record.job, durable=now != self._durable)
+        self._durable = now
 
     def tell(self, event: Event) -> None:
         """Tells the engine."""

@@ -57,7 +57,10 @@ class Hurry(_Command, frozen=True, kw_only=True):
 
 
 class Forget(_Command, frozen=True, kw_only=True):
-    """The job's folder may go."""
+    """The job's folder may go, and what it saved."""
+
+    #: Another job may have got its name meanwhile; 0 where nobody knows.
+    number: int = 0
 
 
 Command: TypeAlias = StartWorker | Publish | Leave | Kill | Hurry | Forget

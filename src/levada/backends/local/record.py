@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from enum import StrEnum
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from levada.backends.protocol import Launch
 from levada.core.grant import WorkerPlace
 from levada.core.plan import OpKind
 
+_log = logging.getLogger(__name__)
 GANG = "gang.json"
 
 
@@ -74,15 +76,18 @@ class Record(msgspec.Struct, kw_only=True):
     runtime: bool = False
     in_process: bool = False
 
-    def save(self, folder: Path) -> None:
-        """Keeps it."""
+    def save(self, folder: Path, *, durable: bool = False) -> None:
+        """Keeps it; *durable* so that it outlives a loss of power."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        files.write_json(folder / GANG, self)
+        files.write_json(folder / GANG, self, durable=durable)
 
 
 def load(folder: Path) -> Record | None:
     """What was kept of the job in *folder*; None where nothing whole is there."""
     try:
         return msgspec.json.decode(folders.read_file(folder / GANG), type=Record)
-    except (OSError, msgspec.DecodeError):
+    except OSError:
+        return None
+    except msgspec.DecodeError as damage:
+        _log.warning("%s is damaged and not used: %s", folder / GANG, damage)
         return None

@@ -36,6 +36,7 @@ from levada.backends.local.messages import (
     Stood,
 )
 from levada.backends.local.processes import State
+from levada.backends.local.waste import Waste
 from levada.errors import LevadaError, Refused
 
 _log = logging.getLogger(__name__)
@@ -43,7 +44,11 @@ EPOCH = "epoch"
 #: How often reports are read, and how often while somebody waits for them.
 _POLL_S, _HURRY_S = 1.0, 0.05
 #: How often the folders of jobs without the runtime are looked through.
-_LOOK_EVERY = 3
+_LOOK_S = 3.0
+#: What a lost worker has left is ended within so long, or people are told.
+_SWEEP_S = 2.0
+#: Where folders go that nobody needs any more: in the home, and beside checkpoints that machines share.
+_GONE, _SHARED_GONE = "gone", ".gone"
 #: How often a worker that is watched is looked at all the same, in rounds: a watch may have been lost.
 _DOUBT_EVERY = 30
 #: After that long it is tried again what the machine would not do, as when it has no file handles left.
@@ -95,7 +100,9 @@ class Supervisor:
         self._tell_news = tell
         self._changed: dict[tuple[str, str], Sighting] = {}
         self._kept: dict[str, Kept] = {}
-        self._poller: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._waste = Waste(home / _GONE)
+        self._shared_waste = Waste(Path(checkpoints) / _SHARED_GONE) if checkpoints else None
         self._woken = asyncio.Event()
         self._rounds = 0
 
@@ -104,8 +111,13 @@ class Supervisor:
     def take_epoch(self, epoch: int) -> None:
         """Takes commands of *epoch* or later from now on; raises Refused where somebody newer commands."""
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.check(epoch)
-        files.write_json(self.home / EPOCH, epoch)
+        known = self._commander()
+        if known is None:
+            # The file is damaged: what jobs were told last tells enough to whoever has just won its epoch.
+            told = [_read_stood(folder / files.JOB) for folder in _folders(self.home / "jobs")]
+            known = max((stood.epoch for stood in told if stood is not None), default=0)
+        _compare(epoch, known)
+        files.write_json(self.home / EPOCH, epoch, durable=True)
 
     async def open(self) -> None:
         """Finds what runs and begins to watch."""
@@ -118,26 +130,28 @@ class Supervisor:
                     worker.task = asyncio.create_task(self._await_start(worker))
                 elif worker.seen.state in (RUNS, LOST):
                     worker.task = asyncio.create_task(self._watch(worker))
-        self._poller = asyncio.create_task(self._poll())
+        self._tasks += [asyncio.create_task(self._poll()), asyncio.create_task(self._look_around())]
+        for waste in filter(None, (self._waste, self._shared_waste)):
+            waste.open()
 
     async def close(self) -> None:
         """Stops watching. Workers go on."""
         tasks = [
             worker.task for job in self.jobs.values() for worker in job.workers.values() if worker.task is not None
         ]
-        if self._poller is not None:
-            tasks.append(self._poller)
+        tasks += self._tasks
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for waste in filter(None, (self._waste, self._shared_waste)):
+            await waste.close()
         children = (worker.child for job in self.jobs.values() for worker in job.workers.values())
         _LEFT_ALONE.extend(child for child in children if child is not None)
 
     async def watches(self) -> None:
         """Returns never; raises LevadaError once it cannot watch any more."""
-        assert self._poller is not None
-        await asyncio.wait([self._poller])
-        trouble = None if self._poller.cancelled() else self._poller.exception()
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        trouble = next((task.exception() for task in done if not task.cancelled()), None)
         raise LevadaError(f"workers cannot be watched any more ({trouble!r})")
 
     def everything(self) -> News:
@@ -171,11 +185,12 @@ class Supervisor:
         """Takes a command; raises Refused where somebody newer commands."""
         self.check(command.epoch)
         if isinstance(command, Forget):
-            self._forget(command.job)
+            self._forget(command)
             return
         job = self._job(command.job)
         if isinstance(command, StartWorker | Publish):
             self._note_command(job, command)
+            self._saves(job).mkdir(parents=True, exist_ok=True, mode=0o700)
         if isinstance(command, StartWorker):
             self._start(job, command)
         elif isinstance(command, Publish):
@@ -189,23 +204,35 @@ class Supervisor:
 
     def check(self, epoch: int) -> None:
         """Raises Refused where somebody newer commands."""
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            known = int(folders.read_file(self.home / EPOCH))
-            if epoch < known:
-                raise Refused(f"epoch {epoch} is over: epoch {known} commands here")
+        known = self._commander()
+        if known is None:
+            raise Refused(f"{self.home / EPOCH} is damaged, so nobody may command here: start the server again")
+        _compare(epoch, known)
+
+    def _commander(self) -> int | None:
+        """The epoch that commands here; None where the file that tells it is damaged."""
+        try:
+            return int(folders.read_file(self.home / EPOCH))
+        except FileNotFoundError:
+            return 0
+        except ValueError:
+            return None
 
     def _job(self, name: str) -> _Job:
         job = self.jobs.get(name)
         if job is None:
-            if not name or name.startswith(".") or "/" in name or "\0" in name:
-                raise Refused(f"{name!r} cannot be a folder's name")
-            job = self.jobs[name] = _Job(name, self.home / "jobs" / name)
+            job = self.jobs[name] = _Job(name, self._folder(name))
             job.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._saves(job).mkdir(parents=True, exist_ok=True, mode=0o700)
         return job
 
+    def _folder(self, name: str) -> Path:
+        if not name or name.startswith(".") or "/" in name or "\0" in name:
+            raise Refused(f"{name!r} cannot be a folder's name")
+        return self.home / "jobs" / name
+
     def _saves(self, job: _Job) -> Path:
-        return Path(files.checkpoint_folder(str(job.folder), self.checkpoints, job.id))
+        number = 0 if job.stood is None else job.stood.number
+        return Path(files.checkpoint_folder(str(job.folder), self.checkpoints, job.id, number))
 
     def _note_command(self, job: _Job, command: StartWorker | Publish) -> None:
         stood = Stood(job=job.id, number=command.number, generation=command.generation, epoch=command.epoch)
@@ -245,13 +272,21 @@ class Supervisor:
         old = [other for other in job.workers if other.partition("-")[2] == index and not job.workers[other].seen.alive]
         old.sort(key=lambda other: int(other[1:].partition("-")[0]))
         for other in old[: max(0, len(old) - _KEEP + 1)]:
-            folders.remove(job.workers.pop(other).folder)
+            with contextlib.suppress(OSError):
+                self._waste.take(job.workers.pop(other).folder)
 
-    def _forget(self, name: str) -> None:
-        job = self.jobs.get(name)
-        if job is not None and not job.alive():
-            del self.jobs[name]
-            folders.remove(job.folder)
+    def _forget(self, command: Forget) -> None:
+        """The folder of a job goes, and what it saved; what another job of its name has stays."""
+        job = self.jobs.get(command.job) or _Job(command.job, self._folder(command.job))
+        other = command.number and job.stood is not None and job.stood.number != command.number
+        if other or job.alive():
+            return
+        number = command.number or (0 if job.stood is None else job.stood.number)
+        self.jobs.pop(command.job, None)
+        self._waste.take(job.folder)
+        if self._shared_waste is not None:
+            saves = files.checkpoint_folder(str(job.folder), self.checkpoints, job.id, number)
+            self._shared_waste.take(Path(saves))
 
     # --- watching ---------------------------------------------------------------------------------------------------
 
@@ -308,16 +343,23 @@ class Supervisor:
             reading = files.read_report(worker.report)
             self._see(worker, state=ENDED, pid=standing.pid, code=standing.code, asked=standing.asked, reading=reading)
             return
-        await self._sweep(worker)
-        self._see(worker, state=LOST, why="its guard was killed")
+        left = await self._sweep(worker)
+        why = "was lost: its guard was killed"
+        if left:
+            pids = ", ".join(map(str, sorted(left)))
+            why += f", and what it left on {os.uname().nodename} cannot be ended: look at process {pids}"
+            _log.warning("%s of %s: %s", worker.seen.name, worker.seen.job, why)
+        self._see(worker, state=LOST, why=why)
 
-    async def _sweep(self, worker: _Worker) -> None:
-        """Nothing that a lost worker started may be left when its devices are free again."""
+    async def _sweep(self, worker: _Worker) -> list[int]:
+        """Nothing that a lost worker started may be left when its devices are free again; what is all the same."""
         marks = {"LEVADA_STATE_DIR": str(worker.folder)}
-        for _ in range(100):
-            if not await asyncio.to_thread(processes.sweep, marks):
-                return
+        until = time.monotonic() + _SWEEP_S
+        while left := await asyncio.to_thread(processes.sweep, marks):
+            if time.monotonic() > until:
+                break
             await asyncio.sleep(0.02)
+        return left
 
     async def _poll(self) -> None:
         """Reads reports, for ever: one that cannot be read must not blind it for all others."""
@@ -348,20 +390,17 @@ class Supervisor:
             return
         self._rounds += 1
         for at, job in enumerate(list(self.jobs.values())):
-            if self._read(job) and (at + self._rounds) % _LOOK_EVERY == 0:
-                self._look_for_files(job)
+            self._read(job)
             if (at + self._rounds) % _DOUBT_EVERY == 0:
                 self._doubt(job)
 
-    def _read(self, job: _Job) -> bool:
-        """Looks at the workers of a job that live; whether there are any."""
-        alive = job.alive()
-        for worker in alive:
+    def _read(self, job: _Job) -> None:
+        """Looks at the workers of a job that live."""
+        for worker in job.alive():
             try:
                 self._read_worker(worker)
             except OSError as trouble:
                 _log.warning("%s of %s could not be looked at: %s", worker.seen.name, job.id, trouble)
-        return bool(alive)
 
     def _read_worker(self, worker: _Worker) -> None:
         if worker.leave:
@@ -387,17 +426,21 @@ class Supervisor:
                     worker.task.cancel()
                 worker.task = asyncio.create_task(self._watch(worker))
 
-    def _look_for_files(self, job: _Job) -> None:
-        """Scripts without the runtime tell by what they write."""
-        if any(worker.seen.reading is not None for worker in job.alive()):
-            return
-        kept = Kept(
-            job=job.id,
-            saved_at=folders.newest_change(self._saves(job)),
-            epochs=files.epochs_in_csv(self._saves(job) / f"{job.id}.csv"),
-        )
-        if kept != job.kept:
-            job.kept = self._kept[job.id] = kept
+    async def _look_around(self) -> None:
+        """Scripts without the runtime tell by what they write: one folder after the other, beside the loop."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            for job in list(self.jobs.values()):
+                alive = job.alive()
+                if not alive or any(worker.seen.reading is not None for worker in alive):
+                    continue
+                try:
+                    kept = await asyncio.to_thread(_look, job.id, self._saves(job))
+                except Exception:
+                    _log.exception("what %s saves could not be looked at", job.id)
+                    continue
+                if kept != job.kept and self.jobs.get(job.id) is job:
+                    job.kept = self._kept[job.id] = kept
 
     # --- telling ----------------------------------------------------------------------------------------------------
 
@@ -412,6 +455,14 @@ class Supervisor:
             news = News(sightings=tuple(self._changed.values()), kept=tuple(self._kept.values()))
             self._changed, self._kept = {}, {}
             self._tell_news(news)
+
+    def saved_by(self, job: str) -> int:
+        """The newest generation of workers that has saved something of a job here; 0 where none has."""
+        known = self.jobs.get(job)
+        try:
+            return 0 if known is None else int(folders.read_file(self._saves(known) / files.FENCE, 64))
+        except (OSError, ValueError):
+            return 0
 
     # --- logs -------------------------------------------------------------------------------------------------------
 
@@ -462,6 +513,15 @@ def _read_stood(path: Path) -> Stood | None:
         return msgspec.json.decode(folders.read_file(path), type=Stood)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def _look(job: str, saves: Path) -> Kept:
+    return Kept(job=job, saved_at=folders.newest_change(saves), epochs=files.epochs_in_csv(saves / f"{job}.csv"))
+
+
+def _compare(epoch: int, known: int) -> None:
+    if epoch < known:
+        raise Refused(f"epoch {epoch} is over: epoch {known} commands here")
 
 
 async def _ended(child: subprocess.Popen[bytes]) -> int:
