@@ -38,10 +38,40 @@ if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     "$python" -m venv --clear "$venv"
 fi
 
-install() {
-    "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --constraint constraints.txt "$@"
+# What pip does now: the package that it fetches, or the last one that it put in place.
+doing() {
+    if grep -q '^Installing collected packages' "$log"; then
+        ls -td "$venv"/lib/python*/site-packages/*.dist-info 2>/dev/null |
+            awk 'NR == 1 { sub(".*/", ""); sub("-[^-]*$", ""); print "installed", $0 }'
+    else
+        awk '$1 ~ /^(Collecting|Downloading|Using|Building|Preparing)$/ { line = tolower($1) " " $2 } END { print line }' "$log"
+    fi
 }
-echo "setup: installing Levada and its tools into $venv (a minute or two the first time)" >&2
+install() {
+    local last='' now
+    "$venv/bin/python" -m pip --disable-pip-version-check install --progress-bar off --constraint constraints.txt "$@" \
+        >"$log" 2>&1 &
+    pip=$!
+    while kill -0 "$pip" 2>/dev/null; do
+        sleep 1
+        now=$(doing || true)
+        # Every change, and something every few seconds where nothing changes.
+        if [ -n "$now" ] && [ "$now" != "$last" ] || [ $((SECONDS % 5)) = 0 ]; then
+            echo "setup:   $now ($SECONDS s)" >&2
+            last=$now
+        fi
+    done
+    if ! wait "$pip"; then
+        tail -n 20 "$log" >&2
+        echo "setup: pip could not install it; what it said is in $log" >&2
+        exit 1
+    fi
+}
+log=$venv/install.log pip=
+# What runs in the background does not hear Ctrl-C.
+trap '[ -z "$pip" ] || kill "$pip" 2>/dev/null || true' EXIT
+trap 'exit 130' INT TERM
+echo "setup: installing Levada and its tools into $venv (some minutes the first time)" >&2
 # The build tool first, so that it is pinned as everything else is.
 install hatchling editables
 install --no-build-isolation --editable '.[fast,sim,plot,dask,postgres,gpu,dev]'

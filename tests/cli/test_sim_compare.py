@@ -15,7 +15,9 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    rows = [run(policy, 1.0, seed, hours + seed) for policy, hours in (("fifo", 4), ("srjf", 2)) for seed in (0, 2)]
+    rows = [
+        run(policy, 1.0, seed, hours + seed / 100) for policy, hours in (("fifo", 4), ("srjf", 2)) for seed in (0, 2)
+    ]
     return sweep(tmp_path / "sweep", [*rows, run("srjf", 9.0, 0, None, status="saturated")])
 
 
@@ -29,12 +31,12 @@ def said(capsys: Capture, *words: str) -> str:
 def test_a_table_for_people(folder: str, capsys: Capture) -> None:
     assert said(capsys, folder, "--metric", "avg_jct_s").splitlines() == [
         "POLICY  JOBS PER HOUR  RUNS            MEAN JCT (h)",
-        "fifo    1              2               5.00 ± 12.71",
-        "srjf    1              2               3.00 ± 12.71 *",
+        "fifo    1              2               4.01 ± 0.13",
+        "srjf    1              2               2.01 ± 0.13 *",
         "",
         "srjf    9              1, 1 saturated  -",
         "",
-        "* the best of its load",
+        "* the best of its load beyond doubt: its interval overlaps with no other",
     ]
 
 
@@ -53,14 +55,14 @@ def test_markdown_has_the_best_in_bold(folder: str, capsys: Capture) -> None:
     lines = said(capsys, folder, "--metric", "avg_jct_s", "-o", "md").splitlines()
     assert lines[0] == "| policy | jobs per hour | runs | mean JCT (h) |"
     assert lines[1] == "| --- | --- | --- | --- |"
-    assert lines[3] == "| srjf | 1 | 2 | **3.00 ± 12.71** |"
+    assert lines[3] == "| srjf | 1 | 2 | **2.01 ± 0.13** |"
 
 
 def test_json_and_csv_agree(folder: str, capsys: Capture) -> None:
     rows = json.loads(said(capsys, folder, "-o", "json"))
     table = list(csv.DictReader(io.StringIO(said(capsys, folder, "-o", "csv"))))
     assert len(rows) == len(table) == 3
-    assert rows[0]["figures"]["avg_jct_s"]["mean"] == float(table[0]["avg_jct_s"]) == 18000.0
+    assert rows[0]["figures"]["avg_jct_s"]["mean"] == float(table[0]["avg_jct_s"]) == 14436.0
     assert rows[2]["figures"]["avg_jct_s"]["mean"] is None
     assert (table[2]["avg_jct_s"], table[2]["saturated"]) == ("", "1")
 

@@ -36,6 +36,12 @@ def test_nobody_is_best_alone_or_where_all_are_alike(tmp_path: Path) -> None:
     assert not any(row.figures["avg_jct_s"].best for row in found), "what looks the same is the same"
 
 
+def test_nobody_is_best_where_intervals_overlap(tmp_path: Path) -> None:
+    rows = [run(policy, 1.0, seed, hours + seed) for policy, hours in (("a", 2), ("b", 3)) for seed in (0, 1)]
+    found = compare(read([sweep(tmp_path / "s", rows)]), ["avg_jct_s"])
+    assert not any(row.figures["avg_jct_s"].best for row in found)
+
+
 def test_seeds_are_averaged_unless_one_saturated(tmp_path: Path) -> None:
     rows = [run("a", 1.0, seed, hours) for seed, hours in ((0, 1), (1, 3))]
     rows += [run("b", 1.0, 0, 1), run("b", 1.0, 1, None, status="saturated")]

@@ -114,7 +114,8 @@ def _table(rows: list[Row], names: Sequence[str], load_unit: str) -> str:
         lines.append("  ".join(shown).rstrip())
     notes = []
     if any(best for line in table for _, best in line):
-        notes.append(f"{bold('bold')}: the best of its load" if paints else "* the best of its load")
+        what = "the best of its load beyond doubt: its interval overlaps with no other"
+        notes.append(f"{bold('bold')}: {what}" if paints else f"* {what}")
     if left_out:
         notes.append(f"left out, for want of room: {', '.join(left_out)}; -o md has all")
     return "\n".join([*lines, "", *notes] if notes else lines)

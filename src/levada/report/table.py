@@ -120,16 +120,22 @@ def _same_place(one: Row, other: Row) -> bool:
 
 
 def _with_best(row: Row, rivals: list[Row]) -> Row:
-    """The row with those figures marked that no rival beats, as far as is shown; alone, nobody is best."""
+    """The row with those figures marked that no rival beats, as far as is shown and sure; alone, nobody is best."""
     figures = {}
     for name, figure in row.figures.items():
         metric = METRICS[name]
-        others = [shown(metric, rival.figures[name].mean) for rival in rivals]
-        known = [value for value in others if value is not None]
+        known = [rival.figures[name] for rival in rivals if rival.figures[name].mean is not None]
         mine = shown(metric, figure.mean)
-        is_best = mine is not None and len(known) > 1 and metric.better != "neither" and mine == min(known) < max(known)
+        worse = [other for other in known if shown(metric, other.mean) != mine]
+        is_best = mine is not None and bool(worse) and metric.better != "neither" and _is_below(figure, worse)
         figures[name] = msgspec.structs.replace(figure, best=is_best)
     return msgspec.structs.replace(row, figures=figures)
+
+
+def _is_below(figure: Figure, others: list[Figure]) -> bool:
+    """Whether all others are larger beyond doubt: their intervals do not overlap. One run alone has none."""
+    top = (figure.mean or 0.0) + (figure.plus_minus or 0.0)
+    return all(top < (other.mean or 0.0) - (other.plus_minus or 0.0) for other in others)
 
 
 def shown(metric: Metric, value: float | None) -> float | None:

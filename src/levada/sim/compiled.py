@@ -5,13 +5,18 @@ What is compiled stays in the cache beside the kernels; where all of it is there
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
+from collections.abc import Iterator
 from typing import Any
 
 from levada.kernels import switch
 from levada.sim.run import simulate
 from levada.sim.settings import Settings
 
+#: The least time between two names.
+_TELL_S = 2.0
 #: Tiny simulations that go through all kernels together: sizes and shares, gangs, failures, and every kind of world.
 _RUNS: tuple[dict[str, Any], ...] = (
     {"policy": "fifo"},
@@ -30,13 +35,41 @@ def main() -> None:
     """Runs them on compiled kernels; nothing to do where numba is not installed."""
     if switch.use_fastest() != "numba":
         return
-    sys.stderr.write("compiling kernels ahead (two or three minutes the first time)\n")
-    for run in _RUNS:
-        simulate(
-            Settings(
-                cluster={"v100": 16, "k80": 16}, workload="gavel", jobs=30, rate=4.0, fixed_duration_s=1800.0, **run
+    _say("compiling kernels ahead (two or three minutes the first time)")
+    with _names():
+        for number, run in enumerate(_RUNS, start=1):
+            _say(f"  {number} of {len(_RUNS)}: what {run['policy']} needs")
+            simulate(
+                Settings(
+                    cluster={"v100": 16, "k80": 16}, workload="gavel", jobs=30, rate=4.0, fixed_duration_s=1800.0, **run
+                )
             )
-        )
+
+
+@contextlib.contextmanager
+def _names() -> Iterator[None]:
+    """While it is entered, kernels are named as they are compiled, now and then."""
+    from numba.core import event
+
+    class Names(event.Listener):
+        told = time.monotonic()
+
+        def on_start(self, event: Any) -> None:
+            kernel = event.data["dispatcher"].py_func
+            if time.monotonic() - self.told >= _TELL_S and kernel.__module__.startswith("levada"):
+                self.told = time.monotonic()
+                _say(f"    {kernel.__name__}")
+
+        def on_end(self, event: Any) -> None:
+            """Nothing: the next one is named."""
+
+    with event.install_listener("numba:compile", Names()):
+        yield
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
 
 if __name__ == "__main__":
