@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
 from levada.backends.local import wire
@@ -39,6 +42,7 @@ class AgentsTest(LocalTest):
         self.saves = tmp_path / "saves"
         self.agents: dict[str, asyncio.Task[None]] = {}
         self.through: dict[str, int] = {}
+        self.folders: dict[str, Path] = {}
 
     def make(self) -> LocalBackend:
         return LocalBackend(self.home, (), checkpoints=self.saves, silence_s=self.silence_s)
@@ -53,7 +57,7 @@ class AgentsTest(LocalTest):
                     f"http://127.0.0.1:{self.through.get(name, self.port)}",
                     TOKEN,
                     nodes=[node],
-                    state=self.home.parent / f"state-{name}",
+                    state=self.folders.get(name, self.home.parent / f"state-{name}"),
                     name=name,
                     checkpoints=self.saves,
                     silence_s=min(self.silence_s, 5.0),
@@ -169,6 +173,35 @@ class TestCutOff(AgentsTest):
                 await watch.until(lambda: not Path(f"/proc/{left}").exists(), "the end of the stray worker")
                 assert [one.phase for one in watch.backend.workers("toy-1")] == ["Running"]
                 assert not watch.all(ev.JobsFailed)
+
+        self.run(story)
+
+    def test_another_machine_may_take_the_name_of_one_that_is_lost_and_does_nothing_of_its_work(self) -> None:
+        async def story() -> None:
+            async with self.wired() as (watch, wire):
+                await watch.backend.apply(op(OpKind.START, 1, place(0, "node-1", "0")), self.launch())
+                await watch.for_(ev.Running, 1)
+                await self.up(watch, 1, 1)
+                pid = int((self.here / "up-1-0").read_text())
+                first = self.agents.pop("node-1")
+                wire.cut()
+                await watch.for_(ev.NodesLost)
+                # Commands for the first are on their way when the second comes.
+                await watch.backend.apply(op(OpKind.STOP, 2), None)
+                await watch.for_(ev.Released, 2)
+                self.through = {}
+                self.folders["node-1"] = self.home.parent / "another-machine"
+                self.join("node-1")
+                await watch.for_(ev.NodesAdded)
+                assert [one.phase for one in watch.backend.workers("toy-1") if one.phase == "Running"] == []
+                await watch.backend.apply(op(OpKind.START, 3, place(0, "node-1", "0")), self.launch())
+                await watch.for_(ev.Running, 3)
+                assert int((self.here / "up-3-0").read_text()) != pid
+                wire.mend()
+                with pytest.raises(Refused, match="another agent is called node-1"):
+                    await asyncio.wait_for(first, WAIT_S)
+                assert not self.agents["node-1"].done()
+                os.kill(pid, signal.SIGKILL)
 
         self.run(story)
 
@@ -326,6 +359,77 @@ class TestJoining(AgentsTest):
         for bad in ("host:1", "ftp://host", "http://"):
             with pytest.raises(BadInput, match="no server's address"):
                 socket_url(bad)
+
+    def test_another_machine_of_the_same_name_is_refused_while_the_first_is_there(self) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                node = [node for node in pretend_nodes([{"gpu": 4}, {"gpu": 4}]) if node.name == "node-1"]
+                assert "another agent is called node-1" in await self.refused(name="node-1", nodes=node)
+                await watch.backend.apply(op(OpKind.START, 1, place(0, "node-1", "0")), self.launch())
+                await watch.for_(ev.Running, 1)
+                assert not self.agents["node-1"].done()
+
+        self.run(story)
+
+    async def claim(self, *messages: object, then: Callable[[], bool], watch: Watch) -> wire.FromServer:
+        """Speaks as an agent that says what it likes, until *then*; the first answer."""
+        url, headers = socket_url(f"http://127.0.0.1:{self.port}"), {"Authorization": f"Bearer {TOKEN}"}
+        async with connect(url, additional_headers=headers, proxy=None, close_timeout=1) as socket:
+            for message in messages:
+                await socket.send(json.dumps(message))
+            await watch.until(then, "what it said has been heard")
+            async with asyncio.timeout(WAIT_S):
+                return wire.read_from_server(str(await socket.recv(decode=True)))
+
+    def register(self, name: str, *nodes: str, **more: object) -> dict[str, object]:
+        told = [{"name": node, "devices": [{"id": "0", "type": "gpu"}]} for node in nodes]
+        where = {"home": "/nowhere", "address": "127.0.0.1", "server_address": "127.0.0.1"}
+        return {"type": "Register", "version": wire.VERSION, "name": name, "nodes": told, **where, **more}
+
+    def test_an_agent_tells_of_its_own_nodes_alone(self) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                before = {node.name: node for node in (await watch.backend.cluster()).nodes}
+                heard_all = {"type": "Told", "news": {}, "all": True}
+                ghost = {"job": "../../ghost", "number": 1, "generation": 3, "epoch": 0}
+                seen = {"job": "../../ghost", "name": "g1-0", "state": "runs", "pid": 1}
+                odd = {"job": "odd", "name": "../..", "state": "runs"}
+                lies = {"type": "Told", "news": {"sightings": [seen, odd], "stood": [ghost]}}
+                stolen = {"type": "Machine", "nodes": [{"name": "node-0"}], "foreign": []}
+                larger = [{"name": "x-0", "devices": [{"id": "0", "type": "gpu"}, {"id": "1", "type": "gpu"}]}]
+                good = {"id": "x-0/0/7", "node": "x-0", "devices": ["0"], "milli": 1000}
+                foreign = [good, {**good, "id": "node-0/0/1", "node": "node-0"}, {**good, "id": "reservation:x-0"}]
+                own = {"type": "Machine", "nodes": larger, "foreign": [*foreign, {**good, "milli": -5}]}
+                await self.claim(
+                    self.register("x", "x-0"),
+                    heard_all,
+                    stolen,
+                    lies,
+                    own,
+                    watch=watch,
+                    then=lambda: bool(watch.all(ev.ForeignAppeared)),
+                )
+                changed = [node for event in watch.all(ev.NodesChanged) for node in event.nodes]
+                assert [(node.name, len(node.devices)) for node in changed] == [("x-0", 2)]
+                appeared = [each.id for event in watch.all(ev.ForeignAppeared) for each in event.foreign]
+                assert appeared == ["x-0/0/7"]
+                after = {node.name: node for node in (await watch.backend.cluster()).nodes}
+                assert {name: after[name] for name in before} == before
+                assert "../../ghost" not in watch.backend.gangs  # type: ignore[attr-defined]
+                assert "odd" not in watch.backend.gangs  # type: ignore[attr-defined]
+                assert not (self.home.parent / "ghost").exists()
+
+        self.run(story)
+
+    def test_names_that_are_none_are_refused(self) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                for name, nodes in (("../x", ["x"]), ("x", ["a/b"]), ("x", [""]), ("x", ["y", "y"]), ("x" * 300, [])):
+                    answer = await self.claim(self.register(name, *nodes), watch=watch, then=lambda: True)
+                    assert isinstance(answer, wire.Goodbye)
+                    assert "name" in answer.why
+
+        self.run(story)
 
     def test_the_second_agent_of_a_name_takes_over(self) -> None:
         async def story() -> None:

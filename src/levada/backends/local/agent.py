@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from levada.backends.local import wire
+from levada.backends.local import folders, wire
 from levada.backends.local.devices import Nvml
 from levada.backends.local.logs import Chunk
 from levada.backends.local.machine import Machine, is_real, start_mps
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 PATH = "/api/v1/agents/connect"
+#: In an agent's folder.
+_ID = "agent-id"
 _BEAT_S = 2.0
 #: A server that says nothing for so long is out of reach.
 _SILENCE_S = 15.0
@@ -125,6 +128,7 @@ class Agent:
             ports=tuple(self._ports.take() for _ in range(_PORTS)),
             checkpoints=self._supervisor.checkpoints,
             mps_pipe=self._mps_pipe,
+            id=_id_of(self._supervisor.home),
         )
 
     async def _converse(self, socket: ClientConnection) -> None:
@@ -239,6 +243,18 @@ async def run_agent(
     )
     with contextlib.suppress(asyncio.CancelledError):
         await agent.run()
+
+
+def _id_of(home: Path) -> str:
+    """Names an agent's folder for good, as no other is."""
+    path = home / _ID
+    try:
+        return folders.read_file(path, 100).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fresh = secrets.token_hex(16)
+        folders.replace_file(path, fresh.encode())
+        return fresh
 
 
 def socket_url(url: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from levada.backends.local import files, folders, wire
+from levada.backends.local import claims, files, folders, wire
 from levada.backends.local.messages import RUNS, Sighting
 from levada.backends.local.record import Stage
 from levada.backends.local.remote import Known, RemoteHost, Socket
@@ -96,12 +96,22 @@ class Agents:
         if register.version != wire.VERSION:
             spoken = f"{wire.VERSION} and {register.version}"
             return f"server and agent speak versions {spoken}: install the same Levada on both"
-        if not register.name:
-            return "an agent needs a name: give one with --name"
+        if why := claims.fault_of_register(register):
+            return why
+        host = self._hosts.get(register.name)
+        if host is not None and self._is_awaited(host) and host.known.id not in ("", register.id):
+            return (
+                f"another agent is called {register.name}, with a folder of its own: give this one another --name, "
+                f"or start it again when that one has been away for {self._silence_s:.0f} s"
+            )
         others = [host for host in self._backend.hosts.values() if host.name != register.name]
         taken = {node.name for host in others for node in host.nodes}
         double = sorted(taken & {node.name for node in register.nodes})
         return f"there is a node {double[0]} already: give this agent another --name" if double else ""
+
+    def _is_awaited(self, host: RemoteHost) -> bool:
+        """It is there, or not yet lost."""
+        return not host.lost or time.monotonic() - host.heard <= self._silence_s
 
     def _join(self, register: wire.Register) -> RemoteHost:
         known = Known(
@@ -111,8 +121,11 @@ class Agents:
             nodes=register.nodes,
             checkpoints=register.checkpoints,
             mps_pipe=register.mps_pipe,
+            id=register.id,
         )
         host = self._hosts.get(register.name)
+        if host is not None and host.known.id not in ("", known.id):
+            host = None  # another machine: what ran on the first was lost with it, and commands for it are not for this
         if host is None:
             host = self._add(known)
             host.lost = True  # until it has said what it sees
@@ -125,7 +138,8 @@ class Agents:
         return host
 
     async def _listen(self, host: RemoteHost, socket: Socket) -> None:
-        while (text := await socket.receive()) is not None:
+        # A connection that hung until another machine had its name says nothing any more.
+        while (text := await socket.receive()) is not None and self._hosts.get(host.name) is host:
             message = wire.read_from_agent(text)
             host.hear(message)
             if isinstance(message, wire.Told):
@@ -141,7 +155,7 @@ class Agents:
             _log.info("%s has joined", host.name)
         if told.all:
             self._save()
-        backend.hear(host.learn(told))
+        backend.hear(host.learn(msgspec.structs.replace(told, news=claims.sound_news(told.news))))
         if told.all:
             for gang in backend.gangs.values():
                 if host in backend.hosts_of(gang):
@@ -149,8 +163,12 @@ class Agents:
         backend.flush()
 
     def _look_at(self, host: RemoteHost, machine: wire.Machine) -> None:
+        names = {node.name for node in host.nodes}
+        if {node.name for node in machine.nodes} != names or claims.fault_of_nodes(machine.nodes):
+            _log.warning("%s told of nodes that are not its own, which nobody believes", host.name)
+            return
         host.known = msgspec.structs.replace(host.known, nodes=machine.nodes)
-        tell_machine(self._backend, host, machine.nodes, machine.foreign)
+        tell_machine(self._backend, host, machine.nodes, claims.own_foreign(machine.foreign, names))
 
     # --- time -------------------------------------------------------------------------------------------------------
 

@@ -58,6 +58,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[Node, ...]
     checkpoints: str = ""
     mps_pipe: str = ""
+    #: Of its folder; agents of older versions told none.
+    id: str = ""
 
 
 class RemoteHost:
@@ -88,12 +90,8 @@ class RemoteHost:
 
     async def attach(self, socket: Socket, ports: tuple[int, ...], welcome: wire.Welcome) -> None:
         """The agent is there, perhaps again: it gets all commands that it may not have."""
-        if self._socket is not None:
-            # Where it is the same agent again, it does not listen there any more.
-            goodbye = wire.Goodbye(why=f"another agent named {self.name} took over: give this one another --name")
-            with contextlib.suppress(ConnectionError):
-                await self._socket.send(wire.encode(goodbye))
-                await self._socket.close()
+        # Where it is the same agent again, it does not listen there any more.
+        await self.dismiss(f"another agent named {self.name} took over: give this one another --name")
         self._socket = socket
         self._ports.extend(ports)
         self._outbox = asyncio.Queue()
@@ -101,6 +99,13 @@ class RemoteHost:
         for command in self._untaken:
             self._post(command)
         self.heard = time.monotonic()
+
+    async def dismiss(self, why: str) -> None:
+        """Ends the connection for good, where there is one."""
+        if self._socket is not None:
+            with contextlib.suppress(ConnectionError):
+                await self._socket.send(wire.encode(wire.Goodbye(why=why)))
+                await self._socket.close()
 
     def detach(self, socket: Socket) -> None:
         """That connection is over; a newer one may have taken its place."""

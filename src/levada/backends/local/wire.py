@@ -40,6 +40,8 @@ class Register(_Message, frozen=True, kw_only=True):
     ports: tuple[int, ...] = ()
     checkpoints: str = ""
     mps_pipe: str = ""
+    #: Of the agent's folder: another one of the same name is another machine, or another agent of this one.
+    id: str = ""
 
 
 class Told(_Message, frozen=True, kw_only=True):
