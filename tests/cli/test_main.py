@@ -5,6 +5,7 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -12,6 +13,7 @@ import typer
 from levada import __version__
 from levada.cli import main as cli
 from levada.cli.exit import ExitCode, code_of
+from levada.cli.panels import PANELS
 from levada.errors import BadInput, Fault, LevadaError, NoServer, NotFound, Refused, did_you_mean, nearest
 
 Capture = pytest.CaptureFixture[str]
@@ -28,8 +30,20 @@ def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
 def test_help_goes_to_stdout(capsys: Capture, arguments: tuple[str, ...]) -> None:
     code, out, err = run(capsys, *arguments)
     assert (code, err) == (0, "")
-    assert "policy" in out
-    assert "schema" in out
+    for heading, verbs in PANELS.items():
+        below = out.split(f"{heading}:\n", 1)[1].split("\n\n")[0]
+        assert [line.split()[0] for line in below.splitlines()] == list(verbs)
+
+
+def test_every_verb_is_in_a_panel_and_in_the_documentation_below_it() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+    hidden = {"create", "ps", "queue", "delete", "sinfo"}
+    assert {verb for verbs in cli.VERBS.values() for verb in verbs} - hidden == {
+        verb for verbs in PANELS.values() for verb in verbs
+    }
+    for heading, verbs in PANELS.items():
+        below = page.split(f"| **{heading}** |", 1)[1].split("| **")[0]
+        assert [verb for verb in verbs if f"`{verb}" not in below] == []
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from levada import __version__
 from levada.cli import completion
 from levada.cli.exit import ExitCode, code_of
 from levada.cli.output import chatter, data, open_streams
+from levada.cli.panels import Panels
 from levada.cli.usage import sentence
 from levada.errors import BadInput, LevadaError
 
@@ -58,6 +59,7 @@ _TYPER_INTERRUPTED = 130
 def build(verb: str = "") -> typer.Typer:
     """The app with the module of *verb*, or with all verbs where nobody has such a one."""
     app = typer.Typer(
+        cls=Panels,
         help="An elastic, heterogeneity-aware scheduler for deep-learning training.",
         # Plain help: rich costs more start-up time than everything else together.
         rich_markup_mode=None,
