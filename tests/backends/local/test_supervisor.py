@@ -270,6 +270,7 @@ class TestSharedCheckpoints(LocalTest):
                         # A machine that was away hears late that the first is over.
                         supervisor_of(watch).do(Forget(job="toy-1", epoch=1, number=7))
                         assert len(self.saved()) == 1
+                        assert (self.home / "jobs" / "toy-1").exists()
                     await watch.backend.forget("toy-1")
                     assert self.saved() == []
 
