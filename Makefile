@@ -44,6 +44,8 @@ demo: $(FORGOTTEN) ## Simulate a day of jobs, then compare policies, with a pict
 	@$(BIN)/levada sim sweep $(SWEEP) --out build/run
 	@$(BIN)/levada sim plot jct build/run --out build/run/jct.png
 	@$(BIN)/levada sim plot report build/run --out build/run/report.html
+	@printf '\nNext: look at build/run/jct.png and build/run/report.html; see real jobs with make run;\n'
+	@printf 'simulate your own with $(BIN)/levada sim run --help (docs/simulator.md, docs/sweeps.md).\n'
 
 test: $(KERNELS) lint ## Lint, types, layers and tests
 	@echo "tests: some 5,000, ten minutes or so"

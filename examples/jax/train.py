@@ -11,7 +11,10 @@ import time
 
 import numpy as np
 
-import levada.runtime.jax
+try:
+    import levada.runtime.jax
+except ModuleNotFoundError:
+    raise SystemExit("this example needs JAX: pip install jax") from None
 
 job = levada.runtime.jax.init()  # before anything else uses JAX
 

@@ -11,7 +11,10 @@ another number of workers means a new start from the checkpoint.
 import os
 import time
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError:
+    raise SystemExit("this example needs PyTorch: pip install torch") from None
 from torch import nn
 
 import levada.runtime.torch

@@ -11,7 +11,10 @@ import os
 import time
 from pathlib import Path
 
-import tensorflow as tf
+try:
+    import tensorflow as tf
+except ModuleNotFoundError:
+    raise SystemExit("this example needs TensorFlow: pip install tensorflow") from None
 
 import levada.runtime
 

@@ -41,6 +41,19 @@ def test_an_example_has_a_page_and_a_job_file_that_is_right(folder: Path) -> Non
     assert f"levada logs -f {job.name}" in (folder / "README.md").read_text()
 
 
+@pytest.mark.parametrize(("name", "module"), [("pytorch", "torch"), ("jax", "jax"), ("tensorflow", "tensorflow")])
+def test_a_missing_library_is_one_line_that_tells_what_to_do(name: str, module: str, tmp_path: Path) -> None:
+    # As on a machine without it, whatever there is on this one.
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{module!r}] = None\n")
+    env = {**ENV, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=EXAMPLES / name, env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith(f"pip install {module}")
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("name", ["numpy", "gavel", "voda", "plain"])
 def test_the_command_of_its_job_file_runs_to_its_end(name: str, tmp_path: Path) -> None:
     env = {**ENV, "LEVADA_CHECKPOINT_DIR": str(tmp_path), "LEVADA_JOB": "job-1"}
