@@ -27,6 +27,7 @@ from levada.jobfile.fields import (
     Text,
     Weight,
 )
+from levada.jobfile.program import Command, Environment
 
 API_VERSION = "levada.dev/v1"
 
@@ -117,10 +118,10 @@ class ParameterServers(Resources):
     """A fixed group of workers without GPUs."""
 
     replicas: Size = Field(default=1, description="How many of them.")
-    command: list[str] = Field(
+    command: Command = Field(
         default=[], description="Program and arguments, where they run something else than the workers."
     )
-    env: dict[Text, str] = Field(
+    env: Environment = Field(
         default={}, description="Environment variables that they have beside those of the workers."
     )
 
@@ -136,10 +137,10 @@ class Checkpoint(Model):
 class Run(Model):
     """The process of every worker."""
 
-    command: Annotated[list[str], Field(min_length=1)] = Field(
+    command: Annotated[Command, Field(min_length=1)] = Field(
         description="Program and arguments; one such process is started per worker."
     )
-    env: dict[Text, str] = Field(default={}, description="Environment variables of each worker.")
+    env: Environment = Field(default={}, description="Environment variables of each worker.")
     workdir: Text = Field(
         default=".",
         description="The folder in which workers start. A relative one is below the folder of the job file; unless "
