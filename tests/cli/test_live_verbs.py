@@ -231,6 +231,7 @@ def test_a_job_that_waits_is_explained(shell: Shell) -> None:
     assert told.startswith(f"{name} is Pending: ")
     assert "It would help: " in told
     assert shell.json("explain", name)["reason"]["code"] == "too-large"
+    assert f"{name} waits: " in shell("wait", name, "-t", "2.2", code=101)
     shell("cancel", name)
 
 
@@ -330,7 +331,9 @@ def test_bad_files_need_no_server(shell: Shell, monkeypatch: pytest.MonkeyPatch,
             "spec.workers.min: must be at least 1",
             "spec.gpus: unknown field; did you mean gpuTypes?",
         ]
-    assert shell("submit", "-f", str(tmp_path / "none"), code=2).endswith("none: No such file or directory\n")
+    none = str(tmp_path / "none.yaml")
+    assert shell("submit", "-f", none, code=2) == f"{none}: No such file or directory\n"
+    assert shell("submit", "-f", none, "-f", path, code=2).startswith(f"{none}: No such file or directory\n{path}: ")
     assert shell("submit", code=2) == "levada submit needs -f FILE, or a script\n"
     good = shell.file("good.yaml", job("good"))
     assert shell("submit", "-f", good, "--dry-run").startswith("Job good: right\n")
