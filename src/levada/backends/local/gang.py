@@ -9,17 +9,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
-
-import numpy as np
 
 from levada.backends.local import files
-from levada.backends.local.crew import Crew
-from levada.backends.local.files import Address, World
-from levada.backends.local.messages import ENDED, LOST, UNREACHABLE, Sighting
+from levada.backends.local.hands import Hands
+from levada.backends.local.messages import ENDED, UNREACHABLE, Sighting
 from levada.backends.local.record import Record, Stage, Then
-from levada.backends.local.roster import Member, matched, members_of, started_in
-from levada.backends.protocol import Launch, Note
+from levada.backends.local.roster import Member, matched, members_of
+from levada.backends.local.voice import Voice, exit_code, how, index_of
+from levada.backends.protocol import Launch
 from levada.core import events as ev
 from levada.core.plan import Op, OpKind
 
@@ -35,59 +32,15 @@ _SURVIVE_S = 30.0
 _LATE_S = 10.0
 
 
-class Hands(Protocol):
-    """What a gang can do."""
-
-    def start(self, member: Member, members: Sequence[Member], world: int) -> None:
-        """Starts a worker that is, or will be, one of *members*."""
-        ...
-
-    def publish(self, world: World) -> None:
-        """Makes a world known to all machines with workers of the job."""
-        ...
-
-    def leave(self, names: Sequence[str]) -> None:
-        """SIGTERM, and SIGKILL after the grace period."""
-        ...
-
-    def kill(self, names: Sequence[str]) -> None:
-        """SIGKILL."""
-        ...
-
-    def address(self, node: str) -> str:
-        """Where other machines find a node."""
-        ...
-
-    def port(self, node: str) -> int:
-        """A free port of a node."""
-        ...
-
-    def save(self) -> None:
-        """Keeps the record."""
-        ...
-
-    def tell(self, event: ev.Event) -> None:
-        """Tells the engine."""
-        ...
-
-    def note(self, note: Note) -> None:
-        """Tells people."""
-        ...
-
-
-class Gang(Crew):
+class Gang(Voice):
     """The workers of one job, and what is to become of them."""
 
     def __init__(self, record: Record, hands: Hands) -> None:
-        super().__init__(record)
-        self._hands = hands
+        super().__init__(record, hands)
         self._asked: set[str] = set()
         self._killed: set[str] = set()
         self._told_in_process = False
-        self._published = 0
         self._complete_since = 0.0
-        #: The engine's generation of which it knows that something was saved.
-        self._told_saved = -1
 
     # --- operations -------------------------------------------------------------------------------------------------
 
@@ -177,7 +130,7 @@ class Gang(Crew):
                     self._tell_running()
                 self._fail(broken, now)
             else:
-                self._give_up(f"worker {_index(broken.name)} {_how(broken)}", now)
+                self._give_up(f"worker {index_of(broken.name)} {how(broken)}", now)
         elif all(self.is_up(member, now) for member in record.members):
             told, record.told = record.told, "Running"
             self._settle(Stage.RUNNING, now)
@@ -215,8 +168,8 @@ class Gang(Crew):
         elif (broken := self.broken(record.members)) is not None:
             self._fail(broken, now)
         elif (broken := self.broken(record.newcomers)) is not None or self.any_ended(record.newcomers):
-            how = "ended" if broken is None else f"{_index(broken.name)} {_how(broken)}"
-            self._restart(f"a new worker ({how}) did not join", now)
+            ended = "ended" if broken is None else f"{index_of(broken.name)} {how(broken)}"
+            self._restart(f"a new worker ({ended}) did not join", now)
         elif now - record.since > self.launch.start_limit_s:
             self._restart("new workers were not ready in time", now)
         elif all(self.reads(member, lambda reading: reading.ready) for member in record.newcomers):
@@ -238,7 +191,7 @@ class Gang(Crew):
             if record.told == "Running":
                 self._lose(broken, now)
             else:
-                self._restart(f"worker {_index(broken.name)} {_how(broken)} while the job was resized", now)
+                self._restart(f"worker {index_of(broken.name)} {how(broken)} while the job was resized", now)
         elif not leaving and all(self.entered(member) for member in record.members):
             record.leavers = ()
             self._settle(Stage.RUNNING, now)
@@ -335,26 +288,6 @@ class Gang(Crew):
         record.last_world = max(record.last_world + 1, record.generation)
         return record.last_world
 
-    def _publish(self) -> None:
-        """Once for each world in the life of this process; a supervisor may not have heard of it before."""
-        record = self.record
-        if self._published != record.world:
-            world = World(
-                generation=record.world,
-                members=tuple(member.name for member in record.members),
-                addresses=tuple(member.address for member in record.members),
-                master=Address(record.members[0].address, record.port),
-                key=record.key,
-            )
-            self._hands.publish(world)
-            self._published = record.world
-
-    def publish_again(self) -> None:
-        """A machine is back that may have missed something."""
-        if self.record.stage in (Stage.STARTING, Stage.RUNNING, Stage.JOINING, Stage.SWITCHING):
-            self._published = 0
-            self._publish()
-
     def _lose(self, broken: Sighting, now: float) -> None:
         """A worker is gone though nobody asked: survivors get a world of their own where they can go on."""
         record = self.record
@@ -362,27 +295,26 @@ class Gang(Crew):
         gone = [member for member in record.members if not self.is_alive(member.name)]
         enough = sum(not member.is_server for member in left) >= self.launch.min_workers
         if enough and record.in_process and not any(member.is_server for member in gone):
-            self._note("WorkerLost", f"worker {_index(broken.name)} {_how(broken)}; the others go on")
+            self._note("WorkerLost", f"worker {index_of(broken.name)} {how(broken)}; the others go on")
             record.port = self._hands.port(left[0].node)
             for member in gone:
                 # What was on a machine that is lost is the machine's news.
                 if self.seen[member.name].state != UNREACHABLE:
-                    one = _one(member.index)
-                    self._tell(ev.WorkersFailed, running=len(left), index=one)
+                    self._tell(ev.WorkersFailed, running=len(left), index=member.index)
             self._next_world()
             self._switch(left, now)
         elif broken.state == UNREACHABLE:
             # The engine knows, and what it wants to happen to the rest is on its way.
             return
         elif broken.code == files.LEFT and now - record.since > _WORTH_RESTARTING_S:
-            self._restart(f"worker {_index(broken.name)} saved and left by itself", now)
+            self._restart(f"worker {index_of(broken.name)} saved and left by itself", now)
         else:
             self._fail(broken, now)
 
     def _fail(self, broken: Sighting, now: float) -> None:
         record = self.record
-        record.code = _exit_code(broken)
-        record.why = f"worker {_index(broken.name)} {_how(broken)}"
+        record.code = exit_code(broken)
+        record.why = f"worker {index_of(broken.name)} {how(broken)}"
         self._stop(Then.FAILED, now)
 
     def _give_up(self, why: str, now: float) -> None:
@@ -436,65 +368,6 @@ class Gang(Crew):
         if any(reading.saved for reading in told):
             self._tell_saved()
 
-    # --- telling ----------------------------------------------------------------------------------------------------
-
-    def saved(self, at: float) -> None:
-        """Something was written that the job could go on from."""
-        if self.record.stage is Stage.RUNNING and at >= self.record.since:
-            self._tell_saved()
-
-    def _tell_saved(self) -> None:
-        """Once for each generation: that there is something to go on from is all that the engine wants to know."""
-        if self._told_saved != self.record.generation:
-            self._told_saved = self.record.generation
-            self._tell(ev.CheckpointSaved)
-
-    def _tell_pause(self) -> None:
-        """How long those stood still who were there before this world."""
-        world = self.record.world
-        stayed = [member.name for member in self.record.members if started_in(member.name) < world]
-        readings = [self.seen[name].reading for name in stayed if name in self.seen]
-        pauses = [reading.pause_s for reading in readings if reading is not None and reading.generation]
-        if pauses:
-            self._tell(ev.Paused, seconds=np.array([max(pauses)]))
-
-    def _tell_running(self) -> None:
-        """The operation is complete; what was told can be told again."""
-        self.record.told = "Running"
-        self._hands.save()
-        self._tell(ev.Running)
-
-    def _tell(self, event: type[Any], **fields: Any) -> None:
-        record = self.record
-        if "running" in fields:
-            fields["running"] = _one(fields["running"])
-        self._hands.tell(event(at=0.0, number=_one(record.number), generation=_one(record.generation), **fields))
-
-    def _tell_again(self) -> None:
-        record = self.record
-        if record.told == "JobsFinished":
-            self._hands.tell(ev.JobsFinished(at=0.0, number=_one(record.number)))
-        elif record.told == "OperationFailed":
-            self._tell(ev.OperationFailed, why=record.why)
-        elif record.told:
-            self._tell(_EVENTS[record.told])
-
-    def tell_end_again(self) -> None:
-        """After a restart: an end that the engine may not have heard of."""
-        if self.record.told in ("JobsFinished", "JobsFailed"):
-            self._note_end()
-            self._tell_again()
-
-    def _note_end(self) -> None:
-        record = self.record
-        if record.told == "JobsFinished":
-            self._note("JobExited", "all workers are done", exit_code=0)
-        elif record.told == "JobsFailed":
-            self._note("JobExited", record.why, exit_code=record.code)
-
-    def _note(self, what: str, text: str, **data: Any) -> None:
-        self._hands.note(Note(job=self.record.job, type=what, text=text, data=data))
-
 
 _STEPS = {
     Stage.IDLE: Gang._idle,
@@ -511,11 +384,6 @@ _ENDS = {
     Then.FINISHED: "JobsFinished",
     Then.FAILED: "JobsFailed",
 }
-_EVENTS: dict[str, type[Any]] = {"Running": ev.Running, "Released": ev.Released, "JobsFailed": ev.JobsFailed}
-
-
-def _one(value: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.array([value], np.int64)
 
 
 def _fresh_key() -> str:
@@ -524,22 +392,3 @@ def _fresh_key() -> str:
 
 def _by_index(member: Member) -> tuple[bool, int]:
     return member.is_server, member.index
-
-
-def _index(name: str) -> str:
-    return name.partition("-")[2]
-
-
-def _exit_code(seen: Sighting) -> int | None:
-    """As shells have it: 128 and the signal."""
-    return None if seen.code is None else seen.code if seen.code >= 0 else 128 - seen.code
-
-
-def _how(seen: Sighting) -> str:
-    if seen.state == UNREACHABLE:
-        return "is on a machine that is out of reach"
-    if seen.state == LOST:
-        return seen.why or "was lost"
-    if seen.code is not None and seen.code < 0:
-        return f"was ended by signal {-seen.code}"
-    return f"left with exit code {seen.code}"

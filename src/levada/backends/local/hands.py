@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from levada.backends.local import environment
 from levada.backends.local.files import Address, World
@@ -16,6 +16,46 @@ from levada.core.events import Event
 
 if TYPE_CHECKING:
     from levada.backends.local.backend import LocalBackend
+
+
+class Hands(Protocol):
+    """What a gang can do."""
+
+    def start(self, member: Member, members: Sequence[Member], world: int) -> None:
+        """Starts a worker that is, or will be, one of *members*."""
+        ...
+
+    def publish(self, world: World) -> None:
+        """Makes a world known to all machines with workers of the job."""
+        ...
+
+    def leave(self, names: Sequence[str]) -> None:
+        """SIGTERM, and SIGKILL after the grace period."""
+        ...
+
+    def kill(self, names: Sequence[str]) -> None:
+        """SIGKILL."""
+        ...
+
+    def address(self, node: str) -> str:
+        """Where other machines find a node."""
+        ...
+
+    def port(self, node: str) -> int:
+        """A free port of a node."""
+        ...
+
+    def save(self) -> None:
+        """Keeps the record."""
+        ...
+
+    def tell(self, event: Event) -> None:
+        """Tells the engine."""
+        ...
+
+    def note(self, note: Note) -> None:
+        """Tells people."""
+        ...
 
 
 class HandsOf:
