@@ -165,3 +165,10 @@ def test_a_suspended_job_is_told_what_to_do() -> None:
     chaos.users("suspend", 0)
     chaos.calm()
     assert told(chaos, "j1") == ("Its user has suspended it.", ("Resume it.",))
+
+
+def test_a_type_that_is_idle_but_not_worth_a_restart_is_named() -> None:
+    nodes = (Node.of("a", {"a100": 4}), Node.of("v", {"v100": 3}))
+    chaos = crowd(nodes, {"min": 2, "max": 4}, {"min": 2, "max": 2, "gpu_types": ("a100",)})
+    assert chaos.sizes() == {"j1": 2, "j2": 2}
+    assert "3 v100 GPUs are free, but it goes there only if that makes it 2 times as fast." in told(chaos, "j1")[0]

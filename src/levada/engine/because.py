@@ -16,6 +16,7 @@ from levada.engine.guards import guard_falls, in_range
 from levada.engine.state import State
 from levada.kernels import view
 from levada.policies.protocol import gives_more
+from levada.policies.relocate import FASTER
 
 #: More names than that are counted.
 _MOST_NAMES = 5
@@ -213,13 +214,14 @@ def _barred_types(state: State, slot: int) -> list[int]:
 
 def _idle_types(state: State, slot: int, kind: int) -> list[str]:
     """Types with something free that do a job no good, and why."""
-    table, left = state.world.table, free_for(state, slot)
+    table, left, elastic = state.world.table, free_for(state, slot), gives_more(state.policy.policy)
     sentences = []
     for other in (left >= max(_step(state, slot), 1)).nonzero()[0].tolist():
         if other in (kind, CPU_TYPE) or table.milli[slot] == 0:
             continue
         barred = table.preference[other, slot] == NOT_ALLOWED
-        why = "it may not use that type" if barred else "a job that runs keeps its type"
+        stays = f"it goes there only if that makes it {FASTER:g} times as fast" if elastic else "it keeps its type"
+        why = "it may not use that type" if barred else stays
         sentences.append(
             f"{left[other] / WHOLE:g} {things(state, other, int(left[other]))} {_are(left[other])} free, but {why}."
         )

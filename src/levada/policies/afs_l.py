@@ -30,6 +30,7 @@ from levada.policies.assign import assign_types
 from levada.policies.climb import Climb, climb
 from levada.policies.length import remaining
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
+from levada.policies.relocate import settled
 from levada.policies.sizes import largest, smallest
 from levada.policies.verdict import because_unknown, verdict
 
@@ -51,15 +52,20 @@ class AfsL:
         jobs = snap.jobs
         order = np.arange(len(snap))
         types = assign_types(snap, order, smallest(snap), largest(snap))
-        left = remaining(snap, perf, types)
-        length = np.where(np.isnan(left), np.inf, left)
         gpus = jobs.step * np.maximum(jobs.unit, 1) / WHOLE
 
-        def contest(c: Climb, free: int) -> Ints:
-            rows, ladder = c.rows, c.ladder
-            return choose.contest(
-                c.first, c.cost, c.waits, length[rows], gpus[rows], c.speed, ladder.start, free, ladder.more
-            )
+        def won(types: Ints) -> Ints:
+            left = remaining(snap, perf, types)
+            length = np.where(np.isnan(left), np.inf, left)
 
-        count = climb(snap, perf, order, types, np.zeros(len(snap), np.int64), contest)
+            def contest(c: Climb, free: int) -> Ints:
+                rows, ladder = c.rows, c.ladder
+                return choose.contest(
+                    c.first, c.cost, c.waits, length[rows], gpus[rows], c.speed, ladder.start, free, ladder.more
+                )
+
+            return climb(snap, perf, order, types, np.zeros(len(snap), np.int64), contest)
+
+        types, count = settled(snap, perf, order, types, won)
+        left = remaining(snap, perf, types)
         return verdict(snap, order, types, count, because_unknown(snap, types, count, left)), None

@@ -1,10 +1,10 @@
 """Which GPU type each job competes on, for policies that know one type only.
 
-Running jobs keep their type while it can hold them. The others choose in the policy's order, each by its own order of
-types. It takes the first type where all that it may use fits beside all that running and earlier jobs may use: its
-maximum, or the whole type if that is less. So elastic jobs spread over types before they share one. Where there is no
-such type, it takes the first where what it needs fits beside what they need. A job that fits nowhere competes on the
-first of its types that is large enough for it in all, else on its first.
+Running jobs keep their type while it can hold them; `relocate` has the exception. The others choose in the policy's
+order, each by its own order of types. It takes the first type where all that it may use fits beside all that running
+and earlier jobs may use: its maximum, or the whole type if that is less. So elastic jobs spread over types before they
+share one. Where there is no such type, it takes the first where what it needs fits beside what they need. A job that
+fits nowhere competes on the first of its types that is large enough for it in all, else on its first.
 
 A policy that gives jobs no more than they need says nothing of what they may use: that is the same then.
 """

@@ -14,11 +14,15 @@ from typing import ClassVar
 
 from levada.core.decision import Decision
 from levada.core.snapshot import Snapshot
+from levada.core.types import Ints
 from levada.perf.model import ThroughputModel
+from levada.policies.assign import assign_types
+from levada.policies.fill import give, grow_in_turns
 from levada.policies.importance import by_importance
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
-from levada.policies.sizes import smallest
-from levada.policies.verdict import served
+from levada.policies.relocate import mixed, settled
+from levada.policies.sizes import largest, smallest
+from levada.policies.verdict import served, verdict
 
 
 class ElasticFifo:
@@ -35,4 +39,13 @@ class ElasticFifo:
 
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: None) -> tuple[Decision, None]:
         """Minimums in order, then growth in turns."""
-        return served(snap, by_importance(snap), smallest(snap), grow=True), None
+        order, least = by_importance(snap), smallest(snap)
+        if not mixed(snap):
+            return served(snap, order, least, grow=True), None
+        types = assign_types(snap, order, least, largest(snap))
+
+        def in_turns(types: Ints) -> Ints:
+            return grow_in_turns(snap, order, types, give(snap, order, types, least))
+
+        types, count = settled(snap, perf, order, types, in_turns)
+        return verdict(snap, order, types, count), None

@@ -11,13 +11,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+
 from levada.core.decision import Decision
 from levada.core.snapshot import Snapshot
+from levada.core.types import Ints
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import assign_types, home_types
 from levada.policies.fill import give, grow_in_turns
 from levada.policies.length import remaining, remaining_again, shortest_first
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
+from levada.policies.relocate import settled
 from levada.policies.sizes import largest, smallest
 from levada.policies.verdict import because_unknown, verdict
 
@@ -42,6 +46,10 @@ class ElasticSrjf:
         types = assign_types(snap, shortest_first(at_home), least, largest(snap))
         left = remaining_again(snap, perf, types, homes, at_home)
         order = shortest_first(left)
-        count = give(snap, order, types, least)
-        reason = because_unknown(snap, types, count, left)
-        return verdict(snap, order, types, grow_in_turns(snap, order, types, count), reason), None
+
+        def in_turns(types: Ints) -> Ints:
+            return grow_in_turns(snap, order, types, give(snap, order, types, least))
+
+        types, count = settled(snap, perf, order, types, in_turns)
+        reason = because_unknown(snap, types, np.where(count > 0, least, 0), left)
+        return verdict(snap, order, types, count, reason), None

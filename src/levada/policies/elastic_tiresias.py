@@ -28,6 +28,7 @@ from levada.policies.fill import give
 from levada.policies.gain import grow_by_gain
 from levada.policies.options import number_above, whole_number
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
+from levada.policies.relocate import settled
 from levada.policies.sizes import asked, largest, smallest
 from levada.policies.verdict import verdict, where_it_fits
 
@@ -57,9 +58,13 @@ class ElasticTiresias:
         standing, state = advance(state, snap, self._limits, self._knob)
         order, size = in_order(snap, standing), asked(snap)
         types = assign_types(snap, order, size, largest(snap))
-        count = self._compacted(snap, types, give(snap, order, types, size), standing.queue)
         tie_order = standing.queue.argsort(kind="stable")
-        count = grow_by_gain(snap, perf, tie_order, types, count)
+
+        def by_gain(types: Ints) -> Ints:
+            count = self._compacted(snap, types, give(snap, order, types, size), standing.queue)
+            return grow_by_gain(snap, perf, tie_order, types, count)
+
+        types, count = settled(snap, perf, order, types, by_gain)
         # Growth ends with room for a job that waits only where it would gain nothing by it.
         reason = where_it_fits(snap, types, count, Code.NO_GAIN)
         wake_at = next_move(snap, standing, count, self._limits, self._knob)

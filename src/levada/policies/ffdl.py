@@ -29,6 +29,7 @@ from levada.policies.climb import Climb, survey
 from levada.policies.fill import give, left_over
 from levada.policies.gain import grow_by_gain
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
+from levada.policies.relocate import settled
 from levada.policies.sizes import largest, smallest
 from levada.policies.verdict import verdict
 
@@ -56,11 +57,16 @@ class Ffdl:
         """Minimums in order of submission, then the best way to share the rest among those that have one."""
         order, least = np.arange(len(snap)), smallest(snap)
         types = assign_types(snap, order, least, largest(snap))
-        count = give(snap, order, types, least)
-        free = left_over(snap, types, count)
-        can_grow = order[((count > 0) & (count < largest(snap)))[order]]
-        for kind, rows in by_type(types, can_grow):
-            count[rows] = _best(snap, perf, rows, types, count, int(free[kind]))
+
+        def largest_sum(types: Ints) -> Ints:
+            count = give(snap, order, types, least)
+            free = left_over(snap, types, count)
+            can_grow = order[((count > 0) & (count < largest(snap)))[order]]
+            for kind, rows in by_type(types, can_grow):
+                count[rows] = _best(snap, perf, rows, types, count, int(free[kind]))
+            return count
+
+        types, count = settled(snap, perf, order, types, largest_sum)
         return verdict(snap, order, types, count), None
 
 

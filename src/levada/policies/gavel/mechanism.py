@@ -10,6 +10,9 @@ from levada.policies.gavel.share import AnySharePolicy
 from levada.policies.options import number_above
 from levada.policies.rounds import Rounds
 
+#: Shorter rounds would decide without end.
+SHORTEST_ROUND_S = 0.001
+
 
 def in_rounds(
     make_policy: Callable[..., AnySharePolicy], options: Mapping[str, Any], preferred: Mapping[str, Any]
@@ -19,7 +22,7 @@ def in_rounds(
     *preferred* are options for the default mechanism that hold unless they are given.
     """
     own = dict(options)
-    round_s = number_above("round_s", own.pop("round_s", 360.0), 0.0)
+    round_s = number_above("round_s", own.pop("round_s", 360.0), SHORTEST_ROUND_S)
     mechanism = own.pop("mechanism", "default")
     global_queue = own.pop("global_queue", False)
     if mechanism not in ("default", "gavel"):
