@@ -131,7 +131,7 @@ def test_every_flag_reaches_the_simulation(capsys: Capture, tmp_path: Path) -> N
         ("--policy fifo --cluster a100=4 --workload gavel --jobs 1", "a100 is not in the throughput table"),
         ("--policy fifo --cluster v100=4", "--trace FILE or --workload NAME"),
         ("--policy fifo --cluster v100=4 --trace nowhere.trace", "nowhere.trace: No such file or directory"),
-        ("--policy fifo --cluster v100=4 --workload gavel --jobs 0", "--jobs must be at least 1"),
+        ("--policy fifo --cluster v100=4 --workload gavel --jobs 0", "--jobs must be from 1"),
         ("--policy fifo --cluster v100=4 --workload gavel --jobs many", "not a whole number"),
         ("--policy fifo --cluster v100=4 --workload gavel --jobs 1 --window 3:1", "holds no job"),
         ("--policy fifo --cluster v100=4 --workload gavel --jobs 1 --mechanism gavle", "did you mean gavel?"),

@@ -231,7 +231,7 @@ def test_timelines_tell_who_ran_where(tmp_path: Path) -> None:
         (["--policy", "fifo", "--rate", "x"], ["--rate 'x' must be numbers"]),
         (["--policy", "fifo", "--rate", "1:2"], ["--rate '1:2' must be FROM:TO:COUNT"]),
         (["--policy", "fifo", "--rate", "1", "--seed", "3-1"], ["--seed '3-1': '3-1' must go up"]),
-        (["--policy", "fifo", "--rate", "-1", "--jobs", "0"], ["--rate must be a number", "--jobs must be at least 1"]),
+        (["--policy", "fifo", "--rate", "-1", "--jobs", "0"], ["--rate must be a number", "--jobs must be from 1"]),
         (["--policy", ",", "--rate", "1", "--seed", "x"], ["--seed 'x'", "--policy names no policy"]),
         (["--policy", "fifo", "--rate", "1", "--cutoffs", "absent"], ["absent: "]),
         (["--policy", "fifo", "--rate", "1", "--window", "9:2"], ["window '9:2' holds no job"]),

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from levada.errors import BadInput
+from levada.errors import BadInput, LevadaError
+from levada.sim import simulation
 from levada.sim.build import cluster_of
 from levada.sim.catalogue import catalogue
 from levada.sim.metrics import Window
-from levada.sim.run import Interrupted, Result, simulate
+from levada.sim.run import Interrupted, Progress, Result, simulate
 from levada.sim.settings import (
     Settings,
     parse_cluster,
@@ -257,7 +259,7 @@ def test_policies_are_told_less_than_the_truth() -> None:
         ({"workload": None}, "say what jobs there are"),
         ({"trace": "x"}, "exclude each other"),
         ({"jobs": None}, "say how many jobs"),
-        ({"jobs": 0}, "--jobs must be at least 1"),
+        ({"jobs": 0}, "--jobs must be from 1"),
         ({"rate": -1.0}, "--rate"),
         ({"rate": math.inf}, "--rate"),
         ({"jobs": None, "rate": 0.0, "window": Window(0, 5)}, "say --jobs N"),
@@ -279,6 +281,14 @@ def test_policies_are_told_less_than_the_truth() -> None:
         ({"multi_gpu": True, "jobs": 100}, "it needs 8 GPUs of one type; the cluster has 4"),
         ({"workload": "gavl"}, "did you mean gavel"),
         ({"failures_every_s": 1e4, "mechanism": "gavel"}, "no machine breaks"),
+        ({"failures_every_s": 3.6e-9}, "--failures must be a number of hours from 0.001"),
+        ({"failures_every_s": 1e4, "repair_s": 1e300}, "--repair must be a number of hours"),
+        ({"jobs": 10**12}, "--jobs must be from 1 to 100000000"),
+        ({"window": Window(0, 10**12)}, "--window must end at 100000000"),
+        ({"rate": 1e-300}, "--rate must be a number of jobs per hour"),
+        ({"round_s": 5e-324}, "--round must be a number of seconds from 0.01"),
+        ({"fixed_duration_s": 1e300}, "--fixed-duration must be a number of seconds"),
+        ({"policy": "max_min_fairness", "policy_options": {"round_s": 5e-324}}, "must be above 0.001"),
         ({"ideal": True, "mechanism": "gavel"}, "has no mechanism"),
     ],
 )
@@ -359,3 +369,33 @@ def test_sharing_devices_pays_where_many_wait(seed: int) -> None:
     crowd = {"cluster": {"v100": 2, "p100": 2, "k80": 2}, "jobs": 40, "rate": 1.0, "seed": seed, "round_s": 1800.0}
     plain, packed = (result(policy=f"max_min_fairness_{form}", **crowd) for form in ("perf", "packed"))
     assert sum(jct(packed)) < 0.95 * sum(jct(plain))
+
+
+def test_a_cluster_that_only_breaks_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulation, "_FAILURES", 20)
+    cost = Costs(start_s=3600.0)
+    asked = settings(jobs=2, policy="elastic-fifo", failures_every_s=10.0, repair_s=36_000.0, restart_cost=cost)
+    with pytest.raises(LevadaError, match="no job got any further over 20 failures"):
+        simulate(asked)
+    simulate(settings(jobs=2, policy="elastic-fifo", failures_every_s=20_000.0, repair_s=3_000.0))
+
+
+def test_rounds_that_cannot_be_written_are_told_in_one_line() -> None:
+    with pytest.raises(LevadaError, match="--rounds /dev/full: No space left"):
+        simulate(settings(rounds="/dev/full"))
+
+
+def test_a_checkpoint_that_cannot_be_kept_is_told_before_the_run(tmp_path: Path) -> None:
+    def never(_: Progress) -> bool:
+        raise AssertionError("it began")
+
+    os.mkfifo(tmp_path / "pipe")
+    for path, said in (
+        ("/dev/full", "no regular file"),
+        (str(tmp_path / "pipe"), "no regular file"),
+        (str(tmp_path), "no regular file"),
+        (str(tmp_path / "none" / "x"), "No such file"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            simulate(settings(checkpoint=path), never)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

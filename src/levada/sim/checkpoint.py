@@ -37,10 +37,17 @@ def save(path: str, settings: Settings, state: Any) -> None:
 
 def load(path: str, settings: Settings) -> Any:
     """What was saved there; None where nothing is. Raises BadInput for what is of another simulation, or no state."""
+    half = Path(f"{path}.half")
     try:
+        there = Path(path).exists()
+        if there and not Path(path).is_file():
+            raise BadInput.one(f"--checkpoint {path}: is no regular file; name another one")
+        # Nobody wants to hear only at the end that it cannot be written.
+        half.touch()
+        half.unlink()
+        if not there:
+            return None
         data = Path(path).read_bytes()
-    except FileNotFoundError:
-        return None
     except OSError as error:
         raise BadInput.one(f"--checkpoint {path}: {error.strerror}") from None
     mark, digest = data[: len(_MARK)], data[len(_MARK) : len(_MARK) + 32]

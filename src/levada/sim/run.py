@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import resource
 import sys
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -96,7 +97,7 @@ class _Session:
             self.world, self.counts, self.cpu_s, self.wall_s = saved
             self.world.arrivals.go_on_with(chunks)
         told = self.world.rounds if isinstance(self.world, PublishedWorld) else self.counts.rounds
-        self.log = _open(settings.rounds, told) if settings.rounds is not None else None
+        self.log = _Log(settings.rounds, told) if settings.rounds is not None else None
         self._over = self._ended = 0
         self._window = settings.window.rows(self.total if self.total is not None else sys.maxsize)
 
@@ -270,15 +271,35 @@ class _Counts:
         self._at, self._jobs = now, jobs
 
 
-def _open(path: str, told: int) -> BinaryIO:
-    """The file for rounds, with those that were told before its state was saved, and none after."""
-    try:
-        kept = Path(path).read_bytes().splitlines(keepends=True)[:told] if told else []
-        file = Path(path).open("wb")  # noqa: SIM115 - as long as the run
-        file.writelines(kept)
-    except OSError as error:
-        raise BadInput.one(f"--rounds {path}: {error.strerror}") from None
-    return file
+class _Log:
+    """The file for rounds; raises LevadaError where it does not take what is written."""
+
+    def __init__(self, path: str, told: int) -> None:
+        """With those rounds that were told before its state was saved, and none after."""
+        self._path = path
+        try:
+            kept = Path(path).read_bytes().splitlines(keepends=True)[:told] if told else []
+            self._file = Path(path).open("wb")  # noqa: SIM115 - as long as the run
+        except OSError as error:
+            raise BadInput.one(f"--rounds {path}: {error.strerror}") from None
+        for line in kept:
+            self.write(line)
+
+    def write(self, line: bytes) -> None:
+        """One more round."""
+        self._checked(lambda: self._file.write(line))
+
+    def close(self) -> None:
+        """No more."""
+        self._checked(self._file.close)
+
+    def _checked(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            raise LevadaError(f"--rounds {self._path}: {error.strerror}") from None
 
 
 def _ends(ended: Ended, count: int) -> dict[str, Any]:

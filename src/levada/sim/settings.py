@@ -21,6 +21,11 @@ T = TypeVar("T")
 GPUS_PER_NODE = 4
 #: More GPUs of one type than this are a slip of the pen.
 MOST_GPUS = 1_000_000
+#: And so are more jobs, rounds and rates of no use, and machines that break all the time or are away for centuries.
+MOST_JOBS = 100_000_000
+_SHORTEST_ROUND_S, _LEAST_RATE, _MOST_RATE = 0.01, 1e-6, 1e9
+_LONGEST_S = 1e10
+_LEAST_HOURS, _MOST_HOURS = 0.001, 1e6
 #: A job that is restarted stands still for as long as its throughput table says; a stop is part of that.
 BY_TABLE = Costs(start_s=None, resize_s=None, stop_s=0.0)
 
@@ -102,8 +107,12 @@ def _rules(s: Settings) -> list[tuple[bool, str]]:
         (s.trace is None and s.workload is None, "say what jobs there are: --trace FILE or --workload NAME"),
         (s.trace is not None and s.workload is not None, "--trace and --workload exclude each other"),
         (s.trace is not None and bool(given), f"{', '.join(given)}: only for jobs of a --workload"),
-        (s.jobs is not None and s.jobs < 1, "--jobs must be at least 1"),
-        (s.rate is not None and not 0 <= s.rate < math.inf, "--rate must be a number of jobs per hour, 0 or more"),
+        (s.jobs is not None and not 1 <= s.jobs <= MOST_JOBS, f"--jobs must be from 1 to {MOST_JOBS}"),
+        ((s.window.stop or 0) > MOST_JOBS, f"--window must end at {MOST_JOBS} or before"),
+        (
+            s.rate is not None and s.rate != 0 and not _LEAST_RATE <= s.rate <= _MOST_RATE,
+            f"--rate must be a number of jobs per hour, 0 or from {_LEAST_RATE:g} to {_MOST_RATE:g}",
+        ),
         (
             endless and s.workload is not None and s.window.stop is None,
             "say how many jobs: --jobs N, or --window A:B to go on until those are done",
@@ -114,17 +123,26 @@ def _rules(s: Settings) -> list[tuple[bool, str]]:
             f"--window {s.window} holds none of the {s.jobs} jobs",
         ),
         (not 0 < s.profiling <= 1, "--profiling must be above 0 and at most 1"),
-        (s.round_s is not None and not 0 < s.round_s < math.inf, "--round must be a number of seconds above 0"),
         (
-            s.fixed_duration_s is not None and not 0 < s.fixed_duration_s < math.inf,
-            "--fixed-duration must be a number of seconds above 0",
+            s.round_s is not None and not _SHORTEST_ROUND_S <= s.round_s <= _LONGEST_S,
+            f"--round must be a number of seconds from {_SHORTEST_ROUND_S:g} to {_LONGEST_S:g}",
+        ),
+        (
+            s.fixed_duration_s is not None and not 0 < s.fixed_duration_s <= _LONGEST_S,
+            f"--fixed-duration must be a number of seconds above 0, at most {_LONGEST_S:g}",
         ),
         (s.global_queue and s.mechanism != "gavel", "--global-queue belongs to --mechanism gavel"),
         (s.ideal and s.mechanism == "gavel", "--ideal has no mechanism: leave --mechanism out"),
         (s.ideal and s.rounds is not None, "--ideal has no rounds that --rounds could tell of"),
         (bool(s.prices) and s.prices_dir is not None, "--prices and --prices-dir exclude each other"),
-        (every is not None and not 0 < every < math.inf, "--failures must be a number of hours above 0"),
-        (not 0 < repair < math.inf, "--repair must be a number of hours above 0"),
+        (
+            every is not None and not _LEAST_HOURS <= every / 3600.0 <= _MOST_HOURS,
+            f"--failures must be a number of hours from {_LEAST_HOURS:g} to {_MOST_HOURS:g}",
+        ),
+        (
+            not 0 < repair / 3600.0 <= _MOST_HOURS,
+            f"--repair must be a number of hours above 0, at most {_MOST_HOURS:g}",
+        ),
         (
             every is not None and (s.ideal or s.mechanism == "gavel"),
             "--failures needs the default mechanism: in Gavel's world no machine breaks",

@@ -44,6 +44,8 @@ _START, _STOP = int(OpKind.START), int(OpKind.STOP)
 _LARGE = 1024
 #: Where so many moments pass in which no job makes progress and none comes or goes, none ever will.
 _STUCK = 10_000
+#: Or so many failures of nodes.
+_FAILURES = 1000
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +89,8 @@ class Simulation:
         self._queue: list[tuple[float, int, ev.Event]] = []
         self._order = count()
         self._quiet = 0
+        #: Failures since it was last looked how far jobs are, and how far they were.
+        self._lost, self._far = 0, (-1, 0.0)
         self._packed = False
         self._restarts = False
         self._asked: Any = None
@@ -167,6 +171,20 @@ class Simulation:
         if self._quiet >= _STUCK and self.arrivals.next_at() == math.inf:
             raise LevadaError(f"at {self.now:.0f} s {len(self.engine.state.living())} jobs wait and none will ever run")
 
+    def _give_up_if_all_breaks(self, lost: int) -> None:
+        """Raises where so many machines broke one after the other that no job got any further meanwhile."""
+        self._lost += lost
+        if self._lost < _FAILURES:
+            return
+        self._lost = 0
+        far = len(self.ended.number), float(self.engine.state.world.table.steps_done.sum())
+        if far == self._far and len(self.engine.state.living()):
+            raise LevadaError(
+                f"at {self.now:.0f} s no job got any further over {_FAILURES} failures of nodes: "
+                "let them fail less often, or repair them sooner"
+            )
+        self._far = far
+
     # --- the engine -----------------------------------------------------------------------------------------------
 
     def _face(self, happened: list[ev.Event]) -> list[Command]:
@@ -175,6 +193,7 @@ class Simulation:
         lost = {name for event in happened if type(event) is ev.NodesLost for name in event.names}
         if not lost:
             return self._handle(*progress, *happened)
+        self._give_up_if_all_breaks(len(lost))
         hit = self._pause_on(lost)
         commands = self._handle(*progress, *happened)
         self._go_on(hit)
