@@ -1,5 +1,6 @@
 """What runs a sweep has, and what makes two of them the same."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,46 @@ def test_a_run_counts_when_all_of_it_is_there(tmp_path: Path) -> None:
     assert not folder.is_done(task)
     assert not list((tmp_path / "sweep").rglob("*.half")), "what was left half written is cleared away"
     assert folder.gather() == 0
+
+
+def two_runs(path: Path) -> tuple[Folder, Any, Any]:
+    """A folder in which two runs are over."""
+    asked, folder = plan(seed=(0, 1)), Folder(path)
+    folder.open(asked)
+    for task in asked.tasks():
+        folder.keep(task, run_one(task))
+    return folder, *asked.tasks()
+
+
+def test_a_run_whose_row_is_damaged_is_not_done(tmp_path: Path) -> None:
+    folder, first, second = two_runs(tmp_path)
+    own = tmp_path / "parts" / f"{first.key}.json"
+    whole = json.loads(own.read_bytes())
+    rows = [{"run": "../../elsewhere"}, {"seed": "x"}, {"seed": 2**80}, {"policy": [1]}, {"more": 1}]
+    damaged = [{**whole["row"], **changed} for changed in rows]
+    damaged += [{}, {name: value for name, value in whole["row"].items() if name != "seed"}]
+    for row in damaged:
+        own.write_text(json.dumps({**whole, "row": row}))
+        assert (folder.is_done(first), folder.is_done(second)) == (False, True)
+        assert folder.gather() == 1
+    own.write_text(json.dumps(whole))
+    assert folder.gather() == 2
+
+
+@pytest.mark.parametrize("how", ["empty", "cut", "inside"])
+def test_a_run_whose_table_is_damaged_is_not_done(tmp_path: Path, how: str) -> None:
+    folder, first, second = two_runs(tmp_path / "sweep")
+    table = tmp_path / "sweep" / "parts" / f"{first.key}.jobs.parquet"
+    whole = table.read_bytes()
+    if how == "inside":
+        table.write_bytes(whole[:4] + bytes(len(whole) - 12) + whole[-8:])
+    else:
+        table.write_bytes(b"" if how == "empty" else whole[: len(whole) // 2])
+        assert not folder.is_done(first)
+    assert folder.gather() == 1
+    assert (folder.is_done(first), folder.is_done(second)) == (False, True)
+    folder.keep(first, run_one(first))
+    assert folder.gather() == 2
 
 
 def test_a_run_of_other_settings_in_its_place_does_not_count(tmp_path: Path) -> None:

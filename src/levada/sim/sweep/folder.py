@@ -60,7 +60,7 @@ class Folder:
     def is_done(self, task: Task) -> bool:
         """Whether this very run is over; one of other settings or another version in its place is not."""
         part = self._part(self._parts / f"{task.key}.json")
-        return part is not None and part.fingerprint == task.fingerprint
+        return part is not None and part.fingerprint == task.fingerprint and all(map(_is_table, self._tables(task.key)))
 
     def keep(self, task: Task, outcome: Outcome) -> None:
         """Writes down what came of a run, in such an order that it counts only when all is there."""
@@ -74,7 +74,34 @@ class Folder:
         _write(own, msgspec.json.encode(Part(fingerprint=task.fingerprint, row=outcome.row)))
 
     def gather(self) -> int:
-        """Makes the tables from all runs that are over; how many there are."""
+        """Makes the tables from all runs that are over; how many there are. Those with damaged files are not."""
+        broken = (polars().exceptions.PolarsError, OSError)
+        try:
+            return self._gather()
+        except broken:
+            self._forget_damaged()
+        try:
+            return self._gather()
+        except broken as error:
+            why = str(error).splitlines()[0]
+            raise LevadaError(f"{self.path}: its tables cannot be made: {why}; name another folder") from None
+
+    def _forget_damaged(self) -> None:
+        """Runs whose tables cannot be read are not over."""
+        pl = polars()
+        for own in self._parts.glob("*.json"):
+            for table in self._tables(own.stem):
+                try:
+                    pl.read_parquet(table)
+                except (pl.exceptions.PolarsError, OSError):
+                    own.unlink(missing_ok=True)
+
+    def _tables(self, key: str) -> list[Path]:
+        """The tables of a run that are there."""
+        paths = [self._parts / f"{key}.{kind}.parquet" for kind in ("jobs", "timeline")]
+        return [path for path in paths if path.exists()]
+
+    def _gather(self) -> int:
         pl = polars()
         parts = {path.stem: self._part(path) for path in self._parts.glob("*.json")}
         rows = sorted((part.row for part in parts.values() if part is not None), key=_order)
@@ -95,10 +122,14 @@ class Folder:
 
     @staticmethod
     def _part(path: Path) -> Part | None:
+        """What a run left behind; None where it is damaged, or another's."""
         try:
-            return msgspec.json.decode(path.read_bytes(), type=Part)
-        except (OSError, msgspec.DecodeError):
+            part = msgspec.json.decode(path.read_bytes(), type=Part)
+        except (OSError, ValueError):
             return None
+        row = part.row
+        fits = all(name in row and _fits(row[name], kind) for name, kind in RUN_COLUMNS.items())
+        return part if fits and len(row) == len(RUN_COLUMNS) and row["run"] == path.stem else None
 
     def _compare(self, there: bytes, shared: dict[str, Any]) -> None:
         try:
@@ -136,6 +167,24 @@ def _order(row: dict[str, Any]) -> tuple[Any, ...]:
     """By what a run is: nobody shall see from a table in which order its runs ended."""
     names = ("policy", "cluster", "rate", "asked_jobs", "profiling", "reference_models", "seed")
     return tuple((row[name] is not None, row[name] if row[name] is not None else 0) for name in names)
+
+
+def _fits(value: Any, kind: type) -> bool:
+    if value is None or (kind is float and type(value) is int):
+        return True
+    return type(value) is kind and (not isinstance(value, int) or -(2**63) <= value < 2**63)
+
+
+def _is_table(path: Path) -> bool:
+    """Whether a file begins and ends as a table does: one that was cut off does not."""
+    mark = b"PAR1"
+    try:
+        with path.open("rb") as file:
+            begins = file.read(len(mark)) == mark
+            file.seek(-len(mark), os.SEEK_END)
+            return begins and file.read() == mark
+    except OSError:
+        return False
 
 
 def _write(path: Path, content: bytes) -> None:
