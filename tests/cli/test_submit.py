@@ -101,3 +101,9 @@ def test_a_dry_run_shows_how_a_file_is_understood(shell: Shell) -> None:
     (told,) = json.loads(out)
     assert (told["command"], told["workdir"], told["max"]) == (["python", "-u", "train.py"], str(shell.folder), 8)
     assert err == ""
+
+
+def test_a_pipe_that_nobody_writes_to_is_refused(shell: Shell) -> None:
+    os.mkfifo(shell.folder / "pipe")
+    for words in (["submit", "-f", "pipe"], ["submit", "pipe"]):
+        assert "pipe: is no regular file; a pipe is read with `-`" in shell(*words, code=2)

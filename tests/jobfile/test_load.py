@@ -1,12 +1,15 @@
 """Job files: the documented example, and one line for each fault."""
 
+import os
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from levada.errors import BadInput
 from levada.jobfile.load import load
 from levada.jobfile.model import Job, Queue
+from levada.jobfile.read import read_bytes
 
 JOB = """
 apiVersion: levada.dev/v1
@@ -129,6 +132,8 @@ def test_json_and_lists_and_documents() -> None:
         ("preemptible: maybe", "spec.preemptible: must be 'auto', true or false"),
         ("labels: {a: 1}", "spec.labels.a: must be text (put it in quotes)"),
         ("notify: [ftp://x]", "spec.notify[0]: must be an http or https address"),
+        (f"notify: {['http://h'] * 17}", "spec.notify: must have at most 16 items"),
+        (f"gpuTypes: {[f't{i}' for i in range(257)]}", "spec.gpuTypes: must have at most 256 items"),
         ("run: {command: []}", "spec.run.command: must have at least 1 item"),
         ("run: null", "spec.run: is required (or kubernetes)"),
     ],
@@ -176,3 +181,10 @@ def test_text_that_is_no_job(text: str) -> None:
 def test_aliases_cannot_blow_up() -> None:
     levels = ["a0: &a0 [x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12))]
     assert lines("\n".join(levels))
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (str(tmp_path / "pipe"), "/dev/zero"):
+        with pytest.raises(BadInput, match="no regular file"):
+            read_bytes(path, regular=True)

@@ -218,6 +218,11 @@ def test_the_runtime_reports_over_http(real: Served, client: Client) -> None:
     assert channel.dropped == 1  # which also closed its connection
 
 
+@pytest.mark.parametrize("cursor", ["%C2%B2", "%D9%A1", "-1", "x", "1.5"])
+def test_a_cursor_that_is_none_is_refused(real: Served, cursor: str) -> None:
+    assert real.ask("GET", f"/api/v1/jobs?cursor={cursor}").status == 422
+
+
 def test_vodas_table(real: Served, client: Client) -> None:
     [job] = client.submit(document("table"))
     client.wait(job["id"], phases=["Running"], timeout_s=WAIT_S)

@@ -46,11 +46,11 @@ def allocate(
         data(as_table(answer))
 
 
-def read(file: str) -> str:
+def read(file: str, *, regular: bool = False) -> str:
     """The text of a file, or of standard input for `-`; raises BadInput."""
     from levada.jobfile.read import read_bytes
 
-    content = read_bytes(file)
+    content = read_bytes(file, regular=regular)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

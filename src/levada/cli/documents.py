@@ -26,7 +26,7 @@ def read_files(files: Sequence[str]) -> list[Any]:
     faults: list[Fault] = []
     for path in files:
         try:
-            found += [_in_its_folder(document, path) for document in load(read(path))]
+            found += [_in_its_folder(document, path) for document in load(read(path, regular=True))]
         except BadInput as error:
             faults += [_of_file(fault, path, len(files) > 1) for fault in error.faults]
     if faults:
@@ -58,7 +58,9 @@ def read_script(words: Sequence[str]) -> list[Any]:
     from levada.jobfile.script import from_script
 
     path = os.path.abspath(words[0]) if words[0] != "-" else "-"
-    script = from_script(read(words[0]), path, arguments=words[1:], folder=os.getcwd(), environment=dict(os.environ))
+    script = from_script(
+        read(words[0], regular=True), path, arguments=words[1:], folder=os.getcwd(), environment=dict(os.environ)
+    )
     for warning in script.warnings:
         chatter(f"levada: {words[0]}: {warning}")
     return [check(script.document)]

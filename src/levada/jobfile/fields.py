@@ -61,7 +61,8 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(gt=0, le=units.LARGEST, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1, max_length=253)]
 GpuType = Annotated[str, Field(min_length=1, max_length=63)]
-GpuTypes = Annotated[list[GpuType], AfterValidator(_known_once)]
+#: More types than any cluster has would only fill tables.
+GpuTypes = Annotated[list[GpuType], Field(max_length=256), AfterValidator(_known_once)]
 #: GPUs by type.
 Gpus = dict[GpuType, Count]
 

@@ -33,6 +33,8 @@ API_VERSION = "levada.dev/v1"
 
 #: A job's id is its name and `-20261115-153048-k3x9`; together they must fit the 63 characters of a DNS label.
 _LONGEST_NAME = 42
+#: Who wants to tell more tells one that passes it on.
+_MOST_ADDRESSES = 16
 _NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _LARGEST_ARRAY = 100_000
 _ARRAY = r"^[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*$"
@@ -271,7 +273,7 @@ class JobSpec(Model):
     )
     checkpoint: Checkpoint = Field(default=Checkpoint(), description="How it saves its work before it leaves.")
     labels: dict[Text, str] = Field(default={}, description="Names and values of your own, to find it by.")
-    notify: list[Annotated[str, AfterValidator(_url)]] = Field(
+    notify: Annotated[list[Annotated[str, AfterValidator(_url)]], Field(max_length=_MOST_ADDRESSES)] = Field(
         default=[], description="Addresses for a POST at its end and when it is stuck."
     )
     kubernetes: Kubernetes | None = Field(

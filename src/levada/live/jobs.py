@@ -40,9 +40,9 @@ class Jobs(Submissions):
         """A page of jobs, newest last, and where the next page begins."""
         begin = -1
         if after is not None:
-            if not after.isdigit():
+            if not (after.isascii() and after.isdecimal()):
                 raise BadInput.one("cursor: was not given out by this server; begin without one")
-            begin = int(after)
+            begin = int(after[:20])
         state, now = self.loop.engine.state, self.loop.clock.now()
         places = views.positions(state)
         found: list[dict[str, Any]] = []

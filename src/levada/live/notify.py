@@ -1,7 +1,8 @@
 """Tells addresses that a job has ended, or that there is something to be warned of.
 
 What is told stands in the history before, so that a server that was killed goes on where it was: an address hears of
-everything at least once. Nobody waits for an address: each POST is made in a thread that ends with the process.
+everything at least once, with one exception. While ten thousand POSTs wait, what comes is not told at all; the server's
+log has it. Nobody waits for an address: each POST is made in a thread that ends with the process.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class Notifier:
     async def run(self) -> None:
         """Until it is cancelled."""
         kept = await self._loop.store.setting(_SETTING)
-        self._seen = int(kept) if kept is not None and kept.isdigit() else self._loop.broadcast.last
+        self._seen = (
+            int(kept) if kept is not None and kept.isascii() and kept.isdecimal() else self._loop.broadcast.last
+        )
         try:
             await self._keep()
             async for line in self._loop.broadcast.watch(self._seen):
