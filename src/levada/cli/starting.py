@@ -30,14 +30,14 @@ _HEARS_S = 30.0
 _LOOK_S = 0.05
 #: A disk with less room is full.
 _ROOM_BYTES = 1 << 20
-#: What is the same for as long as a server is up, by the option that says it, as far as its folder knows it.
+#: What is the same for as long as a server is up, as far as its folder knows it.
 _KEPT = {
-    "nodes": "--node, --nodes, --gpus-per-node or --gpu-type",
-    "store": "--store",
-    "port": "--port",
-    "checkpoints": "--checkpoints",
-    "stuck_after_s": "--stuck-after",
-    "names": "--allow-host",
+    "nodes": "other nodes",
+    "store": "another --store",
+    "port": "another --port",
+    "checkpoints": "other --checkpoints",
+    "stuck_after_s": "another --stuck-after",
+    "names": "another --allow-host",
 }
 _NOT_KEPT = {"options": "--set", "policy": "--policy", "certfile": "--certfile", "keyfile": "--keyfile"}
 
@@ -113,7 +113,7 @@ def _same(home: Home, setup: dict[str, Any]) -> None:
     asked = {name: value for name, value in asked.items() if value is not None and (name, value) != ("port", 0)}
     other = [_KEPT[name] for name, value in asked.items() if name in kept and kept[name] != value]
     if other:
-        raise Refused(f"the server that is up was started with another {' and '.join(other)}; `levada down` first")
+        raise Refused(f"the server that is up was started with {' and '.join(other)}; `levada down` first")
     idle = [option for name, option in _NOT_KEPT.items() if setup[name]]
     if idle:
         chatter(f"{', '.join(idle)}: no effect on a server that is up; `levada down` first")

@@ -138,7 +138,9 @@ def _server(folder: Path, keep: bool) -> Iterator[Client]:
             yield client
     finally:
         if not keep or not up:
-            chatter("everything is taken down")
+            # The terminal may be gone.
+            with contextlib.suppress(OSError):
+                chatter("everything is taken down")
             take_down(home)
 
 

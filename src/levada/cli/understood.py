@@ -25,7 +25,7 @@ def understood(document: Any) -> dict[str, Any]:
         **told,
         "min": spec.workers.min,
         "max": spec.workers.max,
-        "gpus_per_worker": spec.gpus_per_worker,
+        "gpus_per_worker": int(each) if (each := spec.gpus_per_worker) == int(each) else each,
         "gpu_types": list(spec.gpu_types),
         "queue": spec.queue,
         "priority": spec.priority,
