@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -114,3 +116,12 @@ def test_a_server_whose_disk_is_full_can_be_stopped_and_says_so_when_it_is_start
         here.up()
         assert here.phase(job) == "Succeeded"
         assert here.phase(stays) == "Running"
+
+
+def test_up_on_a_full_disk_asks_for_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "1m"):
+        fill(tmp_path / "disk" / "ballast")
+        words = ["up", "--state", str(tmp_path / "disk" / "home"), "--port", "0", "--node", "gpu=1"]
+        done = subprocess.run([sys.executable, "-m", "levada", *words], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1
+        assert "make room on" in done.stderr
