@@ -65,11 +65,12 @@ def agent(
 
     from levada.backends.local.agent import run_agent
     from levada.backends.local.devices import nodes_here
+    from levada.backends.local.processes import keep_private
     from levada.sdk.place import demand_encrypted
 
     demand_encrypted(join, insecure)
     # What an agent writes is for its owner.
-    os.umask(0o077)
+    keep_private()
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr, force=True
     )

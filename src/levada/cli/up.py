@@ -300,6 +300,7 @@ def _stay(folder: Path, setup: dict[str, Any], output: TextOrJson | None) -> Non
 
     import uvloop
 
+    from levada.backends.local.processes import keep_private
     from levada.server.main import Setup, run
 
     logging.basicConfig(
@@ -307,7 +308,7 @@ def _stay(folder: Path, setup: dict[str, Any], output: TextOrJson | None) -> Non
     )
     logging.getLogger("alembic").setLevel(logging.WARNING)
     # What a server writes is for its owner, and the address of its store for nobody that it starts.
-    os.umask(0o077)
+    keep_private()
     os.environ.pop("LEVADA_STORE", None)
 
     def ready(url: str, token: str) -> None:

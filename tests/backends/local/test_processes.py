@@ -169,6 +169,72 @@ def test_what_a_lost_worker_left_behind_is_found_by_its_environment(folder: Path
     until(lambda: all((found := procfs.look(pid)) is None or found.is_zombie for pid in pids))
 
 
+HIDDEN = (
+    "import subprocess, time\n"
+    "subprocess.Popen(['setsid', '-f', 'env', '-i', 'sh', '-c', 'echo $$; exec sleep 987'], env={})\n"
+    "time.sleep(600)"
+)
+
+
+@pytest.mark.parametrize("is_parent", [True, False])
+def test_what_hides_from_a_killed_shim_with_an_empty_environment_ends_too(folder: Path, is_parent: bool) -> None:
+    """In whoever started it, and in the next server, which only finds it."""
+    child = processes.start(folder, python(HIDDEN))
+    until(lambda: said(folder).endswith("\n"))
+    hidden = int(said(folder))
+    until(lambda: processes.standing(folder).pid is not None)
+
+    async def killed() -> Standing:
+        ending = asyncio.create_task(processes.ended(folder, child if is_parent else None))
+        await asyncio.sleep(0)
+        assert processes.kill(folder)
+        return await asyncio.wait_for(ending, WAIT_S)
+
+    assert asyncio.run(killed()).state is State.LOST
+    found = procfs.look(hidden)
+    assert found is None or found.is_zombie
+    child.wait()
+
+
+def test_a_keeper_that_is_killed_changes_nothing(folder: Path) -> None:
+    code = "import pathlib, sys, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.005)\nsys.exit(5)"
+    child = processes.start(folder, python(code, cwd=str(folder.parent)))
+    until(lambda: processes.standing(folder).pid is not None)
+    child.kill()
+    child.wait()
+    assert processes.standing(folder).state is State.RUNS
+    (folder.parent / "go").touch()
+    assert end_of(folder).code == 5
+
+
+def test_files_of_a_shim_are_its_owners_and_those_of_a_worker_as_it_wants(folder: Path, tmp_path: Path) -> None:
+    code = "import os; open('made', 'w'); print(oct(os.umask(0)))"
+    before = os.umask(0o022)
+    try:
+        end_of(folder, processes.start(folder, python(code, cwd=str(folder.parent))))
+        given = folder.with_name("given")
+        end_of(given, processes.start(given, python(code, cwd=str(tmp_path), umask=0o027)))
+    finally:
+        os.umask(before)
+    assert (said(folder), said(given)) == ("0o22\n", "0o27\n")
+    assert (folder.parent / "made").stat().st_mode & 0o777 == 0o644
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in folder.iterdir() if path.stat().st_mode & 0o077] == []
+
+
+def test_who_keeps_private_what_it_writes_takes_nothing_from_workers(folder: Path) -> None:
+    server = (
+        "import os, pathlib, sys\nfrom levada.backends.local import processes\nos.umask(0o002)\n"
+        "processes.keep_private()\nopen(sys.argv[2], 'w').close()\n"
+        "spec = processes.Spec(argv=['sh', '-c', 'umask'], env={'PATH': os.environ['PATH']}, cwd='/')\n"
+        "processes.start(pathlib.Path(sys.argv[1]), spec).wait()"
+    )
+    own = folder.with_name("own")
+    subprocess.run([sys.executable, "-c", server, str(folder), str(own)], check=True, timeout=WAIT_S)
+    assert int(said(folder), 8) == 0o002
+    assert own.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_worker_outlives_the_server_and_the_next_one_finds_it(folder: Path) -> None:
     code = "import pathlib, sys, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.005)\nsys.exit(9)"
     server = (

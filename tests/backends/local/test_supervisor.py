@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import signal
 import sys
@@ -237,6 +238,7 @@ class TestSupervisor(LocalTest):
                 # As one is that hangs in a driver: it takes no signal.
                 real = os.kill
                 monkeypatch.setattr(os, "kill", lambda pid, number: None if pid == left else real(pid, number))
+                real(json.loads((log.parent / "run.json").read_text())["keeper"], signal.SIGKILL)
                 await self.lose("toy-1", 0)
                 await watch.for_(ev.JobsFailed, 1)
                 real(left, signal.SIGKILL)

@@ -23,6 +23,8 @@ from levada.backends.local import folders, procfs, shim
 #: The kernel's `struct flock`: type, whence, start, length, holder.
 _FLOCK = "@hhqqi4x"
 T = TypeVar("T")
+#: As it was before `keep_private`.
+_mask_of_workers: list[int] = []
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +39,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     limits: Mapping[str, int] = {}
     log_bytes: int = 64 << 20
     log_parts: int = 4
+    #: Of files that the worker makes; none = as its shim was started.
+    umask: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class State(Enum):
@@ -64,6 +68,11 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     lost_output: int = 0
 
 
+def keep_private() -> None:
+    """What this process makes from now on is for its owner; workers make files as they would have without this."""
+    _mask_of_workers.append(os.umask(0o077))
+
+
 def start(folder: Path, spec: Spec) -> subprocess.Popen[bytes]:
     """Starts the shim of a worker that lives in *folder*; does nothing more where there is, or was, one already.
 
@@ -71,6 +80,8 @@ def start(folder: Path, spec: Spec) -> subprocess.Popen[bytes]:
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not (folder / shim.SPEC).exists():
+        if _mask_of_workers and spec.umask is msgspec.UNSET:
+            spec = msgspec.structs.replace(spec, umask=_mask_of_workers[0])
         folders.replace_file(folder / shim.SPEC, msgspec.json.encode(spec))
     errors_into = folders.open_file(folder / "shim.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     with open(errors_into, "ab") as errors:
@@ -88,6 +99,9 @@ class _Run(msgspec.Struct, frozen=True):
     """What counts of run.json."""
 
     worker: int
+    #: The process above the shim, and when it was started; none of older shims.
+    keeper: int = 0
+    keeper_started: int = 0
 
 
 class _Exit(msgspec.Struct, frozen=True):
@@ -140,15 +154,16 @@ def bar(folder: Path) -> bool:
 
 async def ended(folder: Path, child: subprocess.Popen[bytes] | None = None) -> Standing:
     """How the worker in *folder* is when its shim has ended, which may be at once. *child* is reaped, if given."""
-    with _watching(folder) as watched:
-        if watched is not None:
-            loop = asyncio.get_running_loop()
-            gone = asyncio.Event()
-            loop.add_reader(watched, gone.set)
-            try:
-                await gone.wait()
-            finally:
-                loop.remove_reader(watched)
+    for watching in (_watching, _watching_keeper):
+        with watching(folder) as watched:
+            if watched is not None:
+                loop = asyncio.get_running_loop()
+                gone = asyncio.Event()
+                loop.add_reader(watched, gone.set)
+                try:
+                    await gone.wait()
+                finally:
+                    loop.remove_reader(watched)
     if child is not None:
         child.wait()
     return standing(folder)
@@ -179,6 +194,22 @@ def _watching(folder: Path) -> Iterator[int | None]:
     try:
         # Between the two looks the number might have been given to another.
         yield handle if handle is not None and _holder(folder) == holder else None
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+@contextlib.contextmanager
+def _watching_keeper(folder: Path) -> Iterator[int | None]:
+    """A handle on the keeper of *folder*, which ends what a killed shim has left; None where it has ended."""
+    run = _read(folder / shim.RUN, _Run)
+    try:
+        handle = None if run is None or not run.keeper else os.pidfd_open(run.keeper)
+    except (ProcessLookupError, OverflowError):
+        handle = None
+    try:
+        is_it = run is not None and handle is not None and procfs.is_same(run.keeper, run.keeper_started)
+        yield handle if is_it else None
     finally:
         if handle is not None:
             os.close(handle)

@@ -3,6 +3,8 @@
 It starts the worker that FOLDER/spec.json describes, keeps its output in rotated files, passes SIGTERM on and kills
 after the grace period, and when the worker has ended ends whatever the worker left behind and writes FOLDER/exit.json.
 Whoever holds the lock on FOLDER/lock is the one shim of that folder: starting it twice starts one worker.
+Above it is a keeper, which does nothing but wait: when the shim is killed, whatever the worker had started, wherever it
+hid, becomes the keeper's, and ends.
 
 Run by its path, with the standard library alone, so that it starts in some milliseconds whatever is installed.
 """
@@ -41,6 +43,8 @@ _HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 #: What a worker leaves behind gets so long to end by itself.
 _LEFTOVERS_S = 2.0
+#: A process that cannot be ended for so long waits for the machine itself.
+_KEPT_S = 10.0
 #: Output that nobody has read when all processes are gone is read for so long.
 _DRAIN_S = 1.0
 #: Room for exit.json, taken before the worker starts: a full disk must not swallow an exit code.
@@ -126,6 +130,8 @@ class Shim:
         self.spec: dict[str, Any] = {}
         self.worker = -1
         self.code: int | None = None
+        #: What this process writes is its owner's alone; the worker has the mask that there was, or that it was given.
+        self._umask = os.umask(0o077)
         #: Somebody asked it to leave, and when patience ends.
         self.asked = False
         self.deadline = float("inf")
@@ -204,6 +210,7 @@ class Shim:
             for name, most in self.spec.get("limits", {}).items():
                 which = getattr(resource, f"RLIMIT_{name.upper()}")
                 resource.setrlimit(which, (most, most))
+            os.umask(int(self.spec.get("umask", self._umask)))
             os.chdir(self.spec.get("cwd") or self.folder)
             argv = self.spec["argv"]
             os.execvpe(argv[0], argv, self.spec["env"])
@@ -293,12 +300,14 @@ class Shim:
     # --- records ----------------------------------------------------------------------------------------------------
 
     def _about_run(self) -> dict[str, Any]:
-        worker = procfs.look(self.worker)
+        worker, keeper = procfs.look(self.worker), procfs.look(os.getppid())
         return {
             "boot": procfs.boot_id(),
             "shim": os.getpid(),
             "worker": self.worker,
             "worker_started": worker.started if worker is not None else 0,
+            "keeper": os.getppid(),
+            "keeper_started": keeper.started if keeper is not None else 0,
             "at": time.time(),
         }
 
@@ -343,5 +352,26 @@ def _prctl(what: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl {what}")
 
 
+def keep(folder: str) -> int:
+    """Runs the shim of *folder* in a process of its own, and ends what it may leave behind; its exit code."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    shim = os.fork()
+    if shim == 0:
+        return Shim(folder).run()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # they are for the shim
+    status = os.waitpid(shim, 0)[1]
+    until = time.monotonic() + _KEPT_S
+    while (left := procfs.descendants(os.getpid())) and time.monotonic() < until:
+        for process in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.01)
+    return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+
+
 if __name__ == "__main__":
-    sys.exit(Shim(sys.argv[1]).run())
+    sys.exit(keep(sys.argv[1]))
