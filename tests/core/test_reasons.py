@@ -22,5 +22,5 @@ def test_no_two_codes_say_the_same() -> None:
 
 
 def test_a_number_that_is_nothing_is_not_told() -> None:
-    assert reason(Code.TOO_LARGE, 0).text == "No state of this cluster could hold even one of its workers."
+    assert reason(Code.TOO_LARGE, 0).text == "No state of this cluster could hold its minimum."
     assert "0" not in reason(Code.FRAGMENTED, 0).text

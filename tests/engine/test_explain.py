@@ -140,8 +140,8 @@ def test_a_worker_too_large_for_any_node_is_told_so() -> None:
     chaos = crowd((Node.of("n", {"v100": 4}, cpu=8000), Node.of("m", {"v100": 2}, cpu=4000)), {"milli": 20_000})
     text, helps = told(chaos, "j1")
     assert text == (
-        "No state of this cluster could hold even one of its workers. One worker takes 20 GPUs, and the largest node "
-        "has 4 of a type it may use."
+        "No state of this cluster could hold its minimum. One worker takes 20 GPUs, and the largest node has 4 of a "
+        "type it may use."
     )
     assert helps == ("Workers that take no more than 4 of a type it may use, or a larger node.",)
     chaos.submit(cpu=9000)

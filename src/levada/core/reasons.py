@@ -89,7 +89,7 @@ SENTENCES: dict[int, str] = {
 #: Where the number is 0 and the sentence would sound odd.
 _WITH_NOTHING: dict[int, str] = {
     Code.FRAGMENTED: "Enough is free in all, but not where its workers fit.",
-    Code.TOO_LARGE: "No state of this cluster could hold even one of its workers.",
+    Code.TOO_LARGE: "No state of this cluster could hold its minimum.",
 }
 
 

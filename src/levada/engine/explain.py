@@ -162,7 +162,9 @@ def _room(state: State, slot: int, code: int) -> list[str]:
     if code == Code.TOO_LARGE and (lacks := _lacks(state, slot)):
         return [f"Workers that take no more than {has}, or a larger node." for _, has in lacks]
     if code == Code.TOO_LARGE:
-        return [f"A minimum of at most {int(table.evidence[slot])} workers, or more or larger nodes."]
+        most = int(table.evidence[slot])
+        smaller = f"A minimum of at most {most} worker{'s' if most > 1 else ''}" if most else "A smaller minimum"
+        return [f"{smaller}, or more or larger nodes."]
     if code == Code.UNKNOWN_TYPE:
         names = [world.inventory.types[k] for k in (table.preference[:, slot] != NOT_ALLOWED).nonzero()[0]]
         return [f"A node with one of {', '.join(names)}, or another list of GPU types."]
