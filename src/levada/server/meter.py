@@ -109,6 +109,9 @@ class _Kept:
 
     async def _made(self) -> bytes:
         self._until = 0.0  # one that fails is not kept
+        began = time.monotonic()
         text = await self._make()
-        self._until = time.monotonic() + self._keep_s
+        took_s = time.monotonic() - began
+        # What takes long is kept for longer, so that making it is never most of what a server does.
+        self._until = time.monotonic() + self._keep_s * max(1.0, took_s)
         return text
