@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 from contextlib import redirect_stdout
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -161,7 +162,8 @@ def _why(day: DayStory) -> str:
     if told is None:
         return ""
     place = "is the first" if told.position == 1 else f"is number {told.position}"
-    lines = [bold(f"Why does {told.job} wait at {_clock(day.busiest)}, the busiest moment?"), f"  {told.reason.text}"]
+    lines = [bold(f"Why does {told.job} wait at {_clock(day.busiest)}, the busiest moment?")]
+    lines += textwrap.wrap(told.reason.text, 78, initial_indent="  ", subsequent_indent="  ")
     if told.would_help:
         lines += ["  It could start with", *(f"    {sentence}" for sentence in told.would_help)]
     if told.position is not None:
