@@ -128,12 +128,12 @@ def would_let_it_grow(state: State, slot: int) -> list[str]:
 def things(state: State, kind: int, units: int = 0) -> str:
     """What is counted of a type, in words; *units* of it, if that is said."""
     name = "core" if kind == CPU_TYPE else f"{state.world.inventory.types[kind]} GPU"
-    return name if units == WHOLE else f"{name}s"
+    return name if 0 < units <= WHOLE else f"{name}s"
 
 
 def amount(units: int) -> str:
     """So much of a type, with its verb."""
-    return f"{units / WHOLE:g} {'is' if units == WHOLE else 'are'}" if units > 0 else "none is"
+    return f"{units / WHOLE:g} {_are(units)}" if units > 0 else "none is"
 
 
 def listed(parts: Sequence[str]) -> str:
@@ -237,4 +237,4 @@ def _has(count: int) -> str:
 
 
 def _are(units: int) -> str:
-    return "is" if units == WHOLE else "are"
+    return "is" if units <= WHOLE else "are"
