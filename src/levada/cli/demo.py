@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -107,7 +108,7 @@ def _table(day: DayStory, wide: int) -> str:
             job.job.workload,
             _most_of_range(job),
             ",".join(dict.fromkeys(bar.gpu_type for bar in job.segments)) or "-",
-            ",".join(job.segments[-1].nodes) if job.segments else "-",
+            _where(job.segments[-1].nodes) if job.segments else "-",
             _hours(job.waited_s),
             _hours(job.ran_s),
             str(job.resizes or "-"),
@@ -121,6 +122,11 @@ def _table(day: DayStory, wide: int) -> str:
         table = columns((*header, ""), [(*row, job.note) for row, job in zip(rows, day.jobs, strict=True)])
         return "\n".join([table, *LEGEND])
     return "\n".join([table, *LEGEND, "", *_wrapped([f"{job.job.id}: {job.note}" for job in noted], wide)])
+
+
+def _where(nodes: Sequence[str]) -> str:
+    """Names of one or two nodes; more are counted, to keep the table narrow."""
+    return ",".join(nodes) if len(nodes) <= 2 else f"{len(nodes)} nodes"
 
 
 def _chart(day: DayStory, wide: int, marks: Glyphs) -> str:
