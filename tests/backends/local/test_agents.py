@@ -16,11 +16,12 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
 from levada.backends.local import wire
-from levada.backends.local.agent import run_agent, socket_url
+from levada.backends.local.agent import Agent, run_agent, socket_url
 from levada.backends.local.backend import LocalBackend
 from levada.backends.local.devices import pretend_nodes
 from levada.backends.local.messages import ENDED, Forget, StartWorker
 from levada.backends.local.processes import Spec
+from levada.backends.local.remote import RemoteHost
 from levada.backends.protocol import Launch
 from levada.core import events as ev
 from levada.core.plan import OpKind
@@ -330,6 +331,43 @@ class TestCommands:
 
 def _has_ended(told: wire.Told) -> bool:
     return any(seen.state == ENDED for seen in told.news.sightings)
+
+
+class TestBreakingOff(AgentsTest):
+    """What nobody can say, or take in, ends one conversation; the next one begins with all there is to say."""
+
+    @pytest.mark.parametrize("side", ["the agent", "the server"])
+    def test_a_conversation_that_broke_off_is_taken_up_again(self, side: str, tmp_path: Path) -> None:
+        async def story() -> None:
+            backend = self.make()
+            watch = Watch(backend, await backend.open(1))
+            nodes = pretend_nodes([{"gpu": 1}])
+            agent = Agent(
+                f"http://127.0.0.1:{self.port}", TOKEN, nodes=nodes, state=tmp_path / "x", name="x", silence_s=600.0
+            )
+            try:
+                async with served(backend, "127.0.0.1", self.port):
+                    running = asyncio.create_task(agent.run())
+                    await watch.until(lambda: self.connected(watch) == {"x"}, "the agent")
+                    if side == "the agent":
+                        assert agent._outbox is not None
+                        agent._outbox.put_nowait(object())  # type: ignore[arg-type]
+                    else:
+                        host = backend.hosts["x"]
+                        assert isinstance(host, RemoteHost)
+                        host._outbox.put_nowait(object())  # type: ignore[arg-type]
+                    first = agent._outbox
+                    await watch.until(lambda: agent._outbox not in (None, first), "the next conversation")
+                    await watch.backend.apply(op(OpKind.START, 1, place(0, "node-0", "0")), self.launch())
+                    await watch.for_(ev.Running, 1)
+                    await self.stop_all(watch)
+                    running.cancel()
+                    await asyncio.gather(running, return_exceptions=True)
+            finally:
+                await watch.end()
+                await backend.close()
+
+        self.run(story)
 
 
 class TestJoining(AgentsTest):

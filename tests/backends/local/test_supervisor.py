@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from levada.backends.local import supervisor
+from levada.backends.local import files, supervisor
 from levada.backends.local.backend import LocalBackend
 from levada.backends.local.devices import pretend_nodes
-from levada.backends.local.messages import Forget
+from levada.backends.local.messages import Forget, Publish
 from levada.core import events as ev
 from levada.core.plan import OpKind
 from levada.errors import LevadaError, Refused
@@ -168,6 +168,23 @@ class TestSupervisor(LocalTest):
         assert touched["scandir"]
         assert touched["unlink"]
         assert threading.get_ident() not in touched["scandir"] | touched["unlink"]
+
+    def test_the_hosts_of_horovod_are_replaced_as_a_whole(self) -> None:
+        world = files.World(generation=1, members=(), addresses=(), master=files.Address("127.0.0.1", 1))
+
+        def publish(*hosts: str) -> Publish:
+            return Publish(job="toy-1", epoch=1, number=7, generation=1, world=world, hosts=hosts)
+
+        async def story() -> None:
+            async with self.opened() as watch:
+                supervisor_of(watch).do(publish("here:1", "there:2"))
+                path = self.home / "jobs" / "toy-1" / files.HOSTS
+                with path.open() as reading:
+                    supervisor_of(watch).do(publish("elsewhere:3"))
+                    assert reading.read() == "here:1\nthere:2\n", "who reads meanwhile reads one or the other"
+                assert path.read_text() == "elsewhere:3\n"
+
+        self.run(story)
 
     def test_what_another_could_not_remove_goes_later(self) -> None:
         left = self.home / "gone" / "0123" / "deep"

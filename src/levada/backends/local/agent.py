@@ -116,6 +116,11 @@ class Agent:
             if status in (401, 403):
                 raise Refused("the server does not know this token: give one of an operator with --token") from None
             raise ConnectionError(str(refused)) from None
+        except (OSError, LevadaError):
+            raise
+        except Exception:
+            _log.exception("the conversation with the server broke off")
+            raise ConnectionError("the conversation broke off") from None
 
     def _register(self, socket: ClientConnection) -> wire.Register:
         return wire.Register(
