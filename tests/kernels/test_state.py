@@ -222,3 +222,14 @@ def test_fresh_rows_are_those_that_were_not_there(old: list[Any], new: list[Any]
     columns = [np.array(rows, np.int64).reshape(-1, 6).T for rows in (old, new)]
     assert _both("fresh_rows", *columns).tolist() == [row not in old for row in new]
     assert not _both("fresh_rows", columns[1], columns[1]).any()
+
+
+@given(st.lists(st.integers(0, 99), unique=True, min_size=1), st.data())
+def test_one_slot_leaves_and_the_others_stay_in_order(slots: list[int], data: st.DataObject) -> None:
+    order, gone = data.draw(st.permutations(slots)), data.draw(st.sampled_from(slots))
+    numbers = np.arange(len(slots)) * 3
+    left = _both("without", np.array(order), numbers, np.array(slots), gone)
+    place = slots.index(gone)
+    assert left[0].tolist() == [slot for slot in order if slot != gone]
+    assert left[1].tolist() == np.delete(numbers, place).tolist()
+    assert left[2].tolist() == np.delete(slots, place).tolist()

@@ -7,6 +7,7 @@ A job lives in a slot; slots are used again after its end, so the table is as lo
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from levada.core.job import Preemptible
 from levada.core.reasons import Code
 from levada.core.types import WHOLE, Bools, Floats, Ints, one_or_many
+from levada.kernels.state import without
 
 #: Preference for a type that the job may not use.
 NOT_ALLOWED = 32767
@@ -127,11 +129,8 @@ DEFAULTS: Mapping[str, float] = {
     "first_started": math.inf,
     "op_deadline": math.inf,
 }
-_NEW_INTS = np.array([DEFAULTS.get(name, 0) for name in INT_COLUMNS], np.int64)[:, None]
-_NEW_FLOATS = np.array([DEFAULTS.get(name, 0) for name in FLOAT_COLUMNS], np.float64)[:, None]
-
-
-_UNKNOWN = np.full(1, -1, np.int64)
+NEW_INTS = np.array([DEFAULTS.get(name, 0) for name in INT_COLUMNS], np.int64)[:, None]
+NEW_FLOATS = np.array([DEFAULTS.get(name, 0) for name in FLOAT_COLUMNS], np.float64)[:, None]
 
 
 class JobTable(JobColumns):
@@ -146,6 +145,8 @@ class JobTable(JobColumns):
         # Numbers only grow, so this index stays sorted by itself.
         self._numbers: Ints = np.zeros(0, np.int64)
         self._slots: Ints = np.zeros(0, np.int64)
+        # The same for who asks about one job.
+        self._slot_of: dict[int, int] = {}
         self._free: list[int] = list(range(capacity - 1, -1, -1))
         self._name_columns()
         self.number[:] = -1
@@ -164,14 +165,14 @@ class JobTable(JobColumns):
     def __len__(self) -> int:
         return len(self.order)
 
-    def take_slots(self, count: int) -> Ints:
-        """Numbers of *count* free slots, with what a new job has."""
+    def take_slots(self, count: int, ints: Ints = NEW_INTS, floats: Floats = NEW_FLOATS) -> Ints:
+        """Numbers of *count* free slots, with these numbers, or with what a new job has."""
         while len(self._free) < count:
             self._grow()
         slots = np.array([self._free.pop() for _ in range(count)], np.int64)
         at = one_or_many(slots)
-        self.ints[:, at] = _NEW_INTS
-        self.floats[:, at] = _NEW_FLOATS
+        self.ints[:, at] = ints
+        self.floats[:, at] = floats
         self.preference[:, at] = NOT_ALLOWED
         return slots
 
@@ -181,23 +182,20 @@ class JobTable(JobColumns):
             return
         self._numbers = np.concatenate([self._numbers, self.number[slots]])
         self._slots = np.concatenate([self._slots, slots])
-        last = self.order[-1] if len(self.order) else -1
+        self._slot_of.update(zip(self.number[slots].tolist(), slots.tolist(), strict=True))
+        before = self.submitted.item(self.order.item(-1)) if len(self.order) else -math.inf
         self.order = np.concatenate([self.order, slots])
-        entered = self.submitted[slots]
-        sorted_already = last < 0 or self.submitted[last] <= entered[0]
-        if len(slots) > 1:
-            sorted_already &= bool((entered[1:] >= entered[:-1]).all())
+        entered = [before, *self.submitted[slots].tolist()]
+        sorted_already = all(map(operator.le, entered, entered[1:]))
         if not sorted_already:
             self.order = self.order[np.lexsort((self.number[self.order], self.submitted[self.order]))]
 
     def leave(self, slots: Ints) -> None:
         """Frees slots of jobs that are over."""
+        for number in self.number[slots].tolist():
+            del self._slot_of[number]
         if len(slots) == 1:
-            # Found by looking: half the price of marking it.
-            slot = slots[0]
-            self.order = _without(self.order, int((self.order == slot).argmax()))
-            known = int(self._numbers.searchsorted(self.number[slot]))
-            self._numbers, self._slots = _without(self._numbers, known), _without(self._slots, known)
+            self.order, self._numbers, self._slots = without(self.order, self._numbers, self._slots, int(slots[0]))
         else:
             stays = np.ones(self.capacity, bool)
             stays[slots] = False
@@ -205,16 +203,15 @@ class JobTable(JobColumns):
             kept = stays[self._slots]
             self._numbers, self._slots = self._numbers[kept], self._slots[kept]
         self.number[slots] = -1
-        self._free.extend(int(slot) for slot in slots[::-1])
+        self._free += slots[::-1].tolist()
 
     def find(self, numbers: Ints) -> Ints:
         """The slots of jobs by number; -1 where a job is over or was never known."""
-        if not len(self._numbers):
-            return np.full(len(numbers), -1, np.int64)
         if len(numbers) == 1:
             # Events mostly speak of one job.
-            place = min(int(self._numbers.searchsorted(numbers[0])), len(self._numbers) - 1)
-            return self._slots[place : place + 1].copy() if self._numbers[place] == numbers[0] else _UNKNOWN.copy()
+            return np.array([self._slot_of.get(int(numbers[0]), -1)], np.int64)
+        if not len(self._numbers):
+            return np.full(len(numbers), -1, np.int64)
         at = np.minimum(self._numbers.searchsorted(numbers), len(self._numbers) - 1)
         return np.where(self._numbers.take(at) == numbers, self._slots.take(at), -1)
 
@@ -241,8 +238,7 @@ class JobTable(JobColumns):
 
     def needs_rows(self, slots: Ints | int) -> Bools:
         """Which jobs take more than whole GPUs, so that they always have rows in planes."""
-        milli = self.milli[slots]
-        return np.asarray((milli == 0) | (milli % WHOLE != 0) | (self.servers[slots] > 0))
+        return needs_rows(self.milli[slots], self.servers[slots])
 
     def units(self) -> Ints:
         """Per slot what one worker takes of its type: 1/1000ths of a GPU, or of a core for workers without one."""
@@ -254,10 +250,11 @@ class JobTable(JobColumns):
         twin.ints, twin.floats, twin.preference = self.ints.copy(), self.floats.copy(), self.preference.copy()
         twin.order, twin._free = self.order.copy(), self._free.copy()
         twin._numbers, twin._slots = self._numbers, self._slots  # replaced, never written to
+        twin._slot_of = self._slot_of.copy()
         twin._name_columns()
         return twin
 
 
-def _without(numbers: Ints, place: int) -> Ints:
-    """All but the number at one place; `np.delete` takes five times as long."""
-    return np.concatenate([numbers[:place], numbers[place + 1 :]])
+def needs_rows(milli: Ints, servers: Ints) -> Bools:
+    """See `JobTable.needs_rows`."""
+    return np.asarray((milli == 0) | (milli % WHOLE != 0) | (servers > 0))

@@ -17,8 +17,9 @@ from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.grant import Grant, WorkerPlace
 from levada.core.inventory import Inventory, total_of
-from levada.core.jobtable import JobTable
+from levada.core.jobtable import NOT_ALLOWED, JobTable
 from levada.core.names import Names
+from levada.core.newcomers import Newcomers
 from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
 from levada.core.queue import Queue, QueueTree
 from levada.core.snapshot import Snapshot
@@ -54,6 +55,7 @@ class World:
         self.foreign: dict[str, Foreign] = {}
         #: $ per GPU and hour, by type.
         self.prices: dict[str, float] = {}
+        self._ranks_of: dict[tuple[str, ...], Ints] = {}
 
     def _empty_plane(self) -> Plane:
         return Plane(len(self.inventory.node_of), len(self.inventory.nodes))
@@ -68,14 +70,11 @@ class World:
             fresh = sorted(first.values())
         if not fresh:
             return np.zeros(0, np.int64)
-        table = self.table
-        slots = table.take_slots(len(fresh))
+        table, new = self.table, Newcomers.of(batch.columns, len(batch))
+        some = slice(None) if len(fresh) == len(batch) else fresh
+        slots = table.take_slots(len(fresh), new.ints[:, some], new.floats[:, some])
         # Mostly one comes at a time: a plain number is the quickest index.
-        at, rows, number = _only_or_all(slots), _only_or_all(np.array(fresh)), self.next_number
-        for name, column in batch.columns.items():
-            getattr(table, name)[at] = column[rows]
-        if "desired" not in batch.columns:
-            table.desired[at] = table.min[at]
+        at, number = _only_or_all(slots), self.next_number
         table.number[at] = number if len(fresh) == 1 else np.arange(number, number + len(fresh))
         for column, texts, names in (
             (table.workload, batch.workload, self.workloads),
@@ -88,8 +87,6 @@ class World:
             else:
                 column[at] = [names.add(texts[row]) for row in fresh]
         self._find_queues(at)
-        table.has_rows[at] = table.needs_rows(at)
-        table.since[at] = table.submitted[at]
         self._set_preferences(batch, fresh, slots)
         for row, (affinity, anti_affinity, exclusion) in batch.tags.items():
             tagged = slots[np.array(fresh) == row]
@@ -115,15 +112,24 @@ class World:
         table.add_types(len(types))
         for names, slots_alike in by_list.items():
             members = slots_alike if len(slots_alike) > 1 else slots_alike[0]
+            ranks = self._ranks(names)
+            table.preference[:, members] = ranks if isinstance(members, int) else ranks[:, None]
+            table.any_type[members] = not names
+
+    def _ranks(self, names: tuple[str, ...]) -> Ints:
+        """The preferences of a job with this list of types, by type; they are reckoned once."""
+        types = self.inventory.types
+        ranks = self._ranks_of.get(names)
+        if ranks is None or len(ranks) != len(types):
+            ranks = self._ranks_of[names] = np.full(len(types), NOT_ALLOWED, np.int16)
             if names == _CORES:
-                table.preference[CPU_TYPE, members] = 0
+                ranks[CPU_TYPE] = 0
             elif names:
                 for rank, name in reversed(list(enumerate(names))):
-                    table.preference[types.find(name), members] = rank
+                    ranks[types.find(name)] = rank
             else:
-                table.any_type[members] = 1
-                as_named = np.arange(len(types) - 1, dtype=np.int16)
-                table.preference[1:, members] = as_named if isinstance(members, int) else as_named[:, None]
+                ranks[1:] = np.arange(len(types) - 1)
+        return ranks
 
     def queue_number(self, name: str) -> int:
         """The number of a queue; a job that names an unknown one is in the default queue."""
@@ -329,7 +335,7 @@ class World:
         twin = World.__new__(World)
         twin.inventory, twin.table, twin.queues = self.inventory.copy(), self.table.copy(), self.queues
         twin.workloads, twin.entities, twin.tags = self.workloads.copy(), self.entities.copy(), self.tags.copy()
-        twin.queue_names, twin.prices = self.queue_names.copy(), dict(self.prices)
+        twin.queue_names, twin.prices, twin._ranks_of = self.queue_names.copy(), dict(self.prices), {}
         twin.ids, twin.numbers, twin.next_number = dict(self.ids), dict(self.numbers), self.next_number
         twin.target, twin.held, twin.foreign = self.target.copy(), self.held.copy(), dict(self.foreign)
         return twin

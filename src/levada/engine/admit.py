@@ -95,8 +95,8 @@ def _surely_feasible(state: State, slot: int) -> bool:
     # Plain numbers: there are few types, and some ten small array operations would cost more than the answer.
     ranks = table.preference[:, slot].tolist()
     most = max((each for each, rank in zip(workers.tolist(), ranks, strict=True) if rank != NOT_ALLOWED), default=0)
-    sure = most >= int(table.min[slot])
-    return sure and bool(table.feasible[slot] > 0) and not _INFEASIBLE[table.reason[slot]]
+    sure = most >= table.min.item(slot)
+    return sure and table.feasible.item(slot) > 0 and not _INFEASIBLE.item(table.reason.item(slot))
 
 
 def _alike(shapes: Ints) -> list[Ints]:

@@ -22,10 +22,11 @@ def column_fault(decision: Any) -> str | None:
     """What keeps it from being a decision with columns of whole numbers and a time to wake up, or None."""
     if not isinstance(decision, Decision):
         return "it is not a decision"
-    columns = (decision.number, decision.type, decision.count, decision.reason, decision.evidence)
-    extra = [column for column in (decision.rank, decision.batch) if column is not None]
-    if not all(map(_is_column, (*columns, *extra))) or len({len(column) for column in (*columns, *extra)}) > 1:
-        return "its columns are not whole numbers of one length"
+    columns: list[Any] = [decision.number, decision.type, decision.count, decision.reason, decision.evidence]
+    columns += [column for column in (decision.rank, decision.batch) if column is not None]
+    for column in columns:
+        if not _is_column(column) or len(column) != len(decision.number):
+            return "its columns are not whole numbers of one length"
     if not _is_time(decision.wake_at) or not _is_time(decision.heed_at):
         return "its wake_at or heed_at is no time"
     lists: tuple[Any, ...] = (decision.binds, decision.reservations)

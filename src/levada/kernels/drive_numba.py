@@ -20,7 +20,8 @@ def pause(jobs: Any, columns: Any, now: float) -> None:
 
 
 @njit(cache=True)
-def go(jobs: Any, columns: Any, rate: Any, since: Any) -> None:
+def go(jobs: Any, columns: Any, now: float, rate: Any, since: Any) -> None:
+    pause(jobs, columns, now)
     for i in range(len(columns)):
         c = columns[i]
         jobs[_RATE, c] = rate[i]
@@ -53,8 +54,8 @@ def steps(jobs: Any, columns: Any, now: float) -> Any:
 
 
 @njit(cache=True)
-def used(owner: Any, type_of: Any, types: int, seconds: float) -> Any:
-    count = np.zeros(types)
+def use(owner: Any, type_of: Any, seconds: float, used: Any, prices: Any) -> float:
+    count = np.zeros(len(used))
     # Devices of a type mostly stand together: they are counted in blocks.
     for start in range(0, len(owner), _BLOCK):
         stop = min(start + _BLOCK, len(owner))
@@ -67,7 +68,11 @@ def used(owner: Any, type_of: Any, types: int, seconds: float) -> Any:
         else:
             for d in range(start, stop):
                 count[type_of[d]] += owner[d] != -1
-    return count * seconds
+    cost = 0.0
+    for kind in range(len(used)):
+        used[kind] += count[kind] * seconds
+        cost += count[kind] * seconds * prices[kind]
+    return cost
 
 
 @njit(cache=True)

@@ -37,12 +37,12 @@ def issue(
                 return False, False, np.empty((5, 0), np.int64), nothing, nothing
             waiting[asking] = s
             asking += 1
-    missing = np.zeros(cap, np.int64)
+    missing = np.zeros(cap, np.int32)
     devices = differing(target, held) if asking > 0 else np.empty(0, np.int32)
     for d in devices:
         if target[d] >= 0 and held[d] != c.FREE:
             missing[target[d]] += 1
-    row_of = np.full(cap, -1, np.int64)
+    row_of = np.full(cap, -1, np.int32)
     ready = np.zeros(cap, np.bool_)
     going, stops = 0, False
     for s in waiting[:asking]:

@@ -51,6 +51,12 @@ def node_use(owner: Ints, index: Ints, node_of: Ints, nodes: int, cpu: Ints, mem
     return use
 
 
+def without(order: Ints, numbers: Ints, slots: Ints, gone: int) -> tuple[Ints, Ints, Ints]:
+    """All but one slot: of the slots in *order*, and of the *numbers* of jobs and their *slots*. It is in both."""
+    left: tuple[Ints, Ints, Ints] = kernels("state").without(order, numbers, slots, gone)
+    return left
+
+
 def fresh_rows(old: Ints, new: Ints) -> Bools:
     """Which rows of *new* are not among those of *old*.
 

@@ -89,6 +89,30 @@ def devices_of(owner: Any, chosen: Any) -> Any:
 
 
 @numba.njit(cache=True)
+def devices_of_any(one: Any, other: Any, slots: Any, chosen: Any) -> Any:
+    """Devices that these *slots*, which are the *chosen* ones, have here or there, ascending."""
+    devices, number = np.empty(len(one), np.int32), 0
+    if len(slots) != 1:
+        for d in range(len(one)):
+            if (one[d] >= 0 and chosen[one[d]]) or (other[d] >= 0 and chosen[other[d]]):
+                devices[number] = d
+                number += 1
+        return devices[:number]
+    slot = np.int32(slots[0])
+    for start in range(0, len(one), _BLOCK):
+        stop = min(start + _BLOCK, len(one))
+        found = 0
+        for d in range(start, stop):
+            found += (one[d] == slot) | (other[d] == slot)
+        if found > 0:
+            for d in range(start, stop):
+                if one[d] == slot or other[d] == slot:
+                    devices[number] = d
+                    number += 1
+    return devices[:number]
+
+
+@numba.njit(cache=True)
 def _workers(owner: Any, index: Any, node_of: Any, devices: Any, slots: int) -> Any:
     """A packed number for each of these devices, sorted, so that those of one worker stand together.
 
@@ -168,6 +192,23 @@ def node_use(owner: Any, index: Any, node_of: Any, nodes: int, cpu: Any, memory:
             cpu_use[node] += cpu[s]
             memory_use[node] += memory[s]
     return cpu_use, memory_use
+
+
+@numba.njit(cache=True)
+def without(order: Any, numbers: Any, slots: Any, gone: int) -> Any:
+    left = len(order) - 1
+    order_left = np.empty(left, np.int64)
+    numbers_left, slots_left = np.empty(left, np.int64), np.empty(left, np.int64)
+    at = 0
+    while order[at] != gone:
+        at += 1
+    order_left[:at], order_left[at:] = order[:at], order[at + 1 :]
+    at = 0
+    while slots[at] != gone:
+        at += 1
+    numbers_left[:at], numbers_left[at:] = numbers[:at], numbers[at + 1 :]
+    slots_left[:at], slots_left[at:] = slots[:at], slots[at + 1 :]
+    return order_left, numbers_left, slots_left
 
 
 @numba.njit(cache=True)

@@ -104,6 +104,11 @@ def node_use(owner: Ints, index: Ints, node_of: Ints, nodes: int, cpu: Ints, mem
     return cpu_use, memory_use
 
 
+def without(order: Ints, numbers: Ints, slots: Ints, gone: int) -> tuple[Ints, Ints, Ints]:
+    stays = slots != gone
+    return order[order != gone], numbers[stays], slots[stays]
+
+
 def fresh_rows(old: Ints, new: Ints) -> Bools:
     if old.shape == new.shape and (old == new).all():
         return np.zeros(new.shape[1], bool)

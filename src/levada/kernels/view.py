@@ -13,6 +13,12 @@ NUMBER, SIZE, UNIT, RUNS, LEAST, MILLI = range(6)
 WEIGHT, AGE = range(2)
 
 
+def supply(known: Ints, capacity: Ints) -> Ints:
+    """What there is of each type as the cluster is *known*, but no less than what there is for the jobs in view."""
+    found: Ints = kernels("view").supply(known, capacity)
+    return found
+
+
 def jobs(
     ints: Ints,
     floats: Floats,

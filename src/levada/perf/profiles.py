@@ -106,6 +106,7 @@ class ProfileModel:
             self._together[:rows, :rows, :columns] = dense(pairs, profiles.sizes)
         restart_s = np.zeros(rows) if profiles.restart_s is None else profiles.restart_s
         self._restart_s = np.append(restart_s, restart_s.mean() if rows else 0.0)
+        self._restarts_cost = bool(self._restart_s.any())
         # From numbers to rows of the table, by workload, type and job.
         self._row_of_workload = Growing(rows)
         self._column_of_type = Growing(columns)
@@ -178,6 +179,8 @@ class ProfileModel:
 
     def restart_costs_s(self, jobs: Ints, old: Ints, new: Ints) -> Floats:
         """`restart_cost_s` of many jobs at once."""
+        if not self._restarts_cost:
+            return np.zeros(np.broadcast(jobs, old, new).shape)
         return np.where(np.asarray(old) == np.asarray(new), 0.0, self._restart_s[self._row_of_job.find(jobs)])
 
     def known(self, jobs: Ints) -> Bools:

@@ -249,7 +249,7 @@ class Simulation:
         table = self.engine.state.world.table
         slots = table.find(numbers)
         self.pace.add(numbers, table.steps.take(slots))
-        self._restarts = self._restarts or bool(np.count_nonzero(table.resizes_in_place.take(slots)) < len(slots))
+        self._restarts = self._restarts or 0 in table.resizes_in_place.take(slots).tolist()
         truth: Any = self.truth
         if truth is not self.engine.state.perf and hasattr(truth, "bind"):
             truth.bind(numbers, table.workload.take(slots))
@@ -266,12 +266,14 @@ class Simulation:
 
     def _apply(self, plan: Plan) -> list[ev.Event]:
         """Begins the operations of a plan; jobs make no progress while theirs lasts. Reports those that are done."""
-        self._stop(plan.number)
         number, kind, generation, gpu_type, count = plan.number, plan.kind, plan.generation, plan.type, plan.count
         done: list[ev.Event] = []
+        if self._record is not None:
+            self._record.close(number, self.now)
         if _STOP in kind.tolist():
             rows, others = (kind == _STOP).nonzero()[0], (kind != _STOP).nonzero()[0]
             self.preemptions += len(rows)
+            self.pace.pause(number.take(rows), self.now)
             done += self._report(ev.Released, number.take(rows), generation.take(rows), self.costs.stop_s)
             if not len(others):
                 return done
@@ -282,7 +284,7 @@ class Simulation:
         lasts = self._lasts(number, kind, count)
         begin = np.empty(len(number))
         begin[:] = self.now + lasts
-        self.pace.go(number, planned_rates(self.truth, world, number, gpu_type, count), begin)
+        self.pace.go(number, self.now, planned_rates(self.truth, world, number, gpu_type, count), begin)
         if world.target.rows.shape[1] and not self._packed:
             self._packed = bool(is_packed(world, world.target)[world.table.find(number)].any())
         if self._record is not None:
@@ -339,8 +341,7 @@ class Simulation:
                 perf.observe_pairs(table.number[a], table.number[b], table.held_type[a], table.held[a], together)
         changed = want != self.pace.rates(table.number[slots])
         numbers = table.number[slots[changed]]
-        self.pace.pause(numbers, self.now)
-        self.pace.go(numbers, want[changed], np.full(len(numbers), self.now))
+        self.pace.go(numbers, self.now, want[changed], np.full(len(numbers), self.now))
 
     def _pause_on(self, nodes: set[str]) -> Ints:
         """Jobs with something on these nodes, which are lost, stand still."""
@@ -361,6 +362,6 @@ class Simulation:
         if len(slots):
             found = rates(self.truth, world, world.held, slots, table.held_type[slots], table.held[slots])
             begin = np.full(len(slots), self.now)
-            self.pace.go(table.number[slots], found, begin)
+            self.pace.go(table.number[slots], self.now, found, begin)
             if self._record is not None:
                 self._record.open(slots, table.held_type[slots], table.held[slots], begin, held=True)
