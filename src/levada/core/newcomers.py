@@ -24,20 +24,21 @@ _AMOUNTS = [_INT_ROW[name] for name in ("cpu", "memory", "gpu_memory", "servers"
 
 
 class Newcomers(Mapping[str, Any]):
-    """Both blocks, which are columns by name too; read only."""
+    """Both blocks, of which the columns from *first* on are meant, by name too; read only."""
 
-    __slots__ = ("floats", "ints")
+    __slots__ = ("count", "first", "floats", "ints", "timely")
 
-    def __init__(self, ints: Ints, floats: Floats) -> None:
-        self.ints, self.floats = ints, floats
+    def __init__(self, ints: Ints, floats: Floats, first: int, count: int, timely: bool = True) -> None:
+        self.ints, self.floats, self.first, self.count = ints, floats, first, count
+        #: All of them were submitted at a time that can be.
+        self.timely = timely
 
     @staticmethod
     def of(columns: Mapping[str, Any], count: int) -> Newcomers:
         """So many jobs with these columns, and what a new job has in the others."""
         if isinstance(columns, Newcomers):
             return columns
-        ints, floats = np.repeat(NEW_INTS, count, axis=1), np.repeat(NEW_FLOATS, count, axis=1)
-        new = Newcomers(ints, floats)
+        new = Newcomers(np.repeat(NEW_INTS, count, axis=1), np.repeat(NEW_FLOATS, count, axis=1), 0, count)
         for name, column in columns.items():
             new[name][:] = column
         if "desired" not in columns:
@@ -45,15 +46,17 @@ class Newcomers(Mapping[str, Any]):
         new["has_rows"][:] = needs_rows(new["milli"], new["servers"])
         new["since"][:] = new["submitted"]
         new["aside"][:] = np.where(_possible(new), 0, IMPOSSIBLE)
+        new.timely = bool(np.isfinite(new["submitted"]).all())
         return new
 
     def cut(self, start: int, stop: int) -> Newcomers:
         """Some that follow each other. Nothing is copied."""
-        return Newcomers(self.ints[:, start:stop], self.floats[:, start:stop])
+        return Newcomers(self.ints, self.floats, self.first + start, stop - start, self.timely)
 
     def __getitem__(self, name: str) -> Any:
         row = _INT_ROW.get(name)
-        return self.ints[row] if row is not None else self.floats[_FLOAT_ROW[name]]
+        column = self.ints[row] if row is not None else self.floats[_FLOAT_ROW[name]]
+        return column[self.first : self.first + self.count]
 
     def __iter__(self) -> Iterator[str]:
         return iter((*INT_COLUMNS, *FLOAT_COLUMNS))

@@ -17,7 +17,7 @@ from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.grant import Grant, WorkerPlace
 from levada.core.inventory import Inventory, total_of
-from levada.core.jobtable import NOT_ALLOWED, JobTable
+from levada.core.jobtable import INT_COLUMNS, NOT_ALLOWED, JobTable
 from levada.core.names import Names
 from levada.core.newcomers import Newcomers
 from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
@@ -29,11 +29,12 @@ from levada.kernels.state import node_use
 
 #: Stands for the list of types of jobs without a GPU.
 _CORES = ("\0cpu",)
+_MILLI = INT_COLUMNS.index("milli")
 
 
-def _only_or_all(numbers: Ints) -> Any:
-    """These numbers as an index: a plain one where it is the only one."""
-    return int(numbers[0]) if len(numbers) == 1 else numbers
+def _pick(texts: tuple[Any, ...], row: int) -> Any:
+    """The text of a row; one that is the same for all is given once."""
+    return texts[row] if len(texts) > 1 else texts[0]
 
 
 class World:
@@ -71,50 +72,35 @@ class World:
         if not fresh:
             return np.zeros(0, np.int64)
         table, new = self.table, Newcomers.of(batch.columns, len(batch))
-        some = slice(None) if len(fresh) == len(batch) else fresh
-        slots = table.take_slots(len(fresh), new.ints[:, some], new.floats[:, some])
-        # Mostly one comes at a time: a plain number is the quickest index.
-        at, number = _only_or_all(slots), self.next_number
-        table.number[at] = number if len(fresh) == 1 else np.arange(number, number + len(fresh))
-        for column, texts, names in (
-            (table.workload, batch.workload, self.workloads),
-            (table.entity, batch.entity, self.entities),
-            (table.queue_name, batch.queue, self.queue_names),
-        ):
-            # Text that is the same for all is given once.
-            if len(texts) == 1 or len(fresh) == 1:
-                column[at] = names.add(texts[0 if len(texts) == 1 else fresh[0]])
-            else:
-                column[at] = [names.add(texts[row]) for row in fresh]
-        self._find_queues(at)
-        self._set_preferences(batch, fresh, slots)
+        lists = [_pick(batch.gpu_types, row) if new.ints.item(_MILLI, new.first + row) > 0 else _CORES for row in fresh]
+        for names in lists:
+            for name in names if names is not _CORES else ():
+                self.inventory.types.add(name)
+        table.add_types(len(self.inventory.types))
+        facts = []
+        for number, (row, names) in enumerate(zip(fresh, lists, strict=True), self.next_number):
+            self.ids[number], self.numbers[batch.id[row]] = batch.id[row], number
+            queue = _pick(batch.queue, row)
+            facts.append(
+                (
+                    number,
+                    self.workloads.add(_pick(batch.workload, row)),
+                    self.entities.add(_pick(batch.entity, row)),
+                    self.queue_names.add(queue),
+                    self.queue_number(queue),
+                    not names,
+                )
+            )
+        self.next_number += len(fresh)
+        ranks = np.array([self._ranks(names) for names in lists])
+        rows = np.array([new.first + row for row in fresh])
+        slots = table.add(new.ints, new.floats, rows, np.array(facts, np.int64), ranks)
         for row, (affinity, anti_affinity, exclusion) in batch.tags.items():
             tagged = slots[np.array(fresh) == row]
             table.affinity[tagged] = self.tags.add(affinity)
             table.anti_affinity[tagged] = self.tags.add(anti_affinity)
             table.exclusion[tagged] = self.tags.add(exclusion)
-        for number, row in enumerate(fresh, self.next_number):
-            self.ids[number] = batch.id[row]
-            self.numbers[batch.id[row]] = number
-        self.next_number += len(fresh)
-        table.enter(slots)
         return slots
-
-    def _set_preferences(self, batch: JobBatch, fresh: list[int], slots: Ints) -> None:
-        table, types = self.table, self.inventory.types
-        by_list: dict[tuple[str, ...], list[int]] = {}
-        for row, slot, milli in zip(fresh, slots.tolist(), table.milli[slots].tolist(), strict=True):
-            names = batch.gpu_types[row if len(batch.gpu_types) > 1 else 0]
-            by_list.setdefault(names if milli > 0 else _CORES, []).append(slot)
-        for names in by_list:
-            for name in names if names != _CORES else ():
-                types.add(name)
-        table.add_types(len(types))
-        for names, slots_alike in by_list.items():
-            members = slots_alike if len(slots_alike) > 1 else slots_alike[0]
-            ranks = self._ranks(names)
-            table.preference[:, members] = ranks if isinstance(members, int) else ranks[:, None]
-            table.any_type[members] = not names
 
     def _ranks(self, names: tuple[str, ...]) -> Ints:
         """The preferences of a job with this list of types, by type; they are reckoned once."""

@@ -27,7 +27,7 @@ from levada.core.events import (
 )
 from levada.core.job import LARGEST_PRIORITY, LARGEST_SIZE, Phase
 from levada.core.jobtable import ANY_LOSS
-from levada.core.newcomers import IMPOSSIBLE
+from levada.core.newcomers import IMPOSSIBLE, Newcomers
 from levada.core.plan import OpKind
 from levada.core.plane import INDEX, NODE
 from levada.core.reasons import Code
@@ -49,7 +49,9 @@ def submitted(state: State, event: JobsSubmitted) -> None:
         return
     at = one_or_many(slots)
     numbers = table.number[slots]
-    table.since[at] = [max(came, state.now) for came in table.submitted[at].tolist()]
+    for slot in slots.tolist():
+        if table.submitted.item(slot) < state.now:
+            table.since[slot] = state.now
     if event.jobs.after:
         _note_dependencies(state, event.jobs, numbers)
     if hasattr(state.perf, "bind"):
@@ -77,6 +79,8 @@ def _note_dependencies(state: State, jobs: JobBatch, numbers: Ints) -> None:
 
 def _timely(jobs: JobBatch, now: float) -> JobBatch:
     """These jobs; those that came at no time came now."""
+    if isinstance(jobs.columns, Newcomers) and jobs.columns.timely:
+        return jobs
     submitted = jobs.columns.get("submitted")
     if submitted is None or all(map(math.isfinite, submitted.tolist())):
         return jobs

@@ -24,8 +24,9 @@ def column_fault(decision: Any) -> str | None:
         return "it is not a decision"
     columns: list[Any] = [decision.number, decision.type, decision.count, decision.reason, decision.evidence]
     columns += [column for column in (decision.rank, decision.batch) if column is not None]
+    shape = getattr(decision.number, "shape", ())
     for column in columns:
-        if not _is_column(column) or len(column) != len(decision.number):
+        if not isinstance(column, np.ndarray) or column.dtype.kind != "i" or column.shape != shape or len(shape) != 1:
             return "its columns are not whole numbers of one length"
     if not _is_time(decision.wake_at) or not _is_time(decision.heed_at):
         return "its wake_at or heed_at is no time"

@@ -51,9 +51,34 @@ def node_use(owner: Ints, index: Ints, node_of: Ints, nodes: int, cpu: Ints, mem
     return use
 
 
-def without(order: Ints, numbers: Ints, slots: Ints, gone: int) -> tuple[Ints, Ints, Ints]:
-    """All but one slot: of the slots in *order*, and of the *numbers* of jobs and their *slots*. It is in both."""
-    left: tuple[Ints, Ints, Ints] = kernels("state").without(order, numbers, slots, gone)
+def enter(
+    ints: Ints,
+    floats: Floats,
+    preference: Ints,
+    lines: Ints,
+    living: int,
+    slots: Ints,
+    new_ints: Ints,
+    new_floats: Floats,
+    rows: Ints,
+    facts: Ints,
+    ranks: Ints,
+) -> bool:
+    """Puts new jobs into these *slots* of the table, and behind the first *living* places of its *lines*.
+
+    They are *rows* of two blocks like the table's; *facts* (jobs, 6) are number, workload, entity, queue_name, queue
+    and any_type, and *ranks* (jobs, types) preferences. Lines are slots in order of submission, numbers, and slots.
+    Whether the first line is in order of submission still.
+    """
+    in_order: bool = kernels("state").enter(
+        ints, floats, preference, lines, living, slots, new_ints, new_floats, rows, facts, ranks
+    )
+    return in_order
+
+
+def without(lines: Ints, living: int, gone: Ints, slots: int) -> Ints:
+    """Lines as of `enter`, of which *living* places count, in which these slots (all below *slots*) are no more."""
+    left: Ints = kernels("state").without(lines, living, gone, slots)
     return left
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from levada.kernels import columns as c
+
 _SUSPENDED = 5
 #: So many devices are compared at once.
 _BLOCK = 64
@@ -195,20 +197,51 @@ def node_use(owner: Any, index: Any, node_of: Any, nodes: int, cpu: Any, memory:
 
 
 @numba.njit(cache=True)
-def without(order: Any, numbers: Any, slots: Any, gone: int) -> Any:
-    left = len(order) - 1
-    order_left = np.empty(left, np.int64)
-    numbers_left, slots_left = np.empty(left, np.int64), np.empty(left, np.int64)
-    at = 0
-    while order[at] != gone:
-        at += 1
-    order_left[:at], order_left[at:] = order[:at], order[at + 1 :]
-    at = 0
-    while slots[at] != gone:
-        at += 1
-    numbers_left[:at], numbers_left[at:] = numbers[:at], numbers[at + 1 :]
-    slots_left[:at], slots_left[at:] = slots[:at], slots[at + 1 :]
-    return order_left, numbers_left, slots_left
+def enter(
+    ints: Any,
+    floats: Any,
+    preference: Any,
+    lines: Any,
+    living: int,
+    slots: Any,
+    new_ints: Any,
+    new_floats: Any,
+    rows: Any,
+    facts: Any,
+    ranks: Any,
+) -> bool:
+    in_order = True
+    for i in range(len(slots)):
+        s, r = slots[i], rows[i]
+        for column in range(len(ints)):
+            ints[column, s] = new_ints[column, r]
+        for column in range(len(floats)):
+            floats[column, s] = new_floats[column, r]
+        for kind in range(len(preference)):
+            preference[kind, s] = ranks[i, kind]
+        ints[c.NUMBER, s], ints[c.WORKLOAD, s], ints[c.ENTITY, s] = facts[i, 0], facts[i, 1], facts[i, 2]
+        ints[c.QUEUE_NAME, s], ints[c.QUEUE, s], ints[c.ANY_TYPE, s] = facts[i, 3], facts[i, 4], facts[i, 5]
+        at = living + i
+        lines[0, at], lines[1, at], lines[2, at] = s, facts[i, 0], s
+        in_order &= at == 0 or floats[c.SUBMITTED, lines[0, at - 1]] <= floats[c.SUBMITTED, s]
+    return in_order
+
+
+@numba.njit(cache=True)
+def without(lines: Any, living: int, gone: Any, slots: int) -> Any:
+    left = np.empty(lines.shape, np.int64)
+    leaves = np.zeros(slots, np.bool_)
+    for s in gone:
+        leaves[s] = True
+    ordered = known = 0
+    for at in range(living):
+        if not leaves[lines[0, at]]:
+            left[0, ordered] = lines[0, at]
+            ordered += 1
+        if not leaves[lines[2, at]]:
+            left[1, known], left[2, known] = lines[1, at], lines[2, at]
+            known += 1
+    return left
 
 
 @numba.njit(cache=True)

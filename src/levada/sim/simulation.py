@@ -172,7 +172,10 @@ class Simulation:
     def _face(self, happened: list[ev.Event]) -> list[Command]:
         """The engine's answer to what happened; jobs on machines that are lost stand still while it thinks."""
         progress = self._progress()
-        lost = {name for event in happened if type(event) is ev.NodesLost for name in event.names}
+        lost: set[str] = set()
+        for event in happened:
+            if type(event) is ev.NodesLost:
+                lost.update(event.names)
         if not lost:
             return self._handle(*progress, *happened)
         hit = self._pause_on(lost)
@@ -207,21 +210,20 @@ class Simulation:
         while commands:
             reports: list[ev.Event] = []
             for command in commands:
-                match command:
-                    case Decide():
-                        self.decisions += 1
-                        reports.append(answer(command, self.now))
-                    case Apply():
-                        reports += self._apply(command.plan)
-                    case JobsEnded():
-                        self.ended.add(command)
-                        self._end(command.number)
-                    case BindPods():
-                        self._start_pods(command.binds)
-                    case Wake():
-                        self._wake = max(command.at, self.now)
-                    case _:
-                        pass  # nothing strays here
+                # By type, the most frequent first: patterns would take twice as long.
+                if type(command) is Wake:
+                    self._wake = max(command.at, self.now)
+                elif type(command) is Decide:
+                    self.decisions += 1
+                    reports.append(answer(command, self.now))
+                elif type(command) is Apply:
+                    reports += self._apply(command.plan)
+                elif type(command) is JobsEnded:
+                    self.ended.add(command)
+                    self._end(command.number)
+                elif type(command) is BindPods:
+                    self._start_pods(command.binds)
+                # Nothing strays here.
             commands = self._handle(*reports) if reports else []
         if self._packed:
             self._rate_couples()
