@@ -92,9 +92,10 @@ class World:
                 )
             )
         self.next_number += len(fresh)
-        ranks = np.array([self._ranks(names) for names in lists])
+        ranks = [self._ranks(names) for names in lists]
         rows = np.array([new.first + row for row in fresh])
-        slots = table.add(new.ints, new.floats, rows, np.array(facts, np.int64), ranks)
+        liking = ranks[0] if len(ranks) == 1 else np.concatenate(ranks)
+        slots = table.add(new.ints, new.floats, rows, np.array(facts, np.int64), liking)
         for row, (affinity, anti_affinity, exclusion) in batch.tags.items():
             tagged = slots[np.array(fresh) == row]
             table.affinity[tagged] = self.tags.add(affinity)
@@ -103,18 +104,18 @@ class World:
         return slots
 
     def _ranks(self, names: tuple[str, ...]) -> Ints:
-        """The preferences of a job with this list of types, by type; they are reckoned once."""
+        """(1, types): the preferences of a job with this list of types; they are reckoned once."""
         types = self.inventory.types
         ranks = self._ranks_of.get(names)
-        if ranks is None or len(ranks) != len(types):
-            ranks = self._ranks_of[names] = np.full(len(types), NOT_ALLOWED, np.int16)
+        if ranks is None or ranks.shape[1] != len(types):
+            ranks = self._ranks_of[names] = np.full((1, len(types)), NOT_ALLOWED, np.int16)
             if names == _CORES:
-                ranks[CPU_TYPE] = 0
+                ranks[0, CPU_TYPE] = 0
             elif names:
                 for rank, name in reversed(list(enumerate(names))):
-                    ranks[types.find(name)] = rank
+                    ranks[0, types.find(name)] = rank
             else:
-                ranks[1:] = np.arange(len(types) - 1)
+                ranks[0, 1:] = np.arange(len(types) - 1)
         return ranks
 
     def queue_number(self, name: str) -> int:

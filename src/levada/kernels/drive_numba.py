@@ -32,16 +32,23 @@ def go(jobs: Any, columns: Any, now: float, rate: Any, since: Any) -> None:
 
 @njit(cache=True)
 def finish(jobs: Any, now: float) -> Any:
-    columns = np.empty(np.sum(jobs[_END] <= now), np.int64)
-    at = 0
-    for c in range(jobs.shape[1]):
-        if jobs[_END, c] <= now:
-            columns[at] = c
-            at += 1
-            jobs[_DONE, c] = jobs[_TOTAL, c]
-            jobs[_RATE, c] = 0.0
-            jobs[_END, c] = np.inf
-    return columns
+    end = jobs[_END]
+    columns, at = np.empty(len(end), np.int64), 0
+    # Few are done, if any: the others are passed over in blocks.
+    for start in range(0, len(end), _BLOCK):
+        stop = min(start + _BLOCK, len(end))
+        done = 0
+        for c in range(start, stop):
+            done += end[c] <= now
+        if done > 0:
+            for c in range(start, stop):
+                if end[c] <= now:
+                    columns[at] = c
+                    at += 1
+                    jobs[_DONE, c] = jobs[_TOTAL, c]
+                    jobs[_RATE, c] = 0.0
+                    jobs[_END, c] = np.inf
+    return columns[:at].copy()
 
 
 @njit(cache=True)

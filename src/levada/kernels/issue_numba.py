@@ -142,7 +142,8 @@ def _exchange(
 
     Ascending, but what is given up by jobs that stop comes last. *devices* are those on which the planes differ.
     """
-    adds, drops = np.empty((2, len(target)), np.int64), np.empty((2, len(target)), np.int64)
+    most = len(target) if stops else len(devices)
+    adds, drops = np.empty((2, len(devices)), np.int64), np.empty((2, most), np.int64)
     taken, given = 0, 0
     for d in devices:
         t, h = target[d], held[d]

@@ -102,9 +102,19 @@ def could_fill(ints: Any, order: Any, target: Any) -> bool:
                 return True
             if not waits:
                 waits = True
-                for owner in target:
-                    if owner == c.FREE:
-                        return True
+                if _any_free(target):
+                    return True
+    return False
+
+
+@numba.njit(cache=True)
+def _any_free(target: Any) -> bool:
+    for start in range(0, len(target), _BLOCK):
+        free = 0
+        for d in range(start, min(start + _BLOCK, len(target))):
+            free += target[d] == c.FREE
+        if free > 0:
+            return True
     return False
 
 
@@ -121,18 +131,15 @@ def capacity(
     cpu_free: Any,
 ) -> Any:
     total = np.zeros(types, np.int64)
-    # Devices of a type mostly stand together.
+    # Where all have an owner, there is nothing to look up.
     for start in range(0, len(target), _BLOCK):
         stop = min(start + _BLOCK, len(target))
-        first, mixed, free = type_of[start], np.int64(0), np.int64(0)
+        free = 0
         for d in range(start, stop):
-            mixed |= type_of[d] ^ first
-            free += left[d] if target[d] < 0 else 0
-        if mixed == 0:
-            total[first] += free
-        else:
-            for d in range(start, stop):
-                total[type_of[d]] += left[d] if target[d] < 0 else 0
+            free += target[d] < 0
+        for d in range(start, stop if free > 0 else start):
+            if target[d] < 0:
+                total[type_of[d]] += left[d]
     if len(view) > 0:
         shown = np.zeros(slots, np.bool_)
         for s in view:

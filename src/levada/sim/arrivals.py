@@ -87,16 +87,13 @@ class Arrivals:
 def _cut(batch: JobBatch, start: int, stop: int) -> JobBatch:
     """Some of the jobs that follow each other. Their columns are not copied: there is a batch for nearly every job."""
 
-    def cut(texts: tuple[Any, ...]) -> tuple[Any, ...]:
-        return texts[start:stop] if len(texts) > 1 else texts
-
     return JobBatch(
         id=batch.id[start:stop],
         columns=Newcomers.of(batch.columns, len(batch)).cut(start, stop),
-        gpu_types=cut(batch.gpu_types),
-        workload=cut(batch.workload),
-        queue=cut(batch.queue),
-        entity=cut(batch.entity),
+        gpu_types=batch.gpu_types[start:stop] if len(batch.gpu_types) > 1 else batch.gpu_types,
+        workload=batch.workload[start:stop] if len(batch.workload) > 1 else batch.workload,
+        queue=batch.queue[start:stop] if len(batch.queue) > 1 else batch.queue,
+        entity=batch.entity[start:stop] if len(batch.entity) > 1 else batch.entity,
     )
 
 

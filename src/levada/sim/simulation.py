@@ -302,7 +302,7 @@ class Simulation:
         if start is None or resize is None:
             told = self.truth.restart_costs_s(number, np.zeros(len(number), np.int64), count)
             if start is None and resize is None:
-                return told
+                return told if len(number) > 1 else told.item(0)
         return np.where(kind == _START, told if start is None else start, told if resize is None else resize)
 
     def _report(
