@@ -30,8 +30,9 @@ def column_fault(decision: Any) -> str | None:
             return "its columns are not whole numbers of one length"
     if not _is_time(decision.wake_at) or not _is_time(decision.heed_at):
         return "its wake_at or heed_at is no time"
-    lists: tuple[Any, ...] = (decision.binds, decision.reservations)
-    if not all(isinstance(each, tuple) for each in lists):
+    binds: Any = decision.binds
+    reservations: Any = decision.reservations
+    if not isinstance(binds, tuple) or not isinstance(reservations, tuple):
         return "its binds or reservations are no tuple"
     return None
 
