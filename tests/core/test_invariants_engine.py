@@ -260,6 +260,7 @@ def test_i8_a_job_that_comes_back_or_ends_twice_is_noticed() -> None:
     table, slot = shell.world.table, shell.world.slot("third")
     table.number[slot] = 1
     table._numbers = table.number[table._slots]
+    table._slot_of = dict(zip(table._numbers.tolist(), table._slots.tolist(), strict=True))
     assert [(v.rule, v.slot) for v in shell.history.see(shell.world)] == [("I8", slot)]
 
 

@@ -6,14 +6,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.core.jobtable import NOT_ALLOWED, JobTable
+from levada.core.jobtable import FACTS, NOT_ALLOWED, JobTable
+from levada.core.newcomers import Newcomers
 
 
 def _enter(table: JobTable, numbers: list[int], submitted: list[float]) -> list[int]:
-    slots = table.take_slots(len(numbers))
-    table.number[slots], table.submitted[slots] = numbers, submitted
-    table.enter(slots)
-    return slots.tolist()
+    new = Newcomers.of({"submitted": np.array(submitted)}, len(numbers))
+    facts = np.zeros((len(numbers), len(FACTS)), np.int64)
+    facts[:, 0] = numbers
+    ranks = np.full((len(numbers), len(table.preference)), NOT_ALLOWED, np.int16)
+    return table.add(new.ints, new.floats, np.arange(len(numbers)), facts, ranks).tolist()
 
 
 def _numbers(table: JobTable) -> list[int]:
@@ -47,11 +49,11 @@ def test_order_and_search_agree_with_a_plain_dictionary(story: list[tuple[list[i
 def test_a_slot_is_clean_when_it_is_used_again() -> None:
     table = JobTable(types=2, capacity=2)
     new = JobTable(types=2, capacity=2)
-    unused = new.take_slots(2)
+    unused = np.array(_enter(new, [2, 3], [0.0, 1.0]))
     slots = np.array(_enter(table, [0, 1], [0.0, 1.0]))
     table.ints[2:, slots], table.floats[:, slots], table.preference[:, slots] = 7, 7.5, 3
     table.leave(slots)
-    again = table.take_slots(2)
+    again = np.array(_enter(table, [2, 3], [0.0, 1.0]))
     assert sorted(again.tolist()) == sorted(slots.tolist())
     for block in ("ints", "floats", "preference"):
         fresh, used_before = (getattr(t, block)[:, at] for t, at in ((new, unused), (table, again)))

@@ -58,10 +58,13 @@ def test_who_goes_on_is_done_when_the_rest_is(some: tuple[Any, Any], data: st.Da
     jobs, columns = some
     count = len(columns)
     rate, since = (np.array(data.draw(st.lists(AMOUNTS, min_size=count, max_size=count))) for _ in range(2))
-    after = _changed("go", jobs, columns, rate, since)
+    now = data.draw(st.floats(0.0, 1e6))
+    after = _changed("go", jobs, columns, now, rate, since)
+    done = _both("steps", jobs, columns, now)
+    assert after[DONE, columns].tolist() == done.tolist(), "what it did before ends now"
     assert after[[RATE, SINCE]][:, columns].tolist() == [rate.tolist(), since.tolist()]
     for row, column in enumerate(columns):
-        left = jobs[TOTAL, column] - jobs[DONE, column]
+        left = jobs[TOTAL, column] - done[row]
         assert after[END, column] == (since[row] + left / rate[row] if rate[row] > 0 else np.inf)
 
 
@@ -86,8 +89,12 @@ def _columns(rows: list[tuple[int, ...]], count: int) -> list[Any]:
 @given(OWNERS, st.floats(0.0, 1e6))
 def test_a_gpu_is_used_while_it_is_not_free(devices: list[tuple[int, ...]], seconds: float) -> None:
     owner, type_of, _ = _columns(devices, 3)
-    used = _both("used", owner.astype(np.int32), type_of, 4, seconds)
-    assert used.tolist() == [int(((owner != -1) & (type_of == kind)).sum()) * seconds for kind in range(4)]
+    used, before, prices = np.array([0.0, 1.0, 2.0, 3.0]), [0.0, 1.0, 2.0, 3.0], np.array([1.0, 0.5, 2.48, 0.31])
+    cost = _both("use", owner.astype(np.int32), type_of, seconds, used, prices)
+    drive_numpy.use(owner.astype(np.int32), type_of, seconds, used, prices)
+    more = [int(((owner != -1) & (type_of == kind)).sum()) * seconds for kind in range(4)]
+    assert used.tolist() == [had + new for had, new in zip(before, more, strict=True)]
+    assert cost == pytest.approx(float(np.dot(more, prices)))
 
 
 @given(OWNERS, OWNERS, st.lists(st.integers(0, SLOTS - 1), unique=True))

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from levada.solve.highs import Lp, Model
 
 pytest.importorskip("numba")
-from levada.kernels.efficient_numba import most_speed
+from levada.kernels.efficient_numba import efficient_shares, most_speed
+from levada.kernels.price_shares_numba import leximin_shares
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 PROVED = 1e-9
@@ -133,3 +134,30 @@ def test_what_nobody_can_have_is_not_found() -> None:
     one = np.ones(2)
     found, _, _ = most_speed(np.ones((2, 1)), one, one, one, np.ones(1), PROVED)
     assert not found
+
+
+@given(st.integers(1, 9), st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_where_there_is_plenty_all_are_at_their_best_as_the_long_way_has_it(rows: int, types: int, seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    rate = dice.permuted(np.tile(np.arange(types, dtype=np.float64), (rows, 1)), axis=1) * dice.uniform(
+        0.5, 2, (rows, 1)
+    )
+    rate[dice.random(rows) < 0.2] = 0.0
+    scale, weight = dice.choice([1.0, 2.0, 4.0], rows), dice.choice([1.0, 3.0], rows)
+    count = dice.integers(1, 5, rows).astype(np.float64)
+    best = rate.argmax(axis=1)
+    runs = rate.max(axis=1) > 0
+    capacity = np.bincount(best[runs], (scale * count)[runs], types) + 1.0
+    found, share, levels, level, bound, prices = efficient_shares(
+        rate, scale, weight, count, capacity, 0.5, 1e-11, PROVED, 1e-12
+    )
+    assert found == runs.any()
+    if not found:
+        return
+    wanted = np.zeros((rows, types))
+    wanted[runs, best[runs]] = 1.0
+    assert share.tolist() == wanted.tolist()
+    assert not prices.any()
+    fair = leximin_shares(rate, scale, weight, count, capacity, np.zeros((0, types)), 1e-11, PROVED, 1e-12)
+    assert levels == pytest.approx(fair[2])
+    assert level == bound == pytest.approx(fair[3])

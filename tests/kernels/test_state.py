@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from levada.core.jobtable import FACTS, FLOAT_COLUMNS, INT_COLUMNS
 from levada.kernels import state_numpy
 
 state_numba = pytest.importorskip("levada.kernels.state_numba")
@@ -222,3 +223,47 @@ def test_fresh_rows_are_those_that_were_not_there(old: list[Any], new: list[Any]
     columns = [np.array(rows, np.int64).reshape(-1, 6).T for rows in (old, new)]
     assert _both("fresh_rows", *columns).tolist() == [row not in old for row in new]
     assert not _both("fresh_rows", columns[1], columns[1]).any()
+
+
+@given(st.lists(st.integers(0, 99), unique=True, min_size=1), st.data())
+def test_slots_leave_and_the_others_stay_in_order(slots: list[int], data: st.DataObject) -> None:
+    order, gone = data.draw(st.permutations(slots)), data.draw(st.lists(st.sampled_from(slots), unique=True))
+    lines = np.full((3, len(slots) + data.draw(st.integers(0, 3))), -9)
+    lines[:, : len(slots)] = order, np.arange(len(slots)) * 3, slots
+    living = len(slots) - len(gone)
+    both = state_numpy, state_numba
+    left = [each.without(lines, len(slots), np.array(gone, np.int64), 100) for each in both]
+    for each in left:
+        assert each.shape == lines.shape
+        assert each[0, :living].tolist() == [slot for slot in order if slot not in gone]
+        assert each[1, :living].tolist() == [3 * place for place, slot in enumerate(slots) if slot not in gone]
+        assert each[2, :living].tolist() == [slot for slot in slots if slot not in gone]
+
+
+@given(st.data())
+def test_who_enters_has_its_row_and_its_facts(data: st.DataObject) -> None:
+    draw, slots = data.draw, data.draw(st.lists(st.integers(0, 7), unique=True, min_size=1, max_size=6))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    living = draw(st.integers(0, len(slots) - 1))
+    new_ints, new_floats = rng.integers(0, 9, (len(INT_COLUMNS), 9)), rng.random((len(FLOAT_COLUMNS), 9)).round(1)
+    ints, floats, preference = new_ints[:, :8].copy(), new_floats[:, :8].copy(), np.zeros((3, 8), np.int16)
+    lines = np.full((3, 9), -9)
+    lines[:, :living] = slots[:living], range(living), slots[:living]
+    fresh = np.array(slots[living:], np.int64)
+    rows = rng.integers(0, 9, len(fresh))
+    facts, ranks = rng.integers(10, 99, (len(fresh), 6)), rng.integers(0, 3, (len(fresh), 3)).astype(np.int16)
+    # The first line is in order before.
+    floats[FLOAT_COLUMNS.index("submitted"), slots[:living]] = sorted(rng.random(living).round(1))
+    arguments = lines, living, fresh, new_ints, new_floats, rows, facts, ranks
+    in_order = _both("enter", ints, floats, preference, *arguments)
+    state_numpy.enter(ints, floats, preference, *arguments)
+    came = floats[FLOAT_COLUMNS.index("submitted"), slots]
+    assert in_order == (came.tolist() == sorted(came.tolist()))
+    assert lines[0, : len(slots)].tolist() == lines[2, : len(slots)].tolist() == slots
+    for row, slot in enumerate(fresh.tolist()):
+        for fact, name in enumerate(FACTS):
+            assert ints[INT_COLUMNS.index(name), slot] == facts[row, fact]
+        others = [column for column, name in enumerate(INT_COLUMNS) if name not in FACTS]
+        assert ints[others, slot].tolist() == new_ints[others, rows[row]].tolist()
+        assert floats[:, slot].tolist() == new_floats[:, rows[row]].tolist()
+        assert preference[:, slot].tolist() == ranks[row].tolist()

@@ -75,3 +75,16 @@ def test_amounts_are_in_whole_gpus_and_cores_suffice(data: st.DataObject) -> Non
     assert room[0] == pytest.approx(min(capacity[0] / 1000, cores) + scale[unit == 0].sum())
     assert (alike[:2] == [entity[slots], workload[slots]]).all()
     assert (alike[2] == ((milli == 1000) & (servers[slots] == 0))).all()
+
+
+@given(data=st.data())
+def test_there_is_no_less_than_what_is_in_view(data: st.DataObject) -> None:
+    draw, types = data.draw, data.draw(st.integers(1, 4))
+    amounts = st.sampled_from([-1000, 0, 1500, 5000, UNLIMITED])
+    known = np.stack([_column(draw, st.integers(0, 1), types), *(_column(draw, amounts, types) for _ in range(2))])
+    capacity = _column(draw, amounts, types)
+    found = both(KERNELS, "supply", known, capacity)
+    assert found[view.EXISTS].tolist() == [int(e > 0 or c > 0) for e, c in zip(known[0], capacity, strict=True)]
+    assert found[view.ROOM].tolist() == known[view.ROOM].tolist()
+    assert (found[view.TOTAL] >= capacity).all()
+    assert (found[view.TOTAL] >= known[view.TOTAL]).all()

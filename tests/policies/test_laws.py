@@ -115,17 +115,17 @@ def test_a_decision_is_sound(in_queues: bool, scene: Scene) -> None:
 @settings(max_examples=25)
 def test_same_input_same_output_in_both_kernels(in_queues: bool, scene: Scene) -> None:
     for name in each(LAWFUL, scene):
-        before = dict(switch._active)
+        before = dict(switch.kernels)
         answers = []
         try:
             for implementation in ("numpy", "numba", "numpy"):
                 for area in ("attained", "choose", "fill"):
-                    switch._active[area] = import_module(f"levada.kernels.{area}_{implementation}")
+                    switch.kernels[area] = import_module(f"levada.kernels.{area}_{implementation}")
                 policy = registry.make(name)
                 answers.append(as_bytes(decide(queued(policy) if in_queues else policy, scene)))
         finally:
-            switch._active.clear()
-            switch._active.update(before)
+            switch.kernels.clear()
+            switch.kernels.update(before)
         assert len(set(answers)) == 1
 
 

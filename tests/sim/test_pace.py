@@ -19,7 +19,7 @@ def array(*values: float) -> np.ndarray:
 def test_a_job_is_done_when_its_steps_are() -> None:
     pace = Pace()
     pace.add(np.array([0, 1, 2]), array(100.0, 50.0, math.nan))
-    pace.go(np.array([0, 1, 2]), array(2.0, 1.0, 5.0), array(10.0, 10.0, 0.0))
+    pace.go(np.array([0, 1, 2]), 0.0, array(2.0, 1.0, 5.0), array(10.0, 10.0, 0.0))
     assert pace.steps(np.array([0, 1]), 5.0).tolist() == [0.0, 0.0], "it begins at 10"
     assert pace.next_end() == 60.0
     assert pace.ended(59.9).tolist() == []
@@ -31,17 +31,17 @@ def test_a_job_is_done_when_its_steps_are() -> None:
 def test_what_was_foretold_before_a_pause_does_not_count() -> None:
     pace = Pace()
     pace.add(ONE, array(100.0))
-    pace.go(ONE, array(1.0), array(0.0))
+    pace.go(ONE, 0.0, array(1.0), array(0.0))
     pace.pause(ONE, 40.0)
     assert pace.next_end() == math.inf
-    pace.go(ONE, array(6.0), array(50.0))
+    pace.go(ONE, 40.0, array(6.0), array(50.0))
     assert pace.next_end() == 60.0
 
 
 def test_room_grows_with_the_numbers() -> None:
     pace = Pace()
     pace.add(np.array([5000]), array(10.0))
-    pace.go(np.array([5000]), array(1.0), array(0.0))
+    pace.go(np.array([5000]), 0.0, array(1.0), array(0.0))
     assert pace.ended(10.0).tolist() == [5000]
 
 
@@ -52,10 +52,10 @@ def test_steps_are_the_sum_over_all_stretches(stretches: list[tuple[float, float
     pace.add(ONE, array(2 * total))
     now = 0.0
     for lasts, rate, pause in stretches:
-        pace.go(ONE, array(rate), array(now))
+        pace.go(ONE, now, array(rate), array(now))
         now += lasts
         pace.pause(ONE, now)
         now += pause
     assert float(pace.steps(ONE, now)[0]) == pytest.approx(total)
-    pace.go(ONE, array(1.0), array(now))
+    pace.go(ONE, now, array(1.0), array(now))
     assert pace.next_end() == pytest.approx(now + total)

@@ -13,7 +13,8 @@ import numpy as np
 
 from levada.core.job import Preemptible
 from levada.core.reasons import Code
-from levada.core.types import WHOLE, Bools, Floats, Ints, one_or_many
+from levada.core.types import WHOLE, Bools, Floats, Ints
+from levada.kernels.state import enter, without
 
 #: Preference for a type that the job may not use.
 NOT_ALLOWED = 32767
@@ -127,11 +128,14 @@ DEFAULTS: Mapping[str, float] = {
     "first_started": math.inf,
     "op_deadline": math.inf,
 }
-_NEW_INTS = np.array([DEFAULTS.get(name, 0) for name in INT_COLUMNS], np.int64)[:, None]
-_NEW_FLOATS = np.array([DEFAULTS.get(name, 0) for name in FLOAT_COLUMNS], np.float64)[:, None]
+NEW_INTS = np.array([DEFAULTS.get(name, 0) for name in INT_COLUMNS], np.int64)[:, None]
+NEW_FLOATS = np.array([DEFAULTS.get(name, 0) for name in FLOAT_COLUMNS], np.float64)[:, None]
 
 
-_UNKNOWN = np.full(1, -1, np.int64)
+#: What only the world knows of a new job, column by column.
+FACTS = ("number", "workload", "entity", "queue_name", "queue", "any_type")
+_ORDER, _NUMBERS, _SLOTS = range(3)
+_SPARE = 64
 
 
 class JobTable(JobColumns):
@@ -142,10 +146,15 @@ class JobTable(JobColumns):
         self.floats = np.zeros((len(FLOAT_COLUMNS), capacity), np.float64)
         #: rank of each type for the job, 0 = preferred; NOT_ALLOWED elsewhere. Shape (types, capacity).
         self.preference = np.full((types, capacity), NOT_ALLOWED, np.int16)
-        self.order: Ints = np.zeros(0, np.int64)
-        # Numbers only grow, so this index stays sorted by itself.
-        self._numbers: Ints = np.zeros(0, np.int64)
-        self._slots: Ints = np.zeros(0, np.int64)
+        # Slots in their order; and numbers, which only grow, so that they stay sorted by themselves, with their slots.
+        self.order: Ints
+        self._numbers: Ints
+        self._slots: Ints
+        # These three with some room behind.
+        self._lines: Ints = np.zeros((3, _SPARE), np.int64)
+        self._name_lines(0)
+        # The same for who asks about one job.
+        self._slot_of: dict[int, int] = {}
         self._free: list[int] = list(range(capacity - 1, -1, -1))
         self._name_columns()
         self.number[:] = -1
@@ -164,57 +173,49 @@ class JobTable(JobColumns):
     def __len__(self) -> int:
         return len(self.order)
 
-    def take_slots(self, count: int) -> Ints:
-        """Numbers of *count* free slots, with what a new job has."""
-        while len(self._free) < count:
+    def add(self, ints: Ints, floats: Floats, rows: Ints, facts: Ints, ranks: Ints) -> Ints:
+        """The slots of new jobs: *rows* of these two blocks, with their `FACTS` and their preferences by type."""
+        while len(self._free) < len(rows):
             self._grow()
-        slots = np.array([self._free.pop() for _ in range(count)], np.int64)
-        at = one_or_many(slots)
-        self.ints[:, at] = _NEW_INTS
-        self.floats[:, at] = _NEW_FLOATS
-        self.preference[:, at] = NOT_ALLOWED
+        slots = np.array([self._free.pop() for _ in range(len(rows))], np.int64)
+        before, living = len(self.order), len(self.order) + len(rows)
+        if living > self._lines.shape[1]:
+            self._lines = np.concatenate([self._lines, np.empty((3, living + _SPARE), np.int64)], axis=1)
+        in_order = enter(
+            self.ints, self.floats, self.preference, self._lines, before, slots, ints, floats, rows, facts, ranks
+        )
+        if not in_order:
+            self._lines = self._lines.copy()
+            order = self._lines[_ORDER, :living]
+            order[:] = order[np.lexsort((self.number[order], self.submitted[order]))]
+        self._slot_of.update(zip(facts[:, 0].tolist(), slots.tolist(), strict=True))
+        self._name_lines(living)
         return slots
 
-    def enter(self, slots: Ints) -> None:
-        """Puts filled slots into the order."""
-        if not len(slots):
-            return
-        self._numbers = np.concatenate([self._numbers, self.number[slots]])
-        self._slots = np.concatenate([self._slots, slots])
-        last = self.order[-1] if len(self.order) else -1
-        self.order = np.concatenate([self.order, slots])
-        entered = self.submitted[slots]
-        sorted_already = last < 0 or self.submitted[last] <= entered[0]
-        if len(slots) > 1:
-            sorted_already &= bool((entered[1:] >= entered[:-1]).all())
-        if not sorted_already:
-            self.order = self.order[np.lexsort((self.number[self.order], self.submitted[self.order]))]
+    def _name_lines(self, living: int) -> None:
+        """Whoever has an earlier one of these keeps it: beyond its end more is written, but no line is changed."""
+        self.order, self._numbers, self._slots = (
+            self._lines[_ORDER, :living],
+            self._lines[_NUMBERS, :living],
+            self._lines[_SLOTS, :living],
+        )
 
     def leave(self, slots: Ints) -> None:
         """Frees slots of jobs that are over."""
-        if len(slots) == 1:
-            # Found by looking: half the price of marking it.
-            slot = slots[0]
-            self.order = _without(self.order, int((self.order == slot).argmax()))
-            known = int(self._numbers.searchsorted(self.number[slot]))
-            self._numbers, self._slots = _without(self._numbers, known), _without(self._slots, known)
-        else:
-            stays = np.ones(self.capacity, bool)
-            stays[slots] = False
-            self.order = self.order[stays[self.order]]
-            kept = stays[self._slots]
-            self._numbers, self._slots = self._numbers[kept], self._slots[kept]
+        for number in self.number[slots].tolist():
+            del self._slot_of[number]
+        self._lines = without(self._lines, len(self.order), slots, self.capacity)
+        self._name_lines(len(self.order) - len(slots))
         self.number[slots] = -1
-        self._free.extend(int(slot) for slot in slots[::-1])
+        self._free += slots[::-1].tolist()
 
     def find(self, numbers: Ints) -> Ints:
         """The slots of jobs by number; -1 where a job is over or was never known."""
-        if not len(self._numbers):
-            return np.full(len(numbers), -1, np.int64)
         if len(numbers) == 1:
             # Events mostly speak of one job.
-            place = min(int(self._numbers.searchsorted(numbers[0])), len(self._numbers) - 1)
-            return self._slots[place : place + 1].copy() if self._numbers[place] == numbers[0] else _UNKNOWN.copy()
+            return np.array([self._slot_of.get(int(numbers[0]), -1)], np.int64)
+        if not len(self._numbers):
+            return np.full(len(numbers), -1, np.int64)
         at = np.minimum(self._numbers.searchsorted(numbers), len(self._numbers) - 1)
         return np.where(self._numbers.take(at) == numbers, self._slots.take(at), -1)
 
@@ -241,8 +242,7 @@ class JobTable(JobColumns):
 
     def needs_rows(self, slots: Ints | int) -> Bools:
         """Which jobs take more than whole GPUs, so that they always have rows in planes."""
-        milli = self.milli[slots]
-        return np.asarray((milli == 0) | (milli % WHOLE != 0) | (self.servers[slots] > 0))
+        return needs_rows(self.milli[slots], self.servers[slots])
 
     def units(self) -> Ints:
         """Per slot what one worker takes of its type: 1/1000ths of a GPU, or of a core for workers without one."""
@@ -252,12 +252,12 @@ class JobTable(JobColumns):
         """An independent copy."""
         twin = JobTable.__new__(JobTable)
         twin.ints, twin.floats, twin.preference = self.ints.copy(), self.floats.copy(), self.preference.copy()
-        twin.order, twin._free = self.order.copy(), self._free.copy()
-        twin._numbers, twin._slots = self._numbers, self._slots  # replaced, never written to
+        twin._lines, twin._slot_of, twin._free = self._lines.copy(), self._slot_of.copy(), self._free.copy()
+        twin._name_lines(len(self.order))
         twin._name_columns()
         return twin
 
 
-def _without(numbers: Ints, place: int) -> Ints:
-    """All but the number at one place; `np.delete` takes five times as long."""
-    return np.concatenate([numbers[:place], numbers[place + 1 :]])
+def needs_rows(milli: Ints, servers: Ints) -> Bools:
+    """See `JobTable.needs_rows`."""
+    return np.asarray((milli == 0) | (milli % WHOLE != 0) | (servers > 0))

@@ -17,8 +17,9 @@ from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.grant import Grant, WorkerPlace
 from levada.core.inventory import Inventory, total_of
-from levada.core.jobtable import JobTable
+from levada.core.jobtable import INT_COLUMNS, NOT_ALLOWED, JobTable
 from levada.core.names import Names
+from levada.core.newcomers import Newcomers
 from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
 from levada.core.queue import Queue, QueueTree
 from levada.core.snapshot import Snapshot
@@ -28,11 +29,12 @@ from levada.kernels.state import node_use
 
 #: Stands for the list of types of jobs without a GPU.
 _CORES = ("\0cpu",)
+_MILLI = INT_COLUMNS.index("milli")
 
 
-def _only_or_all(numbers: Ints) -> Any:
-    """These numbers as an index: a plain one where it is the only one."""
-    return int(numbers[0]) if len(numbers) == 1 else numbers
+def _pick(texts: tuple[Any, ...], row: int) -> Any:
+    """The text of a row; one that is the same for all is given once."""
+    return texts[row] if len(texts) > 1 else texts[0]
 
 
 class World:
@@ -54,6 +56,7 @@ class World:
         self.foreign: dict[str, Foreign] = {}
         #: $ per GPU and hour, by type.
         self.prices: dict[str, float] = {}
+        self._ranks_of: dict[tuple[str, ...], Ints] = {}
 
     def _empty_plane(self) -> Plane:
         return Plane(len(self.inventory.node_of), len(self.inventory.nodes))
@@ -68,62 +71,52 @@ class World:
             fresh = sorted(first.values())
         if not fresh:
             return np.zeros(0, np.int64)
-        table = self.table
-        slots = table.take_slots(len(fresh))
-        # Mostly one comes at a time: a plain number is the quickest index.
-        at, rows, number = _only_or_all(slots), _only_or_all(np.array(fresh)), self.next_number
-        for name, column in batch.columns.items():
-            getattr(table, name)[at] = column[rows]
-        if "desired" not in batch.columns:
-            table.desired[at] = table.min[at]
-        table.number[at] = number if len(fresh) == 1 else np.arange(number, number + len(fresh))
-        for column, texts, names in (
-            (table.workload, batch.workload, self.workloads),
-            (table.entity, batch.entity, self.entities),
-            (table.queue_name, batch.queue, self.queue_names),
-        ):
-            # Text that is the same for all is given once.
-            if len(texts) == 1 or len(fresh) == 1:
-                column[at] = names.add(texts[0 if len(texts) == 1 else fresh[0]])
-            else:
-                column[at] = [names.add(texts[row]) for row in fresh]
-        self._find_queues(at)
-        table.has_rows[at] = table.needs_rows(at)
-        table.since[at] = table.submitted[at]
-        self._set_preferences(batch, fresh, slots)
+        table, new = self.table, Newcomers.of(batch.columns, len(batch))
+        lists = [_pick(batch.gpu_types, row) if new.ints.item(_MILLI, new.first + row) > 0 else _CORES for row in fresh]
+        for names in lists:
+            for name in names if names is not _CORES else ():
+                self.inventory.types.add(name)
+        table.add_types(len(self.inventory.types))
+        facts = []
+        for number, (row, names) in enumerate(zip(fresh, lists, strict=True), self.next_number):
+            self.ids[number], self.numbers[batch.id[row]] = batch.id[row], number
+            queue = _pick(batch.queue, row)
+            facts.append(
+                (
+                    number,
+                    self.workloads.add(_pick(batch.workload, row)),
+                    self.entities.add(_pick(batch.entity, row)),
+                    self.queue_names.add(queue),
+                    self.queue_number(queue),
+                    not names,
+                )
+            )
+        self.next_number += len(fresh)
+        ranks = [self._ranks(names) for names in lists]
+        rows = np.array([new.first + row for row in fresh])
+        liking = ranks[0] if len(ranks) == 1 else np.concatenate(ranks)
+        slots = table.add(new.ints, new.floats, rows, np.array(facts, np.int64), liking)
         for row, (affinity, anti_affinity, exclusion) in batch.tags.items():
             tagged = slots[np.array(fresh) == row]
             table.affinity[tagged] = self.tags.add(affinity)
             table.anti_affinity[tagged] = self.tags.add(anti_affinity)
             table.exclusion[tagged] = self.tags.add(exclusion)
-        for number, row in enumerate(fresh, self.next_number):
-            self.ids[number] = batch.id[row]
-            self.numbers[batch.id[row]] = number
-        self.next_number += len(fresh)
-        table.enter(slots)
         return slots
 
-    def _set_preferences(self, batch: JobBatch, fresh: list[int], slots: Ints) -> None:
-        table, types = self.table, self.inventory.types
-        by_list: dict[tuple[str, ...], list[int]] = {}
-        for row, slot, milli in zip(fresh, slots.tolist(), table.milli[slots].tolist(), strict=True):
-            names = batch.gpu_types[row if len(batch.gpu_types) > 1 else 0]
-            by_list.setdefault(names if milli > 0 else _CORES, []).append(slot)
-        for names in by_list:
-            for name in names if names != _CORES else ():
-                types.add(name)
-        table.add_types(len(types))
-        for names, slots_alike in by_list.items():
-            members = slots_alike if len(slots_alike) > 1 else slots_alike[0]
+    def _ranks(self, names: tuple[str, ...]) -> Ints:
+        """(1, types): the preferences of a job with this list of types; they are reckoned once."""
+        types = self.inventory.types
+        ranks = self._ranks_of.get(names)
+        if ranks is None or ranks.shape[1] != len(types):
+            ranks = self._ranks_of[names] = np.full((1, len(types)), NOT_ALLOWED, np.int16)
             if names == _CORES:
-                table.preference[CPU_TYPE, members] = 0
+                ranks[0, CPU_TYPE] = 0
             elif names:
                 for rank, name in reversed(list(enumerate(names))):
-                    table.preference[types.find(name), members] = rank
+                    ranks[0, types.find(name)] = rank
             else:
-                table.any_type[members] = 1
-                as_named = np.arange(len(types) - 1, dtype=np.int16)
-                table.preference[1:, members] = as_named if isinstance(members, int) else as_named[:, None]
+                ranks[0, 1:] = np.arange(len(types) - 1)
+        return ranks
 
     def queue_number(self, name: str) -> int:
         """The number of a queue; a job that names an unknown one is in the default queue."""
@@ -329,7 +322,7 @@ class World:
         twin = World.__new__(World)
         twin.inventory, twin.table, twin.queues = self.inventory.copy(), self.table.copy(), self.queues
         twin.workloads, twin.entities, twin.tags = self.workloads.copy(), self.entities.copy(), self.tags.copy()
-        twin.queue_names, twin.prices = self.queue_names.copy(), dict(self.prices)
+        twin.queue_names, twin.prices, twin._ranks_of = self.queue_names.copy(), dict(self.prices), {}
         twin.ids, twin.numbers, twin.next_number = dict(self.ids), dict(self.numbers), self.next_number
         twin.target, twin.held, twin.foreign = self.target.copy(), self.held.copy(), dict(self.foreign)
         return twin

@@ -18,6 +18,7 @@ from levada.engine.state import State
 #: What one worker, and the parameter servers, take.
 _TAKEN = ("milli", "cpu", "memory", "gpu_memory", "servers", "server_cpu", "server_memory")
 _SHAPE = np.array([INT_COLUMNS.index(name) for name in _TAKEN])
+_WISHES = np.append(_SHAPE, INT_COLUMNS.index("min"))
 _INFEASIBLE = np.zeros(max(Code.numbers()) + 1, bool)
 _INFEASIBLE[[Code.UNKNOWN_TYPE, Code.TOO_LARGE, Code.QUEUE_LIMIT, Code.USER_LIMIT]] = True
 
@@ -50,7 +51,10 @@ def admitted(state: State, slots: Ints) -> Bools:
 def judge_feasibility(state: State, slots: Ints) -> None:
     """Notes for each of these jobs whether some state of the cluster could hold its minimum, and says why not."""
     world, table = state.world, state.world.table
-    if not len(slots) or (len(slots) == 1 and _surely_feasible(state, int(slots[0]))):
+    if not len(slots):
+        return
+    wishes = _known_to_fit(state, slots.item(0)) if len(slots) == 1 else b""
+    if wishes is None:
         return
     room, exists = _room(state, slots)
     most = room.max(axis=0)
@@ -59,6 +63,8 @@ def judge_feasibility(state: State, slots: Ints) -> None:
     fits = most >= table.min[slots]
     feasible = fits & exists & fits_user
     table.feasible[slots] = feasible
+    if wishes and feasible[0] and world.queues.trivial:
+        state.fits.add(wishes)
     waits = (table.phase[slots] == Phase.PENDING) & (table.aside[slots] == 0)
     if not feasible.all():
         for bad, code, evidence in (
@@ -103,17 +109,12 @@ def _within_limits(world: World, slots: Ints, room: Ints) -> tuple[Ints, Ints]:
     return by_queue, np.minimum(by_queue, _limit(world, slots, world.queues.user_limits))
 
 
-def _surely_feasible(state: State, slot: int) -> bool:
-    """Whether it is quickly seen that a job is feasible, and nothing has to be said of it."""
+def _known_to_fit(state: State, slot: int) -> bytes | None:
+    """None where a job with the same wishes was feasible, and nothing has to be said of this one; else its wishes."""
     world, table = state.world, state.world.table
-    workers = state.most_workers.get(tuple(table.ints[:, slot].take(_SHAPE).tolist()))
-    if workers is None or len(workers) != len(world.inventory.types) or not world.queues.trivial:
-        return False
-    # Plain numbers: there are few types, and some ten small array operations would cost more than the answer.
-    ranks = table.preference[:, slot].tolist()
-    most = max((each for each, rank in zip(workers.tolist(), ranks, strict=True) if rank != NOT_ALLOWED), default=0)
-    sure = most >= int(table.min[slot])
-    return sure and bool(table.feasible[slot] > 0) and not _INFEASIBLE[table.reason[slot]]
+    wishes = table.ints[:, slot].take(_WISHES).tobytes() + table.preference[:, slot].tobytes()
+    plain = world.queues.trivial and table.feasible.item(slot) > 0 and not _INFEASIBLE.item(table.reason.item(slot))
+    return None if plain and wishes in state.fits else wishes
 
 
 def _alike(shapes: Ints) -> list[Ints]:

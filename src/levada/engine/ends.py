@@ -90,13 +90,14 @@ def end(state: State, slots: Ints, phase: int, code: int) -> None:
     # Columns of two blocks: two copies, not ten.
     at = one_or_many(slots)
     ints, floats = table.ints[:, at].copy(), table.floats[:, at].copy()
-    numbers = ints[_NUMBER]
+    numbers, alike = ints[_NUMBER], np.empty((2, len(slots)), np.int64)
+    alike[0], alike[1] = phase, code
     state.commands.append(
         JobsEnded(
             number=numbers,
             id=tuple([world.ids[number] for number in numbers.tolist()]),
-            phase=np.full(len(slots), phase),
-            reason=np.full(len(slots), code),
+            phase=alike[0],
+            reason=alike[1],
             submitted=floats[_SUBMITTED],
             first_started=floats[_FIRST_STARTED],
             finished=state.now,

@@ -78,7 +78,8 @@ class Engine:
                 # An event that cannot be (a broken shell, an absurd number) must not take the others with it.
                 state.refused += 1
                 state.last_rejection = f"{type(event).__name__}: {type(broken).__name__}: {broken}"
-        ring(state)
+        if state.now >= state.next_alarm or state.reservations:
+            ring(state)
         if state.may_issue:
             state.may_issue = False
             issue(state)
@@ -118,7 +119,8 @@ class Engine:
     def _question(self) -> list[Command]:
         """What to ask the policy."""
         state = self.state
-        state.learn()
+        if state.lessons or state.pauses or state.over:
+            state.learn()
         if state.world.foreign and not state.policy.by_node:
             make_room(state)
         trusted = state.asked_policy = state.rejections < state.options.max_rejections
@@ -209,7 +211,9 @@ class Engine:
     def _tell_wake(self, due: float) -> None:
         """Asks to be woken when a decision is *due*, or something else is."""
         state = self.state
-        wake = min(due, state.next_alarm, foreign.next_expiry(state))
+        wake = min(due, state.next_alarm)
+        if state.reservations:
+            wake = min(wake, foreign.next_expiry(state))
         if state.told_wake <= state.now:
             state.told_wake = math.inf  # that one has come
         if wake == state.told_wake:

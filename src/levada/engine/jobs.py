@@ -25,9 +25,9 @@ from levada.core.events import (
     WorkersStarted,
     WorkersStopped,
 )
-from levada.core.inventory import UNLIMITED
 from levada.core.job import LARGEST_PRIORITY, LARGEST_SIZE, Phase
-from levada.core.jobtable import ANY_LOSS, INT_COLUMNS
+from levada.core.jobtable import ANY_LOSS
+from levada.core.newcomers import IMPOSSIBLE, Newcomers
 from levada.core.plan import OpKind
 from levada.core.plane import INDEX, NODE
 from levada.core.reasons import Code
@@ -39,10 +39,6 @@ from levada.engine.operations import plan_operations
 from levada.engine.state import Intent, State
 from levada.perf import Observations
 
-_SIZES = ("min", "max", "step", "milli", "servers")
-_AMOUNTS = ("cpu", "memory", "gpu_memory", "server_cpu", "server_memory")
-_ASKED = np.array([INT_COLUMNS.index(name) for name in (*_SIZES, *_AMOUNTS)])
-
 
 def submitted(state: State, event: JobsSubmitted) -> None:
     """New jobs wait; a job whose id is active already changes nothing."""
@@ -53,7 +49,9 @@ def submitted(state: State, event: JobsSubmitted) -> None:
         return
     at = one_or_many(slots)
     numbers = table.number[slots]
-    table.since[at] = np.maximum(table.submitted[at], state.now)
+    for slot in slots.tolist():
+        if table.submitted.item(slot) < state.now:
+            table.since[slot] = state.now
     if event.jobs.after:
         _note_dependencies(state, event.jobs, numbers)
     if hasattr(state.perf, "bind"):
@@ -81,6 +79,8 @@ def _note_dependencies(state: State, jobs: JobBatch, numbers: Ints) -> None:
 
 def _timely(jobs: JobBatch, now: float) -> JobBatch:
     """These jobs; those that came at no time came now."""
+    if isinstance(jobs.columns, Newcomers) and jobs.columns.timely:
+        return jobs
     submitted = jobs.columns.get("submitted")
     if submitted is None or all(map(math.isfinite, submitted.tolist())):
         return jobs
@@ -91,33 +91,12 @@ def _timely(jobs: JobBatch, now: float) -> JobBatch:
 def _put_aside_impossible(state: State, slots: Ints) -> None:
     """Jobs that whoever submitted them should have refused wait for ever, with that reason, and harm nobody."""
     table = state.world.table
-    if len(slots) == 1 and _is_sound(state, int(slots[0])):
+    if IMPOSSIBLE not in table.aside[slots].tolist():
         return
-    sizes = (table.min[slots] < 1) | (table.max[slots] < table.min[slots]) | (table.step[slots] < 1)
-    sizes |= table.max[slots] > LARGEST_SIZE
-    parts = (table.milli[slots] < 0) | ((table.milli[slots] > WHOLE) & (table.milli[slots] % WHOLE != 0))
-    asked = (table.cpu, table.memory, table.gpu_memory, table.servers, table.server_cpu, table.server_memory)
-    every = np.array([column[slots] for column in asked])
-    amounts = ((every < 0) | (every >= UNLIMITED)).any(axis=0)
-    weight, steps = table.weight[slots], table.steps[slots]
-    numbers = ~(weight > 0) | np.isinf(weight) | np.isinf(steps)
-    bad = slots[sizes | parts | amounts | numbers | (table.servers[slots] > LARGEST_SIZE)]
-    if len(bad):
-        table.aside[bad] = 2
-        # Nothing that scans all jobs shall stumble over them.
-        table.min[bad] = table.max[bad] = table.desired[bad] = table.step[bad] = table.weight[bad] = 1
-        state.say(bad, Code.INVALID)
-
-
-def _is_sound(state: State, slot: int) -> bool:
-    """Whether there is nothing wrong with a job; some twenty small array operations cost more than the answer."""
-    table = state.world.table
-    least, most, step, milli, servers, *amounts = table.ints[:, slot].take(_ASKED).tolist()
-    sizes = 1 <= least <= most <= LARGEST_SIZE and step >= 1
-    parts = 0 <= milli <= WHOLE or (milli > 0 and milli % WHOLE == 0)
-    within = all(0 <= amount < UNLIMITED for amount in amounts)
-    numbers = 0 < float(table.weight[slot]) < math.inf and not math.isinf(table.steps[slot])
-    return sizes and parts and within and 0 <= servers <= LARGEST_SIZE and numbers
+    bad = slots[table.aside[slots] == IMPOSSIBLE]
+    # Nothing that scans all jobs shall stumble over them.
+    table.min[bad] = table.max[bad] = table.desired[bad] = table.step[bad] = table.weight[bad] = 1
+    state.say(bad, Code.INVALID)
 
 
 def updated(state: State, event: JobsUpdated) -> None:

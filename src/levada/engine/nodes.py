@@ -102,5 +102,6 @@ def _at(flags: Bools, where: Ints) -> Bools:
 def _after(state: State) -> None:
     withdraw_targets(state)
     state.most_workers.clear()
+    state.fits.clear()
     judge_feasibility(state, state.living())
     state.give_another_chance()

@@ -22,14 +22,17 @@ def column_fault(decision: Any) -> str | None:
     """What keeps it from being a decision with columns of whole numbers and a time to wake up, or None."""
     if not isinstance(decision, Decision):
         return "it is not a decision"
-    columns = (decision.number, decision.type, decision.count, decision.reason, decision.evidence)
-    extra = [column for column in (decision.rank, decision.batch) if column is not None]
-    if not all(map(_is_column, (*columns, *extra))) or len({len(column) for column in (*columns, *extra)}) > 1:
-        return "its columns are not whole numbers of one length"
+    columns: list[Any] = [decision.number, decision.type, decision.count, decision.reason, decision.evidence]
+    columns += [column for column in (decision.rank, decision.batch) if column is not None]
+    shape = getattr(decision.number, "shape", ())
+    for column in columns:
+        if not isinstance(column, np.ndarray) or column.dtype.kind != "i" or column.shape != shape or len(shape) != 1:
+            return "its columns are not whole numbers of one length"
     if not _is_time(decision.wake_at) or not _is_time(decision.heed_at):
         return "its wake_at or heed_at is no time"
-    lists: tuple[Any, ...] = (decision.binds, decision.reservations)
-    if not all(isinstance(each, tuple) for each in lists):
+    binds: Any = decision.binds
+    reservations: Any = decision.reservations
+    if not isinstance(binds, tuple) or not isinstance(reservations, tuple):
         return "its binds or reservations are no tuple"
     return None
 

@@ -148,6 +148,8 @@ class State:
         self.claimed_rows: dict[int, Ints] = {}
         #: How many workers of a shape an empty cluster could hold, per type; forgotten when the cluster changes.
         self.most_workers: dict[tuple[int, ...], Ints] = {}
+        #: Wishes of jobs that it could hold, where no queue has limits; forgotten likewise.
+        self.fits: set[bytes] = set()
         self.submitted = 0
         self.ended = 0
         self.commands: list[Command] = []
@@ -290,5 +292,5 @@ class State:
             twin.perf.attach(twin.world.workloads, twin.world.inventory.types)
         twin.reservations, twin.claimed_rows = dict(self.reservations), dict(self.claimed_rows)
         twin.dependents = {number: list(after) for number, after in self.dependents.items()}
-        twin.commands, twin.most_workers = list(self.commands), dict(self.most_workers)
+        twin.commands, twin.most_workers, twin.fits = list(self.commands), dict(self.most_workers), set(self.fits)
         return twin

@@ -22,7 +22,7 @@ def locate(ints: Ints, slots: Ints, whole: Ints, known: Ints, active: Ints) -> t
 
     Whether all jobs are known, and all that are known are *active*, which ascend too.
     """
-    found: tuple[Ints, bool] = kernels("attained").locate(ints, slots, whole, known, active)
+    found: tuple[Ints, bool] = kernels["attained"].locate(ints, slots, whole, known, active)
     return found
 
 
@@ -46,7 +46,7 @@ def stand(
 
     *at* is its place in the five columns that follow: its queue, and its counters when it was last *promoted*.
     """
-    found: tuple[Ints, Floats, bool] = kernels("attained").stand(
+    found: tuple[Ints, Floats, bool] = kernels["attained"].stand(
         ints,
         floats,
         slots,
@@ -69,7 +69,7 @@ def in_order(
     ints: Ints, floats: Floats, slots: Ints, whole: Ints, real: Ints, queue: Ints, promoted: Floats, ran: Floats
 ) -> Ints:
     """Rows by queue, in it by start, then by when they came."""
-    return kernels("attained").in_order(ints, floats, slots, whole, real, queue, promoted, ran)
+    return kernels["attained"].in_order(ints, floats, slots, whole, real, queue, promoted, ran)
 
 
 def soonest(
@@ -85,4 +85,4 @@ def soonest(
     knob: float,
 ) -> float:
     """Seconds until time alone moves a job, where each has *count* workers from now on; inf if never."""
-    return float(kernels("attained").soonest(ints, slots, whole, count, queue, service, ran, waited, limits, knob))
+    return float(kernels["attained"].soonest(ints, slots, whole, count, queue, service, ran, waited, limits, knob))

@@ -18,7 +18,7 @@ def grow_by_gain(first: Ints, cost: Ints, waits: Bools, gain: Floats, start: Int
     0). Ties go to a job that *waits* for its first grant, then by order. A job at the end of its table has had enough,
     unless there is *more* to its ladder than the table shows: then all stop, so that the caller can go on from there.
     """
-    return kernels("choose").grow_by_gain(first, cost, waits, gain, start, free, more)
+    return kernels["choose"].grow_by_gain(first, cost, waits, gain, start, free, more)
 
 
 def best_sum(value: Floats, start: Ints, cost: Ints, slack: int) -> Ints:
@@ -27,7 +27,7 @@ def best_sum(value: Floats, start: Ints, cost: Ints, slack: int) -> Ints:
     `value[start[j] + i]` is the value of *i* steps, 0 among them. Of equally good answers, the one in which the last
     job takes least, then the one before it, and so on. O(slack x all steps) time, O(slack x jobs) memory.
     """
-    return kernels("choose").best_sum(value, start, cost, slack)
+    return kernels["choose"].best_sum(value, start, cost, slack)
 
 
 def contest(
@@ -46,5 +46,5 @@ def contest(
     *length* is serial time left, `speed[start[j] + i]` the speed after *i* grants, *weight* the GPUs of a step.
     *first*, *cost*, *waits* and *more* as in `grow_by_gain`. The contest's rule is in `policies/afs_l.py`.
     """
-    rules = kernels("choose")
+    rules = kernels["choose"]
     return rules.contest(first, cost, waits, length, weight, speed, start, free, more)

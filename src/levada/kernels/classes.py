@@ -11,7 +11,7 @@ def distinct_rows(keys: Floats) -> tuple[Ints, Ints]:
 
     Rows are equal where their numbers have the same bits; only minus zero is zero.
     """
-    found: tuple[Ints, Ints] = kernels("classes").distinct_rows(keys)
+    found: tuple[Ints, Ints] = kernels["classes"].distinct_rows(keys)
     return found
 
 
@@ -24,7 +24,7 @@ def rows_of(
     A job can run where its *rate* is above 0 and its *scale* is not above *capacity*. Where *weighted*, its weight
     makes up for the part of the cluster where it cannot; otherwise it is 1. Jobs are equal if what *alike* says is.
     """
-    found: tuple[Floats, Floats, Floats, Ints, Ints] = kernels("classes").rows_of(
+    found: tuple[Floats, Floats, Floats, Ints, Ints] = kernels["classes"].rows_of(
         believed, rate, scale, weight, capacity, alike, weighted
     )
     return found

@@ -11,6 +11,7 @@ from levada.kernels import columns as c
 from levada.kernels.jobs_numba import find, plan_operation, protected
 from levada.kernels.place_numba import seat, shed
 from levada.kernels.state_numba import devices_of, differing, faults_on, node_use
+from levada.kernels.welcome_numba import are_few_newcomers, seat_newcomers
 
 _UNLIMITED = 1 << 50
 
@@ -84,7 +85,11 @@ def commit(
     at = at[:moving]
     reached = said[2].copy()
     changed = np.zeros(cap, np.bool_)
-    if moving > 0:
+    if are_few_newcomers(said, slots, at, ints):
+        seat_newcomers(
+            said, slots, at, reached, ints, target, target_index, held, usable, pool_start, pool_stop, pool_type
+        )
+    else:
         owner, index = target.copy(), target_index.copy()
         cpu_used, memory_used = target_cpu.copy(), target_memory.copy()
         _place(
@@ -98,11 +103,11 @@ def commit(
             target[:], target_index[:] = owner, index
             target_cpu[:], target_memory[:] = cpu_used, memory_used
             return False, False, False
-        for r in at:
-            s = slots[r]
-            kind = said[1, r] if reached[r] > 0 else -1
-            changed[s] = ints[c.TYPE, s] != kind or ints[c.COUNT, s] != reached[r]
-            ints[c.TYPE, s], ints[c.COUNT, s] = kind, reached[r]
+    for r in at:
+        s = slots[r]
+        kind = said[1, r] if reached[r] > 0 else -1
+        changed[s] = ints[c.TYPE, s] != kind or ints[c.COUNT, s] != reached[r]
+        ints[c.TYPE, s], ints[c.COUNT, s] = kind, reached[r]
     for r in range(rows):
         s = slots[r]
         if s >= 0:

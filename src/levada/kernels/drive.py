@@ -15,30 +15,33 @@ TOTAL, DONE, RATE, SINCE, END = range(5)
 
 def pause(jobs: Floats, columns: Ints, now: float) -> None:
     """The jobs in these columns make no progress from now on."""
-    kernels("drive").pause(jobs, columns, now)
+    kernels["drive"].pause(jobs, columns, now)
 
 
-def go(jobs: Floats, columns: Ints, rate: Floats, since: Floats) -> None:
-    """The jobs in these columns, which pause, make so many steps per second from then on."""
-    kernels("drive").go(jobs, columns, rate, since)
+def go(jobs: Floats, columns: Ints, now: float, rate: Floats, since: Floats) -> None:
+    """The jobs in these columns pause now, if they do not, and make so many steps per second from then on."""
+    kernels["drive"].go(jobs, columns, now, rate, since)
 
 
 def finish(jobs: Floats, now: float) -> Ints:
     """The columns of the jobs that are done by now, ascending; from now on they pause with all their work done."""
-    columns: Ints = kernels("drive").finish(jobs, now)
+    columns: Ints = kernels["drive"].finish(jobs, now)
     return columns
 
 
 def steps(jobs: Floats, columns: Ints, now: float) -> Floats:
     """How far the jobs in these columns are."""
-    done: Floats = kernels("drive").steps(jobs, columns, now)
+    done: Floats = kernels["drive"].steps(jobs, columns, now)
     return done
 
 
-def used(owner: Ints, type_of: Ints, types: int, seconds: float) -> Floats:
-    """Per type the GPU-seconds of so many seconds: of devices that have an owner, or are shared; nobody's have -1."""
-    gpu_seconds: Floats = kernels("drive").used(owner, type_of, types, seconds)
-    return gpu_seconds
+def use(owner: Ints, type_of: Ints, seconds: float, used: Floats, prices: Floats) -> float:
+    """Adds to *used* per type the GPU-seconds of so many seconds, and tells what they cost at these *prices*.
+
+    Devices that have an owner or are shared are in use; nobody's have -1.
+    """
+    cost: float = kernels["drive"].use(owner, type_of, seconds, used, prices)
+    return cost
 
 
 def node_counts(owner: Ints, node_of: Ints, part_owner: Ints, part_node: Ints, chosen: Ints, slots: int) -> Ints:
@@ -46,5 +49,5 @@ def node_counts(owner: Ints, node_of: Ints, part_owner: Ints, part_node: Ints, c
 
     All slots are below *slots*; none is chosen twice.
     """
-    count: Ints = kernels("drive").node_counts(owner, node_of, part_owner, part_node, chosen, slots)
+    count: Ints = kernels["drive"].node_counts(owner, node_of, part_owner, part_node, chosen, slots)
     return count

@@ -20,7 +20,8 @@ def pause(jobs: Any, columns: Any, now: float) -> None:
 
 
 @njit(cache=True)
-def go(jobs: Any, columns: Any, rate: Any, since: Any) -> None:
+def go(jobs: Any, columns: Any, now: float, rate: Any, since: Any) -> None:
+    pause(jobs, columns, now)
     for i in range(len(columns)):
         c = columns[i]
         jobs[_RATE, c] = rate[i]
@@ -31,16 +32,23 @@ def go(jobs: Any, columns: Any, rate: Any, since: Any) -> None:
 
 @njit(cache=True)
 def finish(jobs: Any, now: float) -> Any:
-    columns = np.empty(np.sum(jobs[_END] <= now), np.int64)
-    at = 0
-    for c in range(jobs.shape[1]):
-        if jobs[_END, c] <= now:
-            columns[at] = c
-            at += 1
-            jobs[_DONE, c] = jobs[_TOTAL, c]
-            jobs[_RATE, c] = 0.0
-            jobs[_END, c] = np.inf
-    return columns
+    end = jobs[_END]
+    columns, at = np.empty(len(end), np.int64), 0
+    # Few are done, if any: the others are passed over in blocks.
+    for start in range(0, len(end), _BLOCK):
+        stop = min(start + _BLOCK, len(end))
+        done = 0
+        for c in range(start, stop):
+            done += end[c] <= now
+        if done > 0:
+            for c in range(start, stop):
+                if end[c] <= now:
+                    columns[at] = c
+                    at += 1
+                    jobs[_DONE, c] = jobs[_TOTAL, c]
+                    jobs[_RATE, c] = 0.0
+                    jobs[_END, c] = np.inf
+    return columns[:at].copy()
 
 
 @njit(cache=True)
@@ -53,8 +61,8 @@ def steps(jobs: Any, columns: Any, now: float) -> Any:
 
 
 @njit(cache=True)
-def used(owner: Any, type_of: Any, types: int, seconds: float) -> Any:
-    count = np.zeros(types)
+def use(owner: Any, type_of: Any, seconds: float, used: Any, prices: Any) -> float:
+    count = np.zeros(len(used))
     # Devices of a type mostly stand together: they are counted in blocks.
     for start in range(0, len(owner), _BLOCK):
         stop = min(start + _BLOCK, len(owner))
@@ -67,7 +75,11 @@ def used(owner: Any, type_of: Any, types: int, seconds: float) -> Any:
         else:
             for d in range(start, stop):
                 count[type_of[d]] += owner[d] != -1
-    return count * seconds
+    cost = 0.0
+    for kind in range(len(used)):
+        used[kind] += count[kind] * seconds
+        cost += count[kind] * seconds * prices[kind]
+    return cost
 
 
 @njit(cache=True)

@@ -16,7 +16,8 @@ def pause(jobs: Floats, columns: Ints, now: float) -> None:
     jobs[_END][columns] = np.inf
 
 
-def go(jobs: Floats, columns: Ints, rate: Floats, since: Floats) -> None:
+def go(jobs: Floats, columns: Ints, now: float, rate: Floats, since: Floats) -> None:
+    pause(jobs, columns, now)
     jobs[_RATE][columns] = rate
     jobs[_SINCE][columns] = since
     left = jobs[_TOTAL].take(columns) - jobs[_DONE].take(columns)
@@ -39,8 +40,11 @@ def steps(jobs: Floats, columns: Ints, now: float) -> Floats:
     return jobs[_DONE].take(columns) + jobs[_RATE].take(columns) * passed
 
 
-def used(owner: Ints, type_of: Ints, types: int, seconds: float) -> Floats:
-    return np.bincount(type_of[owner != -1], minlength=types).astype(np.float64) * seconds
+def use(owner: Ints, type_of: Ints, seconds: float, used: Floats, prices: Floats) -> float:
+    more = np.bincount(type_of[owner != -1], minlength=len(used)).astype(np.float64) * seconds
+    used += more
+    # One after the other, as a loop adds them up.
+    return float(sum((more * prices).tolist(), 0.0))
 
 
 def node_counts(owner: Ints, node_of: Ints, part_owner: Ints, part_node: Ints, chosen: Ints, slots: int) -> Ints:

@@ -45,6 +45,9 @@ def efficient_shares(
     Levels, and the shares of which every row keeps the part *floor* in speed, are those of `leximin_shares`.
     """
     types = len(capacity)
+    plenty, share, levels, lowest = _all_at_their_best(rate, scale, weight, count, capacity)
+    if plenty:
+        return True, share, levels, lowest, lowest, np.zeros(types)
     nowhere = np.zeros((0, types))
     found, share, levels, _, bound, prices, _ = leximin_shares(
         rate, scale, weight, count, capacity, nowhere, near, proved, trace
@@ -86,6 +89,37 @@ def efficient_shares(
         levels[i] = reached * (scale[i] / (weight[i] * reference))
         lowest = min(lowest, levels[i])
     return True, share, levels, lowest, bound, prices
+
+
+@njit(cache=True)
+def _all_at_their_best(
+    rate: Floats, scale: Floats, weight: Floats, count: Floats, capacity: Floats
+) -> tuple[bool, Floats, Floats, float]:
+    """Whether each row can have all its time on the one type that is best for it; then these shares and their levels.
+
+    Nobody could have more, whatever others have: there is nothing to solve.
+    """
+    rows, types = rate.shape
+    share, levels, left = np.zeros((rows, types)), np.zeros(rows), capacity.copy()
+    total, lowest = capacity.sum(), np.inf
+    for i in range(rows):
+        best, fastest, alone, reference = -1, 0.0, True, 0.0
+        for k in range(types):
+            if capacity[k] > 0.0:
+                reference += rate[i, k] * (capacity[k] / total)
+                if rate[i, k] > fastest:
+                    best, fastest, alone = k, rate[i, k], True
+                elif rate[i, k] == fastest:
+                    alone = False
+        if best < 0:
+            continue
+        left[best] -= count[i] * scale[i]
+        if count[i] <= 0.0 or not alone or left[best] < 0.0:
+            return False, share, levels, 0.0
+        share[i, best] = 1.0
+        levels[i] = fastest * (scale[i] / (weight[i] * reference))
+        lowest = min(lowest, levels[i])
+    return lowest < np.inf, share, levels, lowest
 
 
 @njit(cache=True)

@@ -23,7 +23,7 @@ def home_types(
 
     *preference* is per type and row.
     """
-    return kernels("fill").home_types(ints, slots, columns, preference, exists, capacity, size)
+    return kernels["fill"].home_types(ints, slots, columns, preference, exists, capacity, size)
 
 
 def assign_types(
@@ -47,14 +47,14 @@ def assign_types(
     (then -1); their *room*, per queue and type, must hold it too. Where a type alone could hold what a job needs, one
     that the *guarantee* of its first queue covers comes first.
     """
-    return kernels("fill").assign_types(
+    return kernels["fill"].assign_types(
         ints, slots, columns, preference, exists, capacity, totals, order, size, most, lineage, room, guarantee
     )
 
 
 def give(ints: Ints, slots: Ints, columns: Ints, capacity: Ints, order: Ints, types: Ints, size: Ints) -> Ints:
     """Workers per job when each in *order* gets *size* or, where that does not fit any more, nothing."""
-    return kernels("fill").give(ints, slots, columns, capacity, order, types, size)
+    return kernels["fill"].give(ints, slots, columns, capacity, order, types, size)
 
 
 def grow_in_turns(
@@ -65,12 +65,12 @@ def grow_in_turns(
     Many turns are taken at once: O(jobs x distinct ways to go), however much is free. Workers that take nothing are
     there at once.
     """
-    return kernels("fill").grow_in_turns(ints, slots, columns, capacity, order, types, count)
+    return kernels["fill"].grow_in_turns(ints, slots, columns, capacity, order, types, count)
 
 
 def on_grid(ints: Ints, slots: Ints, columns: Ints, column: int) -> Ints:
     """Per job the largest size it may have that is not above the one in *column*; its minimum where none is."""
-    return kernels("fill").on_grid(ints, slots, columns, column)
+    return kernels["fill"].on_grid(ints, slots, columns, column)
 
 
 def climbers(ints: Ints, slots: Ints, columns: Ints, free: Ints, order: Ints, types: Ints, count: Ints) -> Ints:
@@ -78,17 +78,17 @@ def climbers(ints: Ints, slots: Ints, columns: Ints, free: Ints, order: Ints, ty
 
     That is their minimum where they have nothing, else one step. Workers that take nothing can always be paid for.
     """
-    return kernels("fill").climbers(ints, slots, columns, free, order, types, count)
+    return kernels["fill"].climbers(ints, slots, columns, free, order, types, count)
 
 
 def fitting(ints: Ints, slots: Ints, columns: Ints, free: Ints, types: Ints, code: int, other: int) -> Ints:
     """Per job *code* where its minimum fits in what is *free* of its type, else *other*."""
-    return kernels("fill").fitting(ints, slots, columns, free, types, code, other)
+    return kernels["fill"].fitting(ints, slots, columns, free, types, code, other)
 
 
 def left_over(ints: Ints, slots: Ints, columns: Ints, capacity: Ints, types: Ints, count: Ints) -> Ints:
     """Per type what is free after these grants."""
-    return kernels("fill").left_over(ints, slots, columns, capacity, types, count)
+    return kernels["fill"].left_over(ints, slots, columns, capacity, types, count)
 
 
 def blame(
@@ -106,7 +106,7 @@ def blame(
 
     That is so where its minimum fits on its type, but not beside the jobs of which *left* is known.
     """
-    return kernels("fill").blame(ints, slots, columns, capacity, types, count, left, code, other)
+    return kernels["fill"].blame(ints, slots, columns, capacity, types, count, left, code, other)
 
 
 def judge(
@@ -127,7 +127,7 @@ def judge(
     whose minimum is more than *totals* could ever hold on the types it is allowed: so many workers at most are the
     evidence. *reason* is for all the others.
     """
-    return kernels("fill").judge(ints, slots, columns, allowed, totals, order, types, count, reason, codes)
+    return kernels["fill"].judge(ints, slots, columns, allowed, totals, order, types, count, reason, codes)
 
 
 def serve(
@@ -150,6 +150,6 @@ def serve(
 
     *code* is the reason of whoever waits.
     """
-    return kernels("fill").serve(
+    return kernels["fill"].serve(
         ints, slots, columns, preference, exists, allowed, capacity, totals, order, size, most, grow, code, codes
     )

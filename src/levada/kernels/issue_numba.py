@@ -37,12 +37,12 @@ def issue(
                 return False, False, np.empty((5, 0), np.int64), nothing, nothing
             waiting[asking] = s
             asking += 1
-    missing = np.zeros(cap, np.int64)
+    missing = np.zeros(cap, np.int32)
     devices = differing(target, held) if asking > 0 else np.empty(0, np.int32)
     for d in devices:
         if target[d] >= 0 and held[d] != c.FREE:
             missing[target[d]] += 1
-    row_of = np.full(cap, -1, np.int64)
+    row_of = np.full(cap, -1, np.int32)
     ready = np.zeros(cap, np.bool_)
     going, stops = 0, False
     for s in waiting[:asking]:
@@ -142,7 +142,8 @@ def _exchange(
 
     Ascending, but what is given up by jobs that stop comes last. *devices* are those on which the planes differ.
     """
-    adds, drops = np.empty((2, len(target)), np.int64), np.empty((2, len(target)), np.int64)
+    most = len(target) if stops else len(devices)
+    adds, drops = np.empty((2, len(devices)), np.int64), np.empty((2, most), np.int64)
     taken, given = 0, 0
     for d in devices:
         t, h = target[d], held[d]

@@ -31,7 +31,7 @@ def shed(
     The node of worker 0 is emptied last, and worker 0 goes only with the whole job. With *highest_first* the index
     alone counts, for backends that can only cut from the end.
     """
-    kernels("place").shed(
+    kernels["place"].shed(
         owner,
         index,
         cpu_used,
@@ -79,7 +79,7 @@ def seat(
     fits best; then the tightest rack, zone or cluster that holds it, largest nodes first. Nodes where enough is free at
     once come before nodes that others have to leave first. A job that cannot reach *least* gets nothing.
     """
-    seated: Ints = kernels("place").seat(
+    seated: Ints = kernels["place"].seat(
         owner,
         index,
         cpu_used,

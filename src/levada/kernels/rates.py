@@ -12,13 +12,13 @@ def look_up(table: Floats, row_of: Ints, column_of: Ints, jobs: Ints, sizes: Int
     *row_of* and *column_of* hold the row of job n and the column of type n at n + 1; beyond their ends, what stands
     there. A size beyond the table is its last one, one below 0 its first.
     """
-    found: Floats = kernels("rates").look_up(table, row_of, column_of, jobs, sizes, types)
+    found: Floats = kernels["rates"].look_up(table, row_of, column_of, jobs, sizes, types)
     return found
 
 
 def look_up_each(table: Floats, row_of: Ints, column_of: Ints, jobs: Ints, types: Ints, sizes: Ints) -> Floats:
     """As `look_up`, for each job on a type of its own."""
-    found: Floats = kernels("rates").look_up_each(table, row_of, column_of, jobs, types, sizes)
+    found: Floats = kernels["rates"].look_up_each(table, row_of, column_of, jobs, types, sizes)
     return found
 
 
@@ -27,5 +27,5 @@ def hold(rate: Floats, allowed: Bools, milli: Ints) -> tuple[Floats, Floats]:
 
     Tables are of GPUs: a job without one (*milli* 0) that may use the first type, cores, has rate 1 there if none else.
     """
-    found: tuple[Floats, Floats] = kernels("rates").hold(rate, allowed, milli)
+    found: tuple[Floats, Floats] = kernels["rates"].hold(rate, allowed, milli)
     return found

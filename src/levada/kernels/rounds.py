@@ -38,7 +38,7 @@ def recall(
     Jobs that are over go, new ones come with nothing. *jobs* and *reals* are the blocks of `view.jobs`. *partner* is
     per job who it shares devices with (-1: nobody any more, -2: it runs alone), or empty where nobody ever shares.
     """
-    found: Recalled = kernels("rounds").recall(memory, jobs, reals, partner, room, capacity, passed, weights)
+    found: Recalled = kernels["rounds"].recall(memory, jobs, reals, partner, room, capacity, passed, weights)
     return found
 
 
@@ -57,13 +57,13 @@ def fill(
     What is said of each job, its rank as it was; and who begins to run: number, type, and the seconds that *passed*
     since the round. Nobody's share or credit matters then.
     """
-    found: tuple[Ints, Floats] = kernels("rounds").fill(jobs, rate, allowed, liking, slots, capacity, total, passed)
+    found: tuple[Ints, Floats] = kernels["rounds"].fill(jobs, rate, allowed, liking, slots, capacity, total, passed)
     return found
 
 
 def running(members: Ints, jobs: Ints, partner: Ints) -> tuple[Ints, Ints]:
     """Per combination what it needs and the type it runs on, -1 = none; *partner* as for `recall`."""
-    found: tuple[Ints, Ints] = kernels("rounds").running(members, jobs, partner)
+    found: tuple[Ints, Ints] = kernels["rounds"].running(members, jobs, partner)
     return found
 
 
@@ -86,7 +86,7 @@ def choose(
     run go on. What is left goes to jobs that wait, each where it is fastest compared with its best; under *strict*
     rules only to those with a share, and at a round to nobody.
     """
-    found: Ints = kernels("rounds").choose(
+    found: Ints = kernels["rounds"].choose(
         due, strict, owed_only, members, share, credit, need, runs, speed, capacity, weights
     )
     return found
@@ -116,7 +116,7 @@ def answer(
     *liking* is the table's preference by type and slot: all types a user allows, also where a view binds a job to one.
     *total* is what there is of each type in all. The rest is as for `choose`.
     """
-    found: tuple[Ints, Ints, int, int, float] = kernels("rounds").answer(
+    found: tuple[Ints, Ints, int, int, float] = kernels["rounds"].answer(
         owed_only,
         jobs,
         members,
@@ -142,5 +142,5 @@ def take_turns(priority: Floats, need: Ints, members: Ints, left: Ints, taken: B
     -1 = none) runs already, and where its priority is minus infinity. Ties go by combination, then by type.
     *left* and *taken* are brought up to date.
     """
-    found: Ints = kernels("rounds").take_turns(priority, need, members, left, taken)
+    found: Ints = kernels["rounds"].take_turns(priority, need, members, left, taken)
     return found

@@ -7,6 +7,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from levada.kernels import columns as c
+
 _SUSPENDED = 5
 #: So many devices are compared at once.
 _BLOCK = 64
@@ -85,6 +87,30 @@ def devices_of(owner: Any, chosen: Any) -> Any:
         if owner[d] >= 0 and chosen[owner[d]]:
             devices[number] = d
             number += 1
+    return devices[:number]
+
+
+@numba.njit(cache=True)
+def devices_of_any(one: Any, other: Any, slots: Any, chosen: Any) -> Any:
+    """Devices that these *slots*, which are the *chosen* ones, have here or there, ascending."""
+    devices, number = np.empty(len(one), np.int32), 0
+    if len(slots) != 1:
+        for d in range(len(one)):
+            if (one[d] >= 0 and chosen[one[d]]) or (other[d] >= 0 and chosen[other[d]]):
+                devices[number] = d
+                number += 1
+        return devices[:number]
+    slot = np.int32(slots[0])
+    for start in range(0, len(one), _BLOCK):
+        stop = min(start + _BLOCK, len(one))
+        found = 0
+        for d in range(start, stop):
+            found += (one[d] == slot) | (other[d] == slot)
+        if found > 0:
+            for d in range(start, stop):
+                if one[d] == slot or other[d] == slot:
+                    devices[number] = d
+                    number += 1
     return devices[:number]
 
 
@@ -168,6 +194,54 @@ def node_use(owner: Any, index: Any, node_of: Any, nodes: int, cpu: Any, memory:
             cpu_use[node] += cpu[s]
             memory_use[node] += memory[s]
     return cpu_use, memory_use
+
+
+@numba.njit(cache=True)
+def enter(
+    ints: Any,
+    floats: Any,
+    preference: Any,
+    lines: Any,
+    living: int,
+    slots: Any,
+    new_ints: Any,
+    new_floats: Any,
+    rows: Any,
+    facts: Any,
+    ranks: Any,
+) -> bool:
+    in_order = True
+    for i in range(len(slots)):
+        s, r = slots[i], rows[i]
+        for column in range(len(ints)):
+            ints[column, s] = new_ints[column, r]
+        for column in range(len(floats)):
+            floats[column, s] = new_floats[column, r]
+        for kind in range(len(preference)):
+            preference[kind, s] = ranks[i, kind]
+        ints[c.NUMBER, s], ints[c.WORKLOAD, s], ints[c.ENTITY, s] = facts[i, 0], facts[i, 1], facts[i, 2]
+        ints[c.QUEUE_NAME, s], ints[c.QUEUE, s], ints[c.ANY_TYPE, s] = facts[i, 3], facts[i, 4], facts[i, 5]
+        at = living + i
+        lines[0, at], lines[1, at], lines[2, at] = s, facts[i, 0], s
+        in_order &= at == 0 or floats[c.SUBMITTED, lines[0, at - 1]] <= floats[c.SUBMITTED, s]
+    return in_order
+
+
+@numba.njit(cache=True)
+def without(lines: Any, living: int, gone: Any, slots: int) -> Any:
+    left = np.empty(lines.shape, np.int64)
+    leaves = np.zeros(slots, np.bool_)
+    for s in gone:
+        leaves[s] = True
+    ordered = known = 0
+    for at in range(living):
+        if not leaves[lines[0, at]]:
+            left[0, ordered] = lines[0, at]
+            ordered += 1
+        if not leaves[lines[2, at]]:
+            left[1, known], left[2, known] = lines[1, at], lines[2, at]
+            known += 1
+    return left
 
 
 @numba.njit(cache=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from levada.kernels import columns as c
 from levada.kernels.arrays import Bools, Floats, Ints
 
 _SUSPENDED = 5
@@ -102,6 +103,38 @@ def node_use(owner: Ints, index: Ints, node_of: Ints, nodes: int, cpu: Ints, mem
     np.add.at(cpu_use, node, cpu[slot])
     np.add.at(memory_use, node, memory[slot])
     return cpu_use, memory_use
+
+
+def enter(
+    ints: Ints,
+    floats: Floats,
+    preference: Ints,
+    lines: Ints,
+    living: int,
+    slots: Ints,
+    new_ints: Ints,
+    new_floats: Floats,
+    rows: Ints,
+    facts: Ints,
+    ranks: Ints,
+) -> bool:
+    ints[:, slots], floats[:, slots], preference[:, slots] = new_ints[:, rows], new_floats[:, rows], ranks.T
+    for fact, column in enumerate((c.NUMBER, c.WORKLOAD, c.ENTITY, c.QUEUE_NAME, c.QUEUE, c.ANY_TYPE)):
+        ints[column, slots] = facts[:, fact]
+    more = slice(living, living + len(slots))
+    lines[0, more], lines[1, more], lines[2, more] = slots, facts[:, 0], slots
+    came = floats[c.SUBMITTED, lines[0, max(living - 1, 0) : more.stop]]
+    return bool((came[1:] >= came[:-1]).all())
+
+
+def without(lines: Ints, living: int, gone: Ints, slots: int) -> Ints:
+    stays = np.ones(slots, bool)
+    stays[gone] = False
+    left = np.empty_like(lines)
+    order, known = lines[0, :living], stays[lines[2, :living]]
+    some = living - len(gone)
+    left[0, :some], left[1:, :some] = order[stays[order]], lines[1:, :living][:, known]
+    return left
 
 
 def fresh_rows(old: Ints, new: Ints) -> Bools:

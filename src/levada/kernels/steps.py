@@ -19,7 +19,7 @@ from levada.kernels.switch import kernels
 
 def offered() -> bool:
     """Whether any of these would do its step; else nobody need gather what it takes to ask."""
-    found: bool = kernels("steps").OFFERED
+    found: bool = kernels["steps"].OFFERED
     return found
 
 
@@ -29,7 +29,7 @@ def survey(*columns: Any) -> tuple[bool, Ints, float, bool, bool, Ints]:
     Then when the first guard falls, whether some job is out of view because an operation on it is under way, whether
     some job in view may be near its end; and `capacity`. Guards that are not wanted are -inf seconds long.
     """
-    done: tuple[bool, Ints, float, bool, bool, Ints] = kernels("steps").survey(*columns)
+    done: tuple[bool, Ints, float, bool, bool, Ints] = kernels["steps"].survey(*columns)
     return done
 
 
@@ -38,7 +38,7 @@ def waiting(*columns: Any) -> tuple[bool, Ints, bool, Ints]:
 
     Then whether some operation is under way, and `capacity`. Only their times are brought up to now.
     """
-    done: tuple[bool, Ints, bool, Ints] = kernels("steps").waiting(*columns)
+    done: tuple[bool, Ints, bool, Ints] = kernels["steps"].waiting(*columns)
     return done
 
 
@@ -49,13 +49,13 @@ def capacity(view: Ints, slots: int, *inventory: Any) -> Ints | None:
     type, what others leave of it and whether it is there per device; and the cores that they leave per node. Type 0
     stands for cores.
     """
-    total: Ints | None = kernels("steps").capacity(view, slots, *inventory)
+    total: Ints | None = kernels["steps"].capacity(view, slots, *inventory)
     return total
 
 
 def could_fill(ints: Ints, order: Ints, target: Ints) -> bool:
     """Whether some job waits, and some device is free or it needs no whole one."""
-    found: bool = kernels("steps").could_fill(ints, order, target)
+    found: bool = kernels["steps"].could_fill(ints, order, target)
     return found
 
 
@@ -64,7 +64,7 @@ def commit(said: Ints, ranked: bool, *columns: Any) -> tuple[bool, bool, bool]:
 
     *said* has the rows number, type, count, reason, evidence, rank (if *ranked*) and batch.
     """
-    done: tuple[bool, bool, bool] = kernels("steps").commit(said, ranked, *columns)
+    done: tuple[bool, bool, bool] = kernels["steps"].commit(said, ranked, *columns)
     return done
 
 
@@ -74,7 +74,7 @@ def issue(*columns: Any) -> tuple[bool, bool, Ints, Ints, Ints]:
     Rows number, kind, generation, type and count of the operations; then devices that they take, and devices that they
     give up, each with the row of its operation.
     """
-    done: tuple[bool, bool, Ints, Ints, Ints] = kernels("steps").issue(*columns)
+    done: tuple[bool, bool, Ints, Ints, Ints] = kernels["steps"].issue(*columns)
     return done
 
 
@@ -84,17 +84,17 @@ def running(report: Ints, *columns: Any) -> tuple[bool, bool, bool, float, Ints,
     Then when the first time limit ends; kind of operation and workload of the jobs that tell what a restart costs, and
     the seconds that it took. *report* has the rows number and generation.
     """
-    done: tuple[bool, bool, bool, float, Ints, Floats] = kernels("steps").running(report, *columns)
+    done: tuple[bool, bool, bool, float, Ints, Floats] = kernels["steps"].running(report, *columns)
     return done
 
 
 def released(report: Ints, *columns: Any) -> tuple[bool, bool, bool, bool]:
     """Operations gave up what they had to; whether it is news, whether anything is free now, and operations follow."""
-    done: tuple[bool, bool, bool, bool] = kernels("steps").released(report, *columns)
+    done: tuple[bool, bool, bool, bool] = kernels["steps"].released(report, *columns)
     return done
 
 
 def vacate(slots: Ints, *columns: Any) -> bool:
     """These jobs, which are over, have nothing any more on either plane; their times are up to now."""
-    done: bool = kernels("steps").vacate(slots, *columns)
+    done: bool = kernels["steps"].vacate(slots, *columns)
     return done

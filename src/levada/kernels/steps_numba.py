@@ -11,12 +11,15 @@ from levada.kernels import columns as c
 from levada.kernels.commit_numba import commit
 from levada.kernels.issue_numba import issue
 from levada.kernels.jobs_numba import accrue, find, plain, plan_operation, protected, special, tells
+from levada.kernels.state_numba import devices_of_any
 
 __all__ = ["capacity", "commit", "could_fill", "issue", "released", "running", "survey", "vacate", "waiting"]
 
 OFFERED = True
 
 _UNLIMITED = 1 << 50
+#: So many devices are looked at at once.
+_BLOCK = 64
 
 
 @numba.njit(cache=True)
@@ -86,8 +89,8 @@ def waiting(ints: Any, floats: Any, order: Any, now: float, *inventory: Any) -> 
         if not _barred(ints, floats, s, now):
             view[shown] = s
             shown += 1
-    view = view[:shown].copy()
-    return True, view, busy, capacity(view, ints.shape[1], *inventory)
+    # Jobs that wait have nothing that they could keep.
+    return True, view[:shown].copy(), busy, capacity(view[:0], ints.shape[1], *inventory)
 
 
 @numba.njit(cache=True)
@@ -100,9 +103,19 @@ def could_fill(ints: Any, order: Any, target: Any) -> bool:
                 return True
             if not waits:
                 waits = True
-                for owner in target:
-                    if owner == c.FREE:
-                        return True
+                if _any_free(target):
+                    return True
+    return False
+
+
+@numba.njit(cache=True)
+def _any_free(target: Any) -> bool:
+    for start in range(0, len(target), _BLOCK):
+        free = 0
+        for d in range(start, min(start + _BLOCK, len(target))):
+            free += target[d] == c.FREE
+        if free > 0:
+            return True
     return False
 
 
@@ -118,16 +131,23 @@ def capacity(
     present: Any,
     cpu_free: Any,
 ) -> Any:
-    shown = np.zeros(slots, np.bool_)
-    for s in view:
-        shown[s] = True
     total = np.zeros(types, np.int64)
-    for d in range(len(target)):
-        owner = target[d]
-        if owner < 0:
-            total[type_of[d]] += left[d]
-        elif shown[owner] and present[d]:
-            total[type_of[d]] += c.WHOLE
+    # Where all have an owner, there is nothing to look up.
+    for start in range(0, len(target), _BLOCK):
+        stop = min(start + _BLOCK, len(target))
+        free = 0
+        for d in range(start, stop):
+            free += target[d] < 0
+        for d in range(start, stop if free > 0 else start):
+            if target[d] < 0:
+                total[type_of[d]] += left[d]
+    if len(view) > 0:
+        shown = np.zeros(slots, np.bool_)
+        for s in view:
+            shown[s] = True
+        for d in range(len(target)):
+            if target[d] >= 0 and shown[target[d]] and present[d]:
+                total[type_of[d]] += c.WHOLE
     cores = 0
     for n in range(len(cpu_free)):
         idle = max(cpu_free[n] - used_cpu[n], 0)
@@ -193,7 +213,7 @@ def running(
             seconds[told] = now - floats[c.ISSUED_AT, s]
             told += 1
     differs = np.zeros(ints.shape[1], np.bool_)
-    for d in range(len(held)):
+    for d in devices_of_any(held, target, slots, marked):
         h, t = held[d], target[d]
         if h >= 0 and marked[h]:
             if t != h and ints[c.COUNT, h] > 0:
@@ -294,7 +314,7 @@ def vacate(slots: Any, ints: Any, floats: Any, now: float, target: Any, held: An
     for s in slots:
         accrue(ints, floats, s, now)
         ints[c.HELD, s], ints[c.HELD_TYPE, s] = 0, -1
-    for d in range(len(held)):
+    for d in devices_of_any(held, target, slots, gone):
         if target[d] >= 0 and gone[target[d]]:
             target[d] = c.FREE
         if held[d] >= 0 and gone[held[d]]:

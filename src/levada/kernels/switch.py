@@ -26,14 +26,25 @@ AREAS = (
     "view",
 )
 
-_active: dict[str, ModuleType] = {}
 _name: list[str] = ["numpy"]
+
+
+class _Loaded(dict[str, ModuleType]):
+    """Modules by area; the one of an area that nobody has asked for is loaded then."""
+
+    def __missing__(self, area: str) -> ModuleType:
+        module = self[area] = import_module(f"levada.kernels.{area}_{_name[0]}")
+        return module
+
+
+#: The implementation of each area that runs now. A dictionary: it is asked some thirty times for each job simulated.
+kernels = _Loaded()
 
 
 def use(implementation: Literal["numpy", "numba"]) -> None:
     """Makes every kernel run in *implementation*; raises ImportError where numba is not installed."""
     modules = {area: import_module(f"levada.kernels.{area}_{implementation}") for area in AREAS}
-    _active.update(modules)
+    kernels.update(modules)
     _name[0] = implementation
 
 
@@ -49,11 +60,3 @@ def use_fastest() -> str:
 def active() -> str:
     """The name of the implementation that runs."""
     return _name[0]
-
-
-def kernels(area: str) -> ModuleType:
-    """The implementation of one area that runs now."""
-    module = _active.get(area)
-    if module is None:
-        module = _active[area] = import_module(f"levada.kernels.{area}_{_name[0]}")
-    return module

@@ -13,6 +13,12 @@ NUMBER, SIZE, UNIT, RUNS, LEAST, MILLI = range(6)
 WEIGHT, AGE = range(2)
 
 
+def supply(known: Ints, capacity: Ints) -> Ints:
+    """What there is of each type as the cluster is *known*, but no less than what there is for the jobs in view."""
+    found: Ints = kernels["view"].supply(known, capacity)
+    return found
+
+
 def jobs(
     ints: Ints,
     floats: Floats,
@@ -30,7 +36,7 @@ def jobs(
     that of each job. The size is what a job asks
     for, but no more than any type holds, and a size it may have.
     """
-    found: tuple[Ints, Floats, Bools] = kernels("view").jobs(
+    found: tuple[Ints, Floats, Bools] = kernels["view"].jobs(
         ints, floats, slots, columns, preference, places, exists, capacity
     )
     return found
@@ -46,5 +52,5 @@ def amounts(
     ask for nothing at all. The rows of the last block are entity, workload, and whether workers are one whole GPU each
     and nothing else.
     """
-    found: tuple[Floats, Floats, Ints] = kernels("view").amounts(jobs, ints, slots, columns, capacity)
+    found: tuple[Floats, Floats, Ints] = kernels["view"].amounts(jobs, ints, slots, columns, capacity)
     return found

@@ -13,6 +13,16 @@ _CPU = 0
 
 
 @numba.njit(cache=True)
+def supply(known: Any, capacity: Any) -> Any:
+    found = known.copy()
+    for kind in range(len(capacity)):
+        if capacity[kind] > 0:
+            found[0, kind] = 1
+        found[2, kind] = max(found[2, kind], capacity[kind])
+    return found
+
+
+@numba.njit(cache=True)
 def jobs(
     ints: Any, floats: Any, slots: Any, columns: Any, preference: Any, places: Any, exists: Any, capacity: Any
 ) -> Any:

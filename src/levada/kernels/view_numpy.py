@@ -11,6 +11,10 @@ _NOT_ALLOWED = 32767
 _CPU = 0
 
 
+def supply(known: Ints, capacity: Ints) -> Ints:
+    return np.stack([(known[0] > 0) | (capacity > 0), known[1], np.maximum(known[2], capacity)])
+
+
 def jobs(
     ints: Ints,
     floats: Floats,

@@ -75,7 +75,7 @@ class _World(Simulation):
         world = self.engine.state.world
         table = world.table
         found = rates(self.truth, world, world.held, slots, table.held_type[slots], table.held[slots])
-        self.pace.go(table.number[slots], found, np.full(len(slots), begin))
+        self.pace.go(table.number[slots], self.now, found, np.full(len(slots), begin))
 
     def _finish_operation(self, slot: int, now: float) -> None:
         """An operation that is out will be done as all others are."""
@@ -90,7 +90,7 @@ class _World(Simulation):
         if table.count[slot] > 0:
             one = np.array([slot])
             speed = rates(self.truth, world, world.target, one, table.type[one], table.count[one])
-            self.pace.go(numbers, speed, np.array([done]))
+            self.pace.go(numbers, now, speed, np.array([done]))
 
     def go(self, wanted: set[int] | None) -> None:
         """Until all that is wanted has ended, nothing happens any more, or enough was looked at."""

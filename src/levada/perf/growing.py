@@ -42,11 +42,21 @@ class Growing:
 
     def find(self, numbers: Ints) -> Ints:
         """The row of each number, shaped like *numbers*."""
-        return self._rows.take(np.asarray(numbers) + 1, mode="clip").astype(np.int64)
+        numbers = np.asarray(numbers)
+        if numbers.shape == (1,):
+            return np.array([self.find_one(numbers.item(0))], np.int64)
+        return self._rows.take(numbers + 1, mode="clip").astype(np.int64)
+
+    def find_one(self, number: int) -> int:
+        """The row of one number. Mostly one job comes, and numpy takes five times as long over that."""
+        return self._rows.item(min(max(number, -1), len(self._rows) - 2) + 1)
 
     def put(self, numbers: Ints, rows: Ints) -> None:
         """Sets the row of each number."""
         numbers = np.asarray(numbers)
+        if numbers.shape == (1,) and -1 < numbers[0] < len(self._rows) - 2:
+            self._rows[int(numbers[0]) + 1] = rows[0]
+            return
         few = numbers.ndim == 1 and len(numbers) < FEW
         largest = max(numbers.tolist(), default=-1) if few else int(numbers.max(initial=-1))
         if largest + 3 > len(self._rows):

@@ -106,6 +106,7 @@ class ProfileModel:
             self._together[:rows, :rows, :columns] = dense(pairs, profiles.sizes)
         restart_s = np.zeros(rows) if profiles.restart_s is None else profiles.restart_s
         self._restart_s = np.append(restart_s, restart_s.mean() if rows else 0.0)
+        self._restarts_cost = bool(self._restart_s.any())
         # From numbers to rows of the table, by workload, type and job.
         self._row_of_workload = Growing(rows)
         self._column_of_type = Growing(columns)
@@ -154,13 +155,22 @@ class ProfileModel:
         if jobs.ndim != 1 or not jobs.shape == gpu_types.shape == sizes.shape:
             return self._look(self._alone, jobs, gpu_types, sizes)
         self._column_of_type.follow(self._types, self.profiles.types)
+        if len(jobs) == 1:
+            # One look, without a kernel: nearly always one job starts.
+            row, column = self._row_of_job.find_one(jobs.item(0)), self._column_of_type.find_one(gpu_types.item(0))
+            return np.array([self._alone.item(row, column, min(max(sizes.item(0), 0), self._width - 1))])
         row_of, column_of = self._row_of_job.shifted, self._column_of_type.shifted
         return look_up_each(self._alone, row_of, column_of, jobs, gpu_types, sizes)
 
     def rates_by_type(self, jobs: Ints, sizes: Ints, types: int) -> Floats:
         """(jobs, types): `rates` of each job, with its size, on each of the first *types* types."""
         self._column_of_type.follow(self._types, self.profiles.types)
-        return look_up(self._alone, self._row_of_job.shifted, self._column_of_type.shifted, jobs, sizes, types)
+        column_of = self._column_of_type.shifted
+        if len(jobs) == 1 and types < len(column_of):
+            size = min(max(sizes.item(0), 0), self._width - 1)
+            row = self._alone[self._row_of_job.find_one(jobs.item(0)), :, size]
+            return row.take(column_of[1 : types + 1]).reshape(1, types)
+        return look_up(self._alone, self._row_of_job.shifted, column_of, jobs, sizes, types)
 
     def confidence(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
         """1 where the size was measured, less between, below and beyond, 0 where nothing was; as in `curve`."""
@@ -178,6 +188,8 @@ class ProfileModel:
 
     def restart_costs_s(self, jobs: Ints, old: Ints, new: Ints) -> Floats:
         """`restart_cost_s` of many jobs at once."""
+        if not self._restarts_cost:
+            return np.zeros(np.broadcast(jobs, old, new).shape)
         return np.where(np.asarray(old) == np.asarray(new), 0.0, self._restart_s[self._row_of_job.find(jobs)])
 
     def known(self, jobs: Ints) -> Bools:

@@ -84,7 +84,10 @@ class Queued(Generic[S]):
         return inside.decision(), inside.state()
 
     def _whole(self, snap: Snapshot, perf: ThroughputModel, state: QueueState[S]) -> tuple[Decision, QueueState[S]]:
-        found, inner = self.policy.decide(snap, perf, _inner(self.policy, state, DEFAULT_QUEUE))
+        before = _inner(self.policy, state, DEFAULT_QUEUE)
+        found, inner = self.policy.decide(snap, perf, before)
+        if inner is before and DEFAULT_QUEUE in state.inner:
+            return found, state
         return found, QueueState(seed=state.seed, inner={**state.inner, DEFAULT_QUEUE: inner})
 
 

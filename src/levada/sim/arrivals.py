@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from levada.core.batch import JobBatch
+from levada.core.newcomers import Newcomers
 from levada.sim.traces.trace import Trace, TraceJob
 
 #: So many jobs are drawn at a time.
@@ -66,7 +67,11 @@ class Arrivals:
                 return
             self._first += len(self._times)
             names = tuple(map(str, range(self._first, self._first + len(chunk))))
-            self._batch, self._at = msgspec.structs.replace(chunk.jobs(), id=names), 0
+            jobs = chunk.jobs()
+            self._batch, self._at = (
+                msgspec.structs.replace(jobs, id=names, columns=Newcomers.of(jobs.columns, len(jobs))),
+                0,
+            )
             self._times = chunk.arrival_s.tolist()
             self.drawn.append(chunk)
 
@@ -82,16 +87,13 @@ class Arrivals:
 def _cut(batch: JobBatch, start: int, stop: int) -> JobBatch:
     """Some of the jobs that follow each other. Their columns are not copied: there is a batch for nearly every job."""
 
-    def cut(texts: tuple[Any, ...]) -> tuple[Any, ...]:
-        return texts[start:stop] if len(texts) > 1 else texts
-
     return JobBatch(
         id=batch.id[start:stop],
-        columns={name: column[start:stop] for name, column in batch.columns.items()},
-        gpu_types=cut(batch.gpu_types),
-        workload=cut(batch.workload),
-        queue=cut(batch.queue),
-        entity=cut(batch.entity),
+        columns=Newcomers.of(batch.columns, len(batch)).cut(start, stop),
+        gpu_types=batch.gpu_types[start:stop] if len(batch.gpu_types) > 1 else batch.gpu_types,
+        workload=batch.workload[start:stop] if len(batch.workload) > 1 else batch.workload,
+        queue=batch.queue[start:stop] if len(batch.queue) > 1 else batch.queue,
+        entity=batch.entity[start:stop] if len(batch.entity) > 1 else batch.entity,
     )
 
 

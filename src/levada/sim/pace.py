@@ -66,9 +66,9 @@ class Pace:
         drive.pause(self._jobs, self._column.take(numbers), now)
         self._next = math.nan
 
-    def go(self, numbers: Ints, rate: Floats, since: Floats) -> None:
-        """These jobs, which pause, make so many steps per second from then on."""
-        drive.go(self._jobs, self._column.take(numbers), rate, since)
+    def go(self, numbers: Ints, now: float, rate: Floats, since: Floats) -> None:
+        """These jobs pause now, if they do not, and make so many steps per second from then on."""
+        drive.go(self._jobs, self._column.take(numbers), now, rate, since)
         self._next = math.nan
 
     def next_end(self) -> float:

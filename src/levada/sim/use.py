@@ -31,9 +31,7 @@ class Use:
         types = len(inventory.types)
         if self._priced is None or self._priced[0] is not self._world.prices or self._priced[1] != types:
             self._look_up_prices(types)
-        used = drive.used(self._world.held.owner, inventory.type_of, types, passed)
-        self.seconds += used
-        self.cost += float(used.dot(self._prices)) / HOUR_S
+        self.cost += drive.use(self._world.held.owner, inventory.type_of, passed, self.seconds, self._prices) / HOUR_S
 
     def by_name(self) -> dict[str, float]:
         """GPU-seconds by the name of the type."""

@@ -44,7 +44,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
     def each(self, rows: NDArray[Number]) -> NDArray[Number]:
         """What stands in the row of each job."""
-        return rows if self.of is None else rows[self.of]
+        return rows if self.of is None else rows.take(self.of, axis=0)  # several times as fast as an index
 
 
 def problem(

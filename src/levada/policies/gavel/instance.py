@@ -25,11 +25,7 @@ _MORE_COLUMNS = tuple(map(INT_COLUMNS.index, ("entity", "workload", "servers")))
 
 def supply_of(snap: Snapshot) -> Ints:
     """What there is of each type: rows as in `kernels.view`."""
-    supply: Ints = snap.inventory.openings.supply.copy()
-    # There can be no less than what there is for the jobs in view.
-    supply[view.EXISTS] |= snap.capacity > 0
-    np.maximum(supply[view.TOTAL], snap.capacity, out=supply[view.TOTAL])
-    return supply
+    return view.supply(snap.inventory.openings.supply, snap.capacity)
 
 
 def jobs_of(snap: Snapshot, supply: Ints, most: Ints) -> tuple[Ints, Floats, Bools]:
