@@ -138,7 +138,7 @@ class Agent:
 
     async def _converse(self, socket: ClientConnection) -> None:
         """Until the connection ends or the server is silent."""
-        first = wire.read_from_server(_text(await asyncio.wait_for(socket.recv(), self._silence_s)))
+        first = await self._receive(socket)
         if isinstance(first, wire.Goodbye):
             raise Refused(first.why)
         if not isinstance(first, wire.Welcome):
@@ -157,8 +157,12 @@ class Agent:
 
     async def _listen(self, socket: ClientConnection, outbox: asyncio.Queue[wire.FromAgent]) -> None:
         while True:
-            message = wire.read_from_server(_text(await asyncio.wait_for(socket.recv(), self._silence_s)))
-            self._hear(message, outbox)
+            self._hear(await self._receive(socket), outbox)
+
+    async def _receive(self, socket: ClientConnection) -> wire.FromServer:
+        # Not `wait_for`: it forgets that it was cancelled where a text comes in the same moment, and nobody ends.
+        async with asyncio.timeout(self._silence_s):
+            return wire.read_from_server(_text(await socket.recv()))
 
     async def _follow(self, welcome: wire.Welcome) -> None:
         """Takes commands of this server, unless a newer one has commanded here."""
@@ -212,7 +216,8 @@ class Agent:
         """What there is to say, and a beat when there is nothing."""
         while True:
             try:
-                message = await asyncio.wait_for(outbox.get(), min(_BEAT_S, self._silence_s / 4))
+                async with asyncio.timeout(min(_BEAT_S, self._silence_s / 4)):
+                    message = await outbox.get()
             except TimeoutError:
                 message = wire.Beat(ports=tuple(self._ports.take() for _ in range(_FRESH_PORTS)))
             await socket.send(wire.encode(message))
