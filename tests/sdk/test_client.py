@@ -25,6 +25,12 @@ def test_a_job_is_submitted_looked_at_changed_and_ended(client: Client) -> None:
         client.cancel(job["id"])
 
 
+def test_no_name_is_nobody(client: Client) -> None:
+    for ask in (client.get, client.wait, client.cancel):
+        with pytest.raises(BadInput, match="must not be empty"):
+            ask("")
+
+
 def test_several_documents_are_taken_all_or_none(client: Client) -> None:
     assert [job["workload"] for job in client.submit([document("a"), document("b", array="0-2")])] == ["a", *"bbb"]
     with pytest.raises(BadInput) as caught:

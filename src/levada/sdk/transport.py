@@ -42,9 +42,11 @@ class Lost(Exception):
 
 
 def segment(name: str) -> str:
-    """A name as one part of a path."""
+    """A name as one part of a path; raises BadInput where there is none."""
     from urllib.parse import quote
 
+    if not name:
+        raise BadInput.one("a name must not be empty")
     return quote(name, safe="")
 
 
