@@ -49,7 +49,7 @@ def test_a_machine_joins_runs_a_job_and_comes_back(home: Path, tmp_path: Path) -
         until(lambda: "left-0" in asked("nodes"))
         name = asked("submit", "-f", str(tmp_path / "job.json"), "-o", "name").strip()
         until(lambda: asked("logs", name).count("\n") == 3)
-        assert asked("logs", name, "--worker", "0").split()[-2:] == ["left-0", f"{saves}/{name}"]
+        assert asked("logs", name, "--worker", "0").split()[-2:] == ["left-0", f"{saves}/{name}-0"]
     go.touch()  # its workers went on while it was away
     with joined(*agent):
         assert levada("wait", "--state", str(home), name, "--timeout", "60s").returncode == 0
