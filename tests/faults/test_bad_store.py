@@ -78,7 +78,7 @@ def test_a_newer_shape_of_the_database_is_left_alone(used: Path) -> None:
 
 def test_a_file_that_is_no_database_is_not_touched(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    home.mkdir()
+    home.mkdir(mode=0o700)
     (home / "levada.db").write_bytes(b"a letter to my aunt\n" * 500)
     assert "not a database; it is damaged: put back a copy of it" in serve(home)
     assert (home / "levada.db").read_bytes().startswith(b"a letter to my aunt\n")

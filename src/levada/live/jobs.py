@@ -48,7 +48,7 @@ class Jobs(Submissions):
         found: list[dict[str, Any]] = []
         for number in sorted(self.loop.records.by_number):
             record = self.loop.records.by_number[number]
-            if number <= begin or (user is not None and record.user != user):
+            if number <= begin or (user is not None and record.user != user) or record.is_expired(now):
                 continue
             if any(record.about.labels.get(name) != value for name, value in labels.items()):
                 continue

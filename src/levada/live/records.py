@@ -72,6 +72,10 @@ class Record:
             record.exit_code = record.result.get("exit_code") if record.result else None
         return record
 
+    def is_expired(self, now: float) -> bool:
+        """Whether its time in lists is over."""
+        return self.ended is not None and self.ended + self.about.ttl_s < now
+
     def progressed(self, steps: float, at: float) -> None:
         """It has done so many steps by now."""
         if self.reported_at is not None and at > self.reported_at and steps >= self.steps:
@@ -105,11 +109,7 @@ class Records:
 
     def expired(self, now: float) -> list[Record]:
         """Jobs that ended longer ago than they wanted to be kept."""
-        return [
-            record
-            for record in self.by_id.values()
-            if record.ended is not None and record.ended + record.about.ttl_s < now
-        ]
+        return [record for record in self.by_id.values() if record.is_expired(now)]
 
     def find(self, name: str, user: str | None = None) -> Record:
         """The job of that id, of which this is the only beginning or the last four characters, or my newest of that
