@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import getpass
 import logging
 import os
@@ -35,6 +36,7 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 7373
 _SWITCH_S = 0.00025
+_COLLECT = (10_000, 20, 200)
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +68,10 @@ async def run(folder: Path, setup: Setup, ready: Callable[[str, str], None]) -> 
     """Serves until SIGTERM or SIGINT; tells *ready* address and token."""
     # While a policy thinks in its thread, requests get their turn twenty times as often as Python would give it.
     sys.setswitchinterval(_SWITCH_S)
+    # What is loaded by now stays for ever, and jobs stay for days: looking through all of them for rubbish takes a tenth
+    # of a second, so it is done seldom; what a request leaves behind is young, and found all the same.
+    gc.freeze()
+    gc.set_threshold(*_COLLECT)
     home = Home(folder)
     home.make()
     async with _held(home, setup.wait):
