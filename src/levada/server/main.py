@@ -68,8 +68,8 @@ async def run(folder: Path, setup: Setup, ready: Callable[[str, str], None]) -> 
     """Serves until SIGTERM or SIGINT; tells *ready* address and token."""
     # While a policy thinks in its thread, requests get their turn twenty times as often as Python would give it.
     sys.setswitchinterval(_SWITCH_S)
-    # What is loaded by now stays for ever, and jobs stay for days: looking through all of them for rubbish takes a tenth
-    # of a second, so it is done seldom; what a request leaves behind is young, and found all the same.
+    # What is loaded by now stays for ever, and jobs stay for days: to look through all of them for rubbish takes a
+    # tenth of a second, so it is done seldom; what a request leaves behind is young, and found all the same.
     gc.freeze()
     gc.set_threshold(*_COLLECT)
     home = Home(folder)
