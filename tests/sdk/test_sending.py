@@ -14,12 +14,12 @@ def job(**run: Any) -> dict[str, Any]:
 
 
 def test_folders_are_absolute() -> None:
-    assert folder_of(with_folder(job(workdir="data"), "/home/me")) == "/home/me/data"
-    assert folder_of(with_folder(job(workdir="/data"), "/home/me")) == "/data"
-    assert folder_of(with_folder(job(), "/home/me")) == "/home/me"
-    run = check(with_folder(MPI, "/home/me")).content.spec.run  # type: ignore[union-attr]
+    assert folder_of(with_folder(job(workdir="data"), "/folder")) == "/folder/data"
+    assert folder_of(with_folder(job(workdir="/data"), "/folder")) == "/data"
+    assert folder_of(with_folder(job(), "/folder")) == "/folder"
+    run = check(with_folder(MPI, "/folder")).content.spec.run  # type: ignore[union-attr]
     assert run is not None
-    assert run.workdir == "/home/me"
+    assert run.workdir == "/folder"
 
 
 @pytest.mark.parametrize("odd", [{}, {"kind": "Job"}, {"kind": "Job", "spec": {"run": 3}}, job(workdir=3), job(env=3)])

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from levada.server.families import Family
 
 # When a counter began is of no use to anybody here, and would double the text.
-disable_created_metrics()  # type: ignore[no-untyped-call]
+disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client has no type there
 
 
 def gauge(family: Family) -> GaugeMetricFamily:

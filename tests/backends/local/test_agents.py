@@ -306,7 +306,7 @@ class TestCommands:
                 if isinstance(command.command, StartWorker) and command.number not in taken:
                     await heard(lambda message: isinstance(message, wire.Told) and _has_ended(message))
                 else:
-                    await heard(lambda message: message == wire.Took(number=command.number))  # noqa: B023
+                    await heard(lambda message: message == wire.Took(number=command.number))  # noqa: B023  # awaited within the round
                 taken.add(command.number)
             if not connections:
                 done.set()
@@ -351,11 +351,11 @@ class TestBreakingOff(AgentsTest):
                     await watch.until(lambda: self.connected(watch) == {"x"}, "the agent")
                     if side == "the agent":
                         assert agent._outbox is not None
-                        agent._outbox.put_nowait(object())  # type: ignore[arg-type]
+                        agent._outbox.put_nowait(object())  # type: ignore[arg-type]  # what no agent would send
                     else:
                         host = backend.hosts["x"]
                         assert isinstance(host, RemoteHost)
-                        host._outbox.put_nowait(object())  # type: ignore[arg-type]
+                        host._outbox.put_nowait(object())  # type: ignore[arg-type]  # nor a server
                     first = agent._outbox
                     await watch.until(lambda: agent._outbox not in (None, first), "the next conversation")
                     await watch.backend.apply(op(OpKind.START, 1, place(0, "node-0", "0")), self.launch())
@@ -453,8 +453,8 @@ class TestJoining(AgentsTest):
                 assert appeared == ["x-0/0/7"]
                 after = {node.name: node for node in (await watch.backend.cluster()).nodes}
                 assert {name: after[name] for name in before} == before
-                assert "../../ghost" not in watch.backend.gangs  # type: ignore[attr-defined]
-                assert "odd" not in watch.backend.gangs  # type: ignore[attr-defined]
+                assert "../../ghost" not in watch.backend.gangs  # type: ignore[attr-defined]  # of LocalBackend
+                assert "odd" not in watch.backend.gangs  # type: ignore[attr-defined]  # of LocalBackend
                 assert not (self.home.parent / "ghost").exists()
 
         self.run(story)

@@ -129,7 +129,7 @@ class TestGang(LocalTest):
                     await watch.for_(ev.CheckpointSaved, generation)
                     for _ in range(3):
                         before = backend._supervisor.jobs["toy-1"].kept
-                        await watch.until(lambda: backend._supervisor.jobs["toy-1"].kept != before)  # noqa: B023
+                        await watch.until(lambda: backend._supervisor.jobs["toy-1"].kept != before)  # noqa: B023  # awaited within the round
                     assert len(watch.all(ev.CheckpointSaved, generation)) == 1
 
         self.run(story)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from levada.backends.local import files, supervisor
+from levada.backends.local import command, files, supervisor
 from levada.backends.local.backend import LocalBackend
 from levada.backends.local.devices import pretend_nodes
 from levada.backends.local.messages import Forget, Publish
@@ -202,7 +202,7 @@ class TestSupervisor(LocalTest):
             async with self.opened(5, leave=True) as watch:
                 await watch.backend.apply(op(OpKind.START, 1, place(0, "node-0", "0")), self.launch())
                 await watch.for_(ev.Running, 1)
-                (self.home / supervisor.EPOCH).write_text("")
+                (self.home / command.EPOCH).write_text("")
                 with pytest.raises(Refused, match="start the server again"):
                     await watch.backend.apply(op(OpKind.STOP, 2), None)
             older = self.make()

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -257,12 +258,12 @@ class LocalBackend:
         touched: dict[str, None] = {}
         for seen in news.sightings:
             # One that cannot be understood must not make deaf for all others.
-            if self._bear(lambda: self._see(seen), f"news of {seen.job}"):  # noqa: B023
+            if self._bear(partial(self._see, seen), f"news of {seen.job}"):
                 touched[seen.job] = None
         for job in touched:
             self.step(job)
         for kept in news.kept:
-            self._bear(lambda: self._hear_kept(kept), f"files of {kept.job}")  # noqa: B023
+            self._bear(partial(self._hear_kept, kept), f"files of {kept.job}")
         self._tell_progress()
         self.flush()
 

@@ -157,16 +157,34 @@ async def ended(folder: Path, child: subprocess.Popen[bytes] | None = None) -> S
     for watching in (_watching, _watching_keeper):
         with watching(folder) as watched:
             if watched is not None:
-                loop = asyncio.get_running_loop()
-                gone = asyncio.Event()
-                loop.add_reader(watched, gone.set)
-                try:
-                    await gone.wait()
-                finally:
-                    loop.remove_reader(watched)
+                await _gone(watched)
     if child is not None:
         child.wait()
     return standing(folder)
+
+
+async def reaped(child: subprocess.Popen[bytes]) -> int:
+    """The code of a child of this process when it has ended; it is reaped."""
+    try:
+        handle = os.pidfd_open(child.pid)
+    except ProcessLookupError:
+        return child.wait()  # somebody has reaped it
+    try:
+        await _gone(handle)
+    finally:
+        os.close(handle)
+    return child.wait()
+
+
+async def _gone(handle: int) -> None:
+    """Returns when the process of a pidfd has ended."""
+    loop = asyncio.get_running_loop()
+    gone = asyncio.Event()
+    loop.add_reader(handle, gone.set)
+    try:
+        await gone.wait()
+    finally:
+        loop.remove_reader(handle)
 
 
 def sweep(marks: Mapping[str, str]) -> list[int]:

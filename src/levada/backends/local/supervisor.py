@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from levada.backends.local import environment, files, folders, logs, processes, shim
+from levada.backends.local.command import Commander
 from levada.backends.local.messages import (
     ENDED,
     LOST,
@@ -40,7 +41,6 @@ from levada.backends.local.waste import Waste
 from levada.errors import LevadaError, Refused
 
 _log = logging.getLogger(__name__)
-EPOCH = "epoch"
 #: How often reports are read, and how often while somebody waits for them.
 _POLL_S, _HURRY_S = 1.0, 0.05
 #: How often the folders of jobs without the runtime are looked through.
@@ -96,6 +96,7 @@ class Supervisor:
 
     def __init__(self, home: Path, tell: Callable[[News], None], checkpoints: str = "") -> None:
         self.home, self.checkpoints = home, checkpoints
+        self._commander = Commander(home)
         self.jobs: dict[str, _Job] = {}
         self._tell_news = tell
         self._changed: dict[tuple[str, str], Sighting] = {}
@@ -110,14 +111,11 @@ class Supervisor:
 
     def take_epoch(self, epoch: int) -> None:
         """Takes commands of *epoch* or later from now on; raises Refused where somebody newer commands."""
-        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        known = self._commander()
-        if known is None:
-            # The file is damaged: what jobs were told last tells enough to whoever has just won its epoch.
-            told = [_read_stood(folder / files.JOB) for folder in _folders(self.home / "jobs")]
-            known = max((stood.epoch for stood in told if stood is not None), default=0)
-        _compare(epoch, known)
-        files.write_json(self.home / EPOCH, epoch, durable=True)
+        self._commander.take(epoch, self._last_told)
+
+    def _last_told(self) -> int:
+        told = [_read_stood(folder / files.JOB) for folder in _folders(self.home / "jobs")]
+        return max((stood.epoch for stood in told if stood is not None), default=0)
 
     async def open(self) -> None:
         """Finds what runs and begins to watch."""
@@ -204,19 +202,7 @@ class Supervisor:
 
     def check(self, epoch: int) -> None:
         """Raises Refused where somebody newer commands."""
-        known = self._commander()
-        if known is None:
-            raise Refused(f"{self.home / EPOCH} is damaged, so nobody may command here: start the server again")
-        _compare(epoch, known)
-
-    def _commander(self) -> int | None:
-        """The epoch that commands here; None where the file that tells it is damaged."""
-        try:
-            return int(folders.read_file(self.home / EPOCH))
-        except FileNotFoundError:
-            return 0
-        except ValueError:
-            return None
+        self._commander.check(epoch)
 
     def _job(self, name: str) -> _Job:
         job = self.jobs.get(name)
@@ -333,7 +319,7 @@ class Supervisor:
 
     async def _see_end(self, worker: _Worker) -> None:
         if worker.child is not None:
-            code = await _ended(worker.child)
+            code = await processes.reaped(worker.child)
             worker.child = None
             if code == shim.NO_RECORD:
                 self._see(worker, state=LOST, why="no record could be kept in its folder; is the disk full?")
@@ -517,30 +503,6 @@ def _read_stood(path: Path) -> Stood | None:
 
 def _look(job: str, saves: Path) -> Kept:
     return Kept(job=job, saved_at=folders.newest_change(saves), epochs=files.epochs_in_csv(saves / f"{job}.csv"))
-
-
-def _compare(epoch: int, known: int) -> None:
-    if epoch < known:
-        raise Refused(f"epoch {epoch} is over: epoch {known} commands here")
-
-
-async def _ended(child: subprocess.Popen[bytes]) -> int:
-    """The code of a child of this process when it has ended; it is reaped."""
-    loop = asyncio.get_running_loop()
-    try:
-        handle = os.pidfd_open(child.pid)
-    except ProcessLookupError:
-        return child.wait()  # somebody has reaped it
-    try:
-        gone = asyncio.Event()
-        loop.add_reader(handle, gone.set)
-        try:
-            await gone.wait()
-        finally:
-            loop.remove_reader(handle)
-    finally:
-        os.close(handle)
-    return child.wait()
 
 
 def _allow_many_files() -> None:
