@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import subprocess
 import time
 
 import pytest
@@ -265,6 +268,20 @@ def test_a_lease_that_would_last_for_ever_is_only_as_long_as_somebody_renews_it(
             await up.service.submit([document()], user="ann", key=None)
 
     asyncio.run(story())
+
+
+def test_a_server_that_was_killed_holds_its_lease_no_more_even_if_nobody_has_buried_it(sqlite_url: str) -> None:
+    async def story(holder: str) -> None:
+        store = await Store.open(sqlite_url)
+        assert await store.acquire(holder, time.time(), 15.0)
+        await store.close()
+        async with house(sqlite_url) as up:
+            await up.service.submit([document()], user="ann", key=None)
+
+    with subprocess.Popen(["sleep", "1000"]) as dead:
+        dead.kill()
+        os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays in the list of processes
+        asyncio.run(story(f"{socket.gethostname()}:{dead.pid}:x"))
 
 
 def test_a_lease_is_renewed_while_its_server_lives(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

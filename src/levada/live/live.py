@@ -10,6 +10,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -257,12 +258,10 @@ def _is_gone(holder: str) -> bool:
     if host != socket.gethostname() or not pid.isdigit():
         return False
     try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
         return True
-    except PermissionError:
-        return False
-    return False
+    return state in "ZX"  # it has ended, and only its parent has not looked yet
 
 
 def _observed(seen: Mapping[str, Seen]) -> ev.Observed:
