@@ -47,9 +47,10 @@ demo: $(FORGOTTEN) ## Simulate a day of jobs, then compare policies, with a pict
 	@printf '\nNext: look at build/run/jct.png and build/run/report.html; see real jobs with make run;\n'
 	@printf 'simulate your own with $(BIN)/levada sim run --help (docs/simulator.md, docs/sweeps.md).\n'
 
+# In a folder of their own, so that no earlier run's leftovers matter; it stays when a test fails.
 test: $(KERNELS) lint ## Lint, types, layers and tests
 	@echo "tests: some 5,000, ten minutes or so"
-	@$(BIN)/python -m pytest -q -n auto
+	@folder=$$(mktemp -d) && $(BIN)/python -m pytest -q -n auto --basetemp="$$folder/t" && rm -rf "$$folder"
 
 lint: $(STAMP) ## ruff, mypy --strict and the layers of the packages
 	@echo "lint: ruff"

@@ -190,6 +190,7 @@ def test_one_jobs_pipes_and_depths_harm_no_other_nor_the_next_start(tmp_path: Pa
             await until(lambda: state(after, "bad") != RUNS)
             after.do(Forget(job="bad", epoch=1))
             await until(lambda: not (tmp_path / "jobs/bad").exists())
+            await until(lambda: not list((tmp_path / "gone").iterdir()))  # down to its last level
         finally:
             await after.close()
             for child in _LEFT_ALONE:
