@@ -17,7 +17,7 @@ fill_numba = pytest.importorskip("levada.kernels.fill_numba")
 Columns = dict[str, Any]
 JOBS = ("ints", "slots", "columns")
 ROOM = ("preference", "exists", "capacity", "totals", "order", "size", "most")
-ASSIGN = (*ROOM, "lineage", "room", "guarantee")
+ASSIGN = (*ROOM, "lineage", "room", "guarantee", "fair")
 
 
 def ints(numbers: list[int]) -> Any:
@@ -46,6 +46,7 @@ class View:
                 "cpu": draw(st.sampled_from([0, 500, 1500])),
                 "count": draw(st.integers(0, 3)),
                 "type": draw(st.integers(-1, kinds - 1)),
+                "any_type": draw(st.integers(0, 1)),
             }
             block[columns, slot] = [job[name] for name in fill.COLUMNS]
             job["unit"] = job["milli"] or job["cpu"]
@@ -74,6 +75,7 @@ class View:
             "lineage": ints(lines).reshape(jobs, depth),
             "room": ints(draw(per_queue)),
             "guarantee": ints(draw(per_queue)),
+            "fair": ints(draw(per_queue)),
             "types": ints([draw(st.integers(-1, kinds - 1)) for _ in range(jobs)]),
             "left": np.array([draw(st.sampled_from([np.nan, 0.0, 60.0, np.inf])) for _ in range(jobs)], np.float64),
             "reason": ints([draw(st.integers(2, 5)) for _ in range(jobs)]),
@@ -118,6 +120,12 @@ class View:
         """Whether a type and the queues of a job have so much left."""
         return bool(units <= left[kind] and all(units <= room[queue, kind] for queue in self.line(row)))
 
+    def slack(self, row: int, kind: int, left: Any, fair: Any) -> float:
+        """What would be left of a type, and of the fair part of a job's queue, as a part of the whole."""
+        units, queue = self.may_use(row, kind), self.line(row)[:1]
+        parts = [(fair[each, kind] - units) / max(self.all["fair"][each, kind], 1) for each in queue]
+        return float(min([(left[kind] - units) / max(self.all["totals"][kind], 1), *parts]))
+
     def take(self, row: int, kind: int, units: int, left: Any, room: Any) -> None:
         left[kind] -= units
         for queue in self.line(row):
@@ -151,21 +159,27 @@ def test_assign_types(view: View) -> None:
     types = view.both("assign_types", *ASSIGN)
     capacity, room, size, line = (view.all[name] for name in ("capacity", "room", "size", "lineage"))
     needed, wished = (capacity.copy(), room.copy()), (capacity.copy(), room.copy())
+    fair = view.all["fair"].copy()
     stay = [row for row in range(len(types)) if view.keeps(row)]
     for row in stay:
         assert types[row] == view.job[row]["type"]
         view.take(row, types[row], size[row] * view.job[row]["unit"], *needed)
         view.take(row, types[row], view.may_use(row, types[row]), *wished)
+        fair[line[row, :1], types[row]] -= view.may_use(row, types[row])
     for row in (row for row in view.all["order"] if row not in stay):
         ranked, need = view.ranked(row), size[row] * view.job[row]["unit"]
         fitting = [kind for kind in ranked if view.fits(row, kind, need, *needed)]
         roomy = [kind for kind in fitting if view.fits(row, kind, view.may_use(row, kind), *wished)]
+        if view.job[row]["any_type"] and not roomy:
+            slack = {kind: view.slack(row, kind, wished[0], fair) for kind in fitting}
+            fitting.sort(key=lambda kind: -slack[kind])
         large = [kind for kind in ranked if view.fits(row, kind, need, capacity, room)]
         sure = [kind for kind in large if line.shape[1] and need <= view.all["guarantee"][line[row, 0], kind]]
         assert types[row] == next(iter([*roomy, *fitting, *sure, *large, *ranked]), -1)
         if fitting:
             view.take(row, types[row], need, *needed)
             view.take(row, types[row], view.may_use(row, types[row]), *wished)
+            fair[line[row, :1], types[row]] -= view.may_use(row, types[row])
 
 
 @given(views())

@@ -280,6 +280,17 @@ def test_no_gpu_idles_that_a_queue_could_borrow(scene: Scene) -> None:
             assert not gains(name, scene, int(row), found, int(min(free[kind], room[kind])))
 
 
+@given(scene=scenes(types=2, odd=True, with_queues=True, most_jobs=8))
+def test_nobody_waits_while_a_type_that_its_queue_could_borrow_lies_idle(scene: Scene) -> None:
+    snap, bounds = scene.snap, Bounds(scene.snap)
+    found = decide(queued(registry.make("elastic-fifo")), scene)
+    free, own = snap.capacity - used(snap, found), own_use(snap, found)
+    need = snap.jobs.min * snap.jobs.unit
+    for row in ((found.count == 0) & (snap.jobs.milli > 0)).nonzero()[0]:
+        room = np.minimum(free, bounds.room(int(snap.jobs.queue[row]), own))
+        assert not (snap.allowed[row] & (need[row] <= room)).any()
+
+
 def own_use(snap: Snapshot, found: Decision) -> Any:
     own = np.zeros((len(snap.queues.values), len(snap.capacity)), np.int64)
     runs = found.count > 0

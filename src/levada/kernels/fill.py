@@ -10,7 +10,7 @@ from __future__ import annotations
 from levada.kernels.arrays import Bools, Floats, Ints
 from levada.kernels.switch import kernels
 
-COLUMNS = ("number", "min", "max", "step", "milli", "cpu", "count", "type")
+COLUMNS = ("number", "min", "max", "step", "milli", "cpu", "count", "type", "any_type")
 
 #: In tables of preference: the job may not use the type.
 NOT_ALLOWED = 32767
@@ -40,15 +40,16 @@ def assign_types(
     lineage: Ints,
     room: Ints,
     guarantee: Ints,
+    fair: Ints,
 ) -> Ints:
     """Per job the type it competes on: it needs *size* workers and may use *most*. See `policies/assign.py`.
 
     *totals* are per type what there is, whoever has it: nobody may use more. *lineage* names the queues above each job
     (then -1); their *room*, per queue and type, must hold it too. Where a type alone could hold what a job needs, one
-    that the *guarantee* of its first queue covers comes first.
+    that the *guarantee* of its first queue covers comes first. *fair* is what that queue may count on when all ask.
     """
     return kernels["fill"].assign_types(
-        ints, slots, columns, preference, exists, capacity, totals, order, size, most, lineage, room, guarantee
+        ints, slots, columns, preference, exists, capacity, totals, order, size, most, lineage, room, guarantee, fair
     )
 
 

@@ -99,6 +99,7 @@ def assign_types(
     lineage: Ints,
     room: Ints,
     guarantee: Ints,
+    fair: Ints,
 ) -> Ints:
     """See `fill`."""
     kinds = len(capacity)
@@ -107,8 +108,10 @@ def assign_types(
     types = _homes(ints, slots, columns, preference, exists, capacity, need, keeps)
     # What is left, of types and of queues, by what jobs need and by what they may use.
     left, rooms, free, free_rooms = capacity.copy(), room.copy(), capacity.copy(), room.copy()
+    free_fair = fair.copy()
     # Without queues nobody need ask them.
     fenced = lineage.shape[1] > 0
+    any_type = ints[columns[8]]
     for row in range(len(slots)):
         if keeps[row]:
             kind = types[row]
@@ -118,12 +121,14 @@ def assign_types(
             if fenced:
                 _take(need[row], lineage, row, rooms, kind)
                 _take(may_use, lineage, row, free_rooms, kind)
+                free_fair[lineage[row, 0], kind] -= may_use
     for row in order:
         if keeps[row] or types[row] < 0:
             continue
         wants = need[row]
-        found, room_for_all, waits, sure = -1, -1, -1, -1
-        found_rank = all_rank = waits_rank = sure_rank = _NOT_ALLOWED
+        found, room_for_all, evenest, waits, sure = -1, -1, -1, -1, -1
+        most_slack = -np.inf
+        found_rank = even_rank = all_rank = waits_rank = sure_rank = _NOT_ALLOWED
         for kind in range(kinds):
             rank = preference[kind, row]
             if not exists[kind] or rank >= all_rank:
@@ -134,6 +139,14 @@ def assign_types(
                 may_use = _may_use(wish[row], lineage, row, room, totals, kind)
                 if may_use <= free[kind] and (not fenced or _fits(may_use, lineage, row, free_rooms, kind)):
                     room_for_all, all_rank = kind, rank
+                elif any_type[slots[row]] > 0:
+                    # What would be left, as a part of the whole: below 0, as there is too little.
+                    slack = (free[kind] - may_use) / max(totals[kind], 1)
+                    if fenced:
+                        queue = lineage[row, 0]
+                        slack = min(slack, (free_fair[queue, kind] - may_use) / max(fair[queue, kind], 1))
+                    if slack > most_slack or (slack == most_slack and rank < even_rank):
+                        evenest, even_rank, most_slack = kind, rank, slack
             if wants <= capacity[kind] and (not fenced or _fits(wants, lineage, row, room, kind)):
                 if rank < waits_rank:
                     waits, waits_rank = kind, rank
@@ -141,6 +154,8 @@ def assign_types(
                     sure, sure_rank = kind, rank
         if room_for_all >= 0:
             found = room_for_all
+        elif evenest >= 0:
+            found = evenest
         if found >= 0:
             types[row] = found
             may_use = _may_use(wish[row], lineage, row, room, totals, found)
@@ -149,6 +164,7 @@ def assign_types(
             if fenced:
                 _take(wants, lineage, row, rooms, found)
                 _take(may_use, lineage, row, free_rooms, found)
+                free_fair[lineage[row, 0], found] -= may_use
         elif sure >= 0:
             types[row] = sure
         elif waits >= 0:
@@ -386,7 +402,7 @@ def serve(
     """See `fill`."""
     lineage, room = np.empty((len(slots), 0), np.int64), np.empty((0, 0), np.int64)
     types = assign_types(
-        ints, slots, columns, preference, exists, capacity, totals, order, size, most, lineage, room, room
+        ints, slots, columns, preference, exists, capacity, totals, order, size, most, lineage, room, room, room
     )
     count = give(ints, slots, columns, capacity, order, types, size)
     if grow:

@@ -32,6 +32,7 @@ def assign_types(
     lineage: Ints,
     room: Ints,
     guarantee: Ints,
+    fair: Ints,
 ) -> Ints:
     """See `fill`."""
     need = size * _units(ints, slots, columns)
@@ -52,6 +53,10 @@ def assign_types(
         for line in lineage.T:
             inside = line[stays] >= 0
             np.subtract.at(rooms, (line[stays][inside], types[stays][inside]), takes[inside])
+    free_fair = fair.copy()
+    if lineage.shape[1]:
+        np.subtract.at(free_fair, (lineage[stays, 0], types[stays]), may_use[types[stays], stays])
+    spreads = ints[columns[8]].take(slots)[rows] > 0
     ranks, need, may_use, lineage = ranks[:, rows], need[rows], may_use[:, rows], lineage[rows]
     large = (ranks < NOT_ALLOWED) & (capacity[:, None] >= need)
     for line in lineage.T:
@@ -65,7 +70,8 @@ def assign_types(
     chosen = np.where(waits[best, np.arange(len(rows))] < NOT_ALLOWED, best, types[rows])
     # Less is left from one to the next, so who fits nowhere now never will.
     tries = np.asarray(((ranks < NOT_ALLOWED) & (needed[0][:, None] >= need)).any(axis=0)).nonzero()[0]
-    found = _first_fit(ranks[:, tries], need[tries], may_use[:, tries], lineage[tries], needed, wished)
+    ledgers = _Ledger(*needed), _Ledger(*wished), _Slack(totals, fair, wished[0], free_fair)
+    found = _chosen(ranks[:, tries], need[tries], may_use[:, tries], lineage[tries], spreads[tries], *ledgers)
     chosen[tries] = np.where(found >= 0, found, chosen[tries])
     types[rows] = chosen
     return types
@@ -198,7 +204,7 @@ def serve(
     """See `fill`."""
     lineage, room = np.empty((len(slots), 0), np.int64), np.empty((0, 0), np.int64)
     types = assign_types(
-        ints, slots, columns, preference, exists, capacity, totals, order, size, most, lineage, room, room
+        ints, slots, columns, preference, exists, capacity, totals, order, size, most, lineage, room, room, room
     )
     count = give(ints, slots, columns, capacity, order, types, size)
     if grow:
@@ -230,25 +236,27 @@ def _homes(ints: Ints, slots: Ints, columns: Ints, ranks: Ints, capacity: Ints, 
     return np.where(keeps, present, first), keeps
 
 
-def _first_fit(
-    ranks: Ints, need: Ints, may_use: Ints, lineage: Ints, needed: tuple[Ints, Ints], wished: tuple[Ints, Ints]
+def _chosen(
+    ranks: Ints, need: Ints, may_use: Ints, lineage: Ints, spreads: Bools, sure: _Ledger, free: _Ledger, slack: _Slack
 ) -> Ints:
     """Per job its first type by rank where all that it may use fits beside those before it, else what it needs; or -1.
 
-    *needed* and *wished* are what is left, of types and of queues, by what jobs need and by what they may use.
+    Who *spreads* takes the type with the most slack where not all fits. *sure* is what is left by what jobs need, and
+    *free* by what they may use.
     """
-    choices = ranks.argsort(axis=0, kind="stable")
-    count = (ranks < NOT_ALLOWED).sum(axis=0)
-    sure, free = _Ledger(*needed), _Ledger(*wished)
+    choices = ranks.argsort(axis=0, kind="stable").T.tolist()
+    count = (ranks < NOT_ALLOWED).sum(axis=0).tolist()
     types = [-1] * len(need)
-    jobs = zip(choices.T.tolist(), count.tolist(), need.tolist(), may_use.T.tolist(), lineage.tolist(), strict=True)
-    for job, (ranked, options, units, most, lines) in enumerate(jobs):
+    jobs = zip(choices, count, need.tolist(), may_use.T.tolist(), lineage.tolist(), spreads.tolist(), strict=True)
+    for job, (ranked, options, units, most, lines, even) in enumerate(jobs):
         line = [queue for queue in lines if queue >= 0]
         fits = [kind for kind in ranked[:options] if sure.holds(units, kind, line)]
         if fits:
-            types[job] = kind = next((kind for kind in fits if free.holds(most[kind], kind, line)), fits[0])
+            roomy = [kind for kind in fits if free.holds(most[kind], kind, line)]
+            types[job] = kind = roomy[0] if roomy else slack.most(fits, most, line[:1]) if even else fits[0]
             sure.take(units, kind, line)
             free.take(most[kind], kind, line)
+            slack.take(most[kind], kind, line[:1])
     return np.array(types, np.int64)
 
 
@@ -267,6 +275,31 @@ class _Ledger:
         self._left[kind] -= units
         for queue in line:
             self._room[queue][kind] -= units
+
+
+class _Slack:
+    """What is left of each type, and of the fair part of each queue, beside the whole of it."""
+
+    def __init__(self, totals: Ints, fair: Ints, free: Ints, free_fair: Ints) -> None:
+        self._totals, self._fair, self._free, self._free_fair = (
+            each.tolist() for each in (totals, fair, free, free_fair)
+        )
+
+    def most(self, kinds: list[int], units: list[int], queue: list[int]) -> int:
+        """The first type with the most left, as a part of the whole, when a job of a queue, if any, takes *units*."""
+
+        def left(kind: int) -> float:
+            parts = [(self._free[kind] - units[kind]) / max(self._totals[kind], 1)]
+            parts += [(self._free_fair[q][kind] - units[kind]) / max(self._fair[q][kind], 1) for q in queue]
+            return float(min(parts))
+
+        return max(kinds, key=left)
+
+    def take(self, units: int, kind: int, queue: list[int]) -> None:
+        """Takes it."""
+        self._free[kind] -= units
+        for q in queue:
+            self._free_fair[q][kind] -= units
 
 
 def _by_type(types: Ints, order: Ints, kinds: int) -> Iterator[tuple[int, Ints]]:

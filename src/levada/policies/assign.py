@@ -3,8 +3,10 @@
 Running jobs keep their type while it can hold them; `relocate` has the exception. The others choose in the policy's
 order, each by its own order of types. It takes the first type where all that it may use fits beside all that running
 and earlier jobs may use: its maximum, or the whole type if that is less. So elastic jobs spread over types before they
-share one. Where there is no such type, it takes the first where what it needs fits beside what they need. A job that
-fits nowhere competes on the first of its types that is large enough for it in all, else on its first.
+share one. Where there is no such type, it takes the first where what it needs fits beside what they need; a job whose
+user named no types takes that of those which is asked for least, for its size and for its queue's part of it, so that
+types are shared evenly. A job that fits nowhere competes on the first of its types that is large enough for it in all,
+else on its first.
 
 A policy that gives jobs no more than they need says nothing of what they may use: that is the same then.
 """
@@ -31,6 +33,8 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
     lineage: Ints
     room: Ints
     guarantee: Ints
+    #: What each may count on if all take what they ask for.
+    fair: Ints
 
 
 def existing(snap: Snapshot) -> Bools:
@@ -62,9 +66,7 @@ def assign_types(snap: Snapshot, order: Ints, size: Ints, most: Ints | None = No
     Each needs *size* workers and may use *most*, which is *size* where nobody says so.
     """
     if fence is None:
-        lineage, room, guarantee = np.empty((len(snap), 0), np.int64), _NO_ROOM, _NO_ROOM
-    else:
-        lineage, room, guarantee = fence.lineage, fence.room, fence.guarantee
+        fence = Fence(lineage=np.empty((len(snap), 0), np.int64), room=_NO_ROOM, guarantee=_NO_ROOM, fair=_NO_ROOM)
     return fill.assign_types(
         snap.table.ints,
         snap.jobs.slots,
@@ -76,9 +78,10 @@ def assign_types(snap: Snapshot, order: Ints, size: Ints, most: Ints | None = No
         order,
         size,
         size if most is None else most,
-        lineage,
-        room,
-        guarantee,
+        fence.lineage,
+        fence.room,
+        fence.guarantee,
+        fence.fair,
     )
 
 

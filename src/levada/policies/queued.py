@@ -5,7 +5,8 @@
 3. What is still unused is offered to one queue after the other, the largest weight first, on top of what it uses:
    never beyond its limit or an ancestor's, nor beyond the guarantee of a queue that may not borrow. An offer is taken
    where the queue uses more with it, so nothing lies idle that some queue could use.
-4. Where a queue limits what one user may have, `users` holds each of these decisions to it.
+4. Where that leaves a type idle, jobs go there as `relocate` tells, and all is shared out and lent again.
+5. Where a queue limits what one user may have, `users` holds each of these decisions to it.
 
 A queue that others lent to gives back as its share falls: the policy inside it then has less to give, and an elastic
 one shrinks jobs before it stops any. A policy that decides by node sees all queues at once; `capped` holds its
@@ -30,6 +31,7 @@ from levada.perf.model import ThroughputModel
 from levada.policies.assign import assign_types
 from levada.policies.capped import capped, cut_view
 from levada.policies.protocol import Policy, S, decides_by_node, gives_more
+from levada.policies.relocate import Room, settled
 from levada.policies.shares import Bounds
 from levada.policies.sizes import largest, smallest
 from levada.policies.users import decide_within
@@ -77,10 +79,27 @@ class Queued(Generic[S]):
             wish, state = self._whole(cut_view(snap, bounds), perf, state)
             return capped(snap, bounds, wish), state
         most = largest(snap) if gives_more(self.policy) else None
-        types = assign_types(snap, np.arange(len(snap)), smallest(snap), most, bounds.fence())
-        inside = _Inside(self.policy, snap, perf, state, bounds, types)
-        inside.share_out()
-        inside.lend()
+        types = assign_types(snap, np.arange(len(snap)), smallest(snap), most, bounds.fence(snap))
+        tries: dict[bytes, _Inside[S]] = {}
+
+        def shared(types: Ints) -> _Inside[S]:
+            key = types.tobytes()
+            if key not in tries:
+                tries[key] = inside = _Inside(self.policy, snap, perf, state, bounds, types)
+                inside.share_out()
+                inside.lend()
+            return tries[key]
+
+        types, _ = settled(
+            snap,
+            perf,
+            shared(types).rank.argsort(kind="stable"),
+            types,
+            lambda types: shared(types).count,
+            rooms=lambda types, _: shared(types).room_of_jobs(),
+            grows=gives_more(self.policy),
+        )
+        inside = shared(types)
         return inside.decision(), inside.state()
 
     def _whole(self, snap: Snapshot, perf: ThroughputModel, state: QueueState[S]) -> tuple[Decision, QueueState[S]]:
@@ -156,6 +175,17 @@ class _Inside(Generic[S]):
         """Per type what the queue could have on top of what it uses."""
         unused = self.snap.capacity - self.used.sum(axis=0)
         return np.maximum(np.minimum(unused, self.bounds.room(queue, self.used)), 0)
+
+    def room_of_jobs(self) -> Room:
+        """Per job and type what its queue, those above it and its user leave to it."""
+        free = np.zeros((len(self.snap), len(self.snap.capacity)), np.int64)
+        bound = np.zeros_like(free)
+        for queue, rows in self.rows.items():
+            free[rows], bound[rows] = self._room(queue), self.bounds.room(queue, self.used)
+        if (users := self.bounds.users) is not None:
+            left = users.per_job(users.left(self.types, self.count))
+            free, bound = np.minimum(free, left), np.minimum(bound, left)
+        return Room(free, bound)
 
     def _run(self, queue: int, capacity: Ints, kinds: Ints, adopt_all: bool = False) -> bool:
         """Runs the policy in one queue; adopts its answer on the types of *kinds* where it uses more than before."""

@@ -71,10 +71,11 @@ class Bounds:
         queue, kind = np.indices(used.shape)
         return self._tree.usage(queue.ravel(), kind.ravel(), used.ravel(), used.shape[1])
 
-    def fence(self) -> Fence:
+    def fence(self, snap: Snapshot) -> Fence:
         """What a choice of type must respect."""
         lines = [self._tree.lineage(number) for number in range(len(self._tree.values))]
         depth = max(map(len, lines))
         padded = np.array([line + [-1] * (depth - len(line)) for line in lines], np.int64)
-        queues = Fence(lineage=padded[self._queue], room=self.most - self.outside, guarantee=self.guarantee)
+        fair = self._tree.shares(snap.capacity, self._demand(snap), snap.inventory.types, self.outside)
+        queues = Fence(lineage=padded[self._queue], room=self.most - self.outside, guarantee=self.guarantee, fair=fair)
         return queues if self.users is None else self.users.fence(queues)
