@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from levada.core import events as ev
+from levada.core.cluster import Node
 from levada.core.job import Preemptible
 from levada.kernels import switch
 from tests.engine.chaos import Chaos, desk
@@ -89,3 +90,75 @@ def test_only_the_first_checkpoint_of_a_run_is_news() -> None:
         chaos.calm()
     assert chaos.job("j1")["saved"] == 1
     assert chaos.decisions == decisions + 1
+
+
+# --- jobs for which another size costs next to nothing --------------------------------------------------------------
+
+
+def cheap(chaos: Chaos, seconds: float = 0.1, times: int = 8) -> Chaos:
+    """The same after its first job was seen to stand still so long for a resize."""
+    for _ in range(times):
+        told = {"number": np.array([0]), "generation": np.array([chaos.job("j1")["generation"]])}
+        chaos.tell(ev.Paused(at=chaos.now, seconds=np.array([seconds]), **told))
+    return chaos
+
+
+def test_a_young_job_that_resizes_cheaply_shrinks_for_another_and_grows_again() -> None:
+    chaos = cheap(running(4))
+    chaos.submit(min=1, max=4)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 2, "j2": 2}
+    assert chaos.now == 5.0
+    chaos.users("cancel", 1)
+    chaos.pass_time(29.0)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 2}, "a resize counts for a while, whatever it cost"
+    chaos.pass_time(1.0)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 4}
+    assert chaos.now < GUARDS["min_run_s"]
+
+
+@pytest.mark.parametrize(("fields", "seconds"), [({}, 5.0), ({"resizes_in_place": False}, 0.1)])
+def test_a_young_job_for_which_it_is_dear_is_left_alone(fields: dict[str, object], seconds: float) -> None:
+    chaos = cheap(running(4, preemptible=Preemptible.ALWAYS, **fields), seconds)
+    chaos.submit(min=1, max=4)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 4, "j2": 0}
+
+
+def test_a_young_job_is_not_stopped_however_cheaply_it_resizes() -> None:
+    chaos = cheap(running(4))
+    chaos.submit(min=4, max=4, priority=9)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 1, "j2": 0}
+    chaos.submit(min=3, max=3, priority=8)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 1, "j2": 0, "j3": 3}
+    chaos.pass_time(120.0)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 0, "j2": 4, "j3": 0}
+
+
+def test_a_young_job_does_not_go_to_another_type_however_cheaply_it_resizes() -> None:
+    chaos = cheap(running(4))
+    chaos.submit(min=1, max=4)
+    chaos.calm()
+    chaos.nodes["v"] = Node.of("v", {"a100": 4})
+    chaos.tell(ev.NodesAdded(at=chaos.now, nodes=(chaos.nodes["v"],)))
+    chaos.pass_time(40.0)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 2, "j2": 2}
+    chaos.pass_time(60.0)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 4, "j2": 4}
+
+
+def test_why_a_young_job_has_its_size_is_told_as_it_is() -> None:
+    chaos = running(4, max=8)
+    assert "left alone" in chaos.engine.explain("j1").reason.text
+    cheap(chaos)
+    chaos.submit(min=1)
+    chaos.calm()
+    chaos.pass_time(31.0)
+    assert "left alone" not in chaos.engine.explain("j1").reason.text

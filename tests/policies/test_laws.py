@@ -291,6 +291,23 @@ def test_nobody_waits_while_a_type_that_its_queue_could_borrow_lies_idle(scene: 
         assert not (snap.allowed[row] & (need[row] <= room)).any()
 
 
+@given(scene=ANY_SCENE, data=st.data())
+def test_who_is_firm_neither_stops_nor_goes_elsewhere(scene: Scene, data: st.DataObject) -> None:
+    snap = scene.snap
+    left, firm = snap.capacity.copy(), []
+    for row in (snap.jobs.count > 0).nonzero()[0].tolist():
+        kind, held = snap.jobs.type[row], snap.jobs.count[row] * snap.jobs.unit[row]
+        if held <= left[kind] and data.draw(st.booleans()):
+            left[kind] -= held
+            firm.append(row)
+    snap.firm = np.array(firm, np.int64)
+    for name in each(ELASTIC):
+        found = decide(queued(registry.make(name)), scene)
+        check(scene, found)
+        assert (found.count[firm] > 0).all()
+        assert (found.type[firm] == snap.jobs.type[firm]).all()
+
+
 def own_use(snap: Snapshot, found: Decision) -> Any:
     own = np.zeros((len(snap.queues.values), len(snap.capacity)), np.int64)
     runs = found.count > 0

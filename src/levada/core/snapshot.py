@@ -22,6 +22,7 @@ from levada.core.types import Bools, Floats, Ints
 
 #: The entities of a world in which jobs belong to nobody.
 NOBODY = Names([""])
+NO_ROWS = np.zeros(0, np.int64)
 
 
 class JobRows(JobColumns):
@@ -69,8 +70,11 @@ class Snapshot:
         entities: Names = NOBODY,
         preference: Any = None,
         fill: bool = False,
+        firm: Ints = NO_ROWS,
     ) -> None:
         self.now = now
+        #: Rows of jobs that may grow and shrink, but neither stop nor go to another type; see `policies.firm`.
+        self.firm = firm
         #: Only jobs that wait are in view, and what is free: see `Decision.fills`.
         self.fill = fill
         self.revision = revision
@@ -171,4 +175,5 @@ class Snapshot:
             entities=self.entities.copy(),
             preference=self.preference.copy(),
             fill=self.fill,
+            firm=self.firm,
         )

@@ -22,7 +22,7 @@ from levada.core.names import Names
 from levada.core.newcomers import Newcomers
 from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
 from levada.core.queue import Queue, QueueTree
-from levada.core.snapshot import Snapshot
+from levada.core.snapshot import NO_ROWS, Snapshot
 from levada.core.types import CPU_TYPE, WHOLE, Floats, Ints, distinct
 from levada.kernels import steps
 from levada.kernels.state import node_use
@@ -289,10 +289,12 @@ class World:
         revision: int = 0,
         capacity: Ints | None = None,
         fill: bool = False,
+        firm: Ints = NO_ROWS,
     ) -> Snapshot:
         """This moment, with the jobs in *slots* (all unless given; in the table's order) in view.
 
-        *capacity*, where it is known already, is what they may have together; *fill*: these are jobs that wait.
+        *capacity*, where it is known already, is what they may have together; *fill*: these are jobs that wait; *firm*:
+        rows of jobs that shall neither stop nor go to another type.
         """
         chosen = self.table.order if slots is None else slots
         waiting = [pod for pod in self.foreign.values() if pod.serving and pod.node is None] if self.foreign else []
@@ -312,6 +314,7 @@ class World:
             prices=self._prices() if self.prices else None,
             entities=self.entities,
             fill=fill,
+            firm=firm,
         )
 
     def _prices(self) -> Floats:

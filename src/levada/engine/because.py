@@ -12,7 +12,7 @@ from levada.core.inventory import UNLIMITED
 from levada.core.jobtable import NOT_ALLOWED
 from levada.core.plane import FREE
 from levada.core.types import CPU_TYPE, WHOLE, Ints
-from levada.engine.guards import guard_falls, in_range
+from levada.engine.guards import guard_falls, in_range, resizable_at
 from levada.engine.state import State
 from levada.kernels import view
 from levada.policies.protocol import gives_more
@@ -92,7 +92,7 @@ def why_this_size(state: State, slot: int) -> list[str]:
     if has >= most:
         return [f"It has {has} worker{_s(has)}, the most that it may have."]
     sentences = [f"It has {has} of at most {most} workers."]
-    young = guard_falls(state, one)[0] - state.now
+    young = min(guard_falls(state, one)[0], resizable_at(state, one)[0]) - state.now
     if state.protected()[slot]:
         sentences.append(f"It keeps them: {_protection(state, slot)}.")
     elif young > 0 and table.held[slot] > 0:

@@ -60,7 +60,7 @@ class Engine:
         if hasattr(beliefs, "attach"):
             beliefs.attach(world.workloads, world.inventory.types)
         self.state = State(world, queued(made), make_policy, beliefs, options, seed)
-        self.state.policy_options = policy_options or {}
+        self.state.policy_named, self.state.policy_options = policy, policy_options or {}
 
     # --- the one entrance -------------------------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class Engine:
             make_room(state)
         trusted = state.asked_policy = state.rejections < state.options.max_rejections
         fill = trusted and self._fills()
-        view, capacity = waiting(state) if fill else visible(state)
+        view, capacity, firm = waiting(state) if fill else visible(state)
         state.dirty = state.acked = state.turnover = False
         state.policy_wake = math.inf
         state.deciding = state.revision
@@ -135,7 +135,9 @@ class Engine:
         return [
             Decide(
                 revision=state.revision,
-                snapshot=state.world.snapshot(state.now, view, revision=state.revision, capacity=capacity, fill=fill),
+                snapshot=state.world.snapshot(
+                    state.now, view, revision=state.revision, capacity=capacity, fill=fill, firm=firm
+                ),
                 policy=policy,
                 perf=state.perf,
                 state=state.policy_state if trusted else policy.initial(state.seed),
@@ -230,7 +232,7 @@ class Engine:
         except Exception as broken:
             state.last_rejection = str(broken)
             return
-        state.policy, state.policy_options = queued(made), event.options
+        state.policy, state.policy_named, state.policy_options = queued(made), event.name, event.options
         state.policy_state = state.policy.initial(state.seed)
         self._forget_thought()
 

@@ -3,7 +3,8 @@
 Half a decision is never vetoed: a job is either in the policy's view with all it has, or out of it with all it has.
 
 Guards save jobs from changes that policies make for the sake of others. A job whose size is outside its range was given
-another one by its user, and no guard holds that up.
+another one by its user, and no guard holds that up. Nor is a job that has just started kept from another size where
+that is known to cost it next to nothing: it is in view, firm where it is; see `policies.firm`.
 """
 
 from __future__ import annotations
@@ -13,18 +14,34 @@ import math
 import numpy as np
 
 from levada.core.job import Phase
+from levada.core.snapshot import NO_ROWS
 from levada.core.types import Bools, Floats, Ints
 from levada.engine import steps
 from levada.engine.admit import admitted
 from levada.engine.state import State
 from levada.engine.withdraw import revert_targets
+from levada.policies.protocol import gives_more
+
+#: A resize that costs less than this is worth nobody's waiting, in seconds without progress.
+CHEAP_S = 1.0
 
 
-def visible(state: State) -> tuple[Ints, Ints | None]:
-    """The jobs that a policy gets to see now, and what they may have together, if that is known already.
+def visible(state: State) -> tuple[Ints, Ints | None, Ints]:
+    """The jobs that a policy gets to see now; what they may have together, if that is known already; who is firm.
 
     Brings the times of all jobs up to now.
     """
+    view, capacity = _in_view(state)
+    firm = _firm(state) if state.guard_wake < math.inf else NO_ROWS
+    if not len(firm):
+        return view, capacity, NO_ROWS
+    shown = state.flags(np.concatenate([view, firm]))
+    view = state.living()[shown[state.living()]]
+    return view, None, state.flags(firm)[view].nonzero()[0]
+
+
+def _in_view(state: State) -> tuple[Ints, Ints | None]:
+    """As `visible`, without who is firm."""
     seen = steps.survey(state)
     if seen is not None:
         view, capacity, near_end = seen
@@ -42,7 +59,7 @@ def visible(state: State) -> tuple[Ints, Ints | None]:
     return slots[may & ~guarded(state, slots)], None
 
 
-def waiting(state: State) -> tuple[Ints, Ints | None]:
+def waiting(state: State) -> tuple[Ints, Ints | None, Ints]:
     """As `visible`, of the jobs that wait and shall have nothing so far; the times of no others are brought up to now.
 
     For them there is what is free: all others are out of view with what they have.
@@ -50,12 +67,12 @@ def waiting(state: State) -> tuple[Ints, Ints | None]:
     seen = steps.waiting(state)
     if seen is not None:
         view, capacity = seen
-        return view, None if state.world.target.rows.shape[1] else capacity
+        return view, None if state.world.target.rows.shape[1] else capacity, NO_ROWS
     living, table = state.living(), state.world.table
     state.left_out = bool((table.issued[living] > 0).any())
     slots = living[(table.phase[living] == Phase.PENDING) & (table.count[living] == 0)]
     state.account(slots)
-    return slots[admitted(state, slots)], None
+    return slots[admitted(state, slots)], None, NO_ROWS
 
 
 def guarded(state: State, slots: Ints) -> Bools:
@@ -83,6 +100,39 @@ def guard_falls(state: State, slots: Ints) -> Floats:
     if wanted.cooldown:
         falls = np.maximum(falls, table.resized[slots] + options.cooldown_s)
     return falls
+
+
+def resizable_at(state: State, slots: Ints) -> Floats:
+    """From when on these jobs may have another size though they have just started, for that costs them next to nothing.
+
+    It is inf where it does cost something, or nobody knows; 0 stands for a cost that nobody told. What was resized a
+    moment ago is left alone for a while all the same.
+    """
+    table, options = state.world.table, state.options
+    at = np.full(len(slots), math.inf)
+    in_place = (table.resizes_in_place[slots] > 0) & (table.held[slots] > 0) & (table.held[slots] == table.count[slots])
+    if not gives_more(state.policy.policy) or state.policy.by_node or not in_place.any():
+        return at
+    held, resized = table.held[slots], table.resized[slots]
+    cost = state.perf.restart_costs_s(table.number[slots], held, held + 1)
+    cools = (resized > table.started[slots]) & state.policy.guards.cooldown
+    rows = in_place & (cost > 0) & (cost < CHEAP_S)
+    at[rows] = np.where(cools, resized + options.cooldown_s, -math.inf)[rows]
+    return at
+
+
+def _firm(state: State) -> Ints:
+    """Slots of jobs that a guard hides for their youth alone, and that may be resized; notes when more may be."""
+    if not state.asked_policy:
+        return NO_ROWS
+    slots, table = state.living(), state.world.table
+    young = (table.phase[slots] == Phase.RUNNING) & (table.issued[slots] == 0) & (table.retry_at[slots] <= state.now)
+    young &= (guard_falls(state, slots) > state.now) & in_range(state, slots) & ~state.protected()[slots]
+    slots = slots[young]
+    at = resizable_at(state, slots)
+    later = at > state.now
+    state.guard_wake = min(state.guard_wake, float(at[later].min(initial=math.inf)))
+    return slots[~later]
 
 
 def in_range(state: State, slots: Ints) -> Bools:

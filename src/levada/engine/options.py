@@ -13,7 +13,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     #: Decisions are at least so far apart; what happens meanwhile waits for the next one.
     rate_limit_s: float = 1.0
-    #: A job that has just started is left alone for so long.
+    #: A job that has just started is left alone for so long; see `guards` for those that resize at no cost.
     min_run_s: float = 60.0
     #: And so long after a resize or move.
     cooldown_s: float = 30.0

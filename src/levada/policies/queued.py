@@ -30,6 +30,7 @@ from levada.core.types import Ints
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import assign_types
 from levada.policies.capped import capped, cut_view
+from levada.policies.firm import decide_firmly
 from levada.policies.protocol import Policy, S, decides_by_node, gives_more
 from levada.policies.relocate import Room, settled
 from levada.policies.shares import Bounds
@@ -65,12 +66,17 @@ class Queued(Generic[S]):
     def restored(self, value: Any) -> QueueState[S]:
         """A state that was read back from a log, where values lose their types; raises `msgspec.ValidationError`."""
         # The type of a state is known only when the policy is: nothing that mypy could follow.
-        kind: Any = QueueState[type(self.policy.initial(0))]  # type: ignore[misc]
+        kind: Any = QueueState[_kind(self.policy.initial(0))]  # type: ignore[misc]
         found: QueueState[S] = codec.restored(value, kind)
         return found
 
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: QueueState[S]) -> tuple[Decision, QueueState[S]]:
         """The policy's decisions in all queues, as one."""
+        if len(snap.firm):
+            return decide_firmly(snap, lambda view: self._decide(view, perf, state))
+        return self._decide(snap, perf, state)
+
+    def _decide(self, snap: Snapshot, perf: ThroughputModel, state: QueueState[S]) -> tuple[Decision, QueueState[S]]:
         if snap.queues.trivial:
             return self._whole(snap, perf, state)
         bounds = Bounds(snap)
@@ -108,6 +114,12 @@ class Queued(Generic[S]):
         if inner is before and DEFAULT_QUEUE in state.inner:
             return found, state
         return found, QueueState(seed=state.seed, inner={**state.inner, DEFAULT_QUEUE: inner})
+
+
+def _kind(state: Any) -> Any:
+    """The full type of a policy's state: one that wraps the state of another policy says of which type that is."""
+    kind = type(state)
+    return kind[_kind(state.inner)] if getattr(kind, "__parameters__", ()) else kind
 
 
 def _inner(policy: Policy[S], state: QueueState[S], queue: str) -> S:
