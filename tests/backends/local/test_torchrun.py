@@ -26,6 +26,15 @@ saved = os.path.join(os.environ["LEVADA_CHECKPOINT_DIR"], "step")
 step = int(open(saved).read()) if os.path.exists(saved) else 0
 # In one piece: several workers write to one log.
 os.write(1, f"begins {dist.get_rank()} {dist.get_world_size()} {os.environ['LOCAL_RANK']} at {step}\\n".encode())
+
+def leave(code):
+    # Who is past it has all messages; who leaves first may break it for the others.
+    try:
+        dist.barrier()
+    except RuntimeError:
+        pass
+    sys.exit(code)
+
 while True:
     votes = torch.tensor([float(bool(asked)), float(os.path.exists(sys.argv[1]))])
     dist.all_reduce(votes)
@@ -34,10 +43,9 @@ while True:
         if dist.get_rank() == 0:
             with open(saved, "w") as file:
                 file.write(str(step))
-        dist.barrier()
-        sys.exit(75)
+        leave(75)
     if votes[1]:
-        break
+        leave(0)
     time.sleep(0.01)
 """
 
