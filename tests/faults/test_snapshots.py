@@ -15,7 +15,7 @@ _TURNS = 40
 
 
 def test_turns_that_were_replayed_count_for_the_next_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "_SNAPSHOT_TURNS", _TURNS)
+    monkeypatch.setattr(loop, "SNAPSHOT_TURNS", _TURNS)
     url, stage = f"sqlite:///{tmp_path}/levada.db", Stage()
 
     async def story() -> None:

@@ -37,6 +37,7 @@ _KEPT = {
     "port": "another --port",
     "checkpoints": "other --checkpoints",
     "stuck_after_s": "another --stuck-after",
+    "keep": "another --keep",
     "names": "another --allow-host",
 }
 _NOT_KEPT = {"options": "--set", "policy": "--policy", "certfile": "--certfile", "keyfile": "--keyfile"}
@@ -148,6 +149,8 @@ def _spawn(home: Home, setup: dict[str, Any]) -> subprocess.Popen[bytes]:
         words.append("--insecure")
     if setup["stuck_after_s"] is not None:
         words += ["--stuck-after", f"{setup['stuck_after_s']:g}"]
+    for name, value in (setup.get("keep") or {}).items():
+        words += ["--keep", f"{name}={value:.0f}"]
     for name, value in setup["options"].items():
         words += ["--set", f"{name}={value}"]
     for gpus in setup["nodes"] or ():

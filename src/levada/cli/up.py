@@ -66,6 +66,15 @@ StuckAfter = Annotated[
         show_default="30m",
     ),
 ]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep",
+        metavar="WHAT=TIME",
+        help="How long events, jobs that are over, or the audit are kept, as events=30d; may be repeated.",
+        show_default="events=90d, jobs=400d, audit=400d",
+    ),
+]
 Certfile = Annotated[str | None, typer.Option("--certfile", help="TLS certificate.", show_default=False)]
 Keyfile = Annotated[str | None, typer.Option("--keyfile", help="Its private key.", show_default=False)]
 Insecure = Annotated[
@@ -103,6 +112,7 @@ def up(
     policy: PolicyName = None,
     option: Option = None,
     stuck_after: StuckAfter = None,
+    keep: Keep = None,
     certfile: Certfile = None,
     keyfile: Keyfile = None,
     insecure: Insecure = False,
@@ -124,6 +134,7 @@ def up(
         "policy": policy,
         "options": _options(option or []),
         "stuck_after_s": _seconds(stuck_after),
+        "keep": _times(keep),
         "certfile": _absolute(certfile),
         "keyfile": _absolute(keyfile),
         "insecure": insecure,
@@ -153,6 +164,7 @@ def serve(
     policy: PolicyName = None,
     option: Option = None,
     stuck_after: StuckAfter = None,
+    keep: Keep = None,
     certfile: Certfile = None,
     keyfile: Keyfile = None,
     insecure: Insecure = False,
@@ -170,6 +182,7 @@ def serve(
         "policy": policy,
         "options": _options(option or []),
         "stuck_after_s": _seconds(stuck_after),
+        "keep": _times(keep),
         "certfile": _absolute(certfile),
         "keyfile": _absolute(keyfile),
         "insecure": insecure,
@@ -291,6 +304,21 @@ def _seconds(given: str | None) -> float | None:
     from levada.cli.logs import seconds
 
     return seconds(given, "--stuck-after")
+
+
+def _times(given: list[str] | None) -> dict[str, float] | None:
+    """How long things are kept, by their name; None where nothing is said."""
+    if not given:
+        return None
+    from levada.cli.logs import seconds
+
+    found: dict[str, float] = {}
+    for text in given:
+        name, equals, time = text.partition("=")
+        if not equals:
+            raise BadInput.one(f"--keep {text}: must be a name and a time, as in events=30d")
+        found[name.strip()] = seconds(time.strip(), f"--keep {name}")
+    return found
 
 
 def _stay(folder: Path, setup: dict[str, Any], output: TextOrJson | None) -> None:

@@ -5,12 +5,14 @@ Columns go as their raw bytes, so that a batch of a thousand acknowledgements co
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from levada.core.events import Event
+
+T = TypeVar("T")
 
 #: Grows when the meaning of an event changes; a log of a newer version is refused.
 SCHEMA_VERSION = 1
@@ -41,6 +43,16 @@ _decoder: msgspec.msgpack.Decoder[tuple[int, Any]] = msgspec.msgpack.Decoder(tup
 def restored(value: Any, kind: Any) -> Any:
     """*value*, as decoded without knowing its type, as a value of *kind*; raises `msgspec.ValidationError`."""
     return msgspec.convert(value, kind, dec_hook=_decode_column)
+
+
+def pack(value: Any) -> bytes:
+    """The bytes of any value that is made as events are."""
+    return _encoder.encode(value)
+
+
+def unpack(data: bytes, kind: type[T]) -> T:
+    """The value of *kind* that these bytes are; raises `msgspec.DecodeError`. Its columns can only be read."""
+    return msgspec.msgpack.decode(data, type=kind, dec_hook=_decode_column)
 
 
 def encode(event: Event) -> bytes:

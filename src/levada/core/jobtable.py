@@ -7,7 +7,7 @@ A job lives in a slot; slots are used again after its end, so the table is as lo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -208,6 +208,32 @@ class JobTable(JobColumns):
         self._name_lines(len(self.order) - len(slots))
         self.number[slots] = -1
         self._free += slots[::-1].tolist()
+
+    def list_anew(self, free: Iterable[int] | None = None) -> None:
+        """Finds who lives where by the columns alone, after they were written to; *free* is used from its end."""
+        slots = (self.number >= 0).nonzero()[0]
+        by_number = slots[self.number[slots].argsort()]
+        self._lines = np.zeros((3, len(slots) + _SPARE), np.int64)
+        self._name_lines(len(slots))
+        self.order[:] = slots[np.lexsort((self.number[slots], self.submitted[slots]))]
+        self._numbers[:], self._slots[:] = self.number[by_number], by_number
+        self._slot_of = dict(zip(self._numbers.tolist(), by_number.tolist(), strict=True))
+        self._free = (self.number < 0).nonzero()[0][::-1].tolist() if free is None else list(free)
+
+    def adopt(self, other: JobTable, slot: int, preference: Ints) -> int:
+        """Takes a job over from another table as it is there, with these preferences by type; its slot here."""
+        if not self._free:
+            self._grow()
+        mine = self._free[-1]
+        self.ints[:, mine], self.floats[:, mine] = other.ints[:, slot], other.floats[:, slot]
+        self.preference[:, mine] = preference
+        self.list_anew(self._free[:-1])
+        return mine
+
+    @property
+    def free_slots(self) -> tuple[int, ...]:
+        """Slots without a job, the next to be used last."""
+        return tuple(self._free)
 
     def find(self, numbers: Ints) -> Ints:
         """The slots of jobs by number; -1 where a job is over or was never known."""

@@ -87,7 +87,8 @@ class State:
     ) -> None:
         self.world = world
         self.policy = policy
-        #: What the policy was made with.
+        #: What the policy was made by, and with: a class in a file calls itself otherwise.
+        self.policy_named = policy.name
         self.policy_options: Mapping[str, Any] = {}
         self.make_policy = make_policy
         self.policy_state: Any = policy.initial(seed)

@@ -12,7 +12,22 @@ from levada.core.reasons import reason
 from levada.core.types import Ints
 from levada.engine.state import State
 
-_WATCHED = ("number", "phase", "held", "held_type", "generation", "reason")
+#: People are told of changes of the first six; all but the reason are changes of how a job stands.
+_WATCHED = (
+    "number",
+    "phase",
+    "held",
+    "held_type",
+    "generation",
+    "reason",
+    "issued",
+    "intent",
+    "unsure",
+    "waits_for",
+    "aside",
+    "failures",
+)
+_REASON = _WATCHED.index("reason")
 
 
 class Happened(NamedTuple):
@@ -29,6 +44,8 @@ class Chronicle:
 
     def __init__(self, state: State) -> None:
         self._last = _columns(state)
+        #: Numbers of the jobs that stand otherwise since the last turn.
+        self.moved: list[int] = []
 
     def changes(self, state: State) -> Iterator[Happened]:
         """What a turn changed, by slot; jobs that are over are told of elsewhere."""
@@ -37,7 +54,10 @@ class Chronicle:
         if before.shape[1] < now.shape[1]:
             padding = np.full((len(_WATCHED), now.shape[1] - before.shape[1]), -1, np.int64)
             before = np.concatenate([before, padding], axis=1)
-        changed = ((before != now).any(axis=0) & (now[0] >= 0)).nonzero()[0]
+        differs = before != now
+        changed = (differs.any(axis=0) & (now[0] >= 0)).nonzero()[0]
+        differs[_REASON] = False
+        self.moved = now[0][differs.any(axis=0) & (now[0] >= 0)].tolist()
         for slot in changed.tolist():
             yield from _told(state, slot, before[:, slot], now[:, slot])
 
@@ -48,7 +68,7 @@ def _columns(state: State) -> Ints:
 
 
 def _told(state: State, slot: int, before: Ints, now: Ints) -> Iterator[Happened]:
-    number, phase, held, held_type, generation, code = (int(value) for value in now)
+    number, phase, held, held_type, generation, code = (int(value) for value in now[:6])
     types = state.world.inventory.types
     is_new = int(before[0]) != number
     why = reason(code, int(state.world.table.evidence[slot]))

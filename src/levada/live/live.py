@@ -16,17 +16,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from levada.backends.protocol import Backend, Report, Seen
+from levada.backends.protocol import Backend, Note, Report, Seen
 from levada.core import events as ev
 from levada.core.cluster import Cluster
 from levada.engine import Engine, Options
 from levada.errors import BadInput, LevadaError, Refused, did_you_mean
 from levada.live.clock import Clock, MachineClock
 from levada.live.learning import Learning, recall
-from levada.live.loop import Loop
+from levada.live.loop import SNAPSHOT_TURNS, Loop
 from levada.live.notify import Notifier
 from levada.live.recover import recover, recover_records
 from levada.live.store import Lease, LeaseLost, Store, StoreTrouble
+from levada.live.trimming import Keep, Trimming
 from levada.live.warnings import STUCK_AFTER_S, Warnings
 
 _log = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ _TIDY_S = 60.0
 _AGAIN_S = 10.0
 #: Keys of submissions are remembered for so long.
 _KEYS_S = 7 * 86_400.0
+#: Told of a job of which the log and this version say different things.
+_OTHERWISE = "This version of Levada makes something else of what was decided before: what was commanded counts."
 
 
 class Live:
@@ -55,13 +58,14 @@ class Live:
         stuck_after_s: float = STUCK_AFTER_S,
         gpu_use: Callable[[], Mapping[str, float]] | None = None,
         folder: str | None = None,
+        keep: Keep | None = None,
     ) -> None:
         """*stuck_after_s*: when a job that makes no step is worth a warning, 0 for never; *gpu_use*: see `Warnings`.
 
-        *folder*: where this machine's processes are known from.
+        *folder*: where this machine's processes are known from; *keep*: for how long what users may ask for is kept.
         """
         self.store, self.backend = store, backend
-        self._folder = folder
+        self._folder, self._keep = folder, keep or Keep()
         self._clock = clock
         self._stuck_after_s, self._gpu_use = stuck_after_s, gpu_use
         self.holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -87,7 +91,7 @@ class Live:
             raise
 
     async def _open(self, lease: Lease, policy: str | None, options: Mapping[str, Any]) -> None:
-        engine, last, replayed = await recover(self.store, lease.sequence)
+        engine, last, replayed, differing = await recover(self.store, lease.sequence)
         await self._check_folder(engine)
         await recall(self.store, engine)
         clock = self._clock or MachineClock(last)
@@ -95,7 +99,8 @@ class Live:
         meanwhile = await self.backend.open(lease.epoch)
         last_line = await self.store.last_history()
         self.loop = Loop(engine, self.store, lease, self.backend, clock, records, last_line)
-        self.loop.since_snapshot = replayed
+        # What had to be put right is kept at once, so that nobody has to do it again.
+        self.loop.since_snapshot = SNAPSHOT_TURNS if differing else replayed
         self.learning = Learning(self.loop)
         self.loop.keys = await self.store.keys()
         first: list[ev.Event] = []
@@ -113,7 +118,8 @@ class Live:
         # What ended is told first: who only does not run any more starts again.
         first += [*meanwhile.events, _observed(seen)]
         waiting = engine.outstanding()
-        self.loop.hear(Report(events=tuple(first), notes=meanwhile.notes))
+        notes = [Note(job=job, type="recovered", text=_OTHERWISE) for job in differing if job in records.by_id]
+        self.loop.hear(Report(events=tuple(first), notes=(*notes, *meanwhile.notes)))
         await self.loop.turn()
         issued = {(op.number, op.generation) for op in engine.outstanding()}
         for op in waiting:
@@ -163,7 +169,7 @@ class Live:
         warnings = Warnings(self.loop, self._stuck_after_s, self._gpu_use)
         sides = [
             asyncio.create_task(_again_and_again(side))
-            for side in (self.learning.run, warnings.run, Notifier(self.loop).run)
+            for side in (self.learning.run, warnings.run, Notifier(self.loop).run, Trimming(self.loop, self._keep).run)
         ]
         work = asyncio.create_task(self.loop.run())
         try:

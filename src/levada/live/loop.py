@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 #: Seconds between two tries of what the store refused.
 _RETRY_S = 1.0
 #: A snapshot is taken after so many turns: a start replays at most these.
-_SNAPSHOT_TURNS = 2000
+SNAPSHOT_TURNS = 2000
 #: Plans that can be asked for.
 _REMEMBERED = 500
 #: No timer is set for longer.
@@ -89,6 +89,8 @@ class Loop:
         self._strays: dict[int, tuple[str, int]] = {}
         #: Turns that a start would replay now.
         self.since_snapshot = 0
+        #: Snapshots taken since the server started.
+        self.snapshots = 0
         self._stopping = False
         #: The engine has taken a turn that is not written down: what it is now must not be kept.
         self._ahead = False
@@ -193,7 +195,8 @@ class Loop:
         now = self.clock.now()
         told = tuple(msgspec.structs.replace(event, at=now) for wish in wishes for event in wish.events)
         state = self.engine.state
-        self._number(wishes, state.world.next_number)
+        next_number = state.world.next_number
+        self._number(wishes, next_number)
         notes = [note for wish in wishes for note in wish.notes]
         before_ends = self._story.begin(told, notes, now)
         moved = self._story.moved(progress, now)
@@ -203,15 +206,23 @@ class Loop:
         self.turns += 1
         asks = [command.detached() for command in commands if isinstance(command, Decide)]
         ops = [op for command in commands if isinstance(command, Apply) for op in self.engine.ops(command.plan)]
-        ended = self._story.ended([each for each in commands if isinstance(each, JobsEnded)], before_ends)
+        ends = [command for command in commands if isinstance(command, JobsEnded)]
+        ended = self._story.ended(ends, before_ends)
         wishes = self._without_refused(wishes, ended)
         lines = self._story.lines(notes, ended, now)
         if told or asks or ops or ended or lines:
-            asked = state.in_view if asks else None
-            logged = told or (Tick(at=now),)
+            entry = turn.encode(
+                before,
+                after,
+                told or (Tick(at=now),),
+                state.in_view if asks else None,
+                next_number,
+                self._story.standings(),
+                tuple(pair for each in ends for pair in zip(each.number.tolist(), each.phase.tolist(), strict=True)),
+            )
             changes = Changes(
                 at=now,
-                entry=turn.encode(before, after, logged, asked),
+                entry=entry,
                 jobs=[record.row() for wish in wishes for record in wish.records],
                 ended=[(record.number, at, msgspec.json.encode(result)) for record, at, result in ended],
                 history=lines,
@@ -340,7 +351,7 @@ class Loop:
             self._wish(Wish(events=(Tick(at=0.0),)))
 
     async def _snapshot_if_due(self) -> None:
-        if self.since_snapshot >= _SNAPSHOT_TURNS:
+        if self.since_snapshot >= SNAPSHOT_TURNS:
             await self.save_snapshot()
 
     async def save_snapshot(self) -> None:
@@ -351,6 +362,7 @@ class Loop:
         try:
             body = snapshot.freeze(self.engine)
             await self.store.save_snapshot(self.lease, self.clock.now(), body)
+            self.snapshots += 1
         except LeaseLost:
             raise
         except LevadaError as trouble:

@@ -21,16 +21,34 @@ class Past:
     loop: Loop
 
     async def history(self, *, job: str | None, after: int, limit: int) -> list[dict[str, Any]]:
-        """Events after this id, oldest first: `{"id", "time", "type", "job", "text", …}`."""
+        """Events after this id, oldest first: `{"id", "time", "type", "job", "text", …}`.
+
+        Where some after it are no longer kept, an event of the type `gap` comes first: whoever gets it has missed
+        something, and goes on after its id.
+        """
         wanted = None if job is None else self.loop.records.find(job).id
-        return [line_view(line) for line in await self.loop.store.history(job=wanted, after=after, limit=limit)]
+        gap = await self._gap(after)
+        lines = [*gap, *await self.loop.store.history(job=wanted, after=after, limit=limit)]
+        return [line_view(line) for line in lines[:limit]]
 
     async def watch(self, *, after: int | None, job: str | None) -> AsyncIterator[dict[str, Any]]:
-        """The same events as they come, none missing after *after*; None begins now."""
+        """The same events as they come, none missing after *after* but for a `gap`; None begins now."""
         wanted = None if job is None else self.loop.records.find(job).id
+        for line in await self._gap(after or 0):
+            yield line_view(line)
         async for line in self.loop.broadcast.watch(after):
             if wanted is None or line.job == wanted:
                 yield line_view(line)
+
+    async def _gap(self, after: int) -> list[HistoryLine]:
+        """What is told to who has seen an event whose followers are gone; who begins at 0 takes what there is."""
+        if not 0 < after < self.loop.broadcast.last:
+            return []
+        first = await self.loop.store.first_history() or self.loop.broadcast.last + 1
+        if after + 1 >= first:
+            return []
+        text = f"Events up to {first - 1} are no longer kept: look how jobs are now, and go on from here."
+        return [HistoryLine(id=first - 1, at=self.loop.clock.now(), job=None, type="gap", text=text)]
 
     def last_event(self) -> int:
         """Id of the newest event; 0 before the first."""

@@ -1,66 +1,75 @@
-"""The whole engine as bytes that tell when they are damaged, or of another version."""
+"""The whole engine as bytes that tell when they are damaged, and that later versions can read."""
 
 from __future__ import annotations
 
 import hashlib
 import zlib
-from functools import cache
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
 
 from levada import __version__
-from levada import engine as engine_package
+from levada.core import codec
 from levada.engine import Engine
 from levada.errors import LevadaError
-from levada.plugins import find_policy
-from levada.sim import pickled
+from levada.live.portrait import Portrait, portrait, revived
 
-_MARK = b"levada engine\n"
+_MARK = b"levada snapshot "
 _DIGEST = 32
-#: Packages whose objects are part of an engine's state.
-_PACKAGES = ("core", "engine", "perf", "policies", "solve")
+
+#: Grows when something in a portrait means something else than before. What only comes or goes needs no new form.
+FORMAT = 1
+#: What leads from a portrait (as plain dicts and lists) of each older form to the next one.
+STEPS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 
 
 class Unusable(LevadaError):
     """A snapshot that cannot be used; an older one, or the log, can."""
 
 
-@cache
-def _build() -> bytes:
-    """This version, and this very state of the code whose objects are in a snapshot."""
-    root = Path(engine_package.__file__).parents[1]
-    digest = hashlib.sha256()
-    for name in _PACKAGES:
-        for path in sorted((root / name).rglob("*.py")):
-            digest.update(path.read_bytes())
-    return f"{__version__} {digest.hexdigest()[:16]}".encode()
-
-
 def freeze(engine: Engine) -> bytes:
     """The engine as it is; raises LevadaError where its policy's state cannot be written down."""
-    engine.state.learn()
-    body = zlib.compress(pickled.dumps(engine.state, without=find_policy), 1)
-    head = _MARK + _build() + b"\n"
+    try:
+        body = zlib.compress(codec.pack(portrait(engine.state)), 1)
+    except (TypeError, ValueError, NotImplementedError) as broken:
+        raise LevadaError(f"the state of this policy cannot be written down: {broken}") from broken
+    head = _MARK + f"{FORMAT} {__version__}\n".encode()
     return head + hashlib.sha256(body).digest() + body
 
 
 def thaw(data: bytes) -> Engine:
     """The engine that was; raises Unusable."""
-    if not data.startswith(_MARK):
-        raise Unusable("it is no snapshot of an engine")
-    version, newline, rest = data[len(_MARK) :].partition(b"\n")
-    if not newline or version != _build():
-        raise Unusable(f"it is of another Levada ({version.decode(errors='replace')[:20]}; this is {__version__})")
-    digest, body = rest[:_DIGEST], rest[_DIGEST:]
-    if hashlib.sha256(body).digest() != digest:
-        raise Unusable("it is damaged")
-    engine = Engine.__new__(Engine)
+    form, body = _opened(data)
     try:
-        engine.state = pickled.loads(zlib.decompress(body))
-        # Who makes policies is not in the bytes: it could be called by them.
-        engine.state.make_policy = find_policy
+        packed = zlib.decompress(body)
+        if form == FORMAT:
+            kept = codec.unpack(packed, Portrait)
+        else:
+            plain = msgspec.msgpack.decode(packed)
+            for each in range(form, FORMAT):
+                plain = STEPS[each](plain)
+            kept = codec.restored(plain, Portrait)
+        return revived(kept)
     except Exception as broken:
         raise Unusable(f"it cannot be read ({type(broken).__name__}: {broken})") from broken
-    perf = engine.state.perf
-    if hasattr(perf, "attach"):
-        perf.attach(engine.state.world.workloads, engine.state.world.inventory.types)
-    return engine
+
+
+def check(data: bytes) -> None:
+    """Raises Unusable where the bytes are not those that were written, or not of a form that can be read."""
+    _opened(data)
+
+
+def _opened(data: bytes) -> tuple[int, bytes]:
+    """The form of a snapshot, and what is in it, which is whole."""
+    head, newline, _ = data[:200].partition(b"\n")
+    form, _, version = head.removeprefix(_MARK).partition(b" ")
+    if not (data.startswith(_MARK) and newline and form.isdigit()):
+        raise Unusable("it is no snapshot of an engine")
+    if int(form) > FORMAT:
+        raise Unusable(f"it is of a newer Levada ({version.decode(errors='replace')[:20]}; this is {__version__})")
+    begin = len(head) + 1
+    digest, body = data[begin : begin + _DIGEST], data[begin + _DIGEST :]
+    if hashlib.sha256(body).digest() != digest:
+        raise Unusable("it is damaged")
+    return int(form), body

@@ -14,6 +14,7 @@ from levada.engine import Engine
 from levada.live import views
 from levada.live.chronicle import Chronicle
 from levada.live.records import Record, Records
+from levada.live.standing import Standing, standing
 from levada.live.store import HistoryLine
 
 #: A job that has ended, when, and what stays to be seen of it.
@@ -26,6 +27,7 @@ class Story:
     def __init__(self, engine: Engine, records: Records, last_line: int) -> None:
         self._engine, self._records, self._line = engine, records, last_line
         self._chronicle = Chronicle(engine.state)
+        self._mentioned: set[int] = set()
         #: How jobs that have just ended looked before: that they have is true once it is written down.
         self.leaving: dict[str, dict[str, Any]] = {}
 
@@ -40,6 +42,7 @@ class Story:
             column = getattr(event, "number", None)
             if column is not None:
                 numbers.update(column.tolist())
+        self._mentioned = numbers
         found = {}
         for number in numbers:
             record = self._records.by_number.get(number)
@@ -57,6 +60,12 @@ class Story:
                 record.progressed(steps, now)
         numbers = np.fromiter(progress, np.int64, len(progress))
         return [Progress(at=now, number=numbers, steps=np.fromiter(progress.values(), np.float64, len(progress)))]
+
+    def standings(self) -> tuple[Standing, ...]:
+        """How the jobs stand that may stand otherwise than before the turn; call it after `lines`."""
+        state = self._engine.state
+        numbers = np.array(sorted(self._mentioned.union(self._chronicle.moved)), np.int64)
+        return tuple(standing(state, slot) for slot in state.world.table.find(numbers).tolist() if slot >= 0)
 
     def ended(self, commands: Sequence[JobsEnded], before: Mapping[str, dict[str, Any]]) -> list[End]:
         """Jobs that are over, as they will be shown; *before* is what `begin` gave."""

@@ -1,4 +1,4 @@
-"""A turn of the engine as the log keeps it: what it was given, and what it asked its policy about."""
+"""A turn of the engine as the log keeps it: what it was given, whom it asked its policy about, what it commanded."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import msgspec
 import numpy as np
 
 from levada.core import codec
-from levada.core.events import Event
+from levada.core.events import Event, JobsSubmitted
 from levada.core.types import Ints
 from levada.engine import Engine
+from levada.live.standing import Standing
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -24,20 +25,43 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     events: tuple[bytes, ...]
     #: Numbers of the jobs that the policy was asked about (int64), where it was.
     asked: bytes | None = None
+    #: The number that the next job would get before it; -1 where nobody wrote it down.
+    next_number: int = -1
+    #: How jobs stood after it that stood otherwise before. Commands were given by this: whatever another version of
+    #: the engine makes of the events, this counts. None where nobody wrote it down.
+    standings: tuple[Standing, ...] | None = None
+    #: Jobs that ended in it: number and phase.
+    ended: tuple[tuple[int, int], ...] = ()
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Turn)
 
 
-def encode(before: int, after: int, events: tuple[Event, ...], asked: Ints | None) -> bytes:
+def encode(
+    before: int,
+    after: int,
+    events: tuple[Event, ...],
+    asked: Ints | None,
+    next_number: int,
+    standings: tuple[Standing, ...],
+    ended: tuple[tuple[int, int], ...],
+) -> bytes:
     """The bytes of a turn."""
-    numbers = None if asked is None else np.ascontiguousarray(asked, np.int64).tobytes()
-    said = tuple(codec.encode(event) for event in events)
-    return _encoder.encode(Turn(before=before, after=after, events=said, asked=numbers))
+    return _encoder.encode(
+        Turn(
+            before=before,
+            after=after,
+            events=tuple(codec.encode(event) for event in events),
+            asked=None if asked is None else np.ascontiguousarray(asked, np.int64).tobytes(),
+            next_number=next_number,
+            standings=standings,
+            ended=ended,
+        )
+    )
 
 
-def replay(engine: Engine, data: bytes) -> None:
+def replay(engine: Engine, data: bytes) -> Turn:
     """Brings *engine* to where it was after this turn; what it commands has been carried out before.
 
     Raises all kinds of errors where the bytes are not what `encode` gave.
@@ -46,7 +70,18 @@ def replay(engine: Engine, data: bytes) -> None:
     events = [codec.decode(event) for event in turn.events]
     state = engine.state
     state.revision = turn.before
+    if turn.next_number >= 0:
+        state.world.next_number = turn.next_number
     engine.handle(*events)
     state.revision = turn.after
     if turn.asked is not None:
         state.deciding, state.in_view = turn.after, np.frombuffer(turn.asked, np.int64)
+    return turn
+
+
+def submit(engine: Engine, data: bytes) -> None:
+    """Lets *engine* know of the jobs that came in this turn, and of nothing else."""
+    turn = _decoder.decode(data)
+    events = [codec.decode(event) for event in turn.events]
+    engine.state.world.next_number = turn.next_number
+    engine.handle(*(event for event in events if isinstance(event, JobsSubmitted)))

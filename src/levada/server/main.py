@@ -24,6 +24,7 @@ from levada.live.live import STAND_BY_S, Live
 from levada.live.service import Service
 from levada.live.store import LeaseLost, Store
 from levada.live.store.keys import KeyStore
+from levada.live.trimming import Keep
 from levada.live.warnings import STUCK_AFTER_S
 from levada.server import worker_token
 from levada.server.home import SERVER, SETUP, STOP, TOKEN, Home, advice
@@ -62,6 +63,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     wait: bool = False
     #: A job that makes no step for so long is worth a warning; 0 = never.
     stuck_after_s: float | None = None
+    #: For how many seconds what users may ask for is kept; see `Keep`.
+    keep: Mapping[str, float] | None = None
 
 
 async def run(folder: Path, setup: Setup, ready: Callable[[str, str], None]) -> None:
@@ -83,9 +86,11 @@ async def run(folder: Path, setup: Setup, ready: Callable[[str, str], None]) -> 
         stuck_after_s = before.get("stuck_after_s") if setup.stuck_after_s is None else setup.stuck_after_s
         shared = setup.checkpoints or before.get("checkpoints")
         names = setup.names if setup.names is not None else before.get("names", ())
+        keep = setup.keep if setup.keep is not None else before.get("keep", {})
+        Keep.of(keep)  # raises BadInput before it is remembered
         kept = {"nodes": nodes, "store": url, "port": port, "stuck_after_s": stuck_after_s, "checkpoints": shared}
-        home.write(SETUP, {**kept, "names": names})
-        setup = msgspec.structs.replace(setup, stuck_after_s=stuck_after_s, checkpoints=shared, names=names)
+        home.write(SETUP, {**kept, "names": names, "keep": keep})
+        setup = msgspec.structs.replace(setup, stuck_after_s=stuck_after_s, checkpoints=shared, names=names, keep=keep)
         await _run(home, setup, url, port, nodes, ready)
 
 
@@ -143,6 +148,7 @@ async def _run(
         stuck_after_s=STUCK_AFTER_S if setup.stuck_after_s is None else setup.stuck_after_s,
         gpu_use=nvml.use if nvml.devices() else None,
         folder=str(home.folder.absolute()),
+        keep=Keep.of(setup.keep or {}),
     )
     try:
         await live.open(wait=setup.wait, policy=setup.policy, options=setup.options)

@@ -183,6 +183,8 @@ def _engine(url: str) -> _Sqlite | _Postgres:
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     """Readers beside one writer, and nothing said to be written that is not on the disk."""
     try:
+        # Counts only before the first table, and before the next line makes the file one: so room can be given back.
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
     except BaseException:

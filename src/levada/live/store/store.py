@@ -11,12 +11,16 @@ from sqlalchemy import Connection, Select, bindparam, delete, func, insert, sele
 from levada.errors import LevadaError
 from levada.live.store import tables
 from levada.live.store.database import Database
+from levada.live.store.trim import Spare, shrink, trim
 from levada.live.store.values import HistoryLine, JobRow, RequestRow
 
 #: Rows of the log that are read at a time.
 _PAGE = 1000
 #: Snapshots that are kept: the newest might be damaged.
 _KEPT_SNAPSHOTS = 3
+
+#: The setting that remembers the newest line of history when it goes.
+_LAST_LINE = "last line"
 
 # Made once: an append is the most frequent thing that happens to a store.
 _SWAP = update(tables.lease).where(
@@ -153,6 +157,11 @@ class Store:
             if len(page) < _PAGE:
                 return
 
+    async def first_entry(self) -> int:
+        """The sequence number of the oldest turn that is kept; 0 where there is none."""
+        ((oldest,),) = await self._rows(select(func.min(tables.log.c.sequence)))
+        return oldest or 0
+
     async def save_snapshot(self, lease: Lease, at: float, body: bytes) -> None:
         """Keeps the state after the last turn of *lease*; old ones go. Raises LeaseLost."""
         row, sequence = tables.snapshots.c, lease.sequence
@@ -173,6 +182,24 @@ class Store:
         for (sequence,) in await self._rows(select(row.sequence).order_by(row.sequence.desc())):
             for (body,) in await self._rows(select(row.body).where(row.sequence == sequence)):
                 yield sequence, bytes(body)
+
+    async def trim(self, lease: Lease, spare: Spare, most: int) -> int:
+        """Removes *most* rows of each kind that are *spare*; how many went. Raises LeaseLost."""
+
+        def work(connection: Connection) -> int:
+            _check(connection, lease)
+            return trim(connection, spare, most)
+
+        return await self.database.write(work)
+
+    async def shrink(self, lease: Lease) -> int:
+        """Gives some room that is not used back to the disk; how many pages. Raises LeaseLost."""
+
+        def work(connection: Connection) -> int:
+            _check(connection, lease)
+            return shrink(connection)
+
+        return await self.database.write(work)
 
     # --- jobs, history, requests --------------------------------------------------------------------------------------
 
@@ -206,10 +233,15 @@ class Store:
         found = await self._rows(wanted)
         return [HistoryLine(**{**each._mapping, "data": msgspec.json.decode(each.data)}) for each in found]
 
+    async def first_history(self) -> int:
+        """The id of the oldest line that is kept; 0 where there is none."""
+        ((oldest,),) = await self._rows(select(func.min(tables.history.c.id)))
+        return oldest or 0
+
     async def last_history(self) -> int:
-        """The id of the newest line; 0 where there is none."""
+        """The id of the newest line that there ever was; 0 where there was none."""
         ((newest,),) = await self._rows(select(func.max(tables.history.c.id)))
-        return newest or 0
+        return max(newest or 0, int(await self.setting(_LAST_LINE) or 0))
 
     async def request(self, user: str, key: str) -> RequestRow | None:
         """A submission that carried that key."""
@@ -229,6 +261,10 @@ class Store:
             _check(connection, lease)
             connection.execute(delete(tables.requests).where(tables.requests.c.at < requests_before))
             if jobs:
+                newest = connection.execute(select(func.max(tables.history.c.id))).scalar()
+                if newest is not None:
+                    # Its number must not come again: whoever has seen it goes on after it.
+                    _put_setting(connection, _LAST_LINE, str(newest))
                 connection.execute(_FORGET_JOBS, [{"forgotten_job": number, "forgotten": at} for number, _ in jobs])
                 connection.execute(_FORGET_LINES, [{"forgotten_job": job} for _, job in jobs])
 
@@ -247,13 +283,17 @@ class Store:
         def put(connection: Connection) -> None:
             if lease is not None:
                 _check(connection, lease)
-            connection.execute(delete(tables.settings).where(tables.settings.c.name == name))
-            connection.execute(insert(tables.settings), {"name": name, "value": value})
+            _put_setting(connection, name, value)
 
         await self.database.write(put)
 
     async def _rows(self, wanted: Select[*tuple[Any, ...]]) -> Sequence[Any]:
         return await self.database.read(lambda connection: connection.execute(wanted).all())
+
+
+def _put_setting(connection: Connection, name: str, value: str) -> None:
+    connection.execute(delete(tables.settings).where(tables.settings.c.name == name))
+    connection.execute(insert(tables.settings), {"name": name, "value": value})
 
 
 def _check(connection: Connection, lease: Lease) -> None:
