@@ -55,6 +55,24 @@ def test_a_machine_joins_runs_a_job_and_comes_back(home: Path, tmp_path: Path) -
         assert levada("wait", "--state", str(home), name, "--timeout", "60s").returncode == 0
 
 
+def test_a_machine_that_is_gone_for_good_is_struck_off(home: Path) -> None:
+    def asked(*words: str) -> str:
+        return levada(*words, "--state", str(home)).stdout
+
+    asked("up", "--port", "0", "--node", "gpu=1", "--node", "gpu=2")
+    asked("down")
+    asked("up", "--port", "0", "--node", "gpu=1")
+    assert [line.split()[:2] for line in asked("nodes", "--no-headers").splitlines()] == [
+        ["node-0", "Ready"],
+        ["node-1", "Lost"],
+    ]
+    assert asked("node", "remove", "node-1") == "node-1: removed\n"
+    assert asked("nodes", "-o", "name") == "node-0\n"
+    asked("down")
+    asked("up", "--port", "0", "--node", "gpu=1", "--node", "gpu=2")
+    assert asked("nodes", "-o", "name") == "node-0\nnode-1\n"
+
+
 def test_an_agent_sends_no_token_in_the_clear(tmp_path: Path) -> None:
     words = ["agent", "--join", "http://192.0.2.1:7373", "--token", "secret", "--state", str(tmp_path / "agent")]
     done = levada(*words, "--node", "gpu=1")

@@ -46,6 +46,8 @@ def test_a_node_out_of_service(shell: Shell) -> None:
     assert shell("cordon", "node-1") == "node-1: Cordoned\n"
     assert shell("uncordon", "node-1") == "node-1: Ready\n"
     assert "there is no node nowhere" in shell("cordon", "nowhere", code=4)
+    assert "the node node-1 is there" in shell("node", "remove", "node-1", code=5)
+    assert "there is no node nowhere" in shell("node", "remove", "nowhere", code=4)
     shell("cancel", name)
     shell("wait", name, code=103)
 

@@ -55,6 +55,7 @@ EVENTS: tuple[ev.Event, ...] = (
     ev.NodesChanged(at=1.0, nodes=(NODE, Node(name="m", cordoned=True))),
     ev.NodesCordoned(at=1.0, names=("n",), cordoned=False),
     ev.NodesLost(at=1.0, names=("n", "m")),
+    ev.NodesRemoved(at=1.0, names=("m",)),
     ev.ForeignAppeared(at=1.0, foreign=(Foreign(id="f", node="n", devices=("0",), milli=500, serving=True),)),
     ev.ForeignGone(at=1.0, ids=("f",)),
     ev.Released(at=1.0, number=ONE, generation=ONE),

@@ -103,6 +103,18 @@ def test_a_device_that_vanishes_while_it_is_held_is_absent_until_it_is_back_or_h
     assert inventory.put((Node.of("n1", {"v100": 1}),), np.zeros(3, bool)).tolist() == [0, -1, 1], "held no more"
 
 
+def test_a_cordoned_node_stays_so_when_it_changes_and_when_others_come() -> None:
+    inventory = Inventory(cluster(2, 2))
+    inventory.set_cordoned(0, True)
+    inventory.put((Node.of("new", {"v100": 1}),))
+    assert inventory.cordoned.tolist() == [True, False, False]
+    inventory.put((Node.of(inventory.nodes[0], {"v100": 1}),))
+    assert inventory.cordoned.tolist() == [True, False, False]
+    inventory.set_cordoned(0, False)
+    inventory.put((Node.of("newer", {"v100": 1}),))
+    assert not inventory.cordoned.any()
+
+
 def test_only_what_nobody_else_uses_or_keeps_is_free() -> None:
     inventory = Inventory(cluster(3, 2, cpu=4000, memory=100))
     inventory.foreign[0], inventory.reserved[0] = 700, 200

@@ -248,6 +248,9 @@ class Chaos:
     def cordon(self, name: str, cordoned: bool) -> None:
         self.tell(ev.NodesCordoned(at=self.now, names=(name,), cordoned=cordoned))
 
+    def remove_node(self, name: str) -> None:
+        self.tell(ev.NodesRemoved(at=self.now, names=(name,)))
+
     def foreign(self, name: str, **fields: Any) -> None:
         self.tell(ev.ForeignAppeared(at=self.now, foreign=(Foreign(id=name, **fields),)))
 

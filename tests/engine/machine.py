@@ -74,6 +74,8 @@ def one_step(chaos: Chaos, rng: random.Random, policies: tuple[str, ...] = POLIC
     elif what == "node":
         if chaos.lost_nodes and rng.random() < 0.7:
             chaos.return_node(rng.choice(sorted(chaos.lost_nodes)))
+        elif chaos.lost_nodes and rng.random() < 0.7:
+            chaos.remove_node(rng.choice(list(chaos.nodes)))
         elif len(chaos.lost_nodes) < 2:
             chaos.lose_node(rng.choice([name for name in chaos.nodes if name not in chaos.lost_nodes]))
     elif what == "devices":

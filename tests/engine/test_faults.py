@@ -92,6 +92,26 @@ def test_a_lost_node_shrinks_those_who_can_go_on_and_restarts_the_others() -> No
     assert chaos.job("j1")["restarts"] == 0, "a lost node costs no retry"
 
 
+def test_a_lost_node_that_is_removed_is_nothing_until_it_joins_anew() -> None:
+    chaos = desk(2, 2)
+    inventory = chaos.engine.state.world.inventory
+    chaos.submit(min=4, max=4)
+    chaos.calm()
+    chaos.cordon("n1", True)
+    chaos.remove_node("n1")
+    assert not inventory.removed.any(), "it is there"
+    chaos.lose_node("n1")
+    chaos.calm()
+    chaos.remove_node("n1")
+    assert inventory.removed.tolist() == [False, True]
+    assert inventory.device_keys() == [(0, "0"), (0, "1")]
+    assert chaos.why("j1") == "too-large"
+    chaos.return_node("n1")
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 4}
+    assert not inventory.removed.any()
+
+
 def test_a_device_that_vanished_under_an_operation_is_taken_until_a_stop_is_seen() -> None:
     chaos = desk(2, 1)
     chaos.submit(min=2)

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from levada.core import events as ev
+from levada.core.cluster import Cluster
 from levada.core.plan import OpKind
 from levada.errors import BadInput, NotFound, Refused
 from levada.live.store import LeaseLost, Store
@@ -356,5 +358,50 @@ def test_a_forecast_tells_when_a_waiting_job_should_start(url: str) -> None:
                 up.service.jobs(phases=None, user=None, queue=None, labels={}, after=None, limit=10)[0][-1]["id"]
                 == two["id"]
             )
+
+    asyncio.run(story())
+
+
+def test_a_node_that_is_lost_can_be_removed_and_joins_anew(url: str) -> None:
+    async def story() -> None:
+        stage = Stage()
+        async with house(url, stage) as up:
+
+            def nodes() -> dict[str, str]:
+                return {node["name"]: node["phase"] for node in up.service.nodes()}
+
+            with pytest.raises(NotFound, match="no node n9"):
+                await up.service.remove_node("n9")
+            with pytest.raises(Refused, match="n1 is there"):
+                await up.service.remove_node("n1")
+            await up.service.cordon("n1", cordoned=True, drain=False)
+            up.backend.report(ev.NodesLost(at=0.0, names=("n1",)))
+            await up.until(lambda: nodes() == {"n0": "Ready", "n1": "Lost"})
+            await up.service.remove_node("n1")
+            assert nodes() == {"n0": "Ready"}
+            with pytest.raises(NotFound, match="no node n1"):
+                await up.service.remove_node("n1")
+            with pytest.raises(NotFound, match="no node n1"):
+                await up.service.cordon("n1", cordoned=True, drain=False)
+            n0, n1 = stage.cluster.nodes
+            stage.cluster = Cluster(nodes=(n0,))
+            await up.kill()
+        async with house(url, stage) as up:
+            assert nodes() == {"n0": "Ready"}
+            up.backend.report(ev.NodesAdded(at=0.0, nodes=(n1,)))
+            await up.until(lambda: nodes() == {"n0": "Ready", "n1": "Ready"})
+
+    asyncio.run(story())
+
+
+def test_a_lost_node_that_jobs_still_hold_is_not_removed(url: str) -> None:
+    async def story() -> None:
+        async with house(url, answers=False) as up:
+            (view,) = await up.service.submit([document(workers=2, gpuTypes=["k80"])], user="ann", key=None)
+            await up.until(lambda: up.backend.stage.taken)
+            up.backend.report(ev.NodesLost(at=0.0, names=("n1",)))
+            await up.until(lambda: up.service.nodes()[1]["phase"] == "Lost")
+            with pytest.raises(Refused, match=view["id"]):
+                await up.service.remove_node("n1")
 
     asyncio.run(story())

@@ -69,6 +69,10 @@ def test_the_cluster_and_the_policy(client: Client) -> None:
     assert client.cordon("node-0")["phase"] == "Cordoned"
     assert client.drain("node-0")["phase"] == "Cordoned"
     assert client.uncordon("node-0")["phase"] == "Ready"
+    with pytest.raises(Refused, match="is there"):
+        client.remove_node("node-0")
+    with pytest.raises(NotFound, match="no node"):
+        client.remove_node("node-9")
     assert client.reserve(2, 60)["devices"] == {"node-0": ["0", "1"]}
     queue = {"apiVersion": "levada.dev/v1", "kind": "Queue", "metadata": {"name": "team"}, "spec": {"weight": 2.0}}
     assert client.put_queue(queue)["weight"] == 2.0

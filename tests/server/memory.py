@@ -232,6 +232,11 @@ class MemoryService:
         self.node["phase"] = "Cordoned" if cordoned else "Ready"
         return self.node
 
+    async def remove_node(self, name: str) -> None:
+        if name != self.node["name"]:
+            raise NotFound(f"there is no node {name}")
+        raise Refused(f"the node {name} is there")
+
     async def reserve(self, *, node: str | None, gpu_type: str | None, gpus: int, seconds: float, user: str) -> Json:
         if node not in (None, "node-0") or gpu_type not in (None, "a100"):
             raise NotFound("there is no such GPU")

@@ -31,6 +31,7 @@ NEEDS = {
     "POST /api/v1/nodes/{name}/cordon": "operator",
     "POST /api/v1/nodes/{name}/drain": "operator",
     "POST /api/v1/nodes/{name}/uncordon": "operator",
+    "DELETE /api/v1/nodes/{name}": "operator",
     "POST /api/v1/reservations": "operator",
     "GET /api/v1/queues": "viewer",
     "PUT /api/v1/queues/{name}": "operator",

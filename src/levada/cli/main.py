@@ -33,7 +33,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "wait": ("wait",),
     "change": ("cancel", "delete", "suspend", "resume", "scale", "update"),
     "top": ("top",),
-    "nodes": ("nodes", "sinfo", "cordon", "drain", "uncordon", "reserve"),
+    "nodes": ("nodes", "sinfo", "cordon", "drain", "uncordon", "node", "reserve"),
     "queues": ("queues", "usage"),
     "profile": ("profile",),
     "policy": ("policy",),

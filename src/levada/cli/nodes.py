@@ -1,4 +1,4 @@
-"""`levada nodes`, `cordon`, `drain`, `uncordon` and `reserve`: the machines."""
+"""`levada nodes`, `cordon`, `drain`, `uncordon`, `node remove` and `reserve`: the machines."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from levada.cli.words import clock, counted, number
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verbs `nodes` (and `sinfo`), `cordon`, `drain`, `uncordon` and `reserve`."""
+    """Adds the verbs `nodes` (and `sinfo`), `cordon`, `drain`, `uncordon` and `reserve`, and the group `node`."""
     app.command("nodes")(nodes)
     app.command("sinfo", hidden=True)(nodes)
     app.command("cordon")(cordon)
     app.command("drain")(drain)
     app.command("uncordon")(uncordon)
+    group = typer.Typer(help="Remove a machine that is lost.", rich_markup_mode=None)
+    group.callback()(lambda: None)
+    group.command("remove")(remove)
+    app.add_typer(group, name="node")
     app.command("reserve")(reserve)
 
 
@@ -71,6 +75,13 @@ def uncordon(name: NodeName, server: Server = None, state: State = None) -> None
     """Give a node work again."""
     with connect(server, state) as client:
         data(f"{name}: {client.uncordon(name)['phase']}")
+
+
+def remove(name: NodeName, server: Server = None, state: State = None) -> None:
+    """Remove a node that is lost from the lists; its agent may join again later."""
+    with connect(server, state) as client:
+        client.remove_node(name)
+    data(f"{name}: removed")
 
 
 def reserve(

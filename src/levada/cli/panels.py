@@ -13,8 +13,8 @@ PANELS: dict[str, tuple[str, ...]] = {
         "submit", "apply", "whatif", "run", "attach", "exec", "ls", "get", "describe", "logs", "events", "explain",
         "wait", "cancel", "suspend", "resume", "scale", "update",
     ),
-    "Cluster": ("top", "nodes", "cordon", "drain", "uncordon", "reserve", "queues", "usage", "decisions", "snapshot",
-                "replay", "metrics"),
+    "Cluster": ("top", "nodes", "cordon", "drain", "uncordon", "node", "reserve", "queues", "usage", "decisions",
+                "snapshot", "replay", "metrics"),
     "Policies and simulations": ("policy", "allocate", "sim", "bench", "profile", "tour", "demo"),
     "People and settings": ("user", "token", "login", "context", "doctor", "schema", "completion", "version"),
 }  # fmt: skip

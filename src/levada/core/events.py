@@ -149,6 +149,12 @@ class NodesLost(_Event, frozen=True, kw_only=True):
     names: tuple[str, ...]
 
 
+class NodesRemoved(_Event, frozen=True, kw_only=True):
+    """Machines that were lost shall not be spoken of any more; one that joins later is new."""
+
+    names: tuple[str, ...]
+
+
 class ForeignAppeared(_Event, frozen=True, kw_only=True):
     """Others use something, or a serving pod wants room. Known ids are replaced."""
 
@@ -284,6 +290,7 @@ Event: TypeAlias = (
     | NodesChanged
     | NodesCordoned
     | NodesLost
+    | NodesRemoved
     | ForeignAppeared
     | ForeignGone
     | Released

@@ -10,6 +10,7 @@ is held no more, the next `put` forgets it.
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from levada.core.cluster import Cluster, Device, Node
@@ -72,13 +73,14 @@ class Inventory:
     def put(self, nodes: tuple[Node, ...], held: Bools | None = None) -> Ints:
         """Adds or replaces *nodes*; the new number of every device that there was, -1 where it is gone.
 
-        Devices under *held* do not go: they are absent while no node has them.
+        Devices under *held* do not go: they are absent while no node has them. Who is cordoned stays so.
         """
         old_keys = self.device_keys()
         old = {column: getattr(self, column) for column in _DEVICE_COLUMNS}
         for node in nodes:
             if (number := self.nodes.find(node.name)) >= 0:
-                self.node_values[number] = node
+                cordoned = node.cordoned or self.node_values[number].cordoned
+                self.node_values[number] = msgspec.structs.replace(node, cordoned=cordoned)
                 self.lost[number] = False
             else:
                 self.nodes.add(node.name)
@@ -155,6 +157,7 @@ class Inventory:
     def set_cordoned(self, node: int, cordoned: bool) -> None:
         """No new grants on the node, or again."""
         self.cordoned[node] = cordoned
+        self.node_values[node] = msgspec.structs.replace(self.node_values[node], cordoned=cordoned)
         self.changed()
 
     def device_keys(self) -> list[tuple[int, str]]:
@@ -168,6 +171,13 @@ class Inventory:
     def devices_of(self, node: int) -> Ints:
         """The numbers of a node's devices."""
         return (self.node_of == node).nonzero()[0]
+
+    @property
+    def removed(self) -> Bools:
+        """Nodes of which nothing is left but their number: they are lost, and have no devices, cores or memory."""
+        empty = (self.cpu == 0) & (self.memory == 0)
+        empty[self.node_of] = False
+        return self.lost & empty
 
     @property
     def present(self) -> Bools:

@@ -170,6 +170,13 @@ class World:
         self.table.add_types(len(self.inventory.types))
         return moved
 
+    def holders_on(self, node: int) -> list[str]:
+        """Ids of the jobs that hold something of a node."""
+        slots = np.unique(self.held.owner[self.inventory.devices_of(node)])
+        rows = self.held.rows
+        slots = np.union1d(slots[slots >= 0], rows[SLOT][rows[NODE] == node])
+        return sorted(self.ids[number] for number in self.table.number[slots].tolist() if number >= 0)
+
     # --- planes -------------------------------------------------------------------------------------------------
 
     def put_workers(self, plane: Plane, slot: int, rows: Ints) -> None:

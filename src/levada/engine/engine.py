@@ -353,6 +353,7 @@ _HANDLERS: dict[type, Callable[[Engine, Any], None]] = {
     ev.NodesChanged: lambda engine, event: nodes.put(engine.state, event),
     ev.NodesCordoned: lambda engine, event: nodes.cordoned(engine.state, event),
     ev.NodesLost: lambda engine, event: nodes.lost(engine.state, event),
+    ev.NodesRemoved: lambda engine, event: nodes.removed(engine.state, event),
     ev.ForeignAppeared: lambda engine, event: foreign.appeared(engine.state, event),
     ev.ForeignGone: lambda engine, event: foreign.gone(engine.state, event),
     ev.ReservationExpired: lambda engine, event: foreign.expired(engine.state, event),

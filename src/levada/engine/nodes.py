@@ -1,11 +1,12 @@
-"""What machines do: come, change, are cordoned, get lost."""
+"""What machines do: come, change, are cordoned, get lost, and are removed."""
 
 from __future__ import annotations
 
 import msgspec
 import numpy as np
 
-from levada.core.events import NodesAdded, NodesChanged, NodesCordoned, NodesLost
+from levada.core.cluster import Node
+from levada.core.events import NodesAdded, NodesChanged, NodesCordoned, NodesLost, NodesRemoved
 from levada.core.inventory import UNLIMITED
 from levada.core.plane import DEVICE, INDEX, NODE
 from levada.core.reasons import Code
@@ -79,6 +80,23 @@ def lost(state: State, event: NodesLost) -> None:
         inventory.set_lost(int(number))
     _lose(state, gone[inventory.node_of] if len(inventory.node_of) else np.zeros(0, bool), gone)
     _after(state)
+
+
+def removed(state: State, event: NodesRemoved) -> None:
+    """Machines that are lost, and that nobody holds anything of, are as if they had never been.
+
+    Numbers of nodes are for ever, so a husk stays that has nothing.
+    """
+    inventory = state.world.inventory
+    known = [number for number in map(inventory.nodes.find, event.names) if number >= 0]
+    gone = [number for number in known if inventory.lost[number] and not state.world.holders_on(number)]
+    if gone:
+        husks = tuple(Node(name=inventory.nodes[number], cpu=0, memory=0) for number in gone)
+        put(state, NodesChanged(at=event.at, nodes=husks))
+        for number in gone:
+            inventory.set_lost(number)
+            inventory.set_cordoned(number, False)
+        _after(state)
 
 
 def _lose(state: State, devices: Bools, nodes: Bools) -> None:

@@ -25,6 +25,7 @@ from levada.policies.table import POLICIES
 _LONGEST_RESERVATION_S = 365 * 86_400.0
 #: Ids of what is reserved begin so, and go on with the moment at which it ends.
 _RESERVED = "reservation:"
+_LOST = "Lost"
 
 
 class Machines:
@@ -52,11 +53,24 @@ class Machines:
         await self.loop.tell(*told)
         return self._view(node)
 
+    async def remove_node(self, name: str) -> None:
+        """Forgets a node that is lost; one that joins later under its name is new."""
+        self._node(name)
+        node = self._view(name)
+        if node["phase"] != _LOST:
+            raise Refused(f"the node {name} is there: drain it, stop its agent, and remove it once it is lost")
+        if node["jobs"]:
+            raise Refused(f"the node {name} still has jobs ({', '.join(node['jobs'])}): wait for them, or cancel them")
+        await self.loop.tell(ev.NodesRemoved(at=0.0, names=(name,)))
+        if any(each["name"] == name for each in self.nodes()):
+            raise Refused(f"the node {name} has just come back")
+
     def _node(self, name: str) -> int:
-        nodes = self.loop.engine.state.world.inventory.nodes
-        number = nodes.find(name)
-        if number < 0:
-            raise NotFound(f"there is no node {name}" + did_you_mean(name, list(nodes), "`levada nodes` lists them"))
+        inventory = self.loop.engine.state.world.inventory
+        number = inventory.nodes.find(name)
+        if number < 0 or inventory.removed[number]:
+            names = [node["name"] for node in self.nodes()]
+            raise NotFound(f"there is no node {name}" + did_you_mean(name, names, "`levada nodes` lists them"))
         return number
 
     def _view(self, name: str) -> dict[str, Any]:

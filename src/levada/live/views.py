@@ -16,7 +16,7 @@ from levada.core.commands import JobsEnded
 from levada.core.inventory import UNLIMITED
 from levada.core.job import Phase
 from levada.core.plan import Op, OpKind
-from levada.core.plane import FREE, NODE, SLOT
+from levada.core.plane import FREE
 from levada.core.reasons import Code, reason
 from levada.core.types import WHOLE
 from levada.engine.state import State
@@ -195,7 +195,8 @@ def nodes(state: State) -> list[dict[str, Any]]:
     """All machines."""
     world, inventory = state.world, state.world.inventory
     found = []
-    for number, node in enumerate(inventory.node_values):
+    for number in (~inventory.removed).nonzero()[0].tolist():
+        node = inventory.node_values[number]
         devices = inventory.devices_of(number)
         gpus: dict[str, dict[str, int]] = {}
         for device in devices.tolist():
@@ -205,10 +206,6 @@ def nodes(state: State) -> list[dict[str, Any]]:
             kind["total"] += 1
             kind["used"] += int(world.held.owner[device] != FREE)
         there = "Lost" if inventory.lost[number] else "Cordoned" if inventory.cordoned[number] else "Ready"
-        slots = np.unique(world.held.owner[devices])
-        rows = world.held.rows
-        slots = np.union1d(slots[slots >= 0], rows[SLOT][rows[NODE] == number])
-        ids = [world.ids[int(world.table.number[slot])] for slot in slots if world.table.number[slot] >= 0]
         found.append(
             {
                 "name": node.name,
@@ -217,7 +214,7 @@ def nodes(state: State) -> list[dict[str, Any]]:
                 "cpu": None if inventory.cpu[number] >= UNLIMITED else whole(inventory.cpu[number] / WHOLE),
                 "memory_mib": None if inventory.memory[number] >= UNLIMITED else int(inventory.memory[number]),
                 "labels": dict(node.labels),
-                "jobs": sorted(ids),
+                "jobs": world.holders_on(number),
                 "devices": [
                     {"id": device.id, "type": device.type, "healthy": device.healthy} for device in node.devices
                 ],

@@ -122,6 +122,7 @@ class AsyncClient:
     cordon = _awaited(Client.cordon)
     uncordon = _awaited(Client.uncordon)
     drain = _awaited(Client.drain)
+    remove_node = _awaited(Client.remove_node)
     reserve = _awaited(Client.reserve)
     queues = _awaited(Client.queues)
     put_queue = _awaited(Client.put_queue)

@@ -208,6 +208,10 @@ class Client:
         """No new work on the node, and what runs there goes elsewhere."""
         return self._node(node, "drain")
 
+    def remove_node(self, node: str) -> None:
+        """Removes a node that is lost."""
+        self._call("DELETE", f"/nodes/{segment(node)}")
+
     def reserve(self, gpus: int, seconds: float, *, gpu_type: str | None = None, node: str | None = None) -> Json:
         """Keeps GPUs free of jobs for a time."""
         body = {"gpus": gpus, "seconds": seconds, "gpu_type": gpu_type, "node": node}

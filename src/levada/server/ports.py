@@ -151,6 +151,10 @@ class Service(Protocol):
         """No new work on a node, or again; *drain* also moves away what runs there."""
         ...
 
+    async def remove_node(self, name: str) -> None:
+        """Forgets a node that is lost; NotFound, and Refused while it is there or has jobs."""
+        ...
+
     async def reserve(self, *, node: str | None, gpu_type: str | None, gpus: int, seconds: float, user: str) -> Json:
         """Keeps GPUs free of jobs for a time."""
         ...

@@ -40,6 +40,12 @@ async def uncordon(context: Ctx, who: Operator, name: Name) -> Any:
     return await context.service.cordon(name, cordoned=False, drain=False)
 
 
+@router.delete("/nodes/{name}", tags=["nodes"], status_code=204)
+async def remove_node(context: Ctx, who: Operator, name: Name) -> None:
+    """Remove a node that is lost; one that joins later under its name is new."""
+    await context.service.remove_node(name)
+
+
 @router.post("/reservations", tags=["nodes"], status_code=201)
 async def reserve(request: Request, context: Ctx, who: Operator, wanted: Reserve) -> dict[str, Any]:
     """Keep GPUs free of jobs for a time."""
