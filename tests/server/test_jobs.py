@@ -136,6 +136,22 @@ def test_a_job_that_has_not_changed_is_not_sent_again(up: Served) -> None:
     same = up.ask("GET", made.headers["location"], headers={"If-None-Match": made.headers["etag"]})
     assert (same.status, same.body, same.headers["etag"]) == (304, b"", made.headers["etag"])
     assert up.ask("GET", made.headers["location"], headers={"If-None-Match": '"old"'}).status == 200
+    weak = up.ask("GET", made.headers["location"], headers={"If-None-Match": f"W/{made.headers['etag']}"})
+    assert weak.status == 304
+
+
+def test_progress_is_news_to_who_asks_and_no_reason_to_refuse_a_write(up: Served) -> None:
+    made = up.ask("POST", "/api/v1/jobs", document())
+    path, old = made.headers["location"], made.headers["etag"]
+    job = up.service.by_id[made.json()["id"]]
+    job["running_s"] = job["gpu_seconds"] = 60.0
+    assert up.ask("GET", path, headers={"If-None-Match": old}).status == 304
+    job["progress"] = {"step": 100, "total": 1000, "rate": 2.5}
+    got = up.ask("GET", path, headers={"If-None-Match": old})
+    assert (got.status, got.json()["progress"]["step"]) == (200, 100)
+    assert got.headers["etag"] != old
+    assert up.ask("PATCH", path, {"priority": 1}, headers={"If-Match": old}).status == 200
+    assert up.ask("PATCH", path, {"priority": 2}, headers={"If-Match": old}).status == 412
 
 
 def test_pages_hold_every_job_once(up: Served) -> None:

@@ -14,7 +14,12 @@ from starlette.responses import Response
 
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A value as JSON."""
-    return Response(msgspec.json.encode(value, enc_hook=_plain), status, dict(headers or {}), "application/json")
+    return Response(as_json(value), status, dict(headers or {}), "application/json")
+
+
+def as_json(value: Any) -> bytes:
+    """A value as it is sent."""
+    return msgspec.json.encode(value, enc_hook=_plain)
 
 
 def _plain(value: Any) -> Any:

@@ -94,7 +94,7 @@ class Service(Protocol):
         ...
 
     def version(self, job_id: str) -> str:
-        """Changes whenever the job's view changes in substance."""
+        """Changes whenever the job's view changes in substance, which its progress does not."""
         ...
 
     async def update(self, job_id: str, changes: Json) -> Json:

@@ -19,6 +19,7 @@ from levada.server.models import LARGEST, CurveView, JobView, Name, Page, Phase,
 from levada.server.ports import Json, Principal
 from levada.server.problems import Problem
 from levada.server.streams import NDJSON, SSE, Stream, event_line, line
+from levada.server.tags import names_tag, names_version, tag
 
 router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"], route_class=StrictRoute)
 
@@ -94,7 +95,7 @@ async def job(
     """Get one job, by id, prefix, last four characters, or workload."""
     found = context.service.job(name, user=who.user)
     etag = _etag(context, found)
-    if if_none_match is not None and etag in _tags(if_none_match):
+    if if_none_match is not None and names_tag(if_none_match, etag):
         return Response(status_code=304, headers={"ETag": etag})
     return answer(found, headers={"ETag": etag})
 
@@ -202,14 +203,10 @@ async def _writing(context: Context, who: Principal, name: str, if_match: str | 
     async with context.writing(job_id):
         found = context.service.job(job_id)
         own(who, found)
-        if if_match is not None and if_match.strip() != "*" and _etag(context, found) not in _tags(if_match):
+        if if_match is not None and not names_version(if_match, context.service.version(job_id)):
             raise Problem(412, f"{job_id} has changed since; get it again and look")
         yield job_id
 
 
 def _etag(context: Context, found: Json) -> str:
-    return f'"{context.service.version(found["id"])}"'
-
-
-def _tags(header: str) -> set[str]:
-    return {tag.strip() for tag in header.split(",")}
+    return tag(context.service.version(found["id"]), found)
