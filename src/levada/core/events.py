@@ -254,6 +254,7 @@ class Decided(_Event, frozen=True, kw_only=True):
     decision: Decision
     #: The policy's state after it, to be given to the next call.
     state: Any = None
+    #: To be told to people; whether that was too long, whoever asked has judged.
     took_s: float = 0.0
 
 

@@ -156,8 +156,6 @@ class Engine:
             state.stale_results += 1
             return
         try:
-            if event.took_s > state.options.decide_limit_s:
-                raise Rejected(f"it took {event.took_s:.1f} s; the limit is {state.options.decide_limit_s:.1f} s")
             memory = event.state if isinstance(event.state, QueueState) else state.policy.restored(event.state)
             placer = Packer(highest_first=state.options.highest_first)
             commit(state, placer, event.decision)

@@ -19,7 +19,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cooldown_s: float = 30.0
     #: A job that would end before so many restart costs have passed is left alone.
     payback: float = 2.0
-    #: A decision that took longer does not count.
+    #: Whoever asks a policy off the loop waits no longer for its answer, and tells that it failed.
     decide_limit_s: float = 10.0
     #: An operation without any word is taken for lost.
     op_timeout_s: float = 300.0

@@ -37,7 +37,7 @@ def forecast(
     Beliefs stand for truth: a job whose total work or speed nobody knows has no end, and those that wait for it
     have no start. `None` means: not within the time looked at.
     """
-    twin.state.options = msgspec.structs.replace(twin.state.options, decide_limit_s=math.inf, op_timeout_s=math.inf)
+    twin.state.options = msgspec.structs.replace(twin.state.options, op_timeout_s=math.inf)
     world = _World(twin, now)
     if policy is not None:
         world.obey(ev.PolicyChanged(at=now, name=policy))

@@ -27,8 +27,8 @@ from levada.sim.source import Source
 
 #: The whole state is checked after so many answers of the engine, and at the end.
 CHECK_EVERY = 256
-#: Nothing is late in a simulation: a policy may think, and an operation may take, as long as it likes.
-_PATIENT = Options(decide_limit_s=math.inf, op_timeout_s=math.inf)
+#: Nothing is late in a simulation: an operation may take as long as it likes.
+_PATIENT = Options(op_timeout_s=math.inf)
 _PUBLISHED = msgspec.structs.replace(_PATIENT, rate_limit_s=0.0)
 
 World = Simulation | PublishedWorld | IdealWorld
