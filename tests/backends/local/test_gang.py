@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from levada.backends.local import procfs, supervisor
+from levada.backends.local import procfs, supervisor, worker
 from levada.backends.local.backend import LocalBackend
 from levada.backends.local.record import GANG, Record, Stage
 from levada.backends.local.roster import Member
@@ -284,7 +284,7 @@ class TestGang(LocalTest):
 
     def test_a_start_that_broke_off_before_anything_ran_is_undone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The folder of a worker was made and nothing more: whoever takes over cannot know whether it will start."""
-        monkeypatch.setattr(supervisor, "_START_S", 0.2)
+        monkeypatch.setattr(worker, "_START_S", 0.2)
         record = Record(
             job="toy-1",
             number=7,

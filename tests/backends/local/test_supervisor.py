@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from levada.backends.local import command, files, supervisor
+from levada.backends.local import command, files, supervisor, worker
 from levada.backends.local.backend import LocalBackend
 from levada.backends.local.devices import pretend_nodes
 from levada.backends.local.messages import Forget, Publish
@@ -51,7 +51,7 @@ class TestSupervisor(LocalTest):
 
     @pytest.fixture(autouse=True)
     def _in_a_hurry(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(supervisor, "_AGAIN_S", 0.02)
+        monkeypatch.setattr(worker, "_AGAIN_S", 0.02)
         monkeypatch.setattr(supervisor, "_DOUBT_EVERY", 10**9)
         monkeypatch.setattr(supervisor, "_POLL_S", 0.05)
 
@@ -239,7 +239,7 @@ class TestSupervisor(LocalTest):
         self.run(story)
 
     def test_what_cannot_be_ended_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(supervisor, "_SWEEP_S", 0.1)
+        monkeypatch.setattr(worker, "_SWEEP_S", 0.1)
         code = (
             "import os, time\nif os.fork() == 0:\n    os.setsid()\n    print(os.getpid(), flush=True)\ntime.sleep(600)"
         )

@@ -18,12 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from levada.backends.local import environment, files, folders, logs, processes, shim
+from levada.backends.local import environment, files, folders, logs, shim
 from levada.backends.local.command import Commander
 from levada.backends.local.messages import (
-    ENDED,
-    LOST,
-    RUNS,
     STARTING,
     Command,
     Forget,
@@ -36,8 +33,8 @@ from levada.backends.local.messages import (
     StartWorker,
     Stood,
 )
-from levada.backends.local.processes import State
 from levada.backends.local.waste import Waste
+from levada.backends.local.worker import Worker, sighting
 from levada.errors import LevadaError, Refused
 
 _log = logging.getLogger(__name__)
@@ -45,16 +42,10 @@ _log = logging.getLogger(__name__)
 _POLL_S, _HURRY_S = 1.0, 0.05
 #: How often the folders of jobs without the runtime are looked through.
 _LOOK_S = 3.0
-#: What a lost worker has left is ended within so long, or people are told.
-_SWEEP_S = 2.0
 #: Where folders go that nobody needs any more: in the home, and beside checkpoints that machines share.
 _GONE, _SHARED_GONE = "gone", ".gone"
 #: How often a worker that is watched is looked at all the same, in rounds: a watch may have been lost.
 _DOUBT_EVERY = 30
-#: After that long it is tried again what the machine would not do, as when it has no file handles left.
-_AGAIN_S = 1.0
-#: A shim that was started takes its lock within so long.
-_START_S = 5.0
 #: Folders of workers that have ended are kept so often for each index: `logs --previous`.
 _KEEP = 3
 
@@ -62,32 +53,17 @@ _KEEP = 3
 _LEFT_ALONE: list[subprocess.Popen[bytes]] = []
 
 
-class _Worker:
-    """One worker of this machine."""
-
-    __slots__ = ("child", "folder", "leave", "report", "seen", "task")
-
-    def __init__(self, folder: Path, seen: Sighting) -> None:
-        self.folder = folder
-        self.report = str(folder / files.REPORT)
-        self.seen = seen
-        #: It shall leave, and has not been told: its shim may just be starting.
-        self.leave = False
-        self.task: asyncio.Task[None] | None = None
-        self.child: subprocess.Popen[bytes] | None = None
-
-
 class _Job:
     """One job's part on this machine."""
 
     def __init__(self, job: str, folder: Path) -> None:
         self.id, self.folder = job, folder
-        self.workers: dict[str, _Worker] = {}
+        self.workers: dict[str, Worker] = {}
         self.stood: Stood | None = None
         self.kept = Kept(job=job)
         self.hurry = False
 
-    def alive(self) -> list[_Worker]:
+    def alive(self) -> list[Worker]:
         return [worker for worker in self.workers.values() if worker.seen.alive]
 
 
@@ -124,10 +100,7 @@ class Supervisor:
         await asyncio.to_thread(self._find_jobs)
         for job in self.jobs.values():
             for worker in job.workers.values():
-                if worker.seen.state == STARTING:
-                    worker.task = asyncio.create_task(self._await_start(worker))
-                elif worker.seen.state in (RUNS, LOST):
-                    worker.task = asyncio.create_task(self._watch(worker))
+                worker.take_over()
         self._tasks += [asyncio.create_task(self._poll()), asyncio.create_task(self._look_around())]
         for waste in filter(None, (self._waste, self._shared_waste)):
             waste.open()
@@ -174,8 +147,7 @@ class Supervisor:
         job.kept = Kept(job=job.id, saved_at=folders.newest_change(self._saves(job)))
         for place in _folders(job.folder / files.WORKERS):
             if (place / shim.SPEC).exists():
-                seen = _sighting(job.id, place, processes.standing(place))
-                job.workers[place.name] = _Worker(place, seen)
+                job.workers[place.name] = Worker(place, sighting(job.id, place), self._note)
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
@@ -197,7 +169,7 @@ class Supervisor:
             job.hurry = command.on
         else:
             for worker in [job.workers[name] for name in command.names if name in job.workers]:
-                self._end(worker, at_once=isinstance(command, Kill))
+                worker.end(at_once=isinstance(command, Kill))
         self._woken.set()
 
     def check(self, epoch: int) -> None:
@@ -238,19 +210,10 @@ class Supervisor:
         if command.name in job.workers:
             return
         folder = job.folder / files.WORKERS / command.name
-        worker = _Worker(folder, Sighting(job=job.id, name=command.name, state=STARTING))
+        worker = Worker(folder, Sighting(job=job.id, name=command.name, state=STARTING), self._note)
         self._prune(job, command.name)
         job.workers[command.name] = worker
-        spec = msgspec.structs.replace(command.spec, env=environment.complete(command.spec.env, os.environ))
-        worker.task = asyncio.create_task(self._launch(worker, spec))
-
-    def _end(self, worker: _Worker, *, at_once: bool) -> None:
-        if not worker.seen.alive:
-            return
-        if at_once and worker.seen.state == RUNS:
-            processes.kill(worker.folder)
-        else:
-            worker.leave = not processes.ask_to_leave(worker.folder)
+        worker.start(msgspec.structs.replace(command.spec, env=environment.complete(command.spec.env, os.environ)))
 
     def _prune(self, job: _Job, name: str) -> None:
         """Old folders of the same place make room."""
@@ -275,77 +238,6 @@ class Supervisor:
             self._shared_waste.take(Path(saves))
 
     # --- watching ---------------------------------------------------------------------------------------------------
-
-    async def _launch(self, worker: _Worker, spec: processes.Spec) -> None:
-        starting = asyncio.ensure_future(asyncio.to_thread(processes.start, worker.folder, spec))
-        try:
-            worker.child = await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            worker.child = await starting  # it goes on all the same, and somebody must reap it
-            raise
-        except OSError as broken:
-            self._see(worker, state=LOST, why=f"could not be started: {broken}")
-            return
-        await self._watch(worker)
-
-    async def _await_start(self, worker: _Worker) -> None:
-        """Whoever was before may have started a shim just now; if not, nobody shall do so any more."""
-        until = time.monotonic() + _START_S
-        while True:
-            try:
-                if processes.standing(worker.folder).state is not State.ABSENT:
-                    break
-                if time.monotonic() > until and processes.bar(worker.folder):
-                    self._see(worker, state=LOST, why="was never started")
-                    return
-            except OSError as trouble:
-                _log.warning("%s of %s is looked for again: %s", worker.seen.name, worker.seen.job, trouble)
-                await asyncio.sleep(_AGAIN_S)
-            await asyncio.sleep(_HURRY_S)
-        await self._watch(worker)
-
-    async def _watch(self, worker: _Worker) -> None:
-        """Until the worker has ended, whatever the machine would not do meanwhile."""
-        told = ""
-        while True:
-            try:
-                await self._see_end(worker)
-                return
-            except OSError as trouble:
-                if str(trouble) != told:
-                    told = str(trouble)
-                    _log.warning("%s of %s is watched again: %s", worker.seen.name, worker.seen.job, trouble)
-            await asyncio.sleep(_AGAIN_S)
-
-    async def _see_end(self, worker: _Worker) -> None:
-        if worker.child is not None:
-            code = await processes.reaped(worker.child)
-            worker.child = None
-            if code == shim.NO_RECORD:
-                self._see(worker, state=LOST, why="no record could be kept in its folder; is the disk full?")
-                return
-        standing = await processes.ended(worker.folder)
-        if standing.state is State.ENDED:
-            reading = files.read_report(worker.report)
-            self._see(worker, state=ENDED, pid=standing.pid, code=standing.code, asked=standing.asked, reading=reading)
-            return
-        left = await self._sweep(worker)
-        why = "was lost: its guard was killed"
-        if left:
-            pids = ", ".join(map(str, sorted(left)))
-            why += f", and what it left on {os.uname().nodename} cannot be ended: look at process {pids}"
-            _log.warning("%s of %s: %s", worker.seen.name, worker.seen.job, why)
-        self._see(worker, state=LOST, why=why)
-
-    async def _sweep(self, worker: _Worker) -> list[int]:
-        """Nothing that a lost worker started may be left when its devices are free again; what is all the same."""
-        marks = {"LEVADA_STATE_DIR": str(worker.folder)}
-        until = time.monotonic() + _SWEEP_S
-        while left := await asyncio.to_thread(processes.sweep, marks):
-            if time.monotonic() > until:
-                break
-            await asyncio.sleep(0.02)
-        return left
 
     async def _poll(self) -> None:
         """Reads reports, for ever: one that cannot be read must not blind it for all others."""
@@ -378,39 +270,16 @@ class Supervisor:
         for at, job in enumerate(list(self.jobs.values())):
             self._read(job)
             if (at + self._rounds) % _DOUBT_EVERY == 0:
-                self._doubt(job)
+                for worker in job.alive():
+                    worker.doubt()
 
     def _read(self, job: _Job) -> None:
         """Looks at the workers of a job that live."""
         for worker in job.alive():
             try:
-                self._read_worker(worker)
+                worker.look()
             except OSError as trouble:
                 _log.warning("%s of %s could not be looked at: %s", worker.seen.name, job.id, trouble)
-
-    def _read_worker(self, worker: _Worker) -> None:
-        if worker.leave:
-            worker.leave = not processes.ask_to_leave(worker.folder)
-        if worker.seen.state == STARTING:
-            standing = processes.standing(worker.folder)
-            if standing.state is State.RUNS and standing.pid is not None:
-                self._see(worker, state=RUNS, pid=standing.pid, since=time.time())
-        reading = files.read_report(worker.report)
-        if reading is not None and reading != worker.seen.reading:
-            self._see(worker, reading=reading)
-
-    def _doubt(self, job: _Job) -> None:
-        """Whoever has ended, or is watched by nobody, is watched anew: an end that is never seen keeps its GPUs."""
-        for worker in job.alive():
-            unwatched = worker.task is None or worker.task.done()
-            if not unwatched and worker.seen.state == RUNS:
-                with contextlib.suppress(OSError):
-                    unwatched = processes.standing(worker.folder).state in (State.ENDED, State.LOST)
-            if unwatched:
-                _log.info("%s of %s is watched anew", worker.seen.name, job.id)
-                if worker.task is not None:
-                    worker.task.cancel()
-                worker.task = asyncio.create_task(self._watch(worker))
 
     async def _look_around(self) -> None:
         """Scripts without the runtime tell by what they write: one folder after the other, beside the loop."""
@@ -430,10 +299,9 @@ class Supervisor:
 
     # --- telling ----------------------------------------------------------------------------------------------------
 
-    def _see(self, worker: _Worker, **changes: object) -> None:
-        worker.seen = msgspec.structs.replace(worker.seen, **changes)
-        self._changed[worker.seen.job, worker.seen.name] = worker.seen
-        if "state" in changes:
+    def _note(self, seen: Sighting, at_once: bool) -> None:
+        self._changed[seen.job, seen.name] = seen
+        if at_once:
             self._tell()
 
     def _tell(self) -> None:
@@ -469,24 +337,6 @@ class Supervisor:
         if folder is None:
             return logs.Chunk((), cursor)
         return await asyncio.to_thread(logs.read, folder, cursor, rest=rest)
-
-
-def _sighting(job: str, folder: Path, standing: processes.Standing) -> Sighting:
-    state = {State.ABSENT: STARTING, State.RUNS: RUNS, State.ENDED: ENDED, State.LOST: LOST}[standing.state]
-    if state == RUNS and standing.pid is None:
-        state = STARTING
-    if state == ENDED and standing.code is None:
-        state = LOST
-    return Sighting(
-        job=job,
-        name=folder.name,
-        state=state,
-        pid=standing.pid,
-        code=standing.code,
-        asked=standing.asked,
-        since=time.time() if state == RUNS else 0.0,
-        reading=files.read_report(folder / files.REPORT),
-    )
 
 
 def _folders(parent: Path) -> Iterator[Path]:

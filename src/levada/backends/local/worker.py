@@ -1,0 +1,183 @@
+"""One worker of this machine, from its start to its end: what is seen of it, whatever the machine would not do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from levada.backends.local import files, processes, shim
+from levada.backends.local.messages import ENDED, LOST, RUNS, STARTING, Sighting
+from levada.backends.local.processes import State
+
+_log = logging.getLogger(__name__)
+#: How often a start that somebody else may have begun is looked for.
+_LOOK_S = 0.05
+#: What a lost worker has left is ended within so long, or people are told.
+_SWEEP_S = 2.0
+#: After that long it is tried again what the machine would not do, as when it has no file handles left.
+_AGAIN_S = 1.0
+#: A shim that was started takes its lock within so long.
+_START_S = 5.0
+
+
+class Worker:
+    """Watched by a task of its own. *note* hears what is seen of it, and whether that cannot wait."""
+
+    __slots__ = ("_leave", "_note", "_report", "child", "folder", "seen", "task")
+
+    def __init__(self, folder: Path, seen: Sighting, note: Callable[[Sighting, bool], None]) -> None:
+        self.folder, self.seen = folder, seen
+        self._report, self._note = str(folder / files.REPORT), note
+        #: It shall leave, and has not been told: its shim may just be starting.
+        self._leave = False
+        self.task: asyncio.Task[None] | None = None
+        self.child: subprocess.Popen[bytes] | None = None
+
+    def start(self, spec: processes.Spec) -> None:
+        """Starts it, and watches it from then on."""
+        self.task = asyncio.create_task(self._launch(spec))
+
+    def take_over(self) -> None:
+        """Watches one that somebody else has started."""
+        if self.seen.state == STARTING:
+            self.task = asyncio.create_task(self._await_start())
+        elif self.seen.state in (RUNS, LOST):
+            self.task = asyncio.create_task(self._watch())
+
+    def end(self, *, at_once: bool) -> None:
+        """Asks it to leave, or ends it."""
+        if not self.seen.alive:
+            return
+        if at_once and self.seen.state == RUNS:
+            processes.kill(self.folder)
+        else:
+            self._leave = not processes.ask_to_leave(self.folder)
+
+    def look(self) -> None:
+        """Sees whether it has begun, and what it reports; raises OSError."""
+        if self._leave:
+            self._leave = not processes.ask_to_leave(self.folder)
+        if self.seen.state == STARTING:
+            standing = processes.standing(self.folder)
+            if standing.state is State.RUNS and standing.pid is not None:
+                self._see(state=RUNS, pid=standing.pid, since=time.time())
+        reading = files.read_report(self._report)
+        if reading is not None and reading != self.seen.reading:
+            self._see(reading=reading)
+
+    def doubt(self) -> None:
+        """Watches it anew where it has ended or nobody watches: an end that is never seen keeps its GPUs."""
+        unwatched = self.task is None or self.task.done()
+        if not unwatched and self.seen.state == RUNS:
+            with contextlib.suppress(OSError):
+                unwatched = processes.standing(self.folder).state in (State.ENDED, State.LOST)
+        if unwatched:
+            _log.info("%s of %s is watched anew", self.seen.name, self.seen.job)
+            if self.task is not None:
+                self.task.cancel()
+            self.task = asyncio.create_task(self._watch())
+
+    def _see(self, **changes: object) -> None:
+        self.seen = msgspec.structs.replace(self.seen, **changes)
+        self._note(self.seen, "state" in changes)
+
+    # --- its task ---------------------------------------------------------------------------------------------------
+
+    async def _launch(self, spec: processes.Spec) -> None:
+        starting = asyncio.ensure_future(asyncio.to_thread(processes.start, self.folder, spec))
+        try:
+            self.child = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            self.child = await starting  # it goes on all the same, and somebody must reap it
+            raise
+        except OSError as broken:
+            self._see(state=LOST, why=f"could not be started: {broken}")
+            return
+        await self._watch()
+
+    async def _await_start(self) -> None:
+        """Whoever was before may have started a shim just now; if not, nobody shall do so any more."""
+        until = time.monotonic() + _START_S
+        while True:
+            try:
+                if processes.standing(self.folder).state is not State.ABSENT:
+                    break
+                if time.monotonic() > until and processes.bar(self.folder):
+                    self._see(state=LOST, why="was never started")
+                    return
+            except OSError as trouble:
+                _log.warning("%s of %s is looked for again: %s", self.seen.name, self.seen.job, trouble)
+                await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_LOOK_S)
+        await self._watch()
+
+    async def _watch(self) -> None:
+        """Until it has ended, whatever the machine would not do meanwhile."""
+        told = ""
+        while True:
+            try:
+                await self._see_end()
+                return
+            except OSError as trouble:
+                if str(trouble) != told:
+                    told = str(trouble)
+                    _log.warning("%s of %s is watched again: %s", self.seen.name, self.seen.job, trouble)
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _see_end(self) -> None:
+        if self.child is not None:
+            code = await processes.reaped(self.child)
+            self.child = None
+            if code == shim.NO_RECORD:
+                self._see(state=LOST, why="no record could be kept in its folder; is the disk full?")
+                return
+        standing = await processes.ended(self.folder)
+        if standing.state is State.ENDED:
+            reading = files.read_report(self._report)
+            self._see(state=ENDED, pid=standing.pid, code=standing.code, asked=standing.asked, reading=reading)
+            return
+        left = await self._sweep()
+        why = "was lost: its guard was killed"
+        if left:
+            pids = ", ".join(map(str, sorted(left)))
+            why += f", and what it left on {os.uname().nodename} cannot be ended: look at process {pids}"
+            _log.warning("%s of %s: %s", self.seen.name, self.seen.job, why)
+        self._see(state=LOST, why=why)
+
+    async def _sweep(self) -> list[int]:
+        """Nothing that a lost worker started may be left when its devices are free again; what is all the same."""
+        marks = {"LEVADA_STATE_DIR": str(self.folder)}
+        until = time.monotonic() + _SWEEP_S
+        while left := await asyncio.to_thread(processes.sweep, marks):
+            if time.monotonic() > until:
+                break
+            await asyncio.sleep(0.02)
+        return left
+
+
+def sighting(job: str, folder: Path) -> Sighting:
+    """How a worker is found that was here before; raises OSError."""
+    standing = processes.standing(folder)
+    state = {State.ABSENT: STARTING, State.RUNS: RUNS, State.ENDED: ENDED, State.LOST: LOST}[standing.state]
+    if state == RUNS and standing.pid is None:
+        state = STARTING
+    if state == ENDED and standing.code is None:
+        state = LOST
+    return Sighting(
+        job=job,
+        name=folder.name,
+        state=state,
+        pid=standing.pid,
+        code=standing.code,
+        asked=standing.asked,
+        since=time.time() if state == RUNS else 0.0,
+        reading=files.read_report(folder / files.REPORT),
+    )
