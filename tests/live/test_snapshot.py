@@ -1,23 +1,45 @@
-"""Snapshots of an engine: every policy's state comes back, and bytes that would call something else do not."""
+"""Snapshots of an engine: all of it comes back, in later versions, too; and bytes that call something are refused."""
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import pickle
+import random
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from levada.core import codec
 from levada.core import events as ev
 from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Node
-from levada.core.commands import Decide
-from levada.core.job import Job
+from levada.core.commands import Command, Decide
+from levada.core.inventory import Inventory
+from levada.core.job import Job, Phase
+from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS, JobTable
+from levada.core.plan import OpKind
+from levada.core.plane import Plane
+from levada.core.world import World
 from levada.engine import Engine, answer
-from levada.live.snapshot import freeze, thaw
+from levada.engine.state import Intent, State
+from levada.live import portrait, snapshot
+from levada.live.snapshot import FORMAT, Unusable, freeze, thaw
+from levada.live.standing import standings
+from levada.perf import RestartKind
 from levada.plugins import find_policy
 from levada.policies.table import POLICIES
 from levada.sim import pickled
+from tests.engine.chaos import Chaos
+from tests.engine.machine import NODES, one_step
+from tests.engine.machine import POLICIES as NAMES
+
+#: Written by the first version that had them; no version may fail to read it.
+FIRST = Path(__file__).parent / "data" / "snapshot-1"
 
 
 def at_work(policy: str) -> Engine:
@@ -44,6 +66,183 @@ def test_every_policy_comes_back_from_a_snapshot(policy: str) -> None:
     changed = ev.PolicyChanged(at=2000.0, name="fifo", options={})
     told, expected = again.handle(changed), engine.handle(changed)
     assert [type(command) for command in told] == [type(command) for command in expected]
+
+
+def looks(engine: Engine) -> Any:
+    """All that a snapshot has of an engine, as plain values."""
+    return msgspec.msgpack.decode(codec.pack(portrait.portrait(engine.state)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_engine_in_the_middle_of_everything_comes_back_and_goes_on_as_before(seed: int) -> None:
+    rng = random.Random(seed)
+    chaos = Chaos(policy=rng.choice(NAMES), nodes=NODES)
+    for _ in range(120):
+        one_step(chaos, rng)
+    engine = chaos.engine
+    engine.state.perf.observe_restart(1, RestartKind.RESIZE, 3.0)
+    again = thaw(freeze(engine))
+    assert looks(again) == looks(engine)
+    handle = engine.handle
+
+    def both(*events: ev.Event) -> list[Command]:
+        again.handle(*events)
+        return handle(*events)
+
+    engine.handle = both  # type: ignore[method-assign]
+    for _ in range(60):
+        one_step(chaos, rng)
+        assert standings(again.state) == standings(engine.state)
+
+
+def changed(data: bytes, change: Callable[[dict[str, Any]], None], form: int = FORMAT) -> bytes:
+    """A snapshot with another portrait in it."""
+    body = data.partition(b"\n")[2][32:]
+    plain = msgspec.msgpack.decode(zlib.decompress(body))
+    change(plain)
+    fresh = zlib.compress(msgspec.msgpack.encode(plain))
+    return b"levada snapshot %d 9.9\n" % form + hashlib.sha256(fresh).digest() + fresh
+
+
+def test_what_another_version_has_more_or_less_is_left_out_or_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
+    engine = at_work("tiresias")
+
+    def change(plain: dict[str, Any]) -> None:
+        plain["unheard_of"] = 1
+        plain["plain"]["luck"] = 7
+        del plain["plain"]["may_cycle"]
+        plain["jobs"]["ints"]["shoe_size"] = plain["jobs"]["ints"].pop("batch")
+        del plain["jobs"]["floats"]["weight"]
+        plain["options"] |= {"cooldown_s": -1.0, "warmup_s": 3.0}
+        del plain["prices"]
+        plain["policy_state"] = {"seed": "none"}
+
+    again = thaw(changed(freeze(engine), change))
+    assert standings(again.state) == standings(engine.state)
+    table = again.state.world.table
+    assert set(table.weight[table.order].tolist()) == {1.0}
+    assert again.state.options.cooldown_s == 30.0
+    assert again.state.policy.name == engine.state.policy.name
+    assert "begins anew" in caplog.text
+    assert "cooldown_s" in caplog.text
+
+
+def test_devices_that_another_version_numbers_otherwise_are_where_they_were() -> None:
+    engine = at_work("fifo")
+
+    def turn_around(plain: dict[str, Any]) -> None:
+        plain["machines"]["devices"].reverse()
+        for plane in ("target", "held"):
+            for name, width in (("owner", 4), ("index", 4), ("claimed", 1)):
+                kind, shape, raw = plain[plane][name]
+                cut = [raw[at : at + width] for at in range(0, len(raw), width)]
+                plain[plane][name] = (kind, shape, b"".join(reversed(cut)))
+
+    again = thaw(changed(freeze(engine), turn_around))
+    assert standings(again.state) == standings(engine.state)
+    assert any(each.held for each in standings(again.state).values())
+
+
+def test_a_policy_that_is_not_there_any_more_is_told_of_and_another_decides(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    engine = at_work("fifo")
+    again = thaw(changed(freeze(engine), lambda plain: plain.update(policy="gone.py:Mine")))
+    assert again.state.policy.name == "elastic-fifo"
+    assert "gone.py" in caplog.text
+    assert standings(again.state) == standings(engine.state)
+
+
+def test_a_policy_in_a_file_comes_back_by_the_name_of_its_file(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("from levada.policies.fifo import Fifo\nclass Mine(Fifo):\n    name = 'my own'\n")
+    engine = at_work("fifo")
+    engine.handle(ev.PolicyChanged(at=2000.0, name=f"{mine}:Mine"))
+    assert thaw(freeze(engine)).state.policy.name == "my own"
+
+
+def test_an_older_form_is_led_to_this_one_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = at_work("fifo")
+    monkeypatch.setattr(snapshot, "FORMAT", FORMAT + 2)
+
+    def rename(old: str, new: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        return lambda plain: {new if name == old else name: value for name, value in plain.items()}
+
+    steps = {FORMAT: rename("brains", "notions"), FORMAT + 1: rename("notions", "policy")}
+    monkeypatch.setattr(snapshot, "STEPS", {**snapshot.STEPS, **steps})
+    old = changed(freeze(engine), lambda plain: plain.update(brains=plain.pop("policy")), FORMAT)
+    assert looks(thaw(old)) == looks(engine)
+
+
+def test_every_form_that_there_was_has_a_step_to_the_next() -> None:
+    assert sorted(snapshot.STEPS) == list(range(1, FORMAT))
+
+
+def test_the_first_snapshot_of_all_can_be_read() -> None:
+    state = thaw(FIRST.read_bytes()).state
+    table = state.world.table
+    found = {state.world.ids[number]: each for number, each in standings(state).items()}
+    assert {job: (Phase.label(each.phase), each.generation, len(each.held)) for job, each in found.items()} == {
+        "whole": ("Running", 1, 2),
+        "part": ("Running", 1, 1),
+        "served": ("Starting", 1, 3),
+        "large": ("Pending", 0, 0),
+        "rest": ("Suspended", 0, 0),
+    }
+    assert state.policy.name == "max_min_fairness"
+    assert [queue.name for queue in state.world.queues.values] == ["research", "default"]
+    assert table.steps_done[state.world.slot("whole")] == 40.0
+    assert [(each.node, each.device) for each in found["whole"].held] == [("n0", "0"), ("n0", "1")]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda data: data[:-1], "damaged"),
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "damaged"),
+        (lambda data: data.replace(b"snapshot 1 ", b"snapshot 2 ", 1), "newer Levada"),
+        (lambda data: b"levada engine\n" + data, "no snapshot"),
+        (lambda data: b"", "no snapshot"),
+        (lambda data: changed(data, lambda plain: plain.pop("jobs")), "cannot be read"),
+    ],
+)
+def test_what_cannot_be_used_says_why(change: Callable[[bytes], bytes], why: str) -> None:
+    with pytest.raises(Unusable, match=why):
+        thaw(change(freeze(at_work("fifo"))))
+
+
+def test_nothing_that_an_engine_remembers_is_forgotten_here() -> None:
+    """Whoever adds to what an engine remembers adds it to `portrait`, or says here why it need not be there."""
+    engine = at_work("fifo")
+    state, world = engine.state, engine.state.world
+    elsewhere = {"world", "policy", "policy_named", "policy_options", "policy_state", "options", "in_view", "perf"}
+    elsewhere |= {"reservations", "dependents", "claimed_rows"}
+    # Given anew, empty between turns, or remembered only for speed.
+    needless = {"make_policy", "commands", "lessons", "pauses", "over", "most_workers", "fits"}
+    assert set(vars(state)) == {*portrait.PLAIN} | elsewhere | needless
+    assert isinstance(state, State)
+    kept = {"inventory", "table", "queues", "workloads", "entities", "queue_names", "tags", "ids", "numbers"}
+    kept |= {"next_number", "target", "held", "foreign", "prices"}
+    assert set(vars(world)) == kept | {"_ranks_of"}
+    assert isinstance(world, World)
+    assert set(Plane.__slots__) == {"owner", "index", "claimed", "rows", "cpu", "memory"}
+    columns = {*INT_COLUMNS, *FLOAT_COLUMNS}
+    lines = {"ints", "floats", "preference", "order", "_numbers", "_slots", "_lines", "_slot_of", "_free"}
+    assert set(vars(JobTable())) == columns | lines
+    said = {"types", "nodes", "node_values", "_absent", "lost", "cordoned"}
+    others = {f"{by}_{what}" for by in ("foreign", "reserved") for what in ("cpu", "memory", "gpu_memory")}
+    laid_out = {"cpu", "memory", "zone", "rack", "_devices", "node_of", "type_of", "gpu_memory", "absent", "healthy"}
+    laid_out |= {"pool_start", "pool_stop", "pool_node", "pool_type", "_openings"}
+    assert set(vars(Inventory())) == said | others | {"foreign", "reserved"} | laid_out
+
+
+def test_numbers_mean_the_same_for_ever() -> None:
+    """They are in snapshots and logs. Who changes one gives the snapshot a new form, and the log a new schema."""
+    assert [Phase.name(number) for number in range(9)] == [
+        *("PENDING", "STARTING", "RUNNING", "RESIZING", "STOPPING"),
+        *("SUSPENDED", "SUCCEEDED", "FAILED", "CANCELLED"),
+    ]
+    assert [OpKind.name(number) for number in range(4)] == ["NONE", "START", "RESIZE", "STOP"]
+    assert [Intent.name(number) for number in range(5)] == ["WAIT", "SUSPEND", "CANCEL", "FAIL", "TIME_LIMIT"]
 
 
 def calling(module: str, name: str, *arguments: Any) -> bytes:

@@ -36,6 +36,7 @@ class Past:
         wanted = None if job is None else self.loop.records.find(job).id
         for line in await self._gap(after or 0):
             yield line_view(line)
+            after = line.id
         async for line in self.loop.broadcast.watch(after):
             if wanted is None or line.job == wanted:
                 yield line_view(line)

@@ -70,5 +70,9 @@ def shrink(connection: Connection) -> int:
     before = free()
     if before <= _SPARE_PAGES:
         return 0
-    connection.exec_driver_sql(f"PRAGMA incremental_vacuum({min(_PAGES, before - _SPARE_PAGES)})").all()
+    # A page goes with each step of the statement, so that all of them have to be taken.
+    cursor = connection.connection.cursor()
+    cursor.execute(f"PRAGMA incremental_vacuum({min(_PAGES, before - _SPARE_PAGES)})")
+    cursor.fetchall()
+    cursor.close()
     return before - free()
