@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 #: Seconds between two tries of what the store refused.
 _RETRY_S = 1.0
 #: A snapshot is taken after so many turns: a start replays at most these.
-SNAPSHOT_TURNS = 2000
+SNAPSHOT_TURNS = 500
 #: Plans that can be asked for.
 _REMEMBERED = 500
 #: No timer is set for longer.
@@ -360,7 +360,7 @@ class Loop:
             return
         self.since_snapshot = 0
         try:
-            body = snapshot.freeze(self.engine)
+            body = await asyncio.to_thread(snapshot.seal, snapshot.pack(self.engine))
             await self.store.save_snapshot(self.lease, self.clock.now(), body)
             self.snapshots += 1
         except LeaseLost:

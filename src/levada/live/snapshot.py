@@ -30,10 +30,20 @@ class Unusable(LevadaError):
 
 def freeze(engine: Engine) -> bytes:
     """The engine as it is; raises LevadaError where its policy's state cannot be written down."""
+    return seal(pack(engine))
+
+
+def pack(engine: Engine) -> bytes:
+    """The first and short half of `freeze`, which must be over before the engine changes."""
     try:
-        body = zlib.compress(codec.pack(portrait(engine.state)), 1)
+        return codec.pack(portrait(engine.state))
     except (TypeError, ValueError, NotImplementedError) as broken:
         raise LevadaError(f"the state of this policy cannot be written down: {broken}") from broken
+
+
+def seal(packed: bytes) -> bytes:
+    """The second half, which can be done beside the loop."""
+    body = zlib.compress(packed, 1)
     head = _MARK + f"{FORMAT} {__version__}\n".encode()
     return head + hashlib.sha256(body).digest() + body
 
