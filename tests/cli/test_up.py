@@ -126,6 +126,8 @@ def test_folders_and_files_are_those_of_who_names_them(home: Path) -> None:
         (["--node", "a=1", "--nodes", "2"], "leave out --nodes"),
         (["--set", "min_run_s=soon"], "must be a name and a number"),
         (["--set", "min_runs=1"], "did you mean min_run_s?"),
+        (["--keep", "events"], "must be a name and a time, as in events=30d"),
+        (["--keep", "events=1h"], "--keep events: must be a day or more"),
         (["--host", "0.0.0.0"], "tokens would be sent in the clear"),
         (["--policy", "fifi"], "did you mean fifo?"),
         (["--store", "mysql://x"], "must begin with sqlite: or postgresql:"),

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 _DAY_S = 86_400.0
 #: How often it is looked for what can go; the pause between two portions, and how many rows are one.
-_EVERY_S, _PAUSE_S, _PORTION = 60.0, 0.05, 500
+_EVERY_S, _PAUSE_S, _PORTION = 60.0, 0.05, 100
 #: Turns go when so many snapshots that are whole come after them: the newest might be damaged later.
 _SNAPSHOTS = 2
 
