@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from levada.cli import main as cli
+from levada.server.worker_token import sign
 from tests.cli.house import WAIT_S, Shell, job
 from tests.cli.test_live_verbs import FOREVER, levada
+from tests.server.serving import KEY
 
 
 def queue(name: str, **spec: object) -> dict[str, object]:
@@ -192,6 +194,47 @@ def test_tokens(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "carol has no tokens" in shell("user", "revoke", "carol", code=4)
 
 
+def test_the_token_that_is_given_is_the_one_that_is_used(
+    shell: Shell, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever names the server: its owner's token, which lies in its folder, stands in for nobody's."""
+    monkeypatch.setenv("LEVADA_TOKEN", shell.json("token", "create", "--role", "viewer")["token"])
+    path, settings = shell.file("not.yaml", job("not")), shell.folder / ".levada.toml"
+
+    def refused(*flags: str) -> None:
+        assert "needs the role user" in shell("submit", "-f", path, *flags, code=5)
+        assert "needs the role admin" in shell("token", "create", "--role", "admin", *flags, code=5)
+        shell("nodes", *flags)
+
+    refused()
+    refused("--state", str(home))
+    refused("--server", shell.up.url)
+    with monkeypatch.context() as named:
+        named.setenv("XDG_STATE_HOME", str(shell.folder))
+        named.setenv("LEVADA_STATE", str(home))
+        refused()
+        named.setenv("LEVADA_SERVER", "http://127.0.0.1:9")
+        assert "no server answers at http://127.0.0.1:9" in shell("nodes", code=6)
+        refused("--state", str(home))
+    # Nor where it may not be sent.
+    settings.write_text(f"state = {json.dumps(str(home))}")
+    assert "a token is needed" in shell("nodes", code=5)
+    settings.unlink()
+    monkeypatch.setenv("LEVADA_TOKEN", "bad")
+    assert "this token is not known" in shell("ls", code=5)
+    assert "this token is not known" in shell("ls", "--state-dir", str(home), code=5)
+
+
+def test_inside_a_worker_the_token_is_the_workers(shell: Shell, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEVADA_SERVER", shell.up.url)
+    monkeypatch.setenv("LEVADA_TOKEN", sign(KEY, "train-20261116-120000-abcd", 1, "g1-0"))
+    for flags in ((), ("--state-dir", str(home))):
+        assert "this token is a worker's" in shell("ls", *flags, code=5)
+    # A script that steers jobs brings a token of a person.
+    monkeypatch.setenv("LEVADA_TOKEN", shell.up.tokens["user"])
+    shell("ls")
+
+
 def test_login_and_contexts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     token = shell.json("token", "create", "--user", "dora")["token"]
     monkeypatch.setenv("XDG_STATE_HOME", str(shell.folder / "elsewhere"))
@@ -202,6 +245,9 @@ def test_login_and_contexts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> No
     assert done.stdout == f"dora (user) at {shell.up.url}, as context lab\n"
     shell("ls")
     assert shell("context", "show") == f"{shell.up.url} as dora (user)\n"
+    with monkeypatch.context() as chosen:
+        chosen.setenv("LEVADA_TOKEN", shell.up.tokens["viewer"])
+        assert shell("context", "show") == f"{shell.up.url} as vera (viewer)\n"
     config = Path(os.environ["XDG_CONFIG_HOME"]) / "levada" / "config.toml"
     assert stat.S_IMODE(config.stat().st_mode) == 0o600
     (known,) = shell.json("context", "ls")

@@ -470,7 +470,7 @@ def _cpu_s(command: list[str]) -> float:
     return after.children_user + after.children_system - before.children_user - before.children_system
 
 
-def test_names_are_completed(shell: Shell) -> None:
+def test_names_are_completed(shell: Shell, home: Path) -> None:
     name = shell.submit("completed", "true")
     asked = {"_LEVADA_COMPLETE": "complete_bash", "COMP_WORDS": f"levada logs {name[:12]}", "COMP_CWORD": "2"}
     began = time.monotonic()
@@ -480,3 +480,8 @@ def test_names_are_completed(shell: Shell) -> None:
     gone = {**os.environ, **asked, "XDG_STATE_HOME": str(shell.folder)}
     done = subprocess.run(levada(), env=gone, capture_output=True, text=True, check=True)
     assert (done.stdout.strip(), done.stderr) == ("", "")
+    # A server that the line names is the one that is asked.
+    words = f"levada logs --state {home} {name[:12]}"
+    named = {**gone, "COMP_WORDS": words, "COMP_CWORD": "4"}
+    done = subprocess.run(levada(), env=named, capture_output=True, text=True, check=True)
+    assert name in done.stdout.split()

@@ -25,6 +25,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """No server is known unless a test says so."""
     monkeypatch.delenv("LEVADA_SERVER", raising=False)
     monkeypatch.delenv("LEVADA_TOKEN", raising=False)
+    monkeypatch.delenv("LEVADA_STATE", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     (tmp_path / "levada").mkdir()
     return tmp_path / "levada"
@@ -49,9 +50,19 @@ def test_a_server_is_found_as_given_then_by_environment_then_by_state(
     other = tmp_path / "other"
     other.mkdir()
     known(other, "http://127.0.0.1:4", "there")
-    assert find(state=str(other)) == ("http://127.0.0.1:4", "there")
-    # The machine's own server needs no token to be told.
+    # A folder gives the address; its owner's token only to those who have none.
+    assert find(state=str(other)) == ("http://127.0.0.1:4", "mine")
+    assert find(state=str(other), token="given") == ("http://127.0.0.1:4", "given")
+    assert find(state=str(other), token="") == ("http://127.0.0.1:4", "")
     monkeypatch.delenv("LEVADA_TOKEN")
+    assert find(state=str(other)) == ("http://127.0.0.1:4", "there")
+    monkeypatch.setenv("LEVADA_STATE", str(other))
+    assert find() == ("http://127.0.0.1:2", "")
+    monkeypatch.delenv("LEVADA_SERVER")
+    assert find() == ("http://127.0.0.1:4", "there")
+    assert find(state=str(nowhere)) == ("http://127.0.0.1:1", "here")
+    monkeypatch.delenv("LEVADA_STATE")
+    # The machine's own server needs no token to be told.
     monkeypatch.setenv("LEVADA_SERVER", "http://127.0.0.1:1")
     assert find() == ("http://127.0.0.1:1", "here")
     with pytest.raises(BadInput, match="http://"):

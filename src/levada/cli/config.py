@@ -97,9 +97,12 @@ def place(context: str | None = None) -> Place:
 
 
 def _place(table: dict[str, Any], path: str) -> Place:
-    """The server of a table; that of a folder's file has the token of that file or none."""
-    otherwise = "" if path == _FOLDERS else None
-    return Place(table.get("server"), table.get("token", otherwise), table.get("state"))
+    """The server of a table, with the token of that table; LEVADA_TOKEN instead, but never for a folder's server."""
+    if path == _FOLDERS:
+        token = table.get("token", "")
+    else:
+        token = None if os.environ.get("LEVADA_TOKEN") else table.get("token")
+    return Place(table.get("server"), token, table.get("state"))
 
 
 def write(settings: dict[str, Any]) -> None:

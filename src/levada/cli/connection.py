@@ -30,23 +30,22 @@ def connect(
 
     token = None
     if server is None and state is None:
-        state = os.environ.get("LEVADA_STATE") or None
-        context = os.environ.get("LEVADA_CONTEXT") or None
-        if state is None and not os.environ.get("LEVADA_SERVER"):
+        if not os.environ.get("LEVADA_SERVER") and not os.environ.get("LEVADA_STATE"):
             from levada.cli import config
 
-            server, token, state = config.place(context)
+            server, token, state = config.place(os.environ.get("LEVADA_CONTEXT") or None)
     return Client(server, token, state=state, timeout_s=timeout_s, patience_s=patience_s)
 
 
-def completed(names: Callable[[Client], list[str]]) -> Callable[[str], list[str]]:
-    """A completion from what the server knows; nothing where it does not answer at once."""
+def completed(names: Callable[[Client], list[str]]) -> Callable[[typer.Context, str], list[str]]:
+    """A completion from what the server of the flags so far knows; nothing where it does not answer at once."""
 
-    def complete(incomplete: str) -> list[str]:
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
         from levada.errors import LevadaError
 
+        flags = context.params
         try:
-            found = names(connect(timeout_s=2.0, patience_s=0.0))
+            found = names(connect(flags.get("server"), flags.get("state"), timeout_s=2.0, patience_s=0.0))
         except (LevadaError, OSError, ValueError, KeyError):
             return []
         return [name for name in found if name.startswith(incomplete)]

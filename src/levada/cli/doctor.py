@@ -93,7 +93,7 @@ def _folder(state: str | None) -> Iterator[Finding]:
 
     from levada.sdk.place import state_dir
 
-    folder = state_dir(state or os.environ.get("LEVADA_STATE"))
+    folder = state_dir(state)
     there = folder
     while not os.path.exists(there):
         there = os.path.dirname(os.path.abspath(there))

@@ -145,7 +145,7 @@ def _spec_of(job: Any, worker: str | None, state: str | None) -> Any:
 
     from levada.sdk.place import state_dir
 
-    folder = os.path.join(state_dir(state or os.environ.get("LEVADA_STATE")), "jobs", job["id"], "workers")
+    folder = os.path.join(state_dir(state), "jobs", job["id"], "workers")
     if not job["workers"]:
         raise NotFound(f"{job['id']} has no worker now; it is {job['phase']}")
     try:

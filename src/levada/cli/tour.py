@@ -132,8 +132,9 @@ def _server(folder: Path, keep: bool) -> Iterator[Client]:
     up = False
     try:
         bring_up(home, _SETUP)
-        data(f"Levada is up at {home.read(SERVER).get('url')}, for this tour alone")
-        with Client(state=str(folder)) as client:
+        told = home.read(SERVER)
+        data(f"Levada is up at {told['url']}, for this tour alone")
+        with Client(told["url"], told["token"]) as client:
             up = True
             yield client
     finally:

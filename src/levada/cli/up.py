@@ -218,11 +218,14 @@ def _ask_for_others(home: Home) -> None:
     import getpass
 
     from levada.sdk.client import Client
+    from levada.sdk.place import owners
 
+    # Whoever may stop a server is its owner, whatever token is in the environment.
+    there = owners(str(home.folder))
+    if there is None:
+        return
     try:
-        running = Client(state=str(home.folder), timeout_s=10.0, patience_s=0.0).jobs(
-            phases=["Running", "Starting", "Resizing"]
-        )
+        running = Client(*there, timeout_s=10.0, patience_s=0.0, insecure=True).jobs(phases=["Running", "Starting", "Resizing"])
     except LevadaError:
         return  # who cannot be asked cannot be spared
     others = sorted({job["user"] for job in running} - {getpass.getuser()})
@@ -233,7 +236,7 @@ def _ask_for_others(home: Home) -> None:
 def _folder(state: str | None) -> Path:
     from levada.sdk.place import state_dir
 
-    return Path(state_dir(state or os.environ.get("LEVADA_STATE") or None)).absolute()
+    return Path(state_dir(state)).absolute()
 
 
 def _valid(port: int | None) -> int | None:

@@ -17,9 +17,9 @@ class Address(NamedTuple):
 
 
 def state_dir(state: str | None = None) -> str:
-    """The folder in which a server of this machine keeps its state."""
-    if state:
-        return state
+    """The folder in which a server of this machine keeps its state: as given, else LEVADA_STATE, else the usual one."""
+    if named := state or os.environ.get("LEVADA_STATE"):
+        return named
     base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(base, "levada")
 
@@ -27,17 +27,19 @@ def state_dir(state: str | None = None) -> str:
 def find(
     url: str | None = None, token: str | None = None, state: str | None = None, *, insecure: bool = False
 ) -> Address:
-    """The server that is meant: as given, else LEVADA_SERVER and LEVADA_TOKEN, else the one whose state is here.
+    """The server that is meant: as given, else LEVADA_SERVER, else the one whose state is here.
 
-    A *state* that is given is meant before the environment; a *token* that is empty keeps LEVADA_TOKEN from being used.
+    The token is the one given, else LEVADA_TOKEN; only where neither is there, the owner's that lies in the state. One
+    that is empty keeps LEVADA_TOKEN from being sent, and the owner's does not stand in for it.
     Raises NoServer, which says what to do, and Refused where the token would be sent in the clear; *insecure* lets it.
     """
+    mine = os.environ.get("LEVADA_TOKEN") or None
     if state is None:
         url = url or os.environ.get("LEVADA_SERVER") or None
-        token = (os.environ.get("LEVADA_TOKEN") if token is None else token) or None
-    here = None if url and token else _read(state_dir(state))
+    token = (mine if token is None else token) or None
+    here = None if url and token else owners(state_dir(state))
     if here is not None and (url is None or _same(url, here.url)):
-        return Address(here.url, token or here.token)
+        return Address(here.url, token or ("" if mine else here.token))
     if url is None:
         raise NoServer("no server was found; start one with `levada up`, or set LEVADA_SERVER and LEVADA_TOKEN")
     if not url.startswith(("http://", "https://")):
@@ -71,8 +73,8 @@ def _same(one: str, other: str) -> bool:
     return one.rstrip("/") == other.rstrip("/")
 
 
-def _read(folder: str) -> Address | None:
-    """What the server wrote down about itself; None where there is none, or it is half-written."""
+def owners(folder: str) -> Address | None:
+    """The server of a state, as its owner; None where there is none, or what it wrote of itself is half-written."""
     try:
         with open(os.path.join(folder, "server.json"), encoding="utf-8") as file:
             written = json.load(file)

@@ -34,13 +34,15 @@ class Gate:
             await self._app(scope, receive, send)
             return
         try:
-            who = await find(self._context, bearer(scope))
+            token = bearer(scope)
+            who = await find(self._context, token)
         except LevadaError as error:
             await of_error(error)(scope, receive, send)
             return
         scope.setdefault("state", {})["who"] = who
         if who is None and self._guarded(scope["path"]):
-            detail = "a token is needed: Authorization: Bearer TOKEN; `levada token create` makes one"
+            needed = "a token is needed: Authorization: Bearer TOKEN"
+            detail = f"{'this token is not known, or over' if token else needed}; `levada token create` makes one"
             refused = response(401, detail, headers={"WWW-Authenticate": "Bearer"})
             await refused(scope, receive, send)
             return
@@ -119,7 +121,7 @@ class _AtLeast:
     async def __call__(self, request: Request, _: Annotated[object, Depends(_scheme)]) -> Principal:
         who = request.state.who
         if isinstance(who, Worker):
-            raise Problem(403, "this token is a worker's; it serves only reports of its own job")
+            raise Problem(403, "this token is a worker's, for reports of its own job; set LEVADA_TOKEN to one of yours")
         if not isinstance(who, Principal) or who.role < self._role:
             raise Problem(403, f"this needs the role {self._role.word}; yours is {who.role.word}")
         return who
