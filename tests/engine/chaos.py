@@ -245,6 +245,11 @@ class Chaos:
         self.lost_nodes.discard(name)
         self.tell(ev.NodesChanged(at=self.now, nodes=(msgspec.structs.replace(whole, devices=left),)))
 
+    def paused(self, number: int, seconds: float) -> None:
+        """A job tells how long it stood still for a resize."""
+        told = {"number": np.array([number]), "generation": np.array([self.truth[number][0]])}
+        self.tell(ev.Paused(at=self.now, seconds=np.array([seconds]), **told))
+
     def cordon(self, name: str, cordoned: bool) -> None:
         self.tell(ev.NodesCordoned(at=self.now, names=(name,), cordoned=cordoned))
 

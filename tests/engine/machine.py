@@ -36,7 +36,7 @@ def one_step(chaos: Chaos, rng: random.Random, policies: tuple[str, ...] = POLIC
     choices += [("report", 10.0)] if chaos.reports else []
     choices += [("users", 1.5)] if active else []
     choices += [("finish", 2.0), ("break", 0.4), ("worker", 0.5)] if running else []
-    choices += [("checkpoint", 0.5)] if running else []
+    choices += [("checkpoint", 0.5), ("pause", 1.0)] if running else []
     choices += [
         ("node", 0.4),
         ("devices", 0.8),
@@ -85,6 +85,9 @@ def one_step(chaos: Chaos, rng: random.Random, policies: tuple[str, ...] = POLIC
             chaos.return_node(name)  # before anything on its way has arrived
     elif what == "checkpoint":
         chaos.save(rng.choice(running))
+    elif what == "pause":
+        # Mostly short, so that most jobs come to be known for resizes that cost nothing.
+        chaos.paused(rng.choice(running), rng.choice([0.01, 0.01, 0.01, 5.0]))
     elif what == "cordon":
         chaos.cordon(rng.choice(list(chaos.nodes)), rng.random() < 0.5)
     elif what == "foreign":
@@ -145,7 +148,8 @@ def walk(steps: int, seed: int, policies: tuple[str, ...] = POLICIES) -> Counter
     done = 0
     while done < steps:
         rng = random.Random(f"{seed}/{done}")
-        chaos = Chaos(policy=rng.choice(policies), nodes=NODES)
+        guards = rng.choice([{}, {"min_run_s": 60.0, "cooldown_s": 7.0}])
+        chaos = Chaos(policy=rng.choice(policies), nodes=NODES, **guards)
         length = min(300, steps - done)
         for _ in range(length):
             counts[one_step(chaos, rng, policies)] += 1
