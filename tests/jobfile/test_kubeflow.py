@@ -206,6 +206,36 @@ def test_pytorchjob_without_elasticity_has_one_size() -> None:
     assert (spec.run.framework, spec.run.command) == ("plain", ["python", "ddp.py"])
 
 
+def test_elastic_pytorchjob_without_torchrun_runs_its_command_as_it_is() -> None:
+    spec = spec_of(
+        check(changed(TORCH, lambda m: container(m, "Worker").update(command=["sh", "-c", "python ddp.py"])))
+    )
+    assert sizes(spec) == (1, 4, 2)
+    assert spec.run is not None
+    assert (spec.run.framework, spec.run.command) == ("plain", ["sh", "-c", "python ddp.py"])
+
+
+def test_mpijob_without_horovodrun_is_a_launcher_that_runs_as_it_is() -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        container(manifest, "Launcher").update(command=["mpirun", "python", "train.py"], args=[])
+
+    spec = spec_of(check(changed(MPI, change)))
+    assert spec.run is not None
+    assert (spec.run.framework, spec.run.command) == ("mpi", ["mpirun", "python", "train.py"])
+
+
+def test_where_its_user_finds_programs_is_a_note_that_its_own_environment_outdoes() -> None:
+    def noted(text: str) -> dict[str, Any]:
+        return changed(MPI, lambda m: m["metadata"].update(annotations={"levada.dev/paths": text}))
+
+    run = spec_of(check(noted('{"PATH": "/mine", "NP": "9"}'))).run
+    assert run is not None
+    assert (run.env["PATH"], run.env["NP"]) == ("/mine", "2")
+    for bad in ("{", "[]", '{"PATH": 3}'):
+        (line,) = lines(noted(bad))
+        assert line.startswith("metadata.annotations.levada.dev/paths: must be a JSON object")
+
+
 def test_fault_of_a_pytorchjob() -> None:
     manifest = changed(TORCH, lambda m: m["spec"]["elasticPolicy"].update(minReplicas=3))
     assert lines(manifest) == ["spec.pytorchReplicaSpecs.Worker.replicas: must be between min (3) and max (4)"]

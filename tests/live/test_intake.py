@@ -101,6 +101,14 @@ def test_mpijob() -> None:
     assert job.launch.framework == "horovod"
 
 
+def test_a_launcher_that_may_be_anything_is_not_taken_to_resize_in_place() -> None:
+    launcher = changed(MPI, lambda m: container(m, "Launcher").update(command=["./train"], args=[]))
+    torch = changed(TORCH, lambda m: container(m, "Worker").update(command=["./train"]))
+    for document, framework in ((launcher, "mpi"), (torch, "plain")):
+        (job,) = prepared(document)
+        assert (job.launch.framework, job.launch.command, job.job.resizes_in_place) == (framework, ("./train",), False)
+
+
 def test_tfjob_keeps_its_name() -> None:
     (job,) = prepared(TF)
     assert (job.id, job.workload, job.job.queue) == ("job1", "job1", "lab")

@@ -34,5 +34,9 @@ def test_programs_are_those_of_the_user_unless_the_job_says_otherwise(monkeypatc
     monkeypatch.setenv("VIRTUAL_ENV", "/venv")
     assert sendable(job(env={"LR": "1"}))["spec"]["run"]["env"].items() >= {"PATH": "/mine", "LR": "1"}.items()
     assert sendable(job(env={"PATH": "/its"}))["spec"]["run"]["env"]["PATH"] == "/its"
+    for manifest in (MPI, {**MPI, "metadata": {"name": "mnist", "annotations": {"a": "b"}}}):
+        run = check(sendable(manifest)).content.spec.run  # type: ignore[union-attr]
+        assert run is not None
+        assert (run.env["PATH"], run.env["VIRTUAL_ENV"], run.env["NP"]) == ("/mine", "/venv", "2")
     on_kubernetes = {"kind": "Job", "spec": {"run": {"command": ["x"]}, "kubernetes": {"image": "i"}}}
     assert "env" not in sendable(on_kubernetes)["spec"]["run"]

@@ -32,7 +32,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     #: Who brings the workers together: "plain" (one process per worker; the script may use the runtime), "torchrun"
     #: (one agent per node, the command is the training script), "tensorflow" (TF_CONFIG, parameter servers),
-    #: "horovod" (one launcher with discover_hosts.sh).
+    #: "horovod" (one horovodrun with discover_hosts.sh), "mpi" (the command once, with discover_hosts.sh).
     framework: str = "plain"
     #: Of the parameter servers, where they run something else than the workers.
     server_command: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from levada.jobfile.faults import faults_of
 from levada.jobfile.manifest import Place
 from levada.jobfile.model import API_VERSION, Job
 from levada.jobfile.pods import Pod
-from levada.sdk.sending import WORKDIR_ANNOTATION
+from levada.sdk.sending import PATHS_ANNOTATION, WORKDIR_ANNOTATION
 
 #: Of `spec.runPolicy`; older versions have them in `spec` itself.
 RUN_POLICY = (
@@ -89,8 +90,20 @@ class Draft:
             self.needs_cluster = f"{pod.main.path}.env: only a cluster knows the value of {borrowed[0]}"
         note = self.manifest.at("metadata", "annotations", WORKDIR_ANNOTATION)
         workdir = note.text() or pod.workdir() or "."
-        run = {"command": words, "env": pod.plain_env(), "workdir": workdir, "framework": framework}
+        run = {"command": words, "env": self._paths() | pod.plain_env(), "workdir": workdir, "framework": framework}
         self.put("spec.run", run if words else None, pod.main)
+
+    def _paths(self) -> dict[str, str]:
+        """Where who submitted it finds programs."""
+        note = self.manifest.at("metadata", "annotations", PATHS_ANNOTATION)
+        try:
+            found = json.loads(note.text() or "{}")
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+            note.fault('must be a JSON object of texts, e.g. {"PATH": "/usr/bin"}')
+            return {}
+        return found
 
     def job(self) -> Job | list[Fault]:
         """The checked job, or all faults, with their paths in the manifest."""

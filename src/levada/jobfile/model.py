@@ -148,10 +148,11 @@ class Run(Model):
         description="The folder in which workers start. A relative one is below the folder of the job file; unless "
         "given it is the folder that the job is submitted from.",
     )
-    framework: Literal["plain", "torchrun", "tensorflow", "horovod"] | None = Field(
+    framework: Literal["plain", "torchrun", "tensorflow", "horovod", "mpi"] | None = Field(
         default=None,
         description="Who brings the workers together: plain (one process per worker), torchrun (one agent per node "
-        "runs the command), tensorflow (TF_CONFIG and parameter servers) or horovod (the command is the launcher). "
+        "runs the command), tensorflow (TF_CONFIG and parameter servers), horovod (horovodrun runs the command, unless "
+        "it calls horovodrun itself) or mpi (the command is run once, as the launcher). "
         "Unless given: tensorflow where there are parameterServers, else plain.",
     )
 

@@ -1,4 +1,4 @@
-"""MPIJobs of Kubeflow (v1 and v2beta1) that run elastic Horovod, with the variables that Voda reads."""
+"""MPIJobs of Kubeflow (v1 and v2beta1): elastic Horovod or any other launcher, with the variables that Voda reads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def convert(manifest: Place) -> tuple[Job | list[Fault], Draft]:
     # Voda gives each worker one GPU, whether its template says so or not.
     draft.put("spec.gpusPerWorker", 1 if gpus is None else gpus, pod.main)
     draft.takes(pod)
-    draft.runs(Pod(launcher.at("template")), "horovod")
+    pod = Pod(launcher.at("template"))
+    # Whoever does not name horovodrun may run anything: nobody knows whether it could go on with another size.
+    draft.runs(pod, "horovod" if any("horovodrun" in word for word in pod.command()) else "mpi")
     draft.common(worker, launcher)
     return draft.job(), draft
 

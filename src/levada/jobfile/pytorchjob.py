@@ -1,4 +1,4 @@
-"""PyTorchJobs of Kubeflow: elastic ones by torchrun, others as one process per pod."""
+"""PyTorchJobs of Kubeflow: those that name torchrun by torchrun, others as one process per pod."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def convert(manifest: Place) -> tuple[Job | list[Fault], Draft]:
         draft.needs_cluster = f"{pod.main.path}.command: name torchrun as the program, not inside a shell"
     if _processes(draft, pod) > 1:
         draft.needs_cluster = "a pod of it has several processes; here ask for more workers with one GPU each"
-    draft.runs(pod, "torchrun" if elastic.given or script is not None else "plain", script)
+    draft.runs(pod, "torchrun" if script is not None else "plain", script)
     group = worker if worker.given else master
     draft.common(group, group)
     if elastic.at("maxRestarts").given:

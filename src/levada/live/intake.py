@@ -169,7 +169,7 @@ def _job(checked: Document, spec: model.JobSpec, identity: str, user: str, now: 
         after=tuple(spec.after),
         preemptible=_PREEMPTIBLE[spec.preemptible],
         # A plain job may turn out to use the runtime; its workers say so when they run.
-        resizes_in_place=framework != "plain",
+        resizes_in_place=framework not in ("plain", "mpi"),
     )
 
 

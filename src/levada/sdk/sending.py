@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
 #: Where the folder of a job of another kind is written down: its own `workingDir` is a folder of its image.
 WORKDIR_ANNOTATION = "levada.dev/workdir"
+#: And where its user finds programs: variables as JSON.
+PATHS_ANNOTATION = "levada.dev/paths"
 #: What tells programs apart: `python` in a job means the one that it means to who submits it.
 PATHS = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "PYTHONPATH")
 _KUBEFLOW = ("MPIJob", "PyTorchJob", "TFJob")
@@ -15,7 +18,7 @@ _KUBEFLOW = ("MPIJob", "PyTorchJob", "TFJob")
 
 def sendable(document: Mapping[str, Any]) -> dict[str, Any]:
     """*document* for a server, which stands in another folder: relative folders are below the one of this process,
-    and `run.env` says where its user finds programs, unless it does so itself."""
+    and it says where its user finds programs, unless it does so itself."""
     try:
         here = os.getcwd()
     except OSError:
@@ -58,6 +61,8 @@ def _holder(document: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]
 
 
 def _with_paths(document: dict[str, Any]) -> dict[str, Any]:
+    if document.get("kind") in _KUBEFLOW:
+        return _with_paths_noted(document)
     spec = document.get("spec")
     run = spec.get("run") if isinstance(spec, Mapping) else None
     if document.get("kind") != "Job" or spec is None or "kubernetes" in spec or not isinstance(run, Mapping):
@@ -65,5 +70,17 @@ def _with_paths(document: dict[str, Any]) -> dict[str, Any]:
     env = run.get("env", {})
     if not isinstance(env, Mapping):
         return document
-    paths = {name: os.environ[name] for name in PATHS if name in os.environ}
-    return {**document, "spec": {**spec, "run": {**run, "env": {**paths, **env}}}}
+    return {**document, "spec": {**spec, "run": {**run, "env": {**_paths(), **env}}}}
+
+
+def _with_paths_noted(document: dict[str, Any]) -> dict[str, Any]:
+    metadata = document.get("metadata")
+    notes = (metadata.get("annotations") or {}) if isinstance(metadata, Mapping) else None
+    if metadata is None or not isinstance(notes, Mapping):
+        return document
+    notes = {PATHS_ANNOTATION: json.dumps(_paths()), **notes}
+    return {**document, "metadata": {**metadata, "annotations": notes}}
+
+
+def _paths() -> dict[str, str]:
+    return {name: os.environ[name] for name in PATHS if name in os.environ}

@@ -158,6 +158,19 @@ def test_the_launcher_of_an_mpijob_calls_horovod_by_itself() -> None:
     assert one.argv == ["bash", "-c", launcher.replace("/etc/mpi", "/home/jobs/toy-1")]
 
 
+def test_another_launcher_runs_once_as_it_is_and_finds_the_hosts() -> None:
+    places = (place(0, "node-0", "0"), place(1, "node-1", "0"))
+    (one,) = specs(*places, framework="mpi", command=("sh", "-c", "cat /etc/mpi/discover_hosts.sh; ./train"))
+    assert one.argv == ["sh", "-c", "cat /home/jobs/toy-1/discover_hosts.sh; ./train"]
+    assert (one.env["LEVADA_WORLD_SIZE"], one.env["CUDA_VISIBLE_DEVICES"]) == ("2", "0,0")
+
+
+@pytest.mark.parametrize("framework", ["plain", "torchrun", "horovod", "mpi", "tensorflow"])
+def test_every_worker_knows_how_many_there_are(framework: str) -> None:
+    places = (place(0, "node-0", "0"), place(1, "node-0", "1"), place(2, "node-1", "0"))
+    assert {one.env["LEVADA_WORLD_SIZE"] for one in specs(*places, framework=framework)} == {"3"}
+
+
 @pytest.mark.parametrize(
     ("milli", "memory", "pipe", "expected"),
     [

@@ -243,6 +243,10 @@ class TestGang(LocalTest):
                 lines = [line.text async for line in watch.backend.logs("toy-2")]
                 assert lines[0].startswith("horovodrun -np 3 ")
                 assert lines[1:] == ["127.0.0.1:3"]
+                launch = self.launch(command=("sh", "-c", "sh /etc/mpi/discover_hosts.sh"), framework="mpi", env=path)
+                await watch.backend.apply(op(OpKind.START, 1, *places, job="toy-3", number=9), launch)
+                await watch.for_(ev.JobsFinished, count=3)
+                assert [line.text async for line in watch.backend.logs("toy-3")] == ["127.0.0.1:3"]
 
         self.run(story)
 

@@ -14,7 +14,7 @@ import msgspec
 from levada.backends.local import files, mps
 from levada.backends.local.files import Address
 from levada.backends.local.processes import Spec
-from levada.backends.local.roster import Member
+from levada.backends.local.roster import ONE_LAUNCHER, Member
 from levada.backends.protocol import Launch
 
 _MIB = 1 << 20
@@ -22,7 +22,7 @@ _LOG_BYTES, _LOG_PARTS = 64 << 20, 4
 #: How long torch waits for late agents that may never come while fewer than the most are there.
 _LAST_CALL_S = 1
 #: Frameworks whose own launcher gives ranks to the workers.
-_OWN_RANKS = ("torchrun", "horovod")
+_OWN_RANKS = ("torchrun", *ONE_LAUNCHER)
 #: Where Kubernetes puts the script that names the hosts of an MPIJob.
 _MOUNTED_HOSTS = "/etc/mpi/discover_hosts.sh"
 
@@ -89,9 +89,9 @@ def _levada(member: Member, about: About) -> dict[str, str]:
         "LEVADA_CHECKPOINT_DIR": files.checkpoint_folder(about.folder, about.checkpoints, about.job, about.number),
         "LEVADA_STATE_DIR": f"{about.folder}/{files.WORKERS}/{member.name}",
     }
+    env["LEVADA_WORLD_SIZE"] = str(sum(other.workers for other in _workers(about)))
     if about.launch.framework not in _OWN_RANKS:
         env["LEVADA_RANK"] = str(_rank(member, about))
-        env["LEVADA_WORLD_SIZE"] = str(len(_workers(about)))
     if about.batch:
         env["LEVADA_BATCH_SIZE"] = str(about.batch)
     if about.launch.array_index is not None:
@@ -111,7 +111,7 @@ def _framework(member: Member, about: About) -> dict[str, str]:
     if about.launch.framework == "torchrun":
         # Without it a torchrun that grows hangs.
         return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    if about.launch.framework == "horovod":
+    if about.launch.framework in ONE_LAUNCHER:
         return {}
     peers = [other for other in _workers(about) if other.node == member.node]
     return {
@@ -143,8 +143,8 @@ def _argv(member: Member, about: About) -> list[str]:
         return list(launch.server_command or launch.command)
     if launch.framework == "torchrun":
         return _torchrun(member, about)
-    if launch.framework == "horovod":
-        return _horovodrun(member, about)
+    if launch.framework in ONE_LAUNCHER:
+        return _launcher(member, about)
     return list(launch.command)
 
 
@@ -169,11 +169,12 @@ def _torchrun(member: Member, about: About) -> list[str]:
     ]
 
 
-def _horovodrun(member: Member, about: About) -> list[str]:
-    if any("horovodrun" in word for word in about.launch.command):
-        # The launcher of an MPIJob calls it by itself, and looks for the hosts where Kubernetes has them.
-        hosts = f"{about.folder}/{files.DISCOVER_HOSTS}"
-        return [word.replace(_MOUNTED_HOSTS, hosts) for word in about.launch.command]
+def _launcher(member: Member, about: About) -> list[str]:
+    hosts = f"{about.folder}/{files.DISCOVER_HOSTS}"
+    # The launcher of an MPIJob looks for the hosts where Kubernetes has them.
+    command = [word.replace(_MOUNTED_HOSTS, hosts) for word in about.launch.command]
+    if about.launch.framework == "mpi" or any("horovodrun" in word for word in command):
+        return command
     return [
         "horovodrun",
         "-np",
@@ -183,12 +184,12 @@ def _horovodrun(member: Member, about: About) -> list[str]:
         "--max-np",
         str(about.launch.max_workers),
         "--host-discovery-script",
-        f"{about.folder}/{files.DISCOVER_HOSTS}",
+        hosts,
         # Else a host that was taken away once never comes back.
         "--blacklist-cooldown-range",
         "10",
         "60",
-        *about.launch.command,
+        *command,
     ]
 
 

@@ -10,7 +10,7 @@ from levada.backends.local.files import Address, World
 from levada.backends.local.hosts import Host
 from levada.backends.local.messages import STARTING, Hurry, Kill, Leave, Publish, Sighting, StartWorker
 from levada.backends.local.record import Record
-from levada.backends.local.roster import Member
+from levada.backends.local.roster import ONE_LAUNCHER, Member
 from levada.backends.protocol import Note
 from levada.core.events import Event
 
@@ -109,14 +109,14 @@ class HandsOf:
         record = self._record
         members = record.members
         hosts = tuple(f"{address}:{slots}" for address, slots in _slots(members).items())
-        horovod = record.launch is not None and record.launch.framework == "horovod"
+        launched = record.launch is not None and record.launch.framework in ONE_LAUNCHER
         command = Publish(
             job=record.job,
             epoch=self._backend.epoch,
             number=record.number,
             generation=record.generation,
             world=world,
-            hosts=hosts if horovod else (),
+            hosts=hosts if launched else (),
         )
         for host in self._backend.hosts_of(self._backend.gangs[record.job]):
             host.do(command)

@@ -9,10 +9,12 @@ import msgspec
 from levada.core.grant import WorkerPlace
 
 SERVER = "server"
+#: Frameworks of which one process is started, which finds the others' places in `discover_hosts.sh`.
+ONE_LAUNCHER = ("horovod", "mpi")
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One process of a job: most often one worker, for torchrun all workers of a node, for Horovod all."""
+    """One process of a job: most often one worker, for torchrun all workers of a node, for a launcher all."""
 
     name: str
     index: int
@@ -59,7 +61,7 @@ def members_of(
     ordered = in_order(places)
     if framework == "torchrun":
         groups = _by_node(ordered)
-    elif framework == "horovod":
+    elif framework in ONE_LAUNCHER:
         groups = [ordered]
     else:
         groups = [[place] for place in ordered]
