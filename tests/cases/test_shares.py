@@ -174,6 +174,24 @@ def test_scale_factor_is_the_size_of_a_job() -> None:
     assert answer["reasons"]["B"]["code"] == "too-large"
 
 
+@pytest.mark.parametrize(
+    ("policy", "objective"),
+    [("gavel-fifo", 3.5), ("max_min_fairness", 1.0), ("max_min_fairness_perf", None), ("allox", None)],
+)
+def test_throughput_is_that_of_the_size_it_was_measured_with(policy: str, objective: float | None) -> None:
+    """The example of the documentation, whose elastic range is for other policies."""
+    job = {"id": "A", "submitted": 1, "min": 2, "max": 4, "desired": 2, "scale_factor": 1, "throughput": {"v100": 3.5}}
+    job |= {"speedup": {"1": 1.0, "2": 2.0}, "steps_left": 1000, "elapsed_s": 10.0}
+    answer = decide({"policy": policy, "cluster": {"gpus": {"v100": 8}}, "jobs": [job]})
+    assert answer["shares"] == {"A": {"v100": 1.0}}
+    if objective is not None:
+        assert answer["objective"]["value"] == pytest.approx(objective)
+    # Where no size is said besides, it is the one asked for.
+    del job["scale_factor"]
+    if policy == "gavel-fifo":
+        assert decide({"policy": policy, "cluster": {"gpus": {"v100": 8}}, "jobs": [job]})["objective"]["value"] == 7.0
+
+
 def test_types_of_a_state_are_found_by_name() -> None:
     given_case = {**CASE, "policy": "allox"}
     first = decide(given_case)

@@ -64,7 +64,9 @@ class CaseJob(_Model):
     )
     weight: Weight = Field(default=1.0, description="Its share beside other jobs under fair policies.")
     entity: Text | None = Field(default=None, description="The group it belongs to, one of entities.")
-    scale_factor: Positive = Field(default=1, description="The number of workers that throughput was measured with.")
+    scale_factor: Positive = Field(
+        default=1, description="The number of workers that throughput was measured with; share policies give so many."
+    )
     running: Gpus | None = Field(
         default=None, description="What it has now: workers by GPU type, of one type. Absent: it waits."
     )

@@ -30,7 +30,7 @@ from levada.policies.gavel.share import AnySharePolicy, Shares
 from levada.policies.table import lookup
 
 if TYPE_CHECKING:
-    from levada.cases.casefile import Case
+    from levada.cases.casefile import Case, CaseJob
 
 #: A share below this part of the job's largest one is nothing.
 _NOTHING = 1e-9
@@ -38,8 +38,10 @@ _NOTHING = 1e-9
 
 def answer(case: Case, policy: AnySharePolicy, seed: int = 0) -> dict[str, Any]:
     """What *policy* gives to every job of *case*, in the order of the case; raises BadInput with all faults."""
-    if faults := [*faults_of(case), *share_faults(case, policy), *_missing(case, policy)]:
+    sized = case.model_copy(update={"jobs": [_sized(job) for job in case.jobs]})
+    if faults := [*faults_of(case), *share_faults(case, policy), *_missing(sized, policy)]:
         raise BadInput(faults)
+    case = sized
     saved = policy_state.read(case.state)
     scene = build(case, saved.jobs, saved.next, by_age=False)
     perf = speeds(case, scene, serial=False)
@@ -98,6 +100,14 @@ def _missing(case: Case, policy: AnySharePolicy) -> list[Fault]:
     if case.queues:
         faults.append(Fault("queues", f"{policy.name} shares out the whole cluster; leave queues out"))
     return faults
+
+
+def _sized(job: CaseJob) -> CaseJob:
+    """The job with the size that its throughput was measured with, where that is said: only time is shared out here."""
+    if "scale_factor" not in job.model_fields_set:
+        return job
+    size = job.scale_factor
+    return job.model_copy(update={"min": size, "max": size, "desired": size, "step": 1})
 
 
 def _set_elapsed(case: Case, scene: Scene, instance: Instance) -> None:

@@ -29,11 +29,10 @@ def connect(
     from levada.sdk.client import Client
 
     token = None
-    if server is None and state is None:
-        if not os.environ.get("LEVADA_SERVER") and not os.environ.get("LEVADA_STATE"):
-            from levada.cli import config
+    if not any((server, state, os.environ.get("LEVADA_SERVER"), os.environ.get("LEVADA_STATE"))):
+        from levada.cli import config
 
-            server, token, state = config.place(os.environ.get("LEVADA_CONTEXT") or None)
+        server, token, state = config.place(os.environ.get("LEVADA_CONTEXT") or None)
     return Client(server, token, state=state, timeout_s=timeout_s, patience_s=patience_s)
 
 

@@ -146,12 +146,14 @@ def _case_job(job: dict[str, Any]) -> dict[str, Any]:
     # One that was just told to have another size may not have it yet.
     if job["min"] <= workers <= job["max"] and job["gpu_type"]:
         made["running"] = {job["gpu_type"]: workers}
-        if done.get("rate"):
-            made |= {"scale_factor": workers, "throughput": {job["gpu_type"]: done["rate"]}}
-    # What is not known of its speed is taken as Voda takes it: twice the workers, twice as fast.
-    made["speedup"] = {str(size): float(size) for size in range(1, min(job["max"], _MOST_SIZES) + 1)}
     desired = made["min"] if spec.workers.desired is None else spec.workers.desired
     made["desired"] = max(job["min"], min(job["max"], desired))
+    # What is not known of its speed is taken as Voda takes it: twice the workers, twice as fast.
+    made["speedup"] = {str(size): float(size) for size in range(1, min(job["max"], _MOST_SIZES) + 1)}
+    if "running" in made and done.get("rate"):
+        # For policies that do not choose sizes this is its size, too.
+        rate = done["rate"] * made["desired"] / workers
+        made |= {"scale_factor": made["desired"], "throughput": {job["gpu_type"]: rate}}
     if job["eta_s"] is not None:
         made["remaining_s"] = job["eta_s"] * max(1, workers)
     elif done.get("total") is not None:

@@ -225,7 +225,8 @@ def _ask_for_others(home: Home) -> None:
     if there is None:
         return
     try:
-        running = Client(*there, timeout_s=10.0, patience_s=0.0, insecure=True).jobs(phases=["Running", "Starting", "Resizing"])
+        asked = Client(*there, timeout_s=10.0, patience_s=0.0, insecure=True)
+        running = asked.jobs(phases=["Running", "Starting", "Resizing"])
     except LevadaError:
         return  # who cannot be asked cannot be spared
     others = sorted({job["user"] for job in running} - {getpass.getuser()})
