@@ -46,6 +46,7 @@ def progress(draw: st.DrawFn) -> tuple[Any, Any]:
 def test_who_pauses_keeps_what_is_done_and_has_no_end(some: tuple[Any, Any], now: float) -> None:
     jobs, columns = some
     after = _changed("pause", jobs, columns, now)
+    assert _both("pause", jobs, columns, now) == jobs[END, columns].min(initial=np.inf)
     assert after[DONE, columns].tolist() == _both("steps", jobs, columns, now).tolist()
     assert not after[RATE, columns].any()
     assert np.isinf(after[END, columns]).all()
@@ -60,6 +61,8 @@ def test_who_goes_on_is_done_when_the_rest_is(some: tuple[Any, Any], data: st.Da
     rate, since = (np.array(data.draw(st.lists(AMOUNTS, min_size=count, max_size=count))) for _ in range(2))
     now = data.draw(st.floats(0.0, 1e6))
     after = _changed("go", jobs, columns, now, rate, since)
+    ends = tuple(block[END, columns].min(initial=np.inf) for block in (jobs, after))
+    assert _both("go", jobs, columns, now, rate, since) == ends
     done = _both("steps", jobs, columns, now)
     assert after[DONE, columns].tolist() == done.tolist(), "what it did before ends now"
     assert after[[RATE, SINCE]][:, columns].tolist() == [rate.tolist(), since.tolist()]

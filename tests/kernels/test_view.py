@@ -9,12 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS
+from levada.kernels import columns as c
 from levada.kernels import view, view_numpy
 from tests.kernels.twins import both
 
 KERNELS = view_numpy, pytest.importorskip("levada.kernels.view_numba")
 UNLIMITED = 1 << 50
-COLUMNS = (*range(9), 0, 1)
+
+
+def _block(rows: int, dtype: Any, columns: dict[int, Any]) -> Any:
+    """A block of the table with these columns, and zeros in the others."""
+    block = np.zeros((rows, len(next(iter(columns.values())))), dtype)
+    for row, column in columns.items():
+        block[row] = column
+    return block
 
 
 def _column(draw: st.DrawFn, values: st.SearchStrategy[Any], size: int, dtype: Any = np.int64) -> Any:
@@ -33,17 +42,19 @@ def test_jobs_have_sizes_that_they_may_have(data: st.DataObject) -> None:
     cpu = _column(draw, st.sampled_from([0, 1000]), slots_in_all)
     kind = _column(draw, st.integers(-1, types - 1), slots_in_all)
     count = _column(draw, st.integers(0, 2), slots_in_all)
-    ints = np.stack([np.arange(slots_in_all) + 10, least, most, step, desired, milli, cpu, kind, count])
-    floats = np.stack([np.linspace(0.5, 2.0, slots_in_all), np.linspace(0.0, 99.0, slots_in_all)])
+    columns = {c.NUMBER: np.arange(slots_in_all) + 10, c.MIN: least, c.MAX: most, c.STEP: step, c.DESIRED: desired}
+    columns |= {c.MILLI: milli, c.CPU: cpu, c.TYPE: kind, c.COUNT: count}
+    ints = _block(len(INT_COLUMNS), np.int64, columns)
+    weight, running_s = np.linspace(0.5, 2.0, slots_in_all), np.linspace(0.0, 99.0, slots_in_all)
+    floats = _block(len(FLOAT_COLUMNS), np.float64, {c.WEIGHT: weight, c.RUNNING_S: running_s})
     slots = np.array(draw(st.lists(st.integers(0, slots_in_all - 1), unique=True)), np.int64)
     preference = _column(draw, st.sampled_from([0, 1, 32767]), types * len(slots), np.int16).reshape(types, -1)
     exists = _column(draw, st.integers(0, 1), types)
     capacity = _column(draw, st.sampled_from([-1000, 0, 1500, 5000, UNLIMITED]), types)
-    jobs, reals, allowed = both(
-        KERNELS, "jobs", ints, floats, slots, COLUMNS, preference, np.arange(len(slots)), exists, capacity
-    )
+    places = np.arange(len(slots))
+    jobs, reals, allowed = both(KERNELS, "jobs", ints, floats, slots, preference, places, exists, capacity)
     assert (jobs[view.NUMBER] == slots + 10).all()
-    assert reals.tolist() == floats[:, slots].tolist()
+    assert reals.tolist() == [weight[slots].tolist(), running_s[slots].tolist()]
     for row, slot in enumerate(slots):
         size, unit = jobs[view.SIZE, row], jobs[view.UNIT, row]
         assert least[slot] <= size <= most[slot]
@@ -66,25 +77,11 @@ def test_amounts_are_in_whole_gpus_and_cores_suffice(data: st.DataObject) -> Non
     entity, workload, servers = (_column(draw, st.integers(0, 2), count) for _ in range(3))
     capacity = _column(draw, st.sampled_from([0, 700, 9000, UNLIMITED]), types)
     slots = np.array(draw(st.permutations(range(count))), np.int64)
-    scale, room, alike = both(
-        KERNELS, "amounts", jobs, np.stack([entity, workload, servers]), slots, (0, 1, 2), capacity
-    )
+    ints = _block(len(INT_COLUMNS), np.int64, {c.ENTITY: entity, c.WORKLOAD: workload, c.SERVERS: servers})
+    scale, room, alike = both(KERNELS, "amounts", jobs, ints, slots, capacity)
     assert scale.tolist() == [s * max(u, 1) / 1000 for s, u in zip(size.tolist(), unit.tolist(), strict=True)]
     assert room[1:].tolist() == (capacity[1:] / 1000).tolist()
     cores = scale[milli == 0].sum()
     assert room[0] == pytest.approx(min(capacity[0] / 1000, cores) + scale[unit == 0].sum())
     assert (alike[:2] == [entity[slots], workload[slots]]).all()
     assert (alike[2] == ((milli == 1000) & (servers[slots] == 0))).all()
-
-
-@given(data=st.data())
-def test_there_is_no_less_than_what_is_in_view(data: st.DataObject) -> None:
-    draw, types = data.draw, data.draw(st.integers(1, 4))
-    amounts = st.sampled_from([-1000, 0, 1500, 5000, UNLIMITED])
-    known = np.stack([_column(draw, st.integers(0, 1), types), *(_column(draw, amounts, types) for _ in range(2))])
-    capacity = _column(draw, amounts, types)
-    found = both(KERNELS, "supply", known, capacity)
-    assert found[view.EXISTS].tolist() == [int(e > 0 or c > 0) for e, c in zip(known[0], capacity, strict=True)]
-    assert found[view.ROOM].tolist() == known[view.ROOM].tolist()
-    assert (found[view.TOTAL] >= capacity).all()
-    assert (found[view.TOTAL] >= known[view.TOTAL]).all()

@@ -13,14 +13,19 @@ from levada.kernels.switch import kernels
 TOTAL, DONE, RATE, SINCE, END = range(5)
 
 
-def pause(jobs: Floats, columns: Ints, now: float) -> None:
-    """The jobs in these columns make no progress from now on."""
-    kernels["drive"].pause(jobs, columns, now)
+def pause(jobs: Floats, columns: Ints, now: float) -> float:
+    """The jobs in these columns make no progress from now on; when the first of them would have been done."""
+    end: float = kernels["drive"].pause(jobs, columns, now)
+    return end
 
 
-def go(jobs: Floats, columns: Ints, now: float, rate: Floats, since: Floats) -> None:
-    """The jobs in these columns pause now, if they do not, and make so many steps per second from then on."""
-    kernels["drive"].go(jobs, columns, now, rate, since)
+def go(jobs: Floats, columns: Ints, now: float, rate: Floats, since: Floats) -> tuple[float, float]:
+    """The jobs in these columns pause now, if they do not, and make so many steps per second from then on.
+
+    When the first of them would have been done, and when it will be.
+    """
+    ends: tuple[float, float] = kernels["drive"].go(jobs, columns, now, rate, since)
+    return ends
 
 
 def finish(jobs: Floats, now: float) -> Ints:

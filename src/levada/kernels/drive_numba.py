@@ -12,22 +12,27 @@ _TOTAL, _DONE, _RATE, _SINCE, _END = range(5)
 
 
 @njit(cache=True)
-def pause(jobs: Any, columns: Any, now: float) -> None:
+def pause(jobs: Any, columns: Any, now: float) -> float:
+    end = np.inf
     for c in columns:
+        end = min(end, jobs[_END, c])
         jobs[_DONE, c] += jobs[_RATE, c] * max(now - jobs[_SINCE, c], 0.0)
         jobs[_RATE, c] = 0.0
         jobs[_END, c] = np.inf
+    return end
 
 
 @njit(cache=True)
-def go(jobs: Any, columns: Any, now: float, rate: Any, since: Any) -> None:
-    pause(jobs, columns, now)
+def go(jobs: Any, columns: Any, now: float, rate: Any, since: Any) -> tuple[float, float]:
+    before, after = pause(jobs, columns, now), np.inf
     for i in range(len(columns)):
         c = columns[i]
         jobs[_RATE, c] = rate[i]
         jobs[_SINCE, c] = since[i]
         left = jobs[_TOTAL, c] - jobs[_DONE, c]
         jobs[_END, c] = since[i] + left / rate[i] if rate[i] > 0 else np.inf
+        after = min(after, jobs[_END, c])
+    return before, after
 
 
 @njit(cache=True)

@@ -9,22 +9,26 @@ from levada.kernels.arrays import Floats, Ints
 _TOTAL, _DONE, _RATE, _SINCE, _END = range(5)
 
 
-def pause(jobs: Floats, columns: Ints, now: float) -> None:
+def pause(jobs: Floats, columns: Ints, now: float) -> float:
+    end = float(jobs[_END].take(columns).min(initial=np.inf))
     # A row first and then its columns: numpy takes much longer over both at once.
     jobs[_DONE][columns] = steps(jobs, columns, now)
     jobs[_RATE][columns] = 0.0
     jobs[_END][columns] = np.inf
+    return end
 
 
-def go(jobs: Floats, columns: Ints, now: float, rate: Floats, since: Floats) -> None:
-    pause(jobs, columns, now)
+def go(jobs: Floats, columns: Ints, now: float, rate: Floats, since: Floats) -> tuple[float, float]:
+    before = pause(jobs, columns, now)
     jobs[_RATE][columns] = rate
     jobs[_SINCE][columns] = since
     left = jobs[_TOTAL].take(columns) - jobs[_DONE].take(columns)
     runs = rate > 0
     # Infinitely much that is left takes for ever at any rate, and anything at hardly any.
     with np.errstate(over="ignore"):
-        jobs[_END][columns] = np.where(runs, since + left / np.where(runs, rate, 1.0), np.inf)
+        ends = np.where(runs, since + left / np.where(runs, rate, 1.0), np.inf)
+    jobs[_END][columns] = ends
+    return before, float(ends.min(initial=np.inf))
 
 
 def finish(jobs: Floats, now: float) -> Ints:

@@ -13,17 +13,10 @@ NUMBER, SIZE, UNIT, RUNS, LEAST, MILLI = range(6)
 WEIGHT, AGE = range(2)
 
 
-def supply(known: Ints, capacity: Ints) -> Ints:
-    """What there is of each type as the cluster is *known*, but no less than what there is for the jobs in view."""
-    found: Ints = kernels["view"].supply(known, capacity)
-    return found
-
-
 def jobs(
     ints: Ints,
     floats: Floats,
     slots: Ints,
-    columns: tuple[int, ...],
     preference: Ints,
     places: Ints,
     exists: Ints,
@@ -31,26 +24,20 @@ def jobs(
 ) -> tuple[Ints, Floats, Bools]:
     """The jobs in *slots* as two blocks, and per job and type whether it may run there.
 
-    *ints* and *floats* are the blocks of the table; *columns* are the numbers of (number, min, max, step, desired,
-    milli, cpu, type, count) and of (weight, running_s). *preference* is by type and place; *places* has
-    that of each job. The size is what a job asks
-    for, but no more than any type holds, and a size it may have.
+    *ints* and *floats* are the blocks of the table, laid out as `kernels.columns` says. *preference* is by type and
+    place; *places* has that of each job. The size is what a job asks for, but no more than any type holds, and a size
+    it may have.
     """
-    found: tuple[Ints, Floats, Bools] = kernels["view"].jobs(
-        ints, floats, slots, columns, preference, places, exists, capacity
-    )
+    found: tuple[Ints, Floats, Bools] = kernels["view"].jobs(ints, floats, slots, preference, places, exists, capacity)
     return found
 
 
-def amounts(
-    jobs: Ints, ints: Ints, slots: Ints, columns: tuple[int, ...], capacity: Ints
-) -> tuple[Floats, Floats, Ints]:
+def amounts(jobs: Ints, ints: Ints, slots: Ints, capacity: Ints) -> tuple[Floats, Floats, Ints]:
     """GPUs of each job (cores for a job without any), GPUs of each type, and what jobs must share to be equal.
 
-    *jobs* is the first block of `jobs`, *ints* that of the table, *columns* the numbers of (entity, workload, servers)
-    in it. Cores may be without limit: there are no more than jobs without a GPU take, and always enough for jobs that
-    ask for nothing at all. The rows of the last block are entity, workload, and whether workers are one whole GPU each
-    and nothing else.
+    *jobs* is the first block of `jobs`, *ints* that of the table. Cores may be without limit: there are no more than
+    jobs without a GPU take, and always enough for jobs that ask for nothing at all. The rows of the last block are
+    entity, workload, and whether workers are one whole GPU each and nothing else.
     """
-    found: tuple[Floats, Floats, Ints] = kernels["view"].amounts(jobs, ints, slots, columns, capacity)
+    found: tuple[Floats, Floats, Ints] = kernels["view"].amounts(jobs, ints, slots, capacity)
     return found

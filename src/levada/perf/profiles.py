@@ -189,7 +189,8 @@ class ProfileModel:
     def restart_costs_s(self, jobs: Ints, old: Ints, new: Ints) -> Floats:
         """`restart_cost_s` of many jobs at once."""
         if not self._restarts_cost:
-            return np.zeros(np.broadcast(jobs, old, new).shape)
+            alike = jobs.shape == old.shape == new.shape
+            return np.zeros(jobs.shape if alike else np.broadcast(jobs, old, new).shape)
         return np.where(np.asarray(old) == np.asarray(new), 0.0, self._restart_s[self._row_of_job.find(jobs)])
 
     def known(self, jobs: Ints) -> Bools:

@@ -28,7 +28,7 @@ from levada.core.snapshot import Snapshot
 from levada.core.types import Floats, Ints
 from levada.kernels import rounds, view
 from levada.perf.model import ThroughputModel, rates_by_type
-from levada.policies.gavel.instance import Instance, jobs_of, supply_of
+from levada.policies.gavel.instance import Instance, jobs_of
 from levada.policies.gavel.seats import partners, seats
 from levada.policies.gavel.share import S, SharePolicy, Shares
 from levada.policies.protocol import NO_GUARDS, Cadence, Guards
@@ -178,7 +178,7 @@ class Rounds(Generic[S]):
 
     def _fill(self, snap: Snapshot, perf: ThroughputModel, state: RoundState[S]) -> tuple[Decision, RoundState[S]]:
         """Who of those that wait runs on what is free, between two rounds."""
-        supply = supply_of(snap)
+        supply = snap.inventory.openings.supply
         # What is free just now limits nobody's size.
         jobs, _, allowed = jobs_of(snap, supply, supply[view.ROOM])
         number = jobs[view.NUMBER]

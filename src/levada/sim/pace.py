@@ -47,11 +47,13 @@ class Pace:
 
     def forget(self, numbers: Ints) -> None:
         """These jobs are over."""
+        end = math.inf
         for number, column in zip(numbers.tolist(), self._column.take(numbers).tolist(), strict=True):
+            end = min(end, self._jobs.item(END, column))
             self._jobs[:, column] = _BLANK
             self._column[number] = -1
             self._free.append(column)
-        self._next = math.nan
+        self._put_off(end)
 
     def rates(self, numbers: Ints) -> Floats:
         """Steps per second of these jobs, 0 while they pause."""
@@ -63,13 +65,11 @@ class Pace:
 
     def pause(self, numbers: Ints, now: float) -> None:
         """These jobs make no progress from now on."""
-        drive.pause(self._jobs, self._column.take(numbers), now)
-        self._next = math.nan
+        self._put_off(drive.pause(self._jobs, self._column.take(numbers), now))
 
     def go(self, numbers: Ints, now: float, rate: Floats, since: Floats) -> None:
         """These jobs pause now, if they do not, and make so many steps per second from then on."""
-        drive.go(self._jobs, self._column.take(numbers), now, rate, since)
-        self._next = math.nan
+        self._put_off(*drive.go(self._jobs, self._column.take(numbers), now, rate, since))
 
     def next_end(self) -> float:
         """When the next job is done; infinite if none will be."""
@@ -85,6 +85,11 @@ class Pace:
         numbers = self._number.take(drive.finish(self._jobs, now))
         self._next = math.nan
         return np.sort(numbers) if len(numbers) > 1 else numbers
+
+    def _put_off(self, end: float, instead: float = math.inf) -> None:
+        """The first of some jobs would have been done at *end*, and now will be at another time."""
+        # Only where they were the next does it take a look at all others to tell who is.
+        self._next = math.nan if end <= self._next < math.inf else min(self._next, instead)
 
     def _widen(self) -> None:
         size = self._jobs.shape[1]

@@ -5,6 +5,10 @@ It works where numba kernels run, proves what it finds, and gives None where it 
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+
 import numpy as np
 
 from levada.core.types import Floats, Ints
@@ -25,15 +29,13 @@ def max_level(c: Floats, gpus: Floats, capacity: Floats, pace: Floats, warm: War
     """The largest t with `c x >= pace t` for all rows that can run."""
     if switch.active() != "numba":
         return None
-    from levada.kernels import price_numba
-
     rows, kinds = _part(c, gpus, capacity)
     if not len(rows) or not (pace[rows] > 0).all():
         return None
     mine = np.ascontiguousarray(c[np.ix_(rows, kinds)])
     zeros = np.zeros(len(rows))
     still = np.zeros_like(mine)
-    found, _, bound, x, prices, plans = price_numba.max_level(
+    found, _, bound, x, prices, plans = _compiled("price").max_level(
         mine, gpus[rows], capacity[kinds], zeros, pace[rows], still, _seeds(warm, kinds, len(capacity)), _STOP
     )
     if not found:
@@ -56,13 +58,11 @@ def leximin(rows: Problem, warm: Warm | None) -> Solution | None:
     """Shares of lexicographically largest levels."""
     if switch.active() != "numba":
         return None
-    from levada.kernels.price_shares_numba import leximin_shares
-
     types = len(rows.capacity)
     seeds = np.zeros((0, types))
     if warm is not None and warm.prices is not None and warm.prices.shape[1] == types:
         seeds = warm.prices
-    found, share, levels, level, bound, prices, plans = leximin_shares(
+    found, share, levels, level, bound, prices, plans = _compiled("price_shares").leximin_shares(
         rows.rate, rows.scale, rows.weight, rows.count, rows.capacity, seeds, _STOP, _PROVED, TRACE
     )
     if not found:
@@ -82,9 +82,7 @@ def efficient(rows: Problem, floor: float) -> Solution | None:
     """Shares of the most speed above a part of what leximin gives."""
     if switch.active() != "numba":
         return None
-    from levada.kernels.efficient_numba import efficient_shares
-
-    found, share, levels, level, bound, prices = efficient_shares(
+    found, share, levels, level, bound, prices = _compiled("efficient").efficient_shares(
         rows.rate, rows.scale, rows.weight, rows.count, rows.capacity, floor, _STOP, _PROVED, TRACE
     )
     if not found:
@@ -100,9 +98,7 @@ def least_ratio(
     """Totals by class at the least finish-time ratio from *start* upwards."""
     if switch.active() != "numba":
         return None
-    from levada.kernels import price_numba
-
-    rows, kinds = _part(given.rate, given.count, given.capacity)
+    price, (rows, kinds) = _compiled("price"), _part(given.rate, given.count, given.capacity)
     number = np.full(len(given.rate), -1)
     number[rows] = np.arange(len(rows))
     of = number[given.of]
@@ -113,12 +109,12 @@ def least_ratio(
     prices = np.zeros(len(kinds))
     ratio = start
     for _ in range(_MOST):
-        jobs = price_numba.virtual_jobs(corner, of, steps / (ratio * ideal - elapsed))
+        jobs = price.virtual_jobs(corner, of, steps / (ratio * ideal - elapsed))
         row, at = np.nonzero((jobs > 0) & (corner > 0))
         need, q = corner[row, at], jobs[row, at] * scale[row]
         zeros, still = np.zeros(len(row)), np.zeros((len(row), len(kinds)))
         mine = rate[row] / need[:, None]
-        found, level, bound, x, proof, seeds = price_numba.max_level(
+        found, level, bound, x, proof, seeds = price.max_level(
             mine, q, capacity, zeros, np.ones(len(row)), still, seeds, _STOP
         )
         if not found or not _fits(x, q, capacity):
@@ -126,7 +122,7 @@ def least_ratio(
         if level >= 1 - 1e-10 or (bound <= 1 - 1e-9 and not proof.any()):
             break
         prices = proof
-        following = price_numba.affordable_ratio(rate, scale, capacity, of, steps, elapsed, ideal, proof, ratio)
+        following = price.affordable_ratio(rate, scale, capacity, of, steps, elapsed, ideal, proof, ratio)
         if following <= ratio * (1 + 1e-13):
             break
         ratio = following
@@ -139,6 +135,12 @@ def least_ratio(
         mass[rows, place] = np.bincount(row, jobs[row, at] * x[:, kind], len(rows))
     types = len(given.capacity)
     return mass, ratio, _spread(prices, kinds, types), "price", Warm(prices=_spread(seeds, kinds, types))
+
+
+@cache
+def _compiled(area: str) -> ModuleType:
+    """The kernels of this area, which take long to load and are asked at every round."""
+    return import_module(f"levada.kernels.{area}_numba")
 
 
 def _part(c: Floats, gpus: Floats, capacity: Floats) -> tuple[Ints, Ints]:

@@ -6,7 +6,6 @@ from functools import cached_property
 
 import numpy as np
 
-from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.snapshot import Snapshot
 from levada.core.types import Bools, Floats, Ints
 from levada.kernels import rates, view
@@ -14,18 +13,6 @@ from levada.perf.model import ThroughputModel, rates_by_type
 
 #: A job of unknown length is taken to need so long on its fastest type, from now on.
 UNKNOWN_LENGTH_S = 3600.0
-#: What `view.jobs` reads of the table.
-_COLUMNS = (
-    *map(INT_COLUMNS.index, ("number", "min", "max", "step", "desired", "milli", "cpu", "type", "count")),
-    *map(FLOAT_COLUMNS.index, ("weight", "running_s")),
-)
-#: And `view.amounts`.
-_MORE_COLUMNS = tuple(map(INT_COLUMNS.index, ("entity", "workload", "servers")))
-
-
-def supply_of(snap: Snapshot) -> Ints:
-    """What there is of each type: rows as in `kernels.view`."""
-    return view.supply(snap.inventory.openings.supply, snap.capacity)
 
 
 def jobs_of(snap: Snapshot, supply: Ints, most: Ints) -> tuple[Ints, Floats, Bools]:
@@ -34,7 +21,7 @@ def jobs_of(snap: Snapshot, supply: Ints, most: Ints) -> tuple[Ints, Floats, Boo
     These policies take sizes as given, but for what no type could hold: *most* of each.
     """
     table, slots = snap.table, snap.jobs.slots
-    return view.jobs(table.ints, table.floats, slots, _COLUMNS, *snap.liking, supply[view.EXISTS], most)
+    return view.jobs(table.ints, table.floats, slots, *snap.liking, supply[view.EXISTS], most)
 
 
 class Instance:
@@ -44,7 +31,7 @@ class Instance:
         self.snap = snap
         self.perf = perf
         #: What there is of each type: rows as in `kernels.view`.
-        self.supply: Ints = supply_of(snap)
+        self.supply: Ints = snap.inventory.openings.supply
         #: The jobs in two blocks: rows as in `kernels.view`.
         self.jobs, self.reals, self.allowed = jobs_of(snap, self.supply, snap.capacity)
         self.number: Ints = self.jobs[view.NUMBER]
@@ -62,7 +49,7 @@ class Instance:
 
     @cached_property
     def _amounts(self) -> tuple[Floats, Floats, Ints]:
-        return view.amounts(self.jobs, self.snap.table.ints, self.snap.jobs.slots, _MORE_COLUMNS, self.snap.capacity)
+        return view.amounts(self.jobs, self.snap.table.ints, self.snap.jobs.slots, self.snap.capacity)
 
     @property
     def scale(self) -> Floats:
