@@ -54,6 +54,31 @@ def test_a_node_out_of_service(shell: Shell) -> None:
     shell("wait", name, code=103)
 
 
+def test_a_drained_node_waits_for_jobs_that_may_not_be_stopped(shell: Shell) -> None:
+    name = shell.submit("stayer", FOREVER, preemptible=False)
+    shell("wait", name, "--for", "Running")
+    (node,) = shell.json("get", "job", name)["nodes"]
+    try:
+        code, out, told = shell.try_out("drain", node)
+        assert (code, out) == (0, f"{node}: Cordoned\n")
+        assert told.startswith(f"{name} stays for now: it may not be preempted\n")
+        assert f"levada drain --force {node} stops them now" in told
+        assert shell.json("get", "job", name)["phase"] == "Running"
+        (view,) = shell.json("get", "nodes", node)
+        assert (view["phase"], view["draining"]) == ("Cordoned", [{"job": name, "why": "it may not be preempted"}])
+        (row,) = [line.split() for line in shell("nodes", "--no-headers").splitlines() if line.startswith(node)]
+        assert (row[1], row[-1]) == ("Draining", name)
+        assert shell("drain", "--force", node) == f"{node}: Cordoned\n"
+        shell.until(lambda: shell.json("get", "job", name)["nodes"] not in ([], [node]))
+        reasons = [json.loads(line).get("reason") for line in shell("events", name, "-o", "jsonl").splitlines()]
+        assert "drained" in reasons
+        assert "preempted" not in reasons
+    finally:
+        shell("uncordon", node)
+        shell("cancel", name)
+        shell("wait", name, code=103)
+
+
 def test_reservations_keep_jobs_away(shell: Shell) -> None:
     made = shell.json("reserve", "--gpus", "2", "--gpu-type", "v100", "--for", "3s")
     assert sum(map(len, made["devices"].values())) == 2

@@ -166,6 +166,7 @@ STALE = [
     ev.Running,
     ev.OperationFailed,
     ev.OperationTimedOut,
+    ev.JobsLeft,
     ev.JobsFailed,
     ev.CheckpointSaved,
 ]

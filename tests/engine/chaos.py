@@ -194,6 +194,11 @@ class Chaos:
         generation, _ = self.truth.pop(number)
         self.tell(ev.JobsFailed(at=self.now, number=np.array([number]), generation=np.array([generation])))
 
+    def leave(self, number: int) -> None:
+        """A job that really runs leaves by itself, with a checkpoint."""
+        generation, _ = self.truth.pop(number)
+        self.tell(ev.JobsLeft(at=self.now, number=np.array([number]), generation=np.array([generation])))
+
     def break_worker(self, number: int, which: int) -> None:
         """One worker of a job that really runs is lost; what it had is free."""
         generation, workers = self.truth[number]
@@ -252,6 +257,9 @@ class Chaos:
 
     def cordon(self, name: str, cordoned: bool) -> None:
         self.tell(ev.NodesCordoned(at=self.now, names=(name,), cordoned=cordoned))
+
+    def drain(self, name: str, force: bool = False) -> None:
+        self.tell(ev.NodesDrained(at=self.now, names=(name,), force=force))
 
     def remove_node(self, name: str) -> None:
         self.tell(ev.NodesRemoved(at=self.now, names=(name,)))

@@ -35,12 +35,13 @@ def one_step(chaos: Chaos, rng: random.Random, policies: tuple[str, ...] = POLIC
     choices += [("op", 8.0)] if chaos.ops else []
     choices += [("report", 10.0)] if chaos.reports else []
     choices += [("users", 1.5)] if active else []
-    choices += [("finish", 2.0), ("break", 0.4), ("worker", 0.5)] if running else []
+    choices += [("finish", 2.0), ("break", 0.4), ("leave", 0.2), ("worker", 0.5)] if running else []
     choices += [("checkpoint", 0.5), ("pause", 1.0)] if running else []
     choices += [
         ("node", 0.4),
         ("devices", 0.8),
         ("cordon", 0.4),
+        ("drain", 0.2),
         ("foreign", 0.5),
         ("policy", 0.2),
         ("queues", 0.2),
@@ -69,6 +70,8 @@ def one_step(chaos: Chaos, rng: random.Random, policies: tuple[str, ...] = POLIC
         chaos.finish(rng.choice(running))
     elif what == "break":
         chaos.break_job(rng.choice(running))
+    elif what == "leave":
+        chaos.leave(rng.choice(running))
     elif what == "worker":
         chaos.break_worker(rng.choice(running), rng.randrange(8))
     elif what == "node":
@@ -90,6 +93,8 @@ def one_step(chaos: Chaos, rng: random.Random, policies: tuple[str, ...] = POLIC
         chaos.paused(rng.choice(running), rng.choice([0.01, 0.01, 0.01, 5.0]))
     elif what == "cordon":
         chaos.cordon(rng.choice(list(chaos.nodes)), rng.random() < 0.5)
+    elif what == "drain":
+        chaos.drain(rng.choice(list(chaos.nodes)), rng.random() < 0.2)
     elif what == "foreign":
         name = f"f{rng.randrange(4)}"
         if rng.random() < 0.5:

@@ -71,6 +71,34 @@ def test_a_change_within_which_the_job_stays_does_not_lift_its_guards() -> None:
     assert chaos.sizes() == {"j1": 2, "j2": 2}
 
 
+@pytest.mark.parametrize("policy", ["elastic-fifo", "srjf"])
+def test_a_job_that_its_user_calls_preemptible_is_not_spared_for_being_young(policy: str) -> None:
+    for kind, sizes in ((Preemptible.ALWAYS, {"j1": 4, "j2": 0}), (Preemptible.AT_ONCE, {"j1": 2, "j2": 2})):
+        chaos = running(4, preemptible=kind)
+        if policy == "srjf":
+            chaos = desk(4, **GUARDS)
+            chaos.switch_policy(policy)
+            chaos.submit(min=4, steps=1000.0, preemptible=kind, resizes_in_place=False)
+            chaos.calm()
+            sizes = {"j1": 4, "j2": 0} if kind == Preemptible.ALWAYS else {"j1": 0, "j2": 2}
+        chaos.submit(min=2, steps=5.0)
+        chaos.calm()
+        assert chaos.sizes() == sizes
+
+
+def test_a_job_that_its_user_calls_preemptible_is_left_alone_after_a_resize() -> None:
+    chaos = running(4, preemptible=Preemptible.AT_ONCE)
+    chaos.submit(min=1)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 3, "j2": 1}
+    chaos.submit(min=1)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 3, "j2": 1, "j3": 0}
+    chaos.pass_time(30.0)
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 2, "j2": 1, "j3": 1}
+
+
 def test_a_job_that_would_end_soon_is_made_smaller_all_the_same_when_its_user_says_so() -> None:
     chaos = desk(4, **GUARDS)
     chaos.submit(min=1, max=4, steps=40.0, resizes_in_place=False)

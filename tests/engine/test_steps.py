@@ -49,6 +49,8 @@ def test_kernels_know_the_layout_and_the_numbers_of_the_core() -> None:
         assert getattr(columns, name) == Code.names()[name]
     for name in (
         "INTERRUPTED",
+        "DRAINED",
+        "LEFT",
         "SET_ASIDE",
         "QUEUE_LIMIT",
         "TOO_LARGE",
@@ -57,8 +59,13 @@ def test_kernels_know_the_layout_and_the_numbers_of_the_core() -> None:
         "WAITS_FOR_DEVICES",
     ):
         assert getattr(columns, name) == Code.names()[name]
-    assert (columns.SAYS_STARTING, columns.SAYS_STOPPING) == (Code.STARTING, Code.STOPPING)
-    assert (columns.NEVER, columns.AUTO) == (Preemptible.NEVER, Preemptible.AUTO)
+    assert (columns.SAYS_STARTING, columns.SAYS_STOPPING, columns.SAYS_RESIZING) == (
+        Code.STARTING,
+        Code.STOPPING,
+        Code.RESIZING,
+    )
+    for name, number in Preemptible.names().items():
+        assert getattr(columns, name) == number
     assert columns.CORES == CPU_TYPE
     assert (columns.FREE, columns.SHARED, columns.WHOLE, columns.NOT_ALLOWED) == (FREE, SHARED, WHOLE, NOT_ALLOWED)
     assert max(Code.numbers()) == columns.LAST_REASON

@@ -218,7 +218,7 @@ def test_whoever_takes_over_after_any_note_comes_to_the_same_end(
                 machine.do(_OTHERS[story.__name__.removesuffix("s")])
         assert machine.told(end), (last, machine.gang.record, machine.heard)
         if code is not None:
-            assert [note.data.get("exit_code") for note in machine.notes if note.type == "JobExited"][-1] == code, last
+            assert [note.data.get("exit_code") for note in machine.notes if note.type == "exit"][-1] == code, last
             assert machine.gang.record.stage is Stage.IDLE
 
 

@@ -64,7 +64,7 @@ def test_what_a_plain_job_is() -> None:
 
 @pytest.mark.parametrize(
     ("word", "meaning"),
-    [("auto", Preemptible.AUTO), ("true", Preemptible.ALWAYS), ("false", Preemptible.NEVER)],
+    [("auto", Preemptible.AUTO), ("true", Preemptible.AT_ONCE), ("false", Preemptible.NEVER)],
 )
 def test_preemptible(word: str, meaning: int) -> None:
     assert one(f"preemptible: {word}").job.preemptible == meaning

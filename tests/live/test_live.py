@@ -374,7 +374,7 @@ def test_a_node_that_is_lost_can_be_removed_and_joins_anew(url: str) -> None:
                 await up.service.remove_node("n9")
             with pytest.raises(Refused, match="n1 is there"):
                 await up.service.remove_node("n1")
-            await up.service.cordon("n1", cordoned=True, drain=False)
+            await up.service.cordon("n1", cordoned=True)
             up.backend.report(ev.NodesLost(at=0.0, names=("n1",)))
             await up.until(lambda: nodes() == {"n0": "Ready", "n1": "Lost"})
             await up.service.remove_node("n1")
@@ -382,7 +382,7 @@ def test_a_node_that_is_lost_can_be_removed_and_joins_anew(url: str) -> None:
             with pytest.raises(NotFound, match="no node n1"):
                 await up.service.remove_node("n1")
             with pytest.raises(NotFound, match="no node n1"):
-                await up.service.cordon("n1", cordoned=True, drain=False)
+                await up.service.cordon("n1", cordoned=True)
             n0, n1 = stage.cluster.nodes
             stage.cluster = Cluster(nodes=(n0,))
             await up.kill()

@@ -215,7 +215,7 @@ def test_nothing_that_an_engine_remembers_is_forgotten_here() -> None:
     engine = at_work("fifo")
     state, world = engine.state, engine.state.world
     elsewhere = {"world", "policy", "policy_named", "policy_options", "policy_state", "options", "in_view", "perf"}
-    elsewhere |= {"reservations", "dependents", "claimed_rows"}
+    elsewhere |= {"reservations", "dependents", "claimed_rows", "leaves"}
     # Given anew, empty between turns, or remembered only for speed.
     needless = {"make_policy", "commands", "lessons", "pauses", "over", "most_workers", "fits"}
     assert set(vars(state)) == {*portrait.PLAIN} | elsewhere | needless
@@ -228,7 +228,7 @@ def test_nothing_that_an_engine_remembers_is_forgotten_here() -> None:
     columns = {*INT_COLUMNS, *FLOAT_COLUMNS}
     lines = {"ints", "floats", "preference", "order", "_numbers", "_slots", "_lines", "_slot_of", "_free"}
     assert set(vars(JobTable())) == columns | lines
-    said = {"types", "nodes", "node_values", "_absent", "lost", "cordoned"}
+    said = {"types", "nodes", "node_values", "_absent", "lost", "cordoned", "draining"}
     others = {f"{by}_{what}" for by in ("foreign", "reserved") for what in ("cpu", "memory", "gpu_memory")}
     laid_out = {"cpu", "memory", "zone", "rack", "_devices", "node_of", "type_of", "gpu_memory", "absent", "healthy"}
     laid_out |= {"pool_start", "pool_stop", "pool_node", "pool_type", "_openings"}

@@ -226,7 +226,10 @@ class MemoryService:
     def nodes(self) -> list[Json]:
         return [self.node]
 
-    async def cordon(self, node: str, *, cordoned: bool, drain: bool) -> Json:
+    async def drain(self, node: str, *, force: bool) -> Json:
+        return await self.cordon(node, cordoned=True)
+
+    async def cordon(self, node: str, *, cordoned: bool) -> Json:
         if node != self.node["name"]:
             raise NotFound(f"there is no node {node}")
         self.node["phase"] = "Cordoned" if cordoned else "Ready"

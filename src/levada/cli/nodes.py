@@ -8,7 +8,7 @@ import typer
 
 from levada.cli.connection import NodeName, Server, State, connect
 from levada.cli.lists import ListFormat, NoHeaders, Output, show
-from levada.cli.output import TextOrJson, data, data_json
+from levada.cli.output import TextOrJson, chatter, data, data_json
 from levada.cli.words import clock, counted, number
 
 
@@ -49,7 +49,8 @@ def _row(node: Any, wide: bool) -> list[str]:
     memory = node.get("memory_mib")
     row = [
         node["name"],
-        node["phase"],
+        # Who is still there stands under JOBS.
+        "Draining" if node.get("draining") is not None and node["jobs"] else node["phase"],
         gpus or "-",
         number(node.get("cpu")),
         "-" if memory is None else f"{memory / 1024:.0f}Gi",
@@ -65,10 +66,21 @@ def cordon(name: NodeName, server: Server = None, state: State = None) -> None:
         data(f"{name}: {client.cordon(name)['phase']}")
 
 
-def drain(name: NodeName, server: Server = None, state: State = None) -> None:
-    """Give a node no new work, and let what runs there go elsewhere."""
+def drain(
+    name: NodeName,
+    force: Annotated[bool, typer.Option("--force", help="Stop jobs there that may not be stopped, too.")] = False,
+    server: Server = None,
+    state: State = None,
+) -> None:
+    """Give a node no new work, and let what may be stopped there go elsewhere."""
     with connect(server, state) as client:
-        data(f"{name}: {client.drain(name)['phase']}")
+        node = client.drain(name, force=force)
+    data(f"{name}: {node['phase']}")
+    stay = node.get("draining") or []
+    for each in stay:
+        chatter(f"{each['job']} stays for now: {each['why']}")
+    if stay:
+        chatter(f"They leave when they may, or end; levada drain --force {name} stops them now.")
 
 
 def uncordon(name: NodeName, server: Server = None, state: State = None) -> None:

@@ -96,6 +96,13 @@ class JobsFinished(_Event, frozen=True, kw_only=True):
     number: Ints
 
 
+class JobsLeft(_Event, frozen=True, kw_only=True):
+    """Jobs saved and left though nobody had asked; nothing of them runs any more."""
+
+    number: Ints
+    generation: Ints
+
+
 class JobsFailed(_Event, frozen=True, kw_only=True):
     """Jobs broke; nothing of them runs any more."""
 
@@ -141,6 +148,13 @@ class NodesCordoned(_Event, frozen=True, kw_only=True):
 
     names: tuple[str, ...]
     cordoned: bool = True
+
+
+class NodesDrained(_Event, frozen=True, kw_only=True):
+    """No new work on these machines, and who may be stopped leaves them now or as soon as it may; with *force* all."""
+
+    names: tuple[str, ...]
+    force: bool = False
 
 
 class NodesLost(_Event, frozen=True, kw_only=True):
@@ -283,6 +297,7 @@ Event: TypeAlias = (
     | WorkersStopped
     | WorkersFailed
     | JobsFinished
+    | JobsLeft
     | JobsFailed
     | Progress
     | CheckpointSaved
@@ -290,6 +305,7 @@ Event: TypeAlias = (
     | NodesAdded
     | NodesChanged
     | NodesCordoned
+    | NodesDrained
     | NodesLost
     | NodesRemoved
     | ForeignAppeared

@@ -35,6 +35,8 @@ class Inventory:
         self._absent: dict[int, list[Device]] = {}
         self._openings: Openings | None = None
         self.lost: Bools = np.zeros(0, bool)
+        #: Nodes that jobs shall leave; replaced, never written to.
+        self.draining: frozenset[int] = frozenset()
         for column in _NODE_COLUMNS:
             setattr(self, column, np.zeros(0, np.int64))
         for column in _DEVICE_COLUMNS:
@@ -155,8 +157,10 @@ class Inventory:
         self.changed()
 
     def set_cordoned(self, node: int, cordoned: bool) -> None:
-        """No new grants on the node, or again."""
+        """No new grants on the node, or again; then nobody need leave it either."""
         self.cordoned[node] = cordoned
+        if not cordoned:
+            self.draining -= {node}
         self.node_values[node] = msgspec.structs.replace(self.node_values[node], cordoned=cordoned)
         self.changed()
 

@@ -39,6 +39,8 @@ class Preemptible(Codes):
     #: In place at once; by restart only after a checkpoint, so that no work is lost silently.
     AUTO: Final = 1
     ALWAYS: Final = 2
+    #: As `ALWAYS`, by its user's own word: not even left alone for having just started.
+    AT_ONCE: Final = 3
 
 
 class ParameterServers(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,6 +46,9 @@ class Code(Codes):
     IN_LINE: Final = 30
     CANNOT_RUN: Final = 31
     INTERRUPTED: Final = 32
+    DRAINED: Final = 33
+    LEFT: Final = 34
+    RESIZING: Final = 35
 
 
 #: One sentence per code. `{evidence}` is the number in the evidence column.
@@ -80,6 +83,10 @@ SENTENCES: dict[int, str] = {
     Code.IN_LINE: "A job before it does not fit yet, and under this policy nobody overtakes.",
     Code.CANNOT_RUN: "As far as is known, it makes no progress on any GPU type that is there.",
     Code.INTERRUPTED: "None of its workers ran any more when that was looked at; it starts again from its checkpoint.",
+    Code.DRAINED: "A node it ran on is being drained; it goes on elsewhere when its turn comes.",
+    Code.LEFT: "It left by itself with exit code 75 soon after it had started ({evidence} times in a row); "
+    "it starts again from its checkpoint after a pause.",
+    Code.RESIZING: "It is being given other workers.",
     Code.INVALID: "Its description cannot be carried out.",
     Code.TIME_LIMIT: "It has run as long as its time limit allows.",
     Code.USER_LIMIT: "What one user may have in its queue leaves no room for its minimum.",

@@ -177,6 +177,14 @@ class World:
         slots = np.union1d(slots[slots >= 0], rows[SLOT][rows[NODE] == node])
         return sorted(self.ids[number] for number in self.table.number[slots].tolist() if number >= 0)
 
+    def meant_for(self, nodes: Iterable[int]) -> Ints:
+        """Slots of the jobs that hold something and shall have something of these nodes."""
+        there = np.isin(self.inventory.node_of, list(nodes))
+        rows = self.target.rows
+        slots = np.union1d(self.target.owner[there], rows[SLOT][np.isin(rows[NODE], list(nodes))])
+        slots = slots[slots >= 0]
+        return slots[self.table.held[slots] > 0]
+
     # --- planes -------------------------------------------------------------------------------------------------
 
     def put_workers(self, plane: Plane, slot: int, rows: Ints) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from levada.core.accounts import UserAccounts
 from levada.core.inventory import UNLIMITED
+from levada.core.job import Preemptible
 from levada.core.jobtable import NOT_ALLOWED
 from levada.core.plane import FREE
 from levada.core.types import CPU_TYPE, WHOLE, Ints
@@ -159,9 +160,14 @@ def _what_comes(state: State, slot: int) -> str:
 def _protection(state: State, slot: int) -> str:
     """Why a job is protected."""
     table = state.world.table
-    if table.resizes_in_place[slot] == 0 and table.saved[slot] == 0:
-        return "a change would be a restart, and it has not saved a checkpoint yet"
-    return "it may not be preempted"
+    if table.preemptible[slot] == Preemptible.NEVER:
+        return "it may not be preempted"
+    return "a change would be a restart, and it has not saved a checkpoint yet"
+
+
+def why_it_stays(state: State, slot: int) -> str:
+    """Why a job does not leave a node that is being drained, though it shall."""
+    return _protection(state, slot) if state.protected()[slot] else "what is under way has to be completed"
 
 
 def _limit(state: State, slot: int, kind: int) -> str:

@@ -25,7 +25,7 @@ from levada.core.types import CPU_TYPE, WHOLE, Bools, Ints
 from levada.engine import steps
 from levada.engine.operations import plan_operations
 from levada.engine.shape import column_fault, shape_fault
-from levada.engine.state import State
+from levada.engine.state import State, outlasts
 from levada.engine.tidy import tidy, workers_on
 from levada.placement.placer import Placer
 
@@ -160,7 +160,10 @@ def _accept(state: State, decision: Decision, rows: Ints, slots: Ints, proposal:
     # Whoever waits though it ran before was preempted, unless there is more to say.
     reason[~given & (reason == Code.RUNS)] = Code.CAPACITY
     ran = (table.first_started[slots] < np.inf) & (reason == Code.CAPACITY)
-    reason[ran & ~given] = Code.PREEMPTED
+    stopped = ran & ~given
+    reason[stopped] = Code.PREEMPTED
+    known = stopped & outlasts(table.reason[slots])
+    reason[known], evidence[known] = table.reason[slots[known]], table.evidence[slots[known]]
     table.reason[slots], table.evidence[slots] = reason, evidence
     table.batch[slots] = 0 if decision.batch is None else decision.batch[rows]
     rank = rows if decision.rank is None else decision.rank[rows]

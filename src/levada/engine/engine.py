@@ -18,7 +18,7 @@ from levada.core.queue import faults_of as queue_faults
 from levada.core.reasons import Code
 from levada.core.types import Ints
 from levada.core.world import World
-from levada.engine import acks, foreign, jobs, nodes
+from levada.engine import acks, drains, foreign, jobs, nodes
 from levada.engine.admit import judge_feasibility
 from levada.engine.alarms import ring
 from levada.engine.commit import Rejected, commit
@@ -80,6 +80,8 @@ class Engine:
                 state.last_rejection = f"{type(event).__name__}: {type(broken).__name__}: {broken}"
         if state.now >= state.next_alarm or state.reservations:
             ring(state)
+        if state.world.inventory.draining:
+            drains.leave(state)
         if state.may_issue:
             state.may_issue = False
             issue(state)
@@ -342,6 +344,7 @@ _HANDLERS: dict[type, Callable[[Engine, Any], None]] = {
     ev.WorkersStopped: lambda engine, event: jobs.workers_seen(engine.state, event),
     ev.WorkersFailed: lambda engine, event: jobs.workers_failed(engine.state, event),
     ev.JobsFinished: lambda engine, event: jobs.finished(engine.state, event),
+    ev.JobsLeft: lambda engine, event: jobs.left(engine.state, event),
     ev.JobsFailed: lambda engine, event: jobs.failed(engine.state, event),
     ev.Progress: lambda engine, event: jobs.progress(engine.state, event),
     ev.CheckpointSaved: lambda engine, event: jobs.checkpoint_saved(engine.state, event),
@@ -350,6 +353,7 @@ _HANDLERS: dict[type, Callable[[Engine, Any], None]] = {
     ev.NodesAdded: lambda engine, event: nodes.put(engine.state, event),
     ev.NodesChanged: lambda engine, event: nodes.put(engine.state, event),
     ev.NodesCordoned: lambda engine, event: nodes.cordoned(engine.state, event),
+    ev.NodesDrained: lambda engine, event: drains.drained(engine.state, event),
     ev.NodesLost: lambda engine, event: nodes.lost(engine.state, event),
     ev.NodesRemoved: lambda engine, event: nodes.removed(engine.state, event),
     ev.ForeignAppeared: lambda engine, event: foreign.appeared(engine.state, event),

@@ -69,7 +69,7 @@ def _reason(state: State, slot: int) -> Reason:
     """The job's reason, with what is known beside its one number."""
     table = state.world.table
     code, told = int(table.reason[slot]), reason(int(table.reason[slot]), int(table.evidence[slot]))
-    if code in (Code.CAPACITY, Code.PREEMPTED):
+    if code in (Code.CAPACITY, Code.PREEMPTED, Code.DRAINED):
         text = "Not enough is free for it." if code == Code.CAPACITY else told.text
         more = [text, *(who_has(state, slot, kind) for kind in _types(state, slot))]
     elif code == Code.DEPENDENCY:
@@ -146,7 +146,7 @@ def _would_help(state: State, slot: int) -> list[str]:
 def _room(state: State, slot: int, code: int) -> list[str]:
     world, table = state.world, state.world.table
     least, unit = int(table.min[slot]), int(table.units()[slot])
-    if code in (Code.CAPACITY, Code.PREEMPTED, Code.NEW, Code.FRAGMENTED, Code.RESERVED, Code.REJECTED):
+    if code in (Code.CAPACITY, Code.PREEMPTED, Code.DRAINED, Code.NEW, Code.FRAGMENTED, Code.RESERVED, Code.REJECTED):
         left = free_for(state, slot)
         sentences = []
         for kind in _types(state, slot):

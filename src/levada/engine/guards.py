@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from levada.core.job import Phase
+from levada.core.job import Phase, Preemptible
 from levada.core.snapshot import NO_ROWS
 from levada.core.types import Bools, Floats, Ints
 from levada.engine import steps
@@ -94,11 +94,15 @@ def guarded(state: State, slots: Ints) -> Bools:
 def guard_falls(state: State, slots: Ints) -> Floats:
     """When these jobs are left alone no more for being young, if they run."""
     table, options, wanted = state.world.table, state.options, state.policy.guards
+    started, resized = table.started[slots], table.resized[slots]
     falls = np.full(len(slots), -math.inf)
+    # Whoever was said to be preemptible at once is not spared for having started, only for having been resized.
+    at_once = table.preemptible[slots] == Preemptible.AT_ONCE
     if wanted.min_run:
-        falls = np.maximum(falls, table.started[slots] + options.min_run_s)
+        falls = np.where(at_once, falls, started + options.min_run_s)
     if wanted.cooldown:
-        falls = np.maximum(falls, table.resized[slots] + options.cooldown_s)
+        cools = ~at_once | (resized > started)
+        falls = np.where(cools, np.maximum(falls, resized + options.cooldown_s), falls)
     return falls
 
 

@@ -14,6 +14,7 @@ from levada.core.events import (
     JobsCancelled,
     JobsFailed,
     JobsFinished,
+    JobsLeft,
     JobsResumed,
     JobsSubmitted,
     JobsSuspended,
@@ -38,6 +39,9 @@ from levada.engine.losses import lose_workers, restart
 from levada.engine.operations import plan_operations
 from levada.engine.state import Intent, State
 from levada.perf import Observations
+
+#: A job that leaves by itself before it has run so long has left early.
+_EARLY_S = 60.0
 
 
 def submitted(state: State, event: JobsSubmitted) -> None:
@@ -178,6 +182,18 @@ def _stop_for(state: State, slots: Ints, intent: int) -> None:
 def finished(state: State, event: JobsFinished) -> None:
     """Jobs have succeeded, whatever was under way."""
     end(state, state.active_slots(event.number), Phase.SUCCEEDED, Code.FINISHED)
+
+
+def left(state: State, event: JobsLeft) -> None:
+    """Jobs saved and left by themselves: they start again, after pauses that grow while they do so early."""
+    table = state.world.table
+    slots, _ = state.current(event.number, event.generation)
+    for slot in slots[table.held[slots] > 0]:
+        number = int(table.number[slot])
+        early = state.now - float(table.started[slot]) < _EARLY_S
+        state.leaves[number] = state.leaves.get(number, 0) + 1 if early else 1
+        state.world.clear_workers(state.world.held, int(slot))
+        restart(state, int(slot), Code.LEFT)
 
 
 def failed(state: State, event: JobsFailed) -> None:

@@ -69,7 +69,8 @@ def _go_on(state: State, slot: int, workers: Ints) -> None:
 def restart(state: State, slot: int, why: int) -> None:
     """What is left of a broken job stops; then it starts again, or has failed when its retries are used up.
 
-    A lost node is nobody's fault and costs no retry. A job that was on its way out just goes.
+    A lost node is nobody's fault and costs no retry, nor does leaving with a checkpoint. A job that was on its way out
+    just goes.
     """
     world, table = state.world, state.world.table
     one = np.array([slot])
@@ -81,7 +82,7 @@ def restart(state: State, slot: int, why: int) -> None:
         else:
             intent = Intent.FAIL
     state.wants_stop(one, intent)
-    state.say(one, why, table.restarts[one])
+    state.say(one, why, state.leaves[int(table.number[slot])] if why == Code.LEFT else table.restarts[one])
     if world.places(world.held, slot).shape[1]:
         table.held[slot] = max(int(table.held[slot]), 1)  # parameter servers alone are something to stop, too
         plan_operations(state, one)

@@ -170,6 +170,7 @@ def _send(state: State, slots: Ints) -> None:
     starts = op == OpKind.START
     table.phase[slots] = np.where(starts, Phase.STARTING, np.where(stops, Phase.STOPPING, Phase.RESIZING))
     state.say(slots[starts], Code.STARTING)
+    state.say(slots[op == OpKind.RESIZE], Code.RESIZING)
     state.say(slots[stops & ~tells_why(table.reason[slots])], Code.STOPPING)
     take(state, slots[~stops], plan.add_device)
     table.changed[slots] = state.revision

@@ -37,13 +37,18 @@ class Intent(Codes):
     TIME_LIMIT: Final = 4
 
 
-_TELLING = np.zeros(max(Code.numbers()) + 1, bool)
-_TELLING[[Code.BACKOFF, Code.RESTARTING, Code.NODE_LOST, Code.SET_ASIDE, Code.INTERRUPTED]] = True
-
-
+_OUTLASTING = np.zeros(max(Code.numbers()) + 1, bool)
+_OUTLASTING[[Code.RESTARTING, Code.NODE_LOST, Code.INTERRUPTED, Code.DRAINED, Code.LEFT]] = True
+_TELLING = _OUTLASTING.copy()
+_TELLING[[Code.BACKOFF, Code.SET_ASIDE]] = True
 #: These only say what a job does.
 _PLAIN = np.zeros(max(Code.numbers()) + 1, bool)
-_PLAIN[[Code.RUNS, Code.NEW, Code.STARTING, Code.STOPPING, Code.WAITS_FOR_DEVICES]] = True
+_PLAIN[[Code.RUNS, Code.NEW, Code.STARTING, Code.STOPPING, Code.RESIZING, Code.WAITS_FOR_DEVICES]] = True
+
+
+def outlasts(reasons: Ints) -> Bools:
+    """Which of these reasons still tell why a job stopped when all it waits for is its turn."""
+    return _OUTLASTING[reasons]
 
 
 def tells(reasons: Ints) -> Bools:
@@ -145,6 +150,8 @@ class State:
         self.reservations: dict[str, Reservation] = {}
         #: Jobs that come after a job, by its number.
         self.dependents: dict[int, list[int]] = {}
+        #: How often a job left by itself soon after its start, in a row, by its number.
+        self.leaves: dict[int, int] = {}
         #: Rows that operations under way have claimed, by job number; whole devices are marked in the held plane.
         self.claimed_rows: dict[int, Ints] = {}
         #: How many workers of a shape an empty cluster could hold, per type; forgotten when the cluster changes.
@@ -292,6 +299,7 @@ class State:
         if hasattr(twin.perf, "attach"):
             twin.perf.attach(twin.world.workloads, twin.world.inventory.types)
         twin.reservations, twin.claimed_rows = dict(self.reservations), dict(self.claimed_rows)
+        twin.leaves = dict(self.leaves)
         twin.dependents = {number: list(after) for number, after in self.dependents.items()}
         twin.commands, twin.most_workers, twin.fits = list(self.commands), dict(self.most_workers), set(self.fits)
         return twin

@@ -8,7 +8,7 @@ import numba
 import numpy as np
 
 from levada.kernels import columns as c
-from levada.kernels.jobs_numba import find, plan_operation, protected
+from levada.kernels.jobs_numba import find, outlasts, plan_operation, protected
 from levada.kernels.place_numba import seat, shed
 from levada.kernels.state_numba import devices_of, differing, faults_on, node_use
 from levada.kernels.welcome_numba import are_few_newcomers, seat_newcomers
@@ -134,6 +134,8 @@ def _tell(said: Any, ranked: bool, r: int, s: int, reached: int, ints: Any, floa
             reason = c.CAPACITY
         if reason == c.CAPACITY and floats[c.FIRST_STARTED, s] < np.inf:
             reason = c.PREEMPTED
+            if outlasts(ints[c.REASON, s]):
+                reason, evidence = ints[c.REASON, s], ints[c.EVIDENCE, s]
     elif ints[c.PHASE, s] == c.PENDING:
         reason = c.SAYS_STARTING
     ints[c.REASON, s], ints[c.EVIDENCE, s] = reason, evidence

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numba
+import numpy as np
 
 from levada.kernels import columns as c
 
@@ -50,17 +51,31 @@ def protected(ints: Any, s: int) -> bool:
 
 
 @numba.njit(cache=True)
+def guard_falls(ints: Any, floats: Any, s: int, min_run_s: float, cooldown_s: float) -> float:
+    """When a job that runs is left alone no more for being young."""
+    if ints[c.PREEMPTIBLE, s] != c.AT_ONCE:
+        return max(floats[c.STARTED, s] + min_run_s, floats[c.RESIZED, s] + cooldown_s)
+    return floats[c.RESIZED, s] + cooldown_s if floats[c.RESIZED, s] > floats[c.STARTED, s] else -np.inf
+
+
+@numba.njit(cache=True)
+def outlasts(reason: int) -> bool:
+    """Whether a reason still tells why a job stopped when all it waits for is its turn."""
+    lost = reason == c.NODE_LOST or reason == c.INTERRUPTED or reason == c.DRAINED
+    return lost or reason == c.RESTARTING or reason == c.LEFT
+
+
+@numba.njit(cache=True)
 def tells(reason: int) -> bool:
     """Whether a reason stays true of a job until it runs again, whatever it is given."""
-    again = reason == c.RESTARTING or reason == c.NODE_LOST or reason == c.INTERRUPTED
-    return again or reason == c.BACKOFF or reason == c.SET_ASIDE
+    return outlasts(reason) or reason == c.BACKOFF or reason == c.SET_ASIDE
 
 
 @numba.njit(cache=True)
 def plain(reason: int) -> bool:
     """Whether a reason only says what a job does, not why it stops or was stopped."""
     does = reason == c.SAYS_STARTING or reason == c.SAYS_STOPPING or reason == c.WAITS_FOR_DEVICES
-    return does or reason == c.RUNS or reason == c.NEW
+    return does or reason == c.RUNS or reason == c.NEW or reason == c.SAYS_RESIZING
 
 
 @numba.njit(cache=True)

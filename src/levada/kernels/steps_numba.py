@@ -10,7 +10,7 @@ import numpy as np
 from levada.kernels import columns as c
 from levada.kernels.commit_numba import commit
 from levada.kernels.issue_numba import issue
-from levada.kernels.jobs_numba import accrue, find, plain, plan_operation, protected, special, tells
+from levada.kernels.jobs_numba import accrue, find, guard_falls, plain, plan_operation, protected, special, tells
 from levada.kernels.state_numba import devices_of_any
 
 __all__ = ["capacity", "commit", "could_fill", "issue", "released", "running", "survey", "vacate", "waiting"]
@@ -45,7 +45,7 @@ def survey(
         if ints[c.HELD, s] > 0:
             if floats[c.RETRY_AT, s] > now:
                 continue
-            falls = max(floats[c.STARTED, s] + min_run_s, floats[c.RESIZED, s] + cooldown_s)
+            falls = guard_falls(ints, floats, s, min_run_s, cooldown_s)
             # Who is outside its range shall not stay as it is, however young it is.
             if falls > now and ints[c.MIN, s] <= ints[c.HELD, s] <= ints[c.MAX, s]:
                 guard_wake = min(guard_wake, falls)

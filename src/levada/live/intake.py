@@ -23,7 +23,7 @@ from levada.jobfile.pods import expanded
 #: The characters of the end of an id, in their order.
 _CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 SUFFIX_LENGTH = 4
-_PREEMPTIBLE = {"auto": Preemptible.AUTO, True: Preemptible.ALWAYS, False: Preemptible.NEVER}
+_PREEMPTIBLE = {"auto": Preemptible.AUTO, True: Preemptible.AT_ONCE, False: Preemptible.NEVER}
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):

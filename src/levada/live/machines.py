@@ -6,7 +6,6 @@ import secrets
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from levada.core import events as ev
 from levada.core.cluster import Foreign
@@ -14,7 +13,6 @@ from levada.core.plane import FREE
 from levada.core.queue import faults_of
 from levada.core.types import WHOLE
 from levada.engine import Options
-from levada.engine.state import Intent
 from levada.errors import BadInput, Fault, NotFound, Refused, did_you_mean
 from levada.live import views
 from levada.live.intake import queue_of
@@ -39,18 +37,16 @@ class Machines:
         """All nodes."""
         return views.nodes(self.loop.engine.state)
 
-    async def cordon(self, node: str, *, cordoned: bool, drain: bool) -> dict[str, Any]:
-        """No new work on a node, or again; *drain* also moves away what runs there."""
+    async def cordon(self, node: str, *, cordoned: bool) -> dict[str, Any]:
+        """No new work on a node, or again."""
         self._node(node)
-        told: list[ev.Event] = [ev.NodesCordoned(at=0.0, names=(node,), cordoned=cordoned)]
-        if drain:
-            ids = self._view(node)["jobs"]
-            table = self.loop.engine.state.world.table
-            slots = np.array([self.loop.engine.state.world.slot(each) for each in ids], np.int64)
-            # They stop with a checkpoint, and wait for their turn elsewhere; who stops already is left to it.
-            numbers = table.number[slots[table.intent[slots] == Intent.WAIT]]
-            told += [ev.JobsSuspended(at=0.0, number=numbers), ev.JobsResumed(at=0.0, number=numbers)]
-        await self.loop.tell(*told)
+        await self.loop.tell(ev.NodesCordoned(at=0.0, names=(node,), cordoned=cordoned))
+        return self._view(node)
+
+    async def drain(self, node: str, *, force: bool) -> dict[str, Any]:
+        """No new work on a node, and who may be stopped leaves it, now or as soon as it may; with *force* all do."""
+        self._node(node)
+        await self.loop.tell(ev.NodesDrained(at=0.0, names=(node,), force=force))
         return self._view(node)
 
     async def remove_node(self, name: str) -> None:

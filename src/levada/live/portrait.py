@@ -60,6 +60,7 @@ class Machines(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[Node, ...]
     lost: Bools
     cordoned: Bools
+    draining: frozenset[int] = frozenset()
     #: Number of the node and id of each device: other versions may number devices otherwise.
     devices: tuple[tuple[int, str], ...]
     #: Devices that somebody holds and no node has, by number of the node.
@@ -81,6 +82,7 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True):
     #: Jobs that come after a job.
     dependents: Mapping[int, tuple[int, ...]] = {}
     claimed_rows: Mapping[int, Ints] = {}
+    leaves: Mapping[int, int] = {}
 
 
 class Portrait(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +142,7 @@ def _machines(inventory: Inventory) -> Machines:
         nodes=tuple(inventory.node_values),
         lost=inventory.lost,
         cordoned=inventory.cordoned,
+        draining=inventory.draining,
         devices=tuple(inventory.device_keys()),
         absent={node: tuple(devices) for node, devices in inventory._absent.items()},
         by_node={name: getattr(inventory, name) for name in _NODE_COLUMNS},
@@ -158,6 +161,7 @@ def _jobs(state: State) -> Jobs:
         free=table.free_slots,
         dependents={number: tuple(after) for number, after in state.dependents.items()},
         claimed_rows=state.claimed_rows,
+        leaves=state.leaves,
     )
 
 
@@ -237,6 +241,7 @@ def _take_machines(world: World, kept: Machines) -> Ints:
     inventory._absent = {node: list(devices) for node, devices in kept.absent.items()}
     inventory._lay_out()
     inventory.lost, inventory.cordoned = kept.lost.copy(), kept.cordoned.copy()
+    inventory.draining = kept.draining
     number_of = {key: number for number, key in enumerate(inventory.device_keys())}
     moved = np.array([number_of.get(key, -1) for key in kept.devices], np.int64)
     stays = moved >= 0
@@ -269,6 +274,7 @@ def _take_jobs(state: State, kept: Jobs) -> None:
     world.numbers = {job: number for number, job in kept.ids.items()}
     world.next_number = kept.next_number
     state.dependents = {number: list(after) for number, after in kept.dependents.items()}
+    state.leaves = dict(kept.leaves)
     state.claimed_rows = {number: rows.copy() for number, rows in kept.claimed_rows.items()}
 
 

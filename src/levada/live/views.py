@@ -19,6 +19,8 @@ from levada.core.plan import Op, OpKind
 from levada.core.plane import FREE
 from levada.core.reasons import Code, reason
 from levada.core.types import WHOLE
+from levada.engine.because import why_it_stays
+from levada.engine.drains import staying
 from levada.engine.state import State
 from levada.live.records import Record
 
@@ -215,12 +217,20 @@ def nodes(state: State) -> list[dict[str, Any]]:
                 "memory_mib": None if inventory.memory[number] >= UNLIMITED else int(inventory.memory[number]),
                 "labels": dict(node.labels),
                 "jobs": world.holders_on(number),
+                "draining": _staying(state, number) if number in inventory.draining else None,
                 "devices": [
                     {"id": device.id, "type": device.type, "healthy": device.healthy} for device in node.devices
                 ],
             }
         )
     return found
+
+
+def _staying(state: State, node: int) -> list[dict[str, str]]:
+    """Jobs that a node which is being drained waits for, and why they need not leave yet."""
+    ids, numbers = state.world.ids, state.world.table.number
+    slots = staying(state, frozenset({node})).tolist()
+    return [{"job": ids[int(numbers[slot])], "why": why_it_stays(state, slot)} for slot in slots]
 
 
 def queues(state: State) -> list[dict[str, Any]]:

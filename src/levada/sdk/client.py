@@ -204,9 +204,9 @@ class Client:
         """New work on the node again."""
         return self._node(node, "uncordon")
 
-    def drain(self, node: str) -> Node:
-        """No new work on the node, and what runs there goes elsewhere."""
-        return self._node(node, "drain")
+    def drain(self, node: str, *, force: bool = False) -> Node:
+        """No new work on the node, and what may be stopped goes elsewhere; with *force* the rest, too."""
+        return self._node(node, "drain", force="true" if force else None)
 
     def remove_node(self, node: str) -> None:
         """Removes a node that is lost."""
@@ -376,8 +376,8 @@ class Client:
         job: Job = self._call("POST", _job(name, verb), body=body).json()
         return job
 
-    def _node(self, node: str, verb: str) -> Node:
-        answer: Node = self._call("POST", f"/nodes/{segment(node)}/{verb}").json()
+    def _node(self, node: str, verb: str, **query: Any) -> Node:
+        answer: Node = self._call("POST", f"/nodes/{segment(node)}/{verb}", query=query).json()
         return answer
 
 

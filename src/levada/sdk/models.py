@@ -146,6 +146,8 @@ class Node(TypedDict, total=False):
     memory_mib: int | None
     labels: dict[str, str]
     jobs: list[str]
+    #: While it is drained: jobs that stay for now (`job`) and the reason (`why`); else None.
+    draining: list[dict[str, str]] | None
 
 
 class Queue(TypedDict, total=False):

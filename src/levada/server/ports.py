@@ -147,8 +147,12 @@ class Service(Protocol):
         """All nodes: `{"name", "phase", "gpus": {type: {"total", "used"}}, "jobs", …}`."""
         ...
 
-    async def cordon(self, node: str, *, cordoned: bool, drain: bool) -> Json:
-        """No new work on a node, or again; *drain* also moves away what runs there."""
+    async def cordon(self, node: str, *, cordoned: bool) -> Json:
+        """No new work on a node, or again."""
+        ...
+
+    async def drain(self, node: str, *, force: bool) -> Json:
+        """No new work on a node, and who may be stopped leaves it, now or as soon as it may; with *force* all do."""
         ...
 
     async def remove_node(self, name: str) -> None:

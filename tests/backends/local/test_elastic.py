@@ -184,7 +184,7 @@ class TestElastic(LocalTest):
                 first = self.pids(watch)
                 self.say("late")
                 await watch.backend.apply(op(OpKind.RESIZE, 2, zero, one), launch)
-                await watch.until(lambda: any(note.type == "Restarting" for note in watch.notes), "a restart")
+                await watch.until(lambda: any(note.type == "restart" for note in watch.notes), "a restart")
                 (self.here / "late").unlink()
                 await watch.for_(ev.Running, 2)
                 assert self.pids(watch)[0] != first[0]

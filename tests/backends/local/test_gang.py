@@ -53,7 +53,7 @@ class TestGang(LocalTest):
                 failed = await watch.for_(ev.OperationFailed, 3)
                 assert failed.why == "2 of 2 workers were not up in time"
                 assert await watch.backend.running() == {}
-                assert [note.type for note in watch.notes] == ["StartRolledBack"]
+                assert [note.type for note in watch.notes] == ["undone"]
                 assert not watch.all(ev.Running, 3)
                 await watch.backend.apply(start, launch)
                 await watch.for_(ev.OperationFailed, 3, count=2)
@@ -134,13 +134,22 @@ class TestGang(LocalTest):
 
         self.run(story)
 
-    def test_workers_that_save_and_leave_by_themselves_at_once_break_the_job(self) -> None:
+    def test_workers_that_save_and_leave_by_themselves_at_once_are_told_of_and_do_not_break_the_job(self) -> None:
+        code = "import os, sys, time\nsys.exit(75) if os.environ['RANK'] == '1' else time.sleep(600)"
+
         async def story() -> None:
             async with self.opened() as watch:
-                await watch.backend.apply(
-                    op(OpKind.START, 1, place(0, "node-0")), self.script("import sys; sys.exit(75)")
-                )
-                await watch.for_(ev.JobsFailed, 1)
+                start = op(OpKind.START, 1, place(0, "node-0", "0"), place(1, "node-0", "1"))
+                await watch.backend.apply(start, self.script(code))
+                await watch.for_(ev.JobsLeft, 1)
+                assert not watch.all(ev.JobsFailed)
+                assert await watch.backend.running() == {}
+                (told,) = [note for note in watch.notes if note.type == "exit"]
+                assert told.text.startswith("worker 1 left with exit code 75 by itself")
+                assert "exit_code" not in told.data, "the job has not ended"
+            # Whoever takes over tells it again: nobody may have heard.
+            async with self.opened() as watch:
+                await watch.for_(ev.JobsLeft, 1)
 
         self.run(story)
 

@@ -120,7 +120,7 @@ class Machine:
     def _check(self, event: ev.Event) -> None:
         record = self.gang.record
         wanted = {(where.node, device) for where in record.places for device in where.devices}
-        if isinstance(event, ev.JobsFailed | ev.JobsFinished | ev.OperationFailed):
+        if isinstance(event, ev.JobsFailed | ev.JobsLeft | ev.JobsFinished | ev.OperationFailed):
             assert self.devices() == []
         elif isinstance(event, ev.Released):
             assert set(self.devices()) <= (set() if record.kind == OpKind.STOP else wanted)
@@ -194,7 +194,7 @@ class Machine:
 
     def outcome(self, generation: int) -> bool:
         """Whether the engine knows what became of an operation."""
-        kinds = (ev.Running, ev.OperationFailed, ev.JobsFailed)
+        kinds = (ev.Running, ev.OperationFailed, ev.JobsFailed, ev.JobsLeft)
         stop = self.gang.record.kind == OpKind.STOP
         found = [event for event in self.told if isinstance(event, (*kinds, ev.Released) if stop else kinds)]
         over = any(isinstance(event, ev.JobsFinished) for event in self.told)

@@ -182,7 +182,7 @@ class TestApart(LocalTest):
                 await watch.for_(ev.NodesLost)
                 await watch.until(lambda: not watch.backend.gangs["toy-1"].busy, "a world of two")  # type: ignore[attr-defined]
                 assert (await watch.backend.running())["toy-1"].running == 2
-                assert not [note for note in watch.notes if note.type == "Restarting"], "nobody started again"
+                assert not [note for note in watch.notes if note.type == "restart"], "nobody started again"
                 net.link(1, "up")
                 await watch.until(lambda: len(watch.all(ev.NodesAdded)) == 3, "its return")
 

@@ -259,7 +259,7 @@ class TestSupervisor(LocalTest):
                 await self.lose("toy-1", 0)
                 await watch.for_(ev.JobsFailed, 1)
                 real(left, signal.SIGKILL)
-                (told,) = [note.text for note in watch.notes if note.type == "JobExited"]
+                (told,) = [note.text for note in watch.notes if note.type == "exit"]
                 assert f"cannot be ended: look at process {left}" in told
 
         self.run(story)

@@ -24,7 +24,7 @@ from levada.core.plan import Op, OpKind
 _SHORT_GRACE_S = 10.0
 #: Leavers go by themselves when they see the new world; after that long they are told.
 _LEAVE_BY_ITSELF_S = 5.0
-#: A job all of whose workers left by themselves starts again in its place if it ran so long; else it broke.
+#: A job that left by itself starts again in its place if it ran so long; else the engine says when.
 _WORTH_RESTARTING_S = 30.0
 #: Survivors of a loss that have not found together by then start again from their checkpoint.
 _SURVIVE_S = 30.0
@@ -212,7 +212,7 @@ class Gang(Voice):
         if alive:
             self._ask(alive)
             grace = self.launch.grace_s
-            short = record.then in (Then.FAILED, Then.ROLLED_BACK, Then.FINISHED)
+            short = record.then in (Then.FAILED, Then.LEFT, Then.ROLLED_BACK, Then.FINISHED)
             if now - record.since > (min(grace, _SHORT_GRACE_S) if short else grace + _LATE_S):
                 late = [name for name in alive if name not in self._killed]
                 self._hands.kill(late)
@@ -232,7 +232,7 @@ class Gang(Voice):
         record.told = _ENDS[then]
         self._settle(Stage.IDLE, now)
         if then is Then.ROLLED_BACK:
-            self._note("StartRolledBack", f"start was undone: {record.why}")
+            self._note("undone", f"start was undone: {record.why}")
         self._note_end()
         self._tell_again()
 
@@ -295,7 +295,7 @@ class Gang(Voice):
         gone = [member for member in record.members if not self.is_alive(member.name)]
         enough = sum(not member.is_server for member in left) >= self.launch.min_workers
         if enough and record.in_process and not any(member.is_server for member in gone):
-            self._note("WorkerLost", f"worker {index_of(broken.name)} {how(broken)}; the others go on")
+            self._note("loss", f"worker {index_of(broken.name)} {how(broken)}; the others go on")
             record.port = self._hands.port(left[0].node)
             for member in gone:
                 # What was on a machine that is lost is the machine's news.
@@ -315,7 +315,7 @@ class Gang(Voice):
         record = self.record
         record.code = exit_code(broken)
         record.why = f"worker {index_of(broken.name)} {how(broken)}"
-        self._stop(Then.FAILED, now)
+        self._stop(Then.LEFT if broken.code == files.LEFT else Then.FAILED, now)
 
     def _give_up(self, why: str, now: float) -> None:
         """A start that does not succeed is undone. Of a resize nothing is left then, so that the job broke."""
@@ -324,7 +324,7 @@ class Gang(Voice):
         self._stop(Then.ROLLED_BACK if started else Then.FAILED, now)
 
     def _restart(self, why: str, now: float) -> None:
-        self._note("Restarting", f"{why}: all workers stop and start again")
+        self._note("restart", f"{why}: all workers stop and start again")
         self._stop(Then.START, now)
 
     def _stop(self, then: Then, now: float) -> None:
@@ -383,6 +383,7 @@ _ENDS = {
     Then.ROLLED_BACK: "OperationFailed",
     Then.FINISHED: "JobsFinished",
     Then.FAILED: "JobsFailed",
+    Then.LEFT: "JobsLeft",
 }
 
 

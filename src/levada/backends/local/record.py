@@ -36,6 +36,7 @@ class Then(StrEnum):
     RELEASED = "released"  #: that was all
     START = "start"  #: the places of the operation are filled anew
     FAILED = "failed"  #: the job broke
+    LEFT = "left"  #: it saved and left by itself, soon after it had started
     ROLLED_BACK = "rolled back"  #: a start was not completed
     FINISHED = "finished"
 
@@ -70,7 +71,8 @@ class Record(msgspec.Struct, kw_only=True):
     members: tuple[Member, ...] = ()
     newcomers: tuple[Member, ...] = ()
     leavers: tuple[Member, ...] = ()
-    #: What the engine was told of `generation`: nothing, Running, Released, OperationFailed, JobsFailed, JobsFinished.
+    #: What the engine was told of `generation`: nothing, Running, Released, OperationFailed, JobsFailed,
+    #: JobsLeft, JobsFinished.
     told: str = ""
     #: What it is known to do: use the runtime, resize in process.
     runtime: bool = False

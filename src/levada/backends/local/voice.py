@@ -15,7 +15,12 @@ from levada.backends.local.roster import started_in
 from levada.backends.protocol import Note
 from levada.core import events as ev
 
-_EVENTS: dict[str, type[Any]] = {"Running": ev.Running, "Released": ev.Released, "JobsFailed": ev.JobsFailed}
+_EVENTS: dict[str, type[Any]] = {
+    "Running": ev.Running,
+    "Released": ev.Released,
+    "JobsFailed": ev.JobsFailed,
+    "JobsLeft": ev.JobsLeft,
+}
 
 
 class Voice(Crew):
@@ -95,7 +100,7 @@ class Voice(Crew):
 
     def tell_end_again(self) -> None:
         """After a restart: an end that the engine may not have heard of."""
-        if self.record.told in ("JobsFinished", "JobsFailed"):
+        if self.record.told in ("JobsFinished", "JobsFailed", "JobsLeft"):
             self._note_end()
             self._tell_again()
 
@@ -104,9 +109,11 @@ class Voice(Crew):
     def _note_end(self) -> None:
         record = self.record
         if record.told == "JobsFinished":
-            self._note("JobExited", "all workers are done", exit_code=0)
+            self._note("exit", "all workers are done", exit_code=0)
         elif record.told == "JobsFailed":
-            self._note("JobExited", record.why, exit_code=record.code)
+            self._note("exit", record.why, exit_code=record.code)
+        elif record.told == "JobsLeft":
+            self._note("exit", f"{record.why} by itself, which says that it has saved and wants to start again")
 
     def _note(self, what: str, text: str, **data: Any) -> None:
         self._hands.note(Note(job=self.record.job, type=what, text=text, data=data))

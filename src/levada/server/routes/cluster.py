@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Request
+from fastapi import APIRouter, Body, Query, Request
 
 from levada.errors import BadInput
 from levada.server.body import StrictRoute
@@ -25,19 +25,24 @@ async def nodes(context: Ctx, who: Viewer) -> Any:
 @router.post("/nodes/{name}/cordon", tags=["nodes"], response_model=NamedView)
 async def cordon(context: Ctx, who: Operator, name: Name) -> Any:
     """Give a node no new work."""
-    return await context.service.cordon(name, cordoned=True, drain=False)
+    return await context.service.cordon(name, cordoned=True)
 
 
 @router.post("/nodes/{name}/drain", tags=["nodes"], response_model=NamedView)
-async def drain(context: Ctx, who: Operator, name: Name) -> Any:
-    """Give a node no new work, and let what runs there go elsewhere."""
-    return await context.service.cordon(name, cordoned=True, drain=True)
+async def drain(
+    context: Ctx,
+    who: Operator,
+    name: Name,
+    force: Annotated[bool, Query(description="Stop jobs there that may not be stopped, too.")] = False,
+) -> Any:
+    """Give a node no new work, and let what runs there go elsewhere; `draining` names who stays for now, and why."""
+    return await context.service.drain(name, force=force)
 
 
 @router.post("/nodes/{name}/uncordon", tags=["nodes"], response_model=NamedView)
 async def uncordon(context: Ctx, who: Operator, name: Name) -> Any:
     """Give a node work again."""
-    return await context.service.cordon(name, cordoned=False, drain=False)
+    return await context.service.cordon(name, cordoned=False)
 
 
 @router.delete("/nodes/{name}", tags=["nodes"], status_code=204)
