@@ -41,6 +41,21 @@ def test_a_trace_that_was_drawn_runs_as_its_workload_does(drawn: Path, capsys: C
     assert len(from_workload) == 12
 
 
+@pytest.mark.parametrize("format", ["slurm", "philly", "csv"])
+def test_examples_of_the_documentation_run_on_any_type(format: str, tmp_path: Path, capsys: Capture) -> None:
+    lines = (Path(__file__).parents[2] / "docs" / "traces.md").read_text().splitlines()
+    first = next(place for place, line in enumerate(lines) if line.startswith(f"    {format} "))
+    example = tmp_path / "example"
+    example.write_text("\n".join(line[16:] for line in lines[first : first + 2]) + "\n")
+    assert (
+        cli.main(["sim", "run", "--policy", "fifo", "--cluster", "a100=4", "--trace", str(example), "-o", "json"]) == 0
+    )
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert (found["jobs"], found["finished"]) == (1, 1)
+    assert err.startswith("a100 is not in the throughput table: jobs take as long there as the trace says")
+
+
 @pytest.mark.parametrize("name", ["there.parquet", "there.csv"])
 def test_our_formats_keep_every_bit(drawn: Path, tmp_path: Path, name: str) -> None:
     there = tmp_path / name

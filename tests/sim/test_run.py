@@ -317,6 +317,32 @@ def test_a_job_of_an_unknown_workload_takes_as_long_as_it_says(tmp_path: Any) ->
     assert jct(found) == pytest.approx([5000.0])
 
 
+H100 = {"cluster": {"h100": 4}, "workload": None, "jobs": None, "rate": None}
+
+
+@pytest.mark.parametrize("policy", ["fifo", "elastic-srjf", "max_min_fairness_perf"])
+def test_durations_need_no_throughput_table(tmp_path: Any, policy: str) -> None:
+    """Whatever the table knows of their workloads."""
+    header = "arrival_s,workload,scale,duration_s,gpu_types"
+    file = trace(tmp_path, "0,,2,5000,", "0,mine,1,400,h100", "0,A3C,1,700,", header=header)
+    found = result(**H100, policy=policy, trace=file)
+    assert jct(found) == pytest.approx([5000.0, 400.0, 700.0], rel=0.2)
+    assert found.notes == ("h100 is not in the throughput table: jobs take as long there as the trace says",)
+
+
+def test_steps_need_no_throughput_table_where_nobody_asks_for_speeds(tmp_path: Any) -> None:
+    file = trace(tmp_path, "0,mine,2,1000", "0,,1,300", header="arrival_s,workload,scale,steps")
+    found = result(**H100, policy="fifo", trace=file)
+    assert jct(found) == pytest.approx([500.0, 300.0])
+    assert "a step one second of a GPU" in found.notes[0]
+    with pytest.raises(BadInput, match="h100 is not in the throughput table; did you mean"):
+        result(**H100, policy="max_min_fairness_perf", trace=file)
+    # Of a workload that it has, the table must know the types, too.
+    known = trace(tmp_path, "0,A3C,1,300", header="arrival_s,workload,scale,steps")
+    with pytest.raises(BadInput, match="h100 is not in the throughput table"):
+        result(**H100, policy="fifo", trace=known)
+
+
 # --------------------------------------------------------------------------------------------------------------- texts
 
 

@@ -6,7 +6,6 @@ import pytest
 from levada.errors import BadInput
 from levada.perf import ProfileModel
 from levada.sim.throughputs import read_throughputs
-from levada.sim.throughputs_sia import nearest_batch
 from tests.peer_data import peer_data
 
 PLACEMENTS = "local_bsz,step_time,sync_time,placement\n"
@@ -45,15 +44,6 @@ def test_a_type_that_was_measured_again_counts_once(folder):
     found = read_throughputs(folder)
     assert found.types == ("t4",)
     assert found.alone.tolist() == [[[4.0]]]
-
-
-def test_the_nearest_batch_is_found_by_ratio(folder):
-    (folder / "bert" / "placements-t4.csv").write_text(PLACEMENTS + "8,1,0,1\n32,1,0,1\n", encoding="utf-8")
-    found = read_throughputs(folder)
-    assert [nearest_batch(found, "bert", size) for size in (1, 15, 17, 99)] == [
-        "bert (batch size 8)", "bert (batch size 8)", "bert (batch size 32)", "bert (batch size 32)",
-    ]  # fmt: skip
-    assert nearest_batch(found, "ber", 8) == ""
 
 
 def test_faults_tell_file_line_and_field(folder):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from levada.cli import sim_compare, sim_plot, sim_sweep, sim_trace
-from levada.cli.output import columns, data, data_json
+from levada.cli.output import chatter, columns, data, data_json
 from levada.cli.sim_flags import Output, command
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ def run(settings: Settings, output: Output) -> None:
     with redirect_stdout(sys.stderr):
         prepare(settings)
         result = watched(settings)
+    for note in result.notes:
+        chatter(note)
     if output is Output.JSON:
         data_json(as_json(result, settings))
     else:

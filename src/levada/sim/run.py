@@ -62,6 +62,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     #: Jobs in all rounds, each once in each, arrivals and ends.
     events: int
+    #: What is to be said about the jobs that were read.
+    notes: tuple[str, ...] = ()
 
 
 def simulate(settings: Settings, stop: Callable[[Progress], bool] = lambda progress: False) -> Result:
@@ -209,6 +211,7 @@ class _Session:
             jobs=jobs,
             gpus=settings.gpus,
             events=job_rounds + len(seen) + completed + dropped,
+            notes=tuple(self.source.notes),
         )
 
     def _facts(self) -> Run:

@@ -14,26 +14,36 @@ from levada.core.types import Floats, Ints
 from levada.errors import BadInput, Fault, did_you_mean
 from levada.perf import ProfileModel, Profiles
 from levada.policies.table import lookup
+from levada.sim.applications import join
 from levada.sim.arrivals import in_chunks
 from levada.sim.catalogue import catalogue
 from levada.sim.rows import raise_faults
 from levada.sim.settings import Settings
 from levada.sim.throughputs import read_throughputs
+from levada.sim.throughputs_sia import read_iterations
 from levada.sim.traces import Trace, TraceJob, find, read
 from levada.sim.workloads import jobs as drawn_jobs
 
 #: The GPU that durations are meant for.
 REFERENCE_TYPE = "v100"
+_LENGTH = (
+    "give steps or duration_s in a CSV trace, or --throughputs FOLDER with validation-BATCH.csv of its application"
+)
 
 
 class Source:
     """Where a simulation's jobs and the speeds of their workloads come from."""
 
     def __init__(self, settings: Settings) -> None:
-        """Reads the throughput table; raises BadInput where it does not know the cluster's types."""
+        """Reads the throughput table; raises BadInput where it does not know the types that drawn jobs shall run on."""
         self.settings = settings
         self.profiles = _profiles(settings)
         self.types = tuple(sorted(settings.cluster))
+        #: What is to be said about the jobs, once they are read.
+        self.notes: list[str] = []
+        self._strange = [name for name in settings.cluster if name not in self.profiles.types]
+        if self._strange and settings.trace is None:
+            raise _unknown_types(self._strange, self.profiles)
         self._known = frozenset(self.profiles.workloads)
         self._names = Names()
         self._kinds = (*self.types, _reference(self.profiles))
@@ -48,7 +58,9 @@ class Source:
         if settings.trace is not None:
             trace = read(settings.trace)
             some = trace.take(slice(0, settings.jobs)) if settings.jobs is not None else trace
-            return iter([self._ready(some, 0)])
+            joined = join(some, self.profiles, self.types, self._iterations)
+            self.notes += filter(None, [joined.note])
+            return iter([self._ready(self._measured(joined.trace), 0)])
         return self._drawn()
 
     def total(self, first: Trace) -> int | None:
@@ -60,6 +72,31 @@ class Source:
         return self._rates(workload, scale)[:, :-1]
 
     # --- jobs ------------------------------------------------------------------------------------------------------
+
+    def _iterations(self) -> dict[str, dict[int, float]]:
+        """What the throughput table's folder knows of how long trainings are."""
+        place = None if self.settings.throughputs is None else find(self.settings.throughputs)
+        return {} if place is None or not place.is_dir() else read_iterations(place)
+
+    def _measured(self, trace: Trace) -> Trace:
+        """*trace*, if the table knows the cluster's types or nobody asks it; raises BadInput.
+
+        A duration needs no table. Nor do steps of a workload that it does not have, where the policy asks for no speed.
+        """
+        if not self._strange:
+            return trace
+        timed, record = ~np.isnan(trace.duration_s), lookup(self.settings.policy)
+        listed = np.array([name in self._known for name in trace.workload], bool)
+        indifferent = record is not None and "throughput" not in record.needs
+        if not (timed | (~listed & indifferent)).all():
+            raise _unknown_types(self._strange, self.profiles)
+        self._known = frozenset(trace.workload)  # no name is a strange one then
+        self.notes.append(
+            f"{', '.join(self._strange)} is not in the throughput table: jobs take as long there as the trace says"
+            + ("" if timed.all() else ", and a step one second of a GPU where it says none")
+        )
+        names = ("" if in_table else name for name, in_table in zip(trace.workload, listed, strict=True))
+        return msgspec.structs.replace(trace, workload=tuple(names))
 
     def _drawn(self) -> Iterator[Trace]:
         settings = self.settings
@@ -107,7 +144,7 @@ class Source:
             known = did_you_mean(trace.workload[row], self._known, "see --throughputs")
             yield row, f"its workload {trace.workload[row]!r} is not in the throughput table{known}"
         for row in np.asarray(~(trace.steps > 0) & ~strange).nonzero()[0].tolist():
-            yield row, "nobody knows how long it is: it has neither steps nor a duration above 0"
+            yield row, f"nobody knows how long it is: it has neither steps nor a duration above 0; {_LENGTH}"
         runs = self.rates(trace.workload, trace.min_workers) > 0
         for row, allowed in enumerate(trace.gpu_types):
             if allowed:
@@ -142,13 +179,13 @@ class Source:
 
 
 def _profiles(settings: Settings) -> Profiles:
-    profiles = catalogue() if settings.throughputs is None else read_throughputs(find(settings.throughputs))
-    strange = [name for name in settings.cluster if name not in profiles.types]
-    if strange:
-        otherwise = f"it has {', '.join(profiles.types)}; --throughputs FILE brings others"
-        hint = did_you_mean(strange[0], profiles.types, otherwise)
-        raise BadInput.one(f"--cluster: {', '.join(strange)} is not in the throughput table{hint}")
-    return profiles
+    return catalogue() if settings.throughputs is None else read_throughputs(find(settings.throughputs))
+
+
+def _unknown_types(strange: list[str], profiles: Profiles) -> BadInput:
+    otherwise = f"it has {', '.join(profiles.types)}; --throughputs FILE brings others"
+    hint = did_you_mean(strange[0], profiles.types, otherwise)
+    return BadInput.one(f"--cluster: {', '.join(strange)} is not in the throughput table{hint}")
 
 
 def _reference(profiles: Profiles) -> str:

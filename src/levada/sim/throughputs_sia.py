@@ -4,6 +4,7 @@ A workload is a model at one batch size per GPU, named as Gavel names them: `cif
 batch of one GPU, so that a whole job of n GPUs makes n / step_time of them. Of the placements of a size, those on the
 fewest nodes are how it runs alone and those on the most how it runs spread; several with as many nodes are averaged.
 Where a type was measured again with larger batches (`dgx-ext` after `dgx`), the newer files count, under the old name.
+`<model>/validation-<batch>.csv` tell how long a training is: one row per epoch, with the iterations so far.
 """
 
 from __future__ import annotations
@@ -41,13 +42,20 @@ def read_sia(folder: Path) -> Profiles:
     return found.profiles()
 
 
-def nearest_batch(profiles: Profiles, model: str, batch_size: float) -> str:
-    """The workload of *model* whose batch per GPU is nearest, by ratio; empty if the model is not there."""
-    named = re.compile(re.escape(model) + r" \(batch size ([0-9]+)\)")
-    batches = {name: int(match[1]) for name in profiles.workloads if (match := named.fullmatch(name))}
-    return min(
-        batches, key=lambda name: (max(batches[name] / batch_size, batch_size / batches[name]), name), default=""
-    )
+def read_iterations(folder: Path) -> dict[str, dict[int, float]]:
+    """Iterations of a whole training by its batch size, by model, where they were tried; raises BadInput."""
+    found: dict[str, dict[int, float]] = {}
+    faults: list[Fault] = []
+    for path in sorted((*folder.glob("validation-*.csv"), *folder.glob("*/validation-*.csv"))):
+        batch = path.stem.removeprefix("validation-")
+        if batch.isascii() and batch.isdigit() and int(batch):
+            rows = list(csv_rows(path, ["iteration"], faults))
+            done = max((row.positive("iteration") for row in rows), default=0.0)
+            faults += [fault for row in rows for fault in row.faults]
+            if done:
+                found.setdefault(path.parent.name, {})[int(batch)] = done
+    raise_faults(faults)
+    return found
 
 
 def _read_type(found: Measurements, model: Path, gpu_type: str) -> list[Fault]:

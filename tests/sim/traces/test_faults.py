@@ -88,7 +88,7 @@ def test_each_format_tells_file_line_and_column(text: str, told: str) -> None:
         (made_up.GAVEL_JOBS.partition("\n")[0], "toy: holds no jobs"),
         ("name,time,application,num_replicas,batch_size\n", "toy: holds no jobs"),
         ("a\tb\n", "toy: no line has as many columns as a trace with tabs: Gavel's have 10 (older ones and lists of generated jobs 7), Shockwave's 12"),
-        ("name,time,application,num_replicas\nx,1,y,2\n", "toy: has no column batch_size"),
+        ("name,application,num_replicas\nx,y,2\n", "toy: has no column time"),
         ("arrival_s,arrival_s\n1,2\n", "toy:1: column 'arrival_s' is given twice"),
         ("arrival_s,sclae\n1,2\n", "toy: unknown column sclae; did you mean scale?"),
         ("JobID|Submit|AllocTRES\n1|2031-01-01T00:00:00|gres/gpu=1\n", "toy: has no column ElapsedRaw; ask sacct for it with --format"),

@@ -1,7 +1,8 @@
 """Workloads of Pollux and Sia: `name,time,application,num_replicas,batch_size`.
 
 Their jobs are elastic: `num_replicas` is what a user would have asked for, and elastic policies ignore it. How long a
-job takes follows from its application's profile, so that steps and duration are unknown here.
+job takes follows from its application's profile (`levada.sim.applications`), so that steps and duration are unknown
+here. A batch size that is empty, or no such column, means none in particular.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ LARGEST = 64
 def parse(file: str, text: str) -> Trace:
     """The trace in *text*; raises BadInput with all faults."""
     sheet = sheet_of(file, text)
-    demand(sheet, *COLUMNS)
+    demand(sheet, *COLUMNS[:-1])
     scale = sheet.ints("num_replicas")
-    sheet.ints("batch_size")
+    sheet.parsed("batch_size", lambda cell: cell and int(cell), "", "a whole number")
     trace = Trace.of(
         arrival_s=sheet.floats("time"),
         workload=sheet.text("application"),
