@@ -353,6 +353,13 @@ def test_nothing_is_created_where_one_is_refused(shell: Shell) -> None:
     assert "fine" not in shell("ls")
 
 
+def test_one_name_in_two_files_is_a_fault(shell: Shell) -> None:
+    one, two = shell.file("one.yaml", job("twin")), shell.file("two.yaml", job("twin"))
+    told = shell("submit", "-f", one, "-f", two, code=2)
+    assert told == f"{two}: metadata.name: twin is in {one}, too; name it otherwise\n"
+    assert not [each for each in shell.json("ls") if each["workload"] == "twin"]
+
+
 def test_several_jobs_of_a_file_and_arrays(shell: Shell) -> None:
     path = shell.file("several.yaml", job("one", "true"), job("two", "echo $LEVADA_ARRAY_INDEX", array="3-4"))
     answer = shell.json("submit", "-f", path)
@@ -376,6 +383,57 @@ def test_a_job_comes_after_others(shell: Shell) -> None:
     second = shell.submit("afterwards", "true", after=[first])
     assert shell("wait", second) == f"{second} Succeeded\n"
     assert shell.json("get", "job", first)["finished"] <= shell.json("get", "job", second)["started"]
+
+
+def test_whoever_waits_for_a_job_that_never_starts_is_told_so(shell: Shell) -> None:
+    first = shell.submit("breaks", "sleep 0.5; exit 3")
+    second = shell.submit("hopeless", "true", after=[first])
+    code, out, told = shell.try_out("wait", second)
+    assert (code, out) == (100, f"{second} Pending\n")
+    assert f"{second} never starts, for a job it comes after has not succeeded: levada cancel {second}" in told
+    assert "never starts" in shell("attach", second, code=100)
+    assert shell("wait", second, "--for", "Pending") == f"{second} Pending\n"
+    shell("cancel", second)
+    # Whoever comes after one that is known to have failed is refused at once.
+    path = shell.file("late.yaml", job("late", "true", after=[first]))
+    assert f"late would never start: {first}, which it comes after, has ended as Failed" in shell(
+        "submit", "-f", path, code=5
+    )
+
+
+def test_nothing_is_said_of_steps_that_nobody_told(shell: Shell) -> None:
+    name = shell.submit("silent", FOREVER, steps=100)
+    shell("wait", name, "--for", "Running")
+    assert shell.json("get", "job", name)["progress"] == {"step": None, "total": 100, "rate": None}
+    header, *rows = shell("ls").splitlines()
+    (row,) = [row for row in rows if row.startswith(name)]
+    assert row[header.index("PROGRESS") :].split()[0] == "-"
+    assert "not known, of 100 steps" in shell("describe", name)
+    shell("cancel", name)
+    shell("wait", name, code=103)
+    assert shell.json("get", "job", name)["progress"]["step"] is None
+
+
+def test_updates_and_resizes_are_events_that_say_what_they_are(shell: Shell) -> None:
+    sizes = {"min": 2, "max": 4, "step": 2}
+    name = shell.submit("changing", FOREVER, preemptible=True, gpusPerWorker=0, workers=sizes)
+    shell("wait", name, "--for", "Running")
+    shell("update", name, "--priority", "3", "--min", "3")
+    shell("update", name, "--max", "2", "--min", "1")
+    shell.until(lambda: len(shell.json("get", "job", name)["workers"]) == 2)
+    shell.until(lambda: shell.json("get", "job", name)["phase"] == "Running")
+    events = [json.loads(line) for line in shell("events", name, "-o", "jsonl").splitlines()]
+    told = [event["text"] for event in events if event["type"] == "update"]
+    assert told == [
+        "It was changed: min is 4 (it was 2), priority is 3 (it was 0).",
+        "It was changed: max is 2 (it was 4), min is 2 (it was 4).",
+    ]
+    texts = {event["text"] for event in events if event.get("phase") == "Resizing"}
+    assert texts == {"Resizing: It is being given other workers."}
+    assert {event["type"] for event in events} <= {"submitted", "phase", "reason", "grant", "update", "restart"}
+    assert "no multiple of the job's step (2)" in shell("scale", name, "3", code=2)
+    shell("cancel", name)
+    shell("wait", name, code=103)
 
 
 def test_scripts(shell: Shell) -> None:

@@ -79,6 +79,24 @@ def test_a_large_body_is_read_while_others_are_answered(up: Served) -> None:
         assert len(large.result().json()["items"]) == 500
 
 
+def test_one_name_for_two_jobs_is_a_fault_as_in_a_file(up: Served) -> None:
+    both = [document("twin"), document("other"), document("twin")]
+    fault = {"path": "document 3: metadata.name", "text": "must differ from that of document 1"}
+    for path, body in (("jobs", both), ("sim/whatif", {"documents": both})):
+        bad = up.ask("POST", f"/api/v1/{path}", body)
+        assert (bad.status, bad.json()["errors"]) == (422, [fault])
+    assert up.ask("GET", "/api/v1/jobs").json()["items"] == []
+
+
+def test_what_can_be_asked_of_simulations_is_listed(up: Served) -> None:
+    found = up.ask("GET", "/api/v1/sim", role="viewer")
+    assert found.status == 200
+    for each in found.json()["items"]:
+        # An empty question is a bad one, but there is somebody to ask.
+        assert up.ask(each["method"], each["path"], {}).status == 422
+    assert [each["path"] for each in found.json()["items"]] == ["/api/v1/sim/whatif", "/api/v1/sim/allocate"]
+
+
 def test_a_body_of_another_type_is_told_what_to_send(up: Served) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
         bad = up.ask("POST", "/api/v1/jobs", raw=b"{}", headers={"Content-Type": kind})

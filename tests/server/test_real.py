@@ -220,7 +220,8 @@ def test_the_runtime_reports_over_http(real: Served, client: Client) -> None:
 
 @pytest.mark.parametrize("cursor", ["%C2%B2", "%D9%A1", "-1", "x", "1.5"])
 def test_a_cursor_that_is_none_is_refused(real: Served, cursor: str) -> None:
-    assert real.ask("GET", f"/api/v1/jobs?cursor={cursor}").status == 422
+    bad = real.ask("GET", f"/api/v1/jobs?cursor={cursor}")
+    assert (bad.status, [each["path"] for each in bad.json()["errors"]]) == (422, ["cursor"])
 
 
 def test_vodas_table(real: Served, client: Client) -> None:

@@ -47,6 +47,7 @@ NEEDS = {
     "GET /api/v1/plans": "viewer",
     "GET /api/v1/usage": "viewer",
     "GET /api/v1/snapshot": "operator",
+    "GET /api/v1/sim": "viewer",
     "POST /api/v1/sim/whatif": "user",
     "POST /api/v1/sim/allocate": "viewer",
     "GET /api/v1/me": "viewer",

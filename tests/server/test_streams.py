@@ -77,6 +77,28 @@ def test_an_id_that_is_none_is_refused(up: Served, last: str) -> None:
     assert (got.status, got.json()["errors"][0]["path"]) == (422, "Last-Event-ID")
 
 
+@pytest.mark.parametrize("how", ["Last-Event-ID", "after"])
+def test_an_id_that_was_never_given_out_is_refused(up: Served, how: str) -> None:
+    up.ask("POST", "/api/v1/jobs", document())
+    last = up.service.last_event()
+    query, headers = ("?after=99", {}) if how == "after" else ("", {"Last-Event-ID": "99"})
+    got = up.ask("GET", f"/api/v1/watch{query}", headers=headers)
+    assert (got.status, got.json()["errors"][0]["path"]) == (422, how)
+    assert f"the last is {last}" in got.json()["detail"]
+    with opened(up, f"/api/v1/watch?after={last}") as answer:
+        assert answer.readline() == b"HTTP/1.1 200 OK\r\n"
+
+
+def test_a_watch_begins_with_a_comment(up: Served) -> None:
+    up.ask("POST", "/api/v1/jobs", document())
+    last = up.service.last_event()
+    with opened(up, "/api/v1/watch") as answer:
+        while (said := answer.readline().strip()) != b"":
+            pass  # headers
+        blocks = [line for _ in range(4) if (line := answer.readline().strip()).startswith((b":", b"id"))]
+        assert blocks == [b": after %d" % last], said
+
+
 def test_a_client_that_goes_is_forgotten(up: Served) -> None:
     with opened(up, "/api/v1/watch"):
         until(lambda: up.service.open_watches == 1)

@@ -82,7 +82,7 @@ def test_what_cannot_be_known_says_who_would_tell(folder: Path) -> None:
 
 def test_faults_of_a_folder_are_told(folder: Path) -> None:
     (folder / "toy" / "validation-64.csv").write_text("progress,iteration\n1,none\n")
-    with pytest.raises(BadInput, match="validation-64.csv:2: iteration: must be a number above 0"):
+    with pytest.raises(BadInput, match=r"validation-64\.csv:2: iteration: must be a number above 0"):
         run(folder, "a,0,toy,4,32")
 
 

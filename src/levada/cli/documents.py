@@ -24,11 +24,19 @@ def read_files(files: Sequence[str]) -> list[Any]:
 
     found: list[Any] = []
     faults: list[Fault] = []
+    file_of: dict[tuple[bool, str], str] = {}
     for path in files:
         try:
-            found += [_in_its_folder(document, path) for document in load(read(path, regular=True))]
+            here = load(read(path, regular=True))
         except BadInput as error:
             faults += [_of_file(fault, path, len(files) > 1) for fault in error.faults]
+            continue
+        for document in here:
+            other = file_of.get((document.is_job, document.name))
+            if other is not None:
+                faults.append(Fault(f"{path}: metadata.name", f"{document.name} is in {other}, too; name it otherwise"))
+        file_of |= {(document.is_job, document.name): path for document in here}
+        found += [_in_its_folder(document, path) for document in here]
     if faults:
         raise BadInput(faults)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -69,6 +70,19 @@ def check(value: Any) -> Document:
         text = f"must be {names}" + (did_you_mean(kind, ALL_KINDS) if isinstance(kind, str) else "")
     version = [] if value.get("apiVersion") == API_VERSION else [Fault("apiVersion", f"must be {API_VERSION}")]
     raise BadInput([*version, Fault("kind", text)])
+
+
+def check_names(values: Sequence[Mapping[str, Any]]) -> None:
+    """Raises BadInput where two jobs, given as plain values, have one name; what else may be wrong is not looked at."""
+    first_of: dict[str, int] = {}
+    faults: list[Fault] = []
+    for number, value in enumerate(values, start=1):
+        metadata = value.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        if isinstance(name, str) and (first := first_of.setdefault(name, number)) != number:
+            faults.append(Fault(f"document {number}: metadata.name", f"must differ from that of document {first}"))
+    if faults:
+        raise BadInput(faults)
 
 
 def _parsed(text: str) -> list[Any]:

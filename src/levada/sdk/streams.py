@@ -15,6 +15,8 @@ from levada.sdk.transport import Lost, OpenAnswer, Transport
 
 #: The server says something at least every 15 s, be it only that it is there.
 _SILENCE_S = 45.0
+#: How a watch begins, before the id of the event after which it does.
+_BEGINS = ": after "
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Stream[Any]")
@@ -113,10 +115,10 @@ class Watch(Stream[Event]):
                     headers=headers,
                     silence_s=max(0.01, min(_SILENCE_S, left)),
                 )
-                # The first line comes at once, with the id after which this begins.
+                # The first line comes at once: a comment with the id after which this begins.
                 first = self._answer.line()
-                if first.startswith("id:"):
-                    self._last = first[3:].strip()
+                if first.startswith(_BEGINS):
+                    self._last = first.removeprefix(_BEGINS).strip()
                 return
             except Lost as error:
                 self._drop()

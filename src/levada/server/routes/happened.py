@@ -51,14 +51,19 @@ async def watch(
 ) -> Response:
     """Watch what happens, from now on or right after an event; none is missed."""
     job_id = context.service.job(job, user=who.user)["id"] if job else None
+    field = "Last-Event-ID" if last_event_id else "after"
     if last_event_id:
         if not (last_event_id.isascii() and last_event_id.isdecimal() and int(last_event_id[:20]) <= LARGEST):
-            raise BadInput.one("must be the id of an event", "Last-Event-ID")
+            raise BadInput.one("must be the id of an event", field)
         after = int(last_event_id)
-    begin = context.service.last_event() if after is None else after
+    last = context.service.last_event()
+    begin = last if after is None else after
+    if begin > last:
+        # Of another server, or of a store that was put back to an older state: nothing after it would ever come.
+        raise BadInput.one(f"there was no event {begin} yet, the last is {last}; leave it out to begin now", field)
     items = context.service.watch(after=begin, job=job_id)
-    # The id alone makes no event, and lets who loses the connection at once go on where it began.
-    return Stream(context, items, write=event, media_type=SSE, first=b"id: %d\n\n" % begin, beat=b":\n\n")
+    # A comment, which lets who loses the connection before the first event go on where it began.
+    return Stream(context, items, write=event, media_type=SSE, first=b": after %d\n\n" % begin, beat=b":\n\n")
 
 
 @router.get("/decisions", tags=["decisions"], response_model=Page[dict[str, Any]])

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Body, Header, Query, Request, Response
 from pydantic import Field
 
 from levada.errors import BadInput, Fault
+from levada.jobfile.load import check_names
 from levada.server.answers import answer
 from levada.server.body import StrictRoute
 from levada.server.context import Context, Ctx
@@ -48,6 +49,7 @@ async def submit(
     given = documents if several else [documents]
     if not given or not all(isinstance(each, dict) for each in given):
         raise BadInput.one("must be a job file as a JSON object, or a list of them")
+    check_names(given)
     jobs = await context.service.submit(given, user=who.user, key=key)
     note(request, " ".join(job["id"] for job in jobs[:10]) + (" …" if len(jobs) > 10 else ""))
     if several or len(jobs) != 1:

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body
 
 from levada.errors import BadInput
+from levada.jobfile.load import check_names
 from levada.server.body import StrictRoute
 from levada.server.context import Context, Ctx
 from levada.server.gate import User, Viewer
-from levada.server.models import WhatIf
+from levada.server.models import Page, WhatIf
 from levada.server.ports import Json
 from levada.server.routes.policies import known
 
@@ -24,9 +25,22 @@ _MOST_JOBS = 500
 _THREAD = ThreadPoolExecutor(1, "levada-allocate")
 
 
+@router.get("")
+async def questions(who: Viewer) -> Page[dict[str, Any]]:
+    """List what can be asked here."""
+    asked = {
+        "whatif": "What would become of jobs if they were submitted now.",
+        "allocate": "What one policy would give to each job of a case.",
+    }
+    return Page(
+        items=[{"method": "POST", "path": f"{router.prefix}/{name}", "text": text} for name, text in asked.items()]
+    )
+
+
 @router.post("/whatif")
 async def whatif(context: Ctx, who: User, question: WhatIf) -> dict[str, Any]:
     """Tell what would become of jobs if they were submitted now."""
+    check_names(question.documents)
     policy = None if question.policy is None else known(context, question.policy, "policy")
     return await context.service.whatif(question.documents, user=who.user, policy=policy)
 
