@@ -41,7 +41,7 @@ class Jobs(Submissions):
         begin = -1
         if after is not None:
             if not (after.isascii() and after.isdecimal()):
-                raise BadInput.one("cursor: was not given out by this server; begin without one")
+                raise BadInput.one("was not given out by this server; begin without one", "cursor")
             begin = int(after[:20])
         state, now = self.loop.engine.state, self.loop.clock.now()
         places = views.positions(state)
