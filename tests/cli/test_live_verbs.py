@@ -263,6 +263,8 @@ def test_changes(shell: Shell) -> None:
     assert "needs one of --priority" in shell("update", name, code=2)
     assert "there is no queue nowhere" in shell("update", name, "--queue", "nowhere", code=2)
     assert shell("scale", name, "1") == f"{name}: 1 worker from now on\n"
+    told = shell("scale", name, "99", code=5)
+    assert f"there is room for 2 workers of {name} at most; with more it would never run again" in told
     shell.until(lambda: shell.json("get", "job", name)["max"] == 1)
     assert shell("suspend", name) == f"Suspended {name}\n"
     shell("wait", name, "--for", "Suspended")

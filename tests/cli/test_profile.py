@@ -130,7 +130,7 @@ def test_a_resize_in_process_is_known_to_cost_next_to_nothing(shell: Shell) -> N
     shell.up.run(lambda: shell.up.service.loop.tell(quick))
     name = shell("submit", "-f", shell.file("resized.yaml", training("resized")), "-o", "name").strip()
     # Before they tell that they can, workers would have to start anew.
-    shell.until(lambda: (shell.json("get", "job", name)["progress"] or {}).get("step", 0) > 20)
+    shell.until(lambda: (shell.json("get", "job", name)["progress"]["step"] or 0) > 20)
     shell("scale", name, "1")
     shell.until(lambda: shell.json("describe", name)["curve"]["costs"])
     (cost,) = shell.json("describe", name)["curve"]["costs"]

@@ -103,6 +103,13 @@ def test_a_dry_run_shows_how_a_file_is_understood(shell: Shell) -> None:
     assert err == ""
 
 
+def test_a_dry_run_shows_the_sizes_that_a_step_leaves(shell: Shell) -> None:
+    path = shell.file("steps.yaml", job("steps", workers={"min": 1, "max": 4, "step": 2}))
+    assert "Workers: 2 to 4 workers in steps of 2 with 1 GPU each" in shell("submit", "-f", path, "--dry-run")
+    (told,) = json.loads(shell("submit", "-f", path, "--dry-run", "-o", "json"))
+    assert (told["min"], told["max"], told["step"]) == (2, 4, 2)
+
+
 def test_a_pipe_that_nobody_writes_to_is_refused(shell: Shell) -> None:
     os.mkfifo(shell.folder / "pipe")
     for words in (["submit", "-f", "pipe"], ["submit", "pipe"]):

@@ -112,6 +112,7 @@ def test_json_and_lists_and_documents() -> None:
         ("workers: 0", "spec.workers.min: must be at least 1"),
         ("workers: {min: 4, max: 2}", "spec.workers.max: must be at least min (4)"),
         ("workers: {min: 2, max: 4, desired: 9}", "spec.workers.desired: must be between min (2) and max (4)"),
+        ("workers: {min: 3, max: 3, step: 2}", "spec.workers: no multiple of step (2) is between min (3) and max (3)"),
         ("workers: {stp: 2}", "spec.workers.stp: unknown field; did you mean step?"),
         ("priorty: 1", "spec.priorty: unknown field; did you mean priority?"),
         ("zzz: 1", "spec.zzz: unknown field"),

@@ -70,6 +70,27 @@ def test_preemptible(word: str, meaning: int) -> None:
     assert one(f"preemptible: {word}").job.preemptible == meaning
 
 
+@pytest.mark.parametrize(
+    ("workers", "sizes"),
+    [
+        ("{min: 1, max: 4, step: 2}", (2, 4, None)),
+        ("{min: 3, max: 9, desired: 4, step: 3}", (3, 9, 6)),
+        ("{min: 2, max: 5, desired: 5, step: 2}", (2, 5, 4)),
+    ],
+)
+def test_with_a_step_sizes_are_multiples_of_it(workers: str, sizes: tuple[int, int, int | None]) -> None:
+    made = one(f"workers: {workers}")
+    assert (made.job.min, made.job.max, made.job.desired) == sizes
+    assert (made.launch.min_workers, made.launch.max_workers) == sizes[:2]
+
+
+@pytest.mark.parametrize("deadline", ["2026-11-15T15:30:47Z", "0s", "0"])
+def test_a_deadline_that_has_passed_is_a_fault(deadline: str) -> None:
+    with pytest.raises(BadInput, match=r"spec\.deadline: has passed already; give a later one, or leave it out"):
+        one(f"deadline: {deadline}")
+    assert one("deadline: 2026-11-15T15:30:49Z").job.deadline == NOW + 1
+
+
 def test_units() -> None:
     job = one("gpusPerWorker: 0.25, gpuMemory: 3Gi, deadline: 2026-11-16T00:00:00+01:00, epochs: 90").job
     assert (job.milli, job.gpu_memory, job.steps) == (250, 3072, 90)

@@ -35,7 +35,7 @@ async def train(up: House, job: str, rate: float, seconds: int) -> None:
     clock = Stepping()
     clock.time = up.live.loop.clock.now()
     up.live.loop.clock = clock
-    done = up.service.job(job)["progress"]["step"]
+    done = up.service.job(job)["progress"]["step"] or 0.0
     number = up.live.loop.records.by_id[job].number
     for _ in range(seconds):
         clock.time += 1.0

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from levada.core import events as ev
+from levada.live.deadlines import Deadlines
 from levada.live.notify import host_of, message_of, post
 from levada.live.store import HistoryLine
 from tests.live.house import House, document, house
@@ -145,6 +146,29 @@ def test_an_address_hears_that_a_job_is_stuck(tmp_path: Path) -> None:
                 assert (message["job"], message["warning"]) == (view["id"], "stuck")
 
     asyncio.run(story())
+
+
+def test_an_address_hears_once_that_a_deadline_has_passed(tmp_path: Path) -> None:
+    async def story() -> None:
+        with hook() as ear:
+            async with watched(tmp_path) as up:
+                late = document(deadline=0.5, notify=[ear.url])
+                (view,) = await up.service.submit([late], user="ann", key=None)
+                await told(up, view["id"])
+                (line,) = await warned(up, view["id"])
+                assert "has passed, and it goes on all the same" in line["text"]
+                assert (line["warning"], up.phase(view["id"])) == ("deadline", "Running")
+                assert [(each["job"], each["warning"]) for each in ear.heard] == [(view["id"], "deadline")]
+            async with watched(tmp_path) as up:
+                await Deadlines(up.live.loop).look()
+                await up.settle()
+                assert len(await warned(up, view["id"])) == 1, "a server before this one has told it"
+
+    asyncio.run(story())
+
+
+async def warned(up: House, job: str) -> list[dict[str, Any]]:
+    return [line for line in await up.service.history(job=job, after=0, limit=1000) if line["type"] == "warning"]
 
 
 def test_who_is_away_for_a_moment_is_told_a_moment_later(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def progress(job: Job) -> str:
     """Per cent where the whole is known, else steps."""
     done = job.get("progress") or {}
     step, total = done.get("step"), done.get("total")
-    if step is None or (not step and not total):
+    if step is None:
         return "-"
     return f"{min(1.0, step / total):.0%}" if total else number(step)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from levada.cli.connection import JobName, Server, State, connect
+from levada.cli.exit import ExitCode
 from levada.cli.output import chatter, data, data_json
 from levada.cli.words import clock
 from levada.errors import BadInput
@@ -61,7 +62,12 @@ def until_it_runs(client: Client, job: Any) -> None:
     if job["phase"] in ("Pending", "Starting"):
         if job.get("reason"):
             chatter(f"It waits: {job['reason']['text']}")
-        client.wait(job["id"], phases=("Running", "Resizing", "Stopping"))
+        there: Any = client.wait(job["id"], phases=("Running", "Resizing", "Stopping"))
+        if there["phase"] == "Pending":
+            from levada.cli.wait import never_starts_line
+
+            chatter(never_starts_line(there))
+            raise typer.Exit(ExitCode.JOB_FAILED)
 
 
 def print_lines(lines: Any, with_worker: bool, timestamps: bool = False) -> None:

@@ -72,9 +72,11 @@ def job_page(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], curve:
 def _steps(done: Mapping[str, Any]) -> str:
     """What is known of how far it is."""
     step, total = done.get("step"), done.get("total")
+    if total and step is None:
+        return f"not known, of {number(total)} steps; scripts tell it with levada.runtime"
     if total:
         return f"{number(step)} of {number(total)} steps"
-    return f"{number(step)} steps" if step else "not known; scripts tell it with levada.runtime"
+    return f"{number(step)} steps" if step is not None else "not known; scripts tell it with levada.runtime"
 
 
 def _each(job: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ def understood(document: Any) -> dict[str, Any]:
         **told,
         "min": spec.workers.min,
         "max": spec.workers.max,
+        "step": spec.workers.step,
         "gpus_per_worker": int(each) if (each := spec.gpus_per_worker) == int(each) else each,
         "gpu_types": list(spec.gpu_types),
         "queue": spec.queue,
@@ -43,6 +44,7 @@ def as_text(told: dict[str, Any]) -> str:
         return head
     least, most, each = told["min"], told["max"], told["gpus_per_worker"]
     count = f"{least} to {most} workers" if least != most else counted(least, "worker")
+    count += f" in steps of {told['step']}" if told["step"] > 1 and least != most else ""
     gpus = "no GPU" if not each else f"{number(each)} GPU" + ("" if each <= 1 else "s")
     kinds = f" of {' or '.join(told['gpu_types'])}" if told["gpu_types"] else " of any type" if each else ""
     rows = [("Workers", f"{count} with {gpus} each{kinds}, in queue {told['queue']}")]

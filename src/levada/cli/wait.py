@@ -37,6 +37,7 @@ def wait(
     """Wait until jobs are over. Exit code: 0 all succeeded, 100 failed, 101 timed out, 102 not found, 103 cancelled."""
     from levada.cli.logs import seconds
     from levada.cli.ls import phases_of
+    from levada.sdk.client import never_starts
 
     until = None if timeout is None else time.monotonic() + seconds(timeout, "--timeout")
     wanted = phases_of(phase, "--for") or []
@@ -55,7 +56,11 @@ def wait(
                 raise typer.Exit(ExitCode.JOB_TIMED_OUT) from None
             if not quiet:
                 data(f"{job['id']} {job['phase']}")
-            worst = worst or (ExitCode.OK if job["phase"] in wanted else code_of_phase(job["phase"]))
+            if job["phase"] not in wanted and never_starts(job):
+                chatter(never_starts_line(job))
+                worst = worst or ExitCode.JOB_FAILED
+            else:
+                worst = worst or (ExitCode.OK if job["phase"] in wanted else code_of_phase(job["phase"]))
     raise typer.Exit(worst)
 
 
@@ -68,6 +73,14 @@ def _sign(job: Any, quiet: bool) -> AbstractContextManager[None]:
     if job["phase"] == "Pending" and job.get("reason"):
         return Waiting(f"{job['id']} waits: {job['reason']['text']}")
     return Waiting(f"{job['id']} is {job['phase']}") if sys.stderr.isatty() else nullcontext()
+
+
+def never_starts_line(job: Any) -> str:
+    """What to tell of a job that waits for one that has failed or was cancelled."""
+    return (
+        f"levada: {job['id']} never starts, for a job it comes after has not succeeded: "
+        f"levada cancel {job['id']}, and submit both again"
+    )
 
 
 def code_of_phase(phase: str) -> ExitCode:

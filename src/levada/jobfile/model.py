@@ -80,7 +80,7 @@ class Workers(Model):
     desired: Size | None = Field(
         default=None, description="How many it would like; policies that do not resize give it this. Defaults to min."
     )
-    step: Size = Field(default=1, description="Sizes are min plus multiples of this.")
+    step: Size = Field(default=1, description="Sizes are the multiples of this from min to max.")
 
     @field_validator("max")
     @classmethod
@@ -107,6 +107,23 @@ def _workers(value: Any) -> Any:
         known = [v for v in (value.get("min"), value.get("desired")) if isinstance(v, int) and v >= 1]
         return {**value, "max": max(known, default=1)}
     return value
+
+
+def _on_grid(workers: Workers) -> Workers:
+    """With a step, all sizes are multiples of it: a minimum or wish between two of them is the next one."""
+    step = workers.step
+    least, most = next_multiple(workers.min, step), workers.max // step * step
+    if least > most:
+        raise fault(f"no multiple of step ({step}) is between min ({workers.min}) and max ({workers.max})")
+    wish = workers.desired
+    if wish is not None:
+        wish = min(next_multiple(wish, step), most)
+    return workers.model_copy(update={"min": least, "desired": wish})
+
+
+def next_multiple(size: int, step: int) -> int:
+    """The least multiple of *step* that is not below *size*."""
+    return -(-size // step) * step
 
 
 class Resources(Model):
@@ -227,7 +244,9 @@ def _url(value: str) -> str:
 class JobSpec(Model):
     """What to run, in which range of sizes, and what it is worth."""
 
-    workers: Annotated[Workers, BeforeValidator(_workers, json_schema_input_type=Size | Workers)] = Field(
+    workers: Annotated[
+        Workers, BeforeValidator(_workers, json_schema_input_type=Size | Workers), AfterValidator(_on_grid)
+    ] = Field(
         default=Workers(),
         description="How many workers it may have: a range in which it is resized, or one number for a rigid job.",
     )

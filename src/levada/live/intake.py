@@ -134,7 +134,11 @@ def _one(
 
 def _job(checked: Document, spec: model.JobSpec, identity: str, user: str, now: float, framework: str) -> Job:
     servers = spec.parameter_servers
-    deadline = spec.deadline
+    deadline = spec.deadline.timestamp() if isinstance(spec.deadline, datetime) else spec.deadline
+    if isinstance(spec.deadline, float | int) and deadline is not None:
+        deadline += now
+    if deadline is not None and deadline <= now:
+        raise BadInput.one("has passed already; give a later one, or leave it out", "spec.deadline")
     # Voda counts epochs, and so do we where a job gives nothing finer.
     steps = spec.steps if spec.steps is not None else spec.epochs
     return Job(
@@ -159,11 +163,7 @@ def _job(checked: Document, spec: model.JobSpec, identity: str, user: str, now: 
         priority=spec.priority,
         weight=spec.weight,
         steps=None if steps is None else float(steps),
-        deadline=deadline.timestamp()
-        if isinstance(deadline, datetime)
-        else None
-        if deadline is None
-        else now + deadline,
+        deadline=deadline,
         time_limit_s=spec.time_limit,
         retries=spec.retries,
         after=tuple(spec.after),

@@ -7,15 +7,28 @@ from typing import Any
 
 import numpy as np
 
+from levada.backends.protocol import Note
 from levada.core import events as ev
 from levada.core.job import LARGEST_PRIORITY, LARGEST_SIZE
 from levada.engine.admit import most_workers
 from levada.errors import BadInput, Fault, Refused, did_you_mean
+from levada.jobfile.model import next_multiple
 from levada.live import views
 from levada.live.records import Record
 from levada.live.submissions import Submissions
 
 _CHANGES = {"min", "max", "priority", "weight", "queue"}
+
+
+def _in_words(update: ev.JobUpdate, before: dict[str, Any]) -> str:
+    """What an update changes of a job that looked so."""
+    values = {name: getattr(update, name) for name in sorted(_CHANGES)}
+    parts = [
+        f"{name} is {value}" + (f" (it was {before[name]})" if name in before else "")
+        for name, value in values.items()
+        if value is not None
+    ]
+    return f"It was changed: {', '.join(parts)}."
 
 
 class Jobs(Submissions):
@@ -94,9 +107,11 @@ class Jobs(Submissions):
     async def update(self, job_id: str, changes: dict[str, Any]) -> dict[str, Any]:
         """Changes priority, queue, min, max, weight."""
         record = self._living(job_id)
-        change = ev.JobsUpdated(at=0.0, updates=(self._checked(record, changes),))
+        checked = self._checked(record, changes)
+        change = ev.JobsUpdated(at=0.0, updates=(checked,))
         self._check_it_fits(record, change)
-        await self.loop.tell(change)
+        note = Note(job=record.id, type="update", text=_in_words(checked, self.loop.view(record)))
+        await self.loop.tell(change, notes=(note,))
         return self.loop.view(record)
 
     async def scale(self, job_id: str, workers: int) -> dict[str, Any]:
@@ -113,7 +128,8 @@ class Jobs(Submissions):
         twin.handle(change)
         if state.world.table.feasible[slot] and not twin.state.world.table.feasible[slot]:
             most = int(most_workers(twin.state, slot))
-            raise Refused(f"{record.id} would have to stop for good: there is room for {most} workers of it at most")
+            of = "worker" if most == 1 else "workers"
+            raise Refused(f"there is room for {most} {of} of {record.id} at most; with more it would never run again")
 
     def _checked(self, record: Record, changes: dict[str, Any]) -> ev.JobUpdate:
         state = self.loop.engine.state
@@ -139,6 +155,7 @@ class Jobs(Submissions):
         if not changes:
             faults.append(Fault("", f"nothing to change; give some of {', '.join(sorted(_CHANGES))}"))
         if not faults:
+            step = int(state.world.table.step[slot])
             least = known.get("min", int(state.world.table.min[slot]))
             most = known.get("max", int(state.world.table.max[slot]))
             if not 1 <= least <= LARGEST_SIZE:
@@ -146,6 +163,13 @@ class Jobs(Submissions):
             elif not least <= most <= LARGEST_SIZE:
                 where = "max" if "max" in known else "min"
                 faults.append(Fault(where, f"min ({least}) must not be above max ({most})"))
+            elif next_multiple(least, step) > most:
+                where = "min" if "min" in known else "max"
+                faults.append(
+                    Fault(where, f"no multiple of the job's step ({step}) is between min ({least}) and max ({most})")
+                )
+            elif "min" in known:
+                known["min"] = next_multiple(least, step)
             if abs(known.get("priority", 0)) > LARGEST_PRIORITY:
                 faults.append(Fault("priority", f"must be -{LARGEST_PRIORITY:,} to {LARGEST_PRIORITY:,}"))
         if faults:

@@ -22,6 +22,7 @@ from levada.core.cluster import Cluster
 from levada.engine import Engine, Options
 from levada.errors import BadInput, LevadaError, Refused, did_you_mean
 from levada.live.clock import Clock, MachineClock
+from levada.live.deadlines import Deadlines
 from levada.live.learning import Learning, recall
 from levada.live.loop import SNAPSHOT_TURNS, Loop
 from levada.live.notify import Notifier
@@ -169,7 +170,13 @@ class Live:
         warnings = Warnings(self.loop, self._stuck_after_s, self._gpu_use)
         sides = [
             asyncio.create_task(_again_and_again(side))
-            for side in (self.learning.run, warnings.run, Notifier(self.loop).run, Trimming(self.loop, self._keep).run)
+            for side in (
+                self.learning.run,
+                warnings.run,
+                Deadlines(self.loop).run,
+                Notifier(self.loop).run,
+                Trimming(self.loop, self._keep).run,
+            )
         ]
         work = asyncio.create_task(self.loop.run())
         try:

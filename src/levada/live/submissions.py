@@ -125,6 +125,7 @@ class Submissions:
             here.setdefault(each.workload, []).append(each.id)
         done: list[Prepared] = []
         faults: list[Fault] = []
+        hopeless = ""
         for each in prepared:
             before: list[str] = []
             for name in each.job.after:
@@ -139,11 +140,16 @@ class Submissions:
                 if record.result is None:
                     before.append(record.id)
                 elif record.result["phase"] != "Succeeded":
-                    faults.append(Fault("spec.after", f"{record.id} has ended as {record.result['phase']}"))
+                    hopeless = (
+                        f"{each.workload} would never start: {record.id}, which it comes after, has ended as "
+                        f"{record.result['phase']}; submit that again first, or leave it out of spec.after"
+                    )
             job = msgspec.structs.replace(each.job, after=tuple(before))
             done.append(msgspec.structs.replace(each, job=job))
         if faults:
             raise BadInput(faults)
+        if hopeless:
+            raise Refused(hopeless)
         return done
 
     async def _answered(self, ids: Sequence[str]) -> list[dict[str, Any]]:

@@ -63,6 +63,7 @@ def living_job(
     places = [] if grant is None else grant.places
     total = None if math.isnan(table.steps[slot]) else whole(table.steps[slot])
     steps = max(record.steps, float(table.steps_done[slot]))
+    told = record.reported_at is not None or steps > 0
     shown = phase in ("Running", "Resizing") and record.rate is not None
     rate = record.rate if shown else None
     left = None if total is None or not rate else max(0.0, total - steps) / rate
@@ -90,7 +91,11 @@ def living_job(
             if place.group == "worker"
         ],
         "generation": int(table.generation[slot]),
-        "progress": {"step": whole(steps), "total": total, "rate": None if rate is None else round(rate, 4)},
+        "progress": {
+            "step": whole(steps) if told else None,
+            "total": total,
+            "rate": None if rate is None else round(rate, 4),
+        },
         "eta_s": None if left is None else round(left, 1),
         "submitted": moment(record.submitted),
         "started": moment(float(table.first_started[slot])),
@@ -122,7 +127,7 @@ def ended_job(record: Record, told: JobsEnded, row: int, last: Mapping[str, Any]
         "gpus": 0,
         "nodes": [],
         "workers": [],
-        "progress": {**last["progress"], "step": whole(record.steps), "rate": None},
+        "progress": {**last["progress"], "step": _last_step(record, last), "rate": None},
         "eta_s": None,
         "started": moment(float(told.first_started[row])),
         "finished": moment(told.finished),
@@ -134,6 +139,11 @@ def ended_job(record: Record, told: JobsEnded, row: int, last: Mapping[str, Any]
         "moves": int(told.moves[row]),
         "exit_code": 0 if phase == "Succeeded" and record.exit_code is None else record.exit_code,
     }
+
+
+def _last_step(record: Record, last: Mapping[str, Any]) -> int | float | None:
+    """How far a job came, which it may have told after it was last looked at; None where it never told."""
+    return last["progress"]["step"] if record.reported_at is None else whole(record.steps)
 
 
 def plain_job(record: Record) -> dict[str, Any]:
@@ -154,7 +164,7 @@ def plain_job(record: Record) -> dict[str, Any]:
         "nodes": [],
         "workers": [],
         "generation": 0,
-        "progress": {"step": whole(record.steps), "total": None if launch is None else launch.steps, "rate": None},
+        "progress": {"step": None, "total": None if launch is None else launch.steps, "rate": None},
         "eta_s": None,
         "submitted": moment(record.submitted),
         "started": None,

@@ -172,7 +172,7 @@ class Client:
         return Logs(self._transport, _API + _job(name, "logs"), query)
 
     def wait(self, name: str, *, timeout_s: float | None = None, phases: Iterable[str] | None = None) -> Job:
-        """The job once it is over, or in one of *phases*; raises TimeoutError."""
+        """The job once it is over, in one of *phases*, or known never to start; raises TimeoutError."""
         wanted = set(phases or ()) | OVER
         until = None if timeout_s is None else time.monotonic() + timeout_s
         job = self.get(name)
@@ -180,7 +180,7 @@ class Client:
             while True:
                 # After the watch has begun, so that no change is missed between the two.
                 job = self.get(job["id"])
-                if job["phase"] in wanted:
+                if job["phase"] in wanted or never_starts(job):
                     return job
                 if next(events, None) is None:
                     raise TimeoutError(f"{job['id']} is still {job['phase']} after {timeout_s:g} s")
@@ -379,6 +379,11 @@ class Client:
     def _node(self, node: str, verb: str, **query: Any) -> Node:
         answer: Node = self._call("POST", f"/nodes/{segment(node)}/{verb}", query=query).json()
         return answer
+
+
+def never_starts(job: Job) -> bool:
+    """Whether a job waits for one that has failed or was cancelled."""
+    return job["reason"] is not None and job["reason"]["code"] == "dependency-failed"
 
 
 def _sendable(documents: Documents) -> list[Any]:
