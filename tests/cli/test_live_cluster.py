@@ -93,6 +93,7 @@ def test_queues_are_applied(shell: Shell) -> None:
         "queues.yaml", queue("vision", guaranteed={"a100": 1}), queue("lab", weight=2.0, limit={"v100": 1})
     )
     assert shell("apply", "-f", path) == "queue vision created\nqueue lab created\n"
+    assert shell("apply", "-f", path) == "queue vision unchanged\nqueue lab unchanged\n"
     path = shell.file("queues.yaml", queue("lab", weight=3.0))
     assert shell.json("apply", "-f", path) == [{"kind": "queue", "name": "lab", "result": "changed"}]
     rows = {row.split()[0]: row.split() for row in shell("queues", "--no-headers").splitlines()}

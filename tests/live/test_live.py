@@ -248,7 +248,7 @@ def test_a_job_that_runs_is_not_scaled_to_what_can_never_be(url: str) -> None:
         async with house(url) as up:
             (view,) = await up.service.submit([document(workers={"min": 1, "max": 4})], user="ann", key=None)
             await up.until(lambda: up.phase(view["id"]) == "Running")
-            with pytest.raises(Refused, match="room for 4 workers of it at most"):
+            with pytest.raises(Refused, match=r"room for 4 workers of .* at most"):
                 await up.service.scale(view["id"], 99)
             assert up.service.job(view["id"])["max"] == 4
             assert (await up.service.scale(view["id"], 4))["min"] == 4

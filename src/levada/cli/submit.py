@@ -188,11 +188,12 @@ def apply(
     documents = read_files(file)
     done: list[dict[str, str]] = []
     with connect(server, state) as client:
-        before = {queue["name"] for queue in client.queues()}
+        before: dict[str, Any] = {queue["name"]: _settings(queue) for queue in client.queues()}
         for document in documents:
             if document.kind == "Queue":
-                client.put_queue(document.source)
-                what = "changed" if document.name in before else "created"
+                is_now = _settings(client.put_queue(document.source))
+                was = before.get(document.name)
+                what = "created" if was is None else "unchanged" if was == is_now else "changed"
                 done.append({"kind": "queue", "name": document.name, "result": what})
         jobs = [document for document in documents if document.kind != "Queue"]
         mine = {job["workload"]: job for job in client.jobs(user="me") if job["finished"] is None} if jobs else {}
@@ -206,6 +207,11 @@ def apply(
         data_json(done)
     else:
         data("\n".join(f"{each['kind']} {each['name']} {each['result']}" for each in done))
+
+
+def _settings(queue: Any) -> dict[str, Any]:
+    """What somebody said about a queue, without what its jobs do."""
+    return {name: value for name, value in queue.items() if name not in ("used", "running", "waiting")}
 
 
 def _changed(client: Client, job: Any, document: Any) -> dict[str, str]:
