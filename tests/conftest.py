@@ -7,8 +7,15 @@ import threading
 import pytest
 from hypothesis import HealthCheck, settings
 
-# No deadline: the first example of a test may pay for imports and compilation.
-settings.register_profile("fast", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# No deadline: the first example of a test may pay for imports and compilation. In CI the same code has the same examples,
+# so that a failure there is of what was changed; everywhere else they are new ones each time.
+settings.register_profile(
+    "fast",
+    max_examples=50,
+    deadline=None,
+    derandomize=os.environ.get("CI") == "true",
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.register_profile("thorough", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 

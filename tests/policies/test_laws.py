@@ -32,8 +32,9 @@ BY_NODE = ("dragon", "dragon-compat")
 LAWFUL = [name for name in registry.names() if name not in BY_NODE]
 SHARING = [record.name for record in POLICIES if record.shares]
 ELASTIC = ["elastic-fifo", "elastic-srjf", "elastic-tiresias", "ffdl", "afs-l"]
-#: AFS-L gives the first grant to the later of two equal jobs, by its rule.
-IN_SUBMISSION_ORDER = [name for name in LAWFUL if name != "afs-l"]
+#: AFS-L gives the first grant to the later of two equal jobs, by its rule; to AlloX both are as cheap in each other's
+#: place, and it takes the one that Gavel's took.
+IN_SUBMISSION_ORDER = [name for name in LAWFUL if name not in ("afs-l", "allox")]
 
 ANY_SCENE = st.one_of(
     scenes(),

@@ -34,26 +34,28 @@ def capped(snap: Snapshot, bounds: Bounds, wish: Decision) -> Decision:
     """*wish* without what goes beyond a limit.
 
     Jobs that would start larger than they could ever be start smaller. Then jobs that would start do not, the newest
-    first; then jobs that would grow stay as they are; then jobs stop. A queue that is over its limit only by what is
-    out of view loses all it has in view.
+    first; then jobs that would grow stay as they are; then jobs stop. Whoever fits beside those that are left has its
+    wish all the same. A queue that is over its limit only by what is out of view loses all it has in view.
     """
     jobs, tree = snap.jobs, snap.queues
     wish = _no_start_too_large(snap, bounds, wish)
     kind, count = wish.type.copy(), wish.count.copy()
-    left_out = np.zeros(len(snap), bool)
+    left_out: list[int] = []
     # A job that was shown without any type waits for its queue, whatever the policy made of that.
     barred = snap.allowed.any(axis=1) & ~(snap.allowed & ~_never(snap, bounds)).any(axis=1)
-    reason = np.where(barred & (count == 0), Code.QUEUE_SHARE, wish.reason)
-    wish = msgspec.structs.replace(wish, reason=reason)
+    wish = msgspec.structs.replace(wish, reason=np.where(barred & (count == 0), Code.QUEUE_SHARE, wish.reason))
+    reason = wish.reason.copy()
 
     def use() -> Ints:
         runs = (count > 0).nonzero()[0]
         inside = tree.usage(jobs.queue[runs], kind[runs], (count * jobs.unit)[runs], len(snap.capacity))
         return inside + bounds.outside
 
-    for row in _victims(snap, wish):
-        used = use()
-        by_user = bounds.users.per_job(bounds.users.left(kind, count)) if bounds.users is not None else None
+    def left_to_users() -> Ints | None:
+        return bounds.users.per_job(bounds.users.left(kind, count)) if bounds.users is not None else None
+
+    for row in _victims(snap, wish).tolist():
+        used, by_user = use(), left_to_users()
         if (used <= bounds.most).all() and (by_user is None or (by_user >= 0).all()):
             break
         line = tree.lineage(int(jobs.queue[row]))
@@ -61,15 +63,27 @@ def capped(snap: Snapshot, bounds: Bounds, wish: Decision) -> Decision:
         user_is_fine = kind[row] < 0 or by_user is None or by_user[row, kind[row]] >= 0
         if queue_is_fine and user_is_fine:
             continue
-        left_out[row] = True
-        if jobs.count[row] > 0 and count[row] > jobs.count[row] and _stays_put(snap, wish, int(row)):
+        left_out.append(row)
+        if jobs.count[row] > 0 and count[row] > jobs.count[row] and _stays_put(snap, wish, row):
             count[row] = jobs.count[row]
         else:
+            kind[row], count[row] = -1, 0
+    # Whoever gave way may fit since larger ones did; if not, it is told what is in its way now.
+    before = use()
+    for row in dict.fromkeys(reversed(left_out)):
+        has = kind[row], count[row]
+        kind[row], count[row] = wish.type[row], wish.count[row]
+        used, by_user, line = use(), left_to_users(), tree.lineage(int(jobs.queue[row]))
+        queue_is_fine = (used <= np.maximum(bounds.most, before))[line, kind[row]].all()
+        if queue_is_fine and (by_user is None or by_user[row, kind[row]] >= 0):
+            left_out = [other for other in left_out if other != row]
+            continue
+        if has[1] == 0:
             limited = (used > bounds.limit)[line, kind[row]].any()
             of_queue = Code.QUEUE_LIMIT if limited else Code.QUEUE_SHARE
-            reason[row] = int(Code.USER_LIMIT if queue_is_fine else of_queue)
-            kind[row], count[row] = -1, 0
-    return _without(wish, left_out, kind, count, reason) if left_out.any() else wish
+            reason[row] = Code.USER_LIMIT if queue_is_fine else of_queue
+        kind[row], count[row] = has
+    return _without(wish, np.isin(np.arange(len(snap)), left_out), kind, count, reason) if left_out else wish
 
 
 def _no_start_too_large(snap: Snapshot, bounds: Bounds, wish: Decision) -> Decision:
