@@ -98,6 +98,20 @@ def test_queues_are_applied(shell: Shell) -> None:
     assert shell.json("apply", "-f", path) == [{"kind": "queue", "name": "lab", "result": "changed"}]
     rows = {row.split()[0]: row.split() for row in shell("queues", "--no-headers").splitlines()}
     assert rows["vision"][3] == "a100=1"
+    one = shell.file("one.yaml", queue("one", perUserLimit=1))
+    assert shell("apply", "-f", one) == "queue one created\n"
+    assert shell("apply", "-f", one) == "queue one unchanged\n"
+    first, second = (shell.submit(f"mine-{kind}", FOREVER, gpuTypes=[kind], queue="one") for kind in ("a100", "v100"))
+    shell("wait", first, "--for", "Running")
+    shell.until(lambda: shell.json("get", "job", second)["reason"]["code"] == "user-limit")
+    assert "What one user may have in its queue" in shell("explain", second)
+    shell("cancel", first, second)
+    for bad, told in ((-1, "at least 0"), ("3", "a whole number, or GPUs by type"), (True, "a whole number")):
+        said = shell("apply", "-f", shell.file("bad.yaml", queue("bad", perUserLimit=bad)), code=2)
+        assert said.startswith("spec.perUserLimit")
+        assert told in said
+        assert len(said.splitlines()) == 1
+    path = shell.file("queues.yaml", queue("lab", weight=3.0))
     assert rows["lab"][2:5] == ["3", "-", "-"]
     assert {each["name"] for each in shell.json("get", "queues")} >= {"default", "lab", "vision"}
     assert "levada apply" in shell("submit", "-f", path, code=2)

@@ -24,6 +24,7 @@ QUEUES: tuple[tuple[Queue, ...], ...] = (
     (),
     (Queue(name="x", guaranteed={"v100": 4}, limit={"v100": 6, "a100": 4}), Queue(name="y", weight=2.0)),
     (Queue(name="x", per_user_limit={"v100": 3}), Queue(name="y", parent="x", per_user_limit={"v100": 2, "a100": 4})),
+    (Queue(name="x", per_user_total=5), Queue(name="y", parent="x", limit={"a100": 6}, per_user_total=3)),
 )
 
 

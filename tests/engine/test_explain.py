@@ -74,6 +74,9 @@ def test_a_queue_that_keeps_a_job_small_is_named() -> None:
     assert "Its queue lab may have 3 v100 GPUs and has 3." in text
     assert "A larger limit of its queue, or another queue." in helps
     assert "One user may have 2 v100 GPUs in queue own." in told(chaos, "j2")[0]
+    chaos.set_queues((Queue(name="lab", limit={"v100": 3}), Queue(name="own", per_user_total=3)))
+    chaos.calm()
+    assert "One user may have 3 GPUs of all types in queue own." in told(chaos, "j2")[0]
 
 
 def test_a_job_that_would_not_gain_or_whose_policy_gives_no_more_is_told_so() -> None:

@@ -165,6 +165,8 @@ def test_queue() -> None:
         name="vision", parent="all", weight=2.0, guaranteed={"a100": 8}, limit={"a100": 16}, borrow=False,
         per_user_limit={"a100": 4},
     )  # fmt: skip
+    for_all = queue_of({**document, "spec": {"perUserLimit": 3}})
+    assert (for_all.per_user_limit, for_all.per_user_total) == ({}, 3)
     with pytest.raises(BadInput, match="kind: must be a job"):
         prepared(document)
     with pytest.raises(BadInput, match="kind: must be Queue"):

@@ -52,6 +52,34 @@ def test_a_smaller_job_of_the_user_uses_what_a_larger_one_cannot() -> None:
     assert reasons["a1"] == Code.USER_LIMIT
 
 
+TWO_TYPES = Queue(name="lab", per_user_total=3)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "elastic-fifo", "tiresias", "elastic-tiresias", "dragon"])
+def test_a_number_limits_gpus_of_all_types_together(policy: str) -> None:
+    jobs = [
+        *anns(2, max=4, gpu_types=("v100",)),
+        *(job(f"x{i}", 5.0 + i, max=4, queue="lab", entity="ann", gpu_types=("k80",)) for i in range(2)),
+        job("b", 9.0, min=2, max=2, queue="lab", entity="bob", gpu_types=("k80",)),
+        job("free", 10.0, min=8, max=8, entity="ann", gpu_types=("k80",)),
+    ]
+    there = world(cluster(12, {"k80": 12}), *jobs, queues=(TWO_TYPES,))
+    sizes, reasons = decide(there, policy)
+    assert sizes == {"a0": 1, "a1": 1, "x0": 1, "x1": 0, "b": 2, "free": 8}
+    assert reasons["x1"] == Code.USER_LIMIT
+
+
+def test_what_a_number_leaves_goes_to_the_job_that_is_first() -> None:
+    jobs = [*anns(1, max=4, gpu_types=("v100",)), job("x", 5.0, max=4, queue="lab", entity="ann", gpu_types=("k80",))]
+    sizes, _ = decide(world(cluster(12, {"k80": 12}), *jobs, queues=(TWO_TYPES,)))
+    assert sizes == {"a0": 2, "x": 1}
+
+
+def test_a_job_larger_than_the_number_is_told_so() -> None:
+    sizes, reasons = decide(world(cluster(12), *anns(1, min=4, max=4), queues=(TWO_TYPES,)))
+    assert (sizes, reasons["a0"]) == ({"a0": 0}, Code.USER_LIMIT)
+
+
 def test_queues_below_count_for_the_user() -> None:
     below = Queue(name="below", parent="lab")
     jobs = [*anns(2), *(job(f"x{i}", 5.0 + i, queue="below", entity="ann") for i in range(3))]

@@ -11,7 +11,7 @@ from levada.core.inventory import UNLIMITED
 from levada.core.jobtable import JobTable
 from levada.core.names import Names
 from levada.core.queue import QueueTree
-from levada.core.types import Ints
+from levada.core.types import CPU_TYPE, Ints
 
 
 class UserAccounts:
@@ -31,8 +31,17 @@ class UserAccounts:
             self.owner += [(queue, int(user)) for user in users]
         #: Per account and type, in 1/1000ths.
         self.limit: Ints = np.full((len(self.owner) + 1, len(types)), UNLIMITED, np.int64)
+        #: Per account, of all GPU types together.
+        self.total: Ints = np.full(len(self.owner) + 1, UNLIMITED, np.int64)
+        totals = tree.user_totals()
         for account, (queue, _) in enumerate(self.owner):
-            self.limit[account] = limits[queue]
+            self.limit[account], self.total[account] = limits[queue], totals[queue]
+
+    def left(self, used: Ints) -> Ints:
+        """Per account and type what is left beside such use; may be below 0."""
+        left = self.limit - used
+        together = (self.total - gpus_of(used))[:, None]
+        return np.where(np.arange(used.shape[1]) == CPU_TYPE, left, np.minimum(left, together))
 
     def usage(self, slots: Ints, gpu_type: Ints, units: Ints) -> Ints:
         """Per account and type what these jobs use."""
@@ -40,3 +49,8 @@ class UserAccounts:
         for accounts in self.line[slots].T:
             np.add.at(used, (accounts, gpu_type), units)
         return used
+
+
+def gpus_of(used: Ints) -> Ints:
+    """Per row the sum over all GPU types."""
+    return np.asarray(used.sum(axis=1) - used[:, CPU_TYPE])

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from levada.core.accounts import UserAccounts
+from levada.core.accounts import UserAccounts, gpus_of
 from levada.core.inventory import UNLIMITED
 from levada.core.job import Phase
 from levada.core.jobtable import NOT_ALLOWED
 from levada.core.plan import OpKind
 from levada.core.plane import DEVICE, FREE, GPU_MEMORY, INDEX, MILLI, NODE, SHARED, SLOT, Plane
 from levada.core.reasons import Code
-from levada.core.types import PACKED, WHOLE, Bools, Ints
+from levada.core.types import CPU_TYPE, PACKED, WHOLE, Bools, Ints
 from levada.core.world import World
 from levada.kernels.state import fresh_rows, worker_faults
 
@@ -243,14 +243,24 @@ def i13_users_within_limits(world: World, proposal: Proposal) -> list[Violation]
     used, before = (accounts.usage(*each) for each in asked)
     room = np.maximum(accounts.limit, before)
     found = []
-    for account, kind in zip(*(used > room).nonzero(), strict=True):
+    gpus, gpus_before = gpus_of(used), gpus_of(before)
+    beyond = [
+        (account, np.arange(len(types)) == kind, int(used[account, kind] - room[account, kind]), types[int(kind)])
+        for account, kind in zip(*(used > room).nonzero(), strict=True)
+    ]
+    together = np.maximum(accounts.total, gpus_before)
+    beyond += [
+        (account, np.arange(len(types)) != CPU_TYPE, int(gpus[account] - together[account]), "all GPUs")
+        for account in (gpus > together).nonzero()[0]
+    ]
+    for account, of, excess, what in beyond:
         shares = []
         for active, kinds, units in asked:
-            mine = (accounts.line[active] == account).any(axis=1) & (kinds == kind)
+            mine = (accounts.line[active] == account).any(axis=1) & of[kinds]
             shares.append((active[mine], units[mine]))
-        slot = _culprit(*_growth(*shares), int(used[account, kind] - room[account, kind]))
+        slot = _culprit(*_growth(*shares), excess)
         queue, user = accounts.owner[account]
-        who = f"user {world.entities[user]!r} has {used[account, kind]}/1000 of {types[int(kind)]}"
+        who = f"user {world.entities[user]!r} has {used[account][of].sum()}/1000 of {what}"
         found.append(Violation(rule="I13", text=f"{who} in queue {queues.names[queue]}", slot=slot))
     return found
 

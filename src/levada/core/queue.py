@@ -13,7 +13,7 @@ import numpy as np
 
 from levada.core.inventory import UNLIMITED
 from levada.core.names import Names
-from levada.core.types import WHOLE, Ints
+from levada.core.types import CPU_TYPE, WHOLE, Ints
 
 DEFAULT_QUEUE = "default"
 #: Bounds that no real cluster reaches, and within which all sums stay exact.
@@ -30,6 +30,8 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     limit: Mapping[str, float] = {}
     #: The most that the jobs of one user may have together, those in queues below included.
     per_user_limit: Mapping[str, float] = {}
+    #: The same in GPUs of all types; None = no such limit.
+    per_user_total: float | None = None
     #: May use what others leave.
     borrow: bool = True
 
@@ -48,6 +50,8 @@ def faults_of(queues: Sequence[Queue]) -> list[tuple[str, str]]:
         for gpu_type, amount in [*queue.guaranteed.items(), *queue.limit.items(), *queue.per_user_limit.items()]:
             if not 0 <= amount <= LARGEST_AMOUNT:
                 faults.append((queue.name, f"{gpu_type}: must be 0 to {LARGEST_AMOUNT:,}"))
+        if queue.per_user_total is not None and not 0 <= queue.per_user_total <= LARGEST_AMOUNT:
+            faults.append((queue.name, f"one user's GPUs must be 0 to {LARGEST_AMOUNT:,}"))
         for gpu_type, amount in queue.guaranteed.items():
             if amount > queue.limit.get(gpu_type, float("inf")):
                 faults.append((queue.name, f"{gpu_type}: guarantees more than its limit"))
@@ -88,12 +92,16 @@ class QueueTree:
     def trivial(self) -> bool:
         """Whether queues change nothing: one of them, without a limit."""
         only = self.values[0]
-        return len(self.values) == 1 and not only.limit and not only.per_user_limit and only.borrow
+        return len(self.values) == 1 and not only.limit and not self.limiting_users and only.borrow
 
     @property
     def limiting_users(self) -> list[int]:
         """The queues that limit what one user may have."""
-        return [number for number, queue in enumerate(self.values) if queue.per_user_limit]
+        return [
+            number
+            for number, queue in enumerate(self.values)
+            if queue.per_user_limit or queue.per_user_total is not None
+        ]
 
     def limits(self, types: Names) -> Ints:
         """Per queue and type the most it and its children may use."""
@@ -101,7 +109,14 @@ class QueueTree:
 
     def user_limits(self, types: Names) -> Ints:
         """Per queue and type the most that one user's jobs in it and its children may use."""
-        return self._amounts(types, "per_user_limit", UNLIMITED)
+        limits = self._amounts(types, "per_user_limit", UNLIMITED)
+        gpus = np.arange(len(types)) != CPU_TYPE
+        return np.where(gpus, np.minimum(limits, self.user_totals()[:, None]), limits)
+
+    def user_totals(self) -> Ints:
+        """Per queue the most that one user's jobs in it and its children may use of all GPU types together."""
+        totals = [queue.per_user_total for queue in self.values]
+        return np.array([UNLIMITED if total is None else round(total * WHOLE) for total in totals], np.int64)
 
     def guarantees(self, types: Names) -> Ints:
         """Per queue and type what it is sure of: its own guarantee, or its children's where they add up to more."""

@@ -186,11 +186,13 @@ def _limit(state: State, slot: int, kind: int) -> str:
             has = f"Its queue {queues.names[queue]} may have {most / WHOLE:g} {things(state, kind, most)}"
             return f"{has} and has {used[queue, kind] / WHOLE:g}."
     accounts = UserAccounts(table, queues, types)
-    by_user = accounts.limit - accounts.usage(slots, table.type[slots], units)
+    by_user = accounts.left(accounts.usage(slots, table.type[slots], units))
     for account in accounts.line[slot]:
         if by_user[account, kind] < _step(state, slot):
-            most, name = int(accounts.limit[account, kind]), queues.names[accounts.owner[account][0]]
-            return f"One user may have {most / WHOLE:g} {things(state, kind, most)} in queue {name}."
+            queue, most = queues.values[accounts.owner[account][0]], int(accounts.limit[account, kind])
+            of_all = most == accounts.total[account] and kind != CPU_TYPE
+            what = f"GPU{_s(most // WHOLE)} of all types" if of_all else things(state, kind, most)
+            return f"One user may have {most / WHOLE:g} {what} in queue {queue.name}."
     return ""
 
 

@@ -338,6 +338,18 @@ class Job(Model):
     spec: JobSpec = Field(description="The job itself: what runs, in which sizes, on which terms.")
 
 
+#: Stands for all GPU types together where one number is given.
+ALL_TYPES = "*"
+
+
+def _by_type(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {ALL_TYPES: value}
+    if not isinstance(value, dict):
+        raise fault("must be a whole number, or GPUs by type")
+    return value
+
+
 class QueueSpec(Model):
     """A queue's share of the cluster. Amounts are GPUs by type."""
 
@@ -351,7 +363,10 @@ class QueueSpec(Model):
         description="The most GPUs by type that its jobs may have together; a type that is not named has no limit.",
     )
     borrow: bool = Field(default=True, description="Whether it may use what others leave idle.")
-    per_user_limit: Gpus = Field(default={}, description="The most GPUs by type that jobs of one user may have in it.")
+    per_user_limit: Annotated[Gpus, BeforeValidator(_by_type, json_schema_input_type=Gpus | Count)] = Field(
+        default={},
+        description="The most GPUs that jobs of one user may have in it: by type, or a number for all types together.",
+    )
 
     @field_validator("limit")
     @classmethod
@@ -375,5 +390,6 @@ class Queue(Model):
 KINDS: dict[str, type[Job] | type[Queue]] = {"Job": Job, "Queue": Queue}
 
 __all__ = [
-    "API_VERSION", "KINDS", "Count", "Job", "JobSpec", "Model", "Queue", "QueueSpec", "Workers", "array_indices",
+    "ALL_TYPES", "API_VERSION", "KINDS", "Count", "Job", "JobSpec", "Model", "Queue", "QueueSpec", "Workers",
+    "array_indices",
 ]  # fmt: skip

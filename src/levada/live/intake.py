@@ -82,7 +82,8 @@ def queue_of(document: Mapping[str, Any]) -> Queue:
         weight=spec.weight,
         guaranteed=spec.guaranteed,
         limit=spec.limit,
-        per_user_limit=spec.per_user_limit,
+        per_user_limit={name: most for name, most in spec.per_user_limit.items() if name != model.ALL_TYPES},
+        per_user_total=spec.per_user_limit.get(model.ALL_TYPES),
         borrow=spec.borrow,
     )
 

@@ -17,11 +17,13 @@ from levada.core.inventory import UNLIMITED
 from levada.core.job import Phase
 from levada.core.plan import Op, OpKind
 from levada.core.plane import FREE
+from levada.core.queue import Queue
 from levada.core.reasons import Code, reason
 from levada.core.types import WHOLE
 from levada.engine.because import why_it_stays
 from levada.engine.drains import staying
 from levada.engine.state import State
+from levada.jobfile.model import ALL_TYPES
 from levada.live.records import Record
 
 _LONGEST_COMMAND = 200
@@ -243,6 +245,11 @@ def _staying(state: State, node: int) -> list[dict[str, str]]:
     return [{"job": ids[int(numbers[slot])], "why": why_it_stays(state, slot)} for slot in slots]
 
 
+def _per_user(queue: Queue) -> dict[str, float]:
+    total = {} if queue.per_user_total is None else {ALL_TYPES: queue.per_user_total}
+    return {**queue.per_user_limit, **total}
+
+
 def queues(state: State) -> list[dict[str, Any]]:
     """All queues, with what their jobs have and ask for."""
     world, table = state.world, state.world.table
@@ -264,7 +271,7 @@ def queues(state: State) -> list[dict[str, Any]]:
                 "weight": queue.weight,
                 "guaranteed": dict(queue.guaranteed),
                 "limit": dict(queue.limit),
-                "per_user_limit": dict(queue.per_user_limit),
+                "per_user_limit": _per_user(queue),
                 "borrow": queue.borrow,
                 "used": {kind: whole(amount) for kind, amount in sorted(used.items())},
                 "running": running,

@@ -84,6 +84,13 @@ class Queued(Generic[S]):
             bounds.keep_guarantees(snap)
             wish, state = self._whole(cut_view(snap, bounds), perf, state)
             return capped(snap, bounds, wish), state
+        while True:
+            inside = self._shared(snap, perf, state, bounds)
+            if bounds.users is None or not bounds.users.split(snap, inside.types, inside.count, inside.rank):
+                return inside.decision(), inside.state()
+
+    def _shared(self, snap: Snapshot, perf: ThroughputModel, state: QueueState[S], bounds: Bounds) -> _Inside[S]:
+        """Everything shared out and lent, once."""
         most = largest(snap) if gives_more(self.policy) else None
         types = assign_types(snap, np.arange(len(snap)), smallest(snap), most, bounds.fence(snap))
         tries: dict[bytes, _Inside[S]] = {}
@@ -105,8 +112,7 @@ class Queued(Generic[S]):
             rooms=lambda types, _: shared(types).room_of_jobs(),
             grows=gives_more(self.policy),
         )
-        inside = shared(types)
-        return inside.decision(), inside.state()
+        return shared(types)
 
     def _whole(self, snap: Snapshot, perf: ThroughputModel, state: QueueState[S]) -> tuple[Decision, QueueState[S]]:
         before = _inner(self.policy, state, DEFAULT_QUEUE)

@@ -3,6 +3,9 @@
 Where a user's jobs would go beyond the limit they are cut to it in the policy's order: first as many as fit get their
 minimum, then they grow as far as the policy let them. The policy then decides about all the others anew, with what is
 left, until nobody goes beyond. Each round settles at least one user on one type, so it comes to an end.
+
+Types are shared out each by itself. So where a user goes beyond what it may have of all types together, that becomes a
+limit on each type, as the policy's order takes it, and everything is decided anew.
 """
 
 from __future__ import annotations
@@ -10,11 +13,11 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from levada.core.accounts import UserAccounts
+from levada.core.accounts import UserAccounts, gpus_of
 from levada.core.decision import Decision
 from levada.core.reasons import Code
 from levada.core.snapshot import Snapshot
-from levada.core.types import Bools, Ints
+from levada.core.types import CPU_TYPE, Bools, Ints
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import Fence
 from levada.policies.protocol import Policy, S
@@ -31,17 +34,46 @@ class UserBounds:
         outside = table.order[hidden[table.order]]
         units = table.units()[outside] * table.count[outside]
         self.limit = accounts.limit
+        self._outside = accounts.usage(outside, table.type[outside], units)
         #: Per account and type what the jobs in view may have together.
-        self.room = accounts.limit - accounts.usage(outside, table.type[outside], units)
+        self.room = accounts.left(self._outside)
         #: Per job in view and queue that limits its users.
         self.line = accounts.line[slots]
+        #: Accounts whose room is split among types.
+        self._split: set[int] = set()
         self._accounts, self._slots, self._unit, self._users = accounts, slots, snap.jobs.unit, snap.jobs.entity
 
     def left(self, types: Ints, count: Ints) -> Ints:
         """Per account and type what is left when the jobs in view have these sizes; may be below 0."""
         runs = (count > 0).nonzero()[0]
         used = self._accounts.usage(self._slots[runs], types[runs], (count * self._unit)[runs])
-        return np.asarray(self.room - used)
+        return np.minimum(self.room - used, self._accounts.left(self._outside + used))
+
+    def split(self, snap: Snapshot, types: Ints, count: Ints, rank: Ints) -> bool:
+        """Whether users had too many GPUs with these sizes; the room of those is now split among types, by rank."""
+        runs = (count > 0).nonzero()[0]
+        jobs, units = snap.jobs, count * self._unit
+        used = self._accounts.usage(self._slots[runs], types[runs], units[runs])
+        room = self._accounts.total - gpus_of(self._outside)
+        beyond = set((gpus_of(used) > np.maximum(room, 0)).nonzero()[0].tolist()) - self._split
+        self._split |= beyond
+        for account in sorted(beyond):
+            mine = runs[(self.line[runs] == account).any(axis=1) & (types[runs] != CPU_TYPE)]
+            mine = mine[np.argsort(rank[mine], kind="stable")]
+            left, part = max(int(room[account]), 0), np.zeros(self.room.shape[1], np.int64)
+            starts = {}
+            for row in mine.tolist():
+                starts[row] = int(jobs.min[row] * self._unit[row]) <= left
+                part[types[row]] += starts[row] * int(jobs.min[row] * self._unit[row])
+                left -= starts[row] * int(jobs.min[row] * self._unit[row])
+            for row in mine.tolist():
+                step = max(int(jobs.step[row] * self._unit[row]), 1)
+                more = min(int((count[row] - jobs.min[row]) * self._unit[row]), left) // step * step * starts[row]
+                part[types[row]] += more
+                left -= more
+            gpus = np.arange(len(part)) != CPU_TYPE
+            self.room[account, gpus] = np.minimum(self.room[account], part)[gpus]
+        return bool(beyond)
 
     def per_job(self, left: Ints) -> Ints:
         """Per job and type the tightest of its accounts."""
