@@ -181,7 +181,7 @@ def test_a_page_about_one_job(shell: Shell) -> None:
     assert "Workers:    2 of 2\n" in page
     assert "Command:    sh -c" in page
     assert f"Folder:     {shell.folder}" in page
-    assert "Progress:   0 of 1000 steps" in page
+    assert "Progress:   not known, of 1000 steps" in page
     assert "Retries:    0 after a failure" in page
     assert page.count("node-") >= 2
     assert "submitted" in page
