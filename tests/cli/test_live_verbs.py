@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from levada.core.events import OptionsChanged
 from tests.cli.house import WAIT_S, Shell, job
 from tests.cli.test_startup import PROBE
 from tests.jobfile.manifests import MPI, POD, TF, changed, container
@@ -401,6 +402,26 @@ def test_whoever_waits_for_a_job_that_never_starts_is_told_so(shell: Shell) -> N
     assert f"late would never start: {first}, which it comes after, has ended as Failed" in shell(
         "submit", "-f", path, code=5
     )
+
+
+def test_a_job_that_leaves_by_itself_with_75_starts_again_and_says_so(shell: Shell) -> None:
+    def pauses(seconds: float) -> None:
+        event = OptionsChanged(at=0.0, options={"backoff_s": seconds})
+        shell.up.run(lambda: shell.up.service.loop.tell(event))
+
+    pauses(0.2)
+    try:
+        name = shell.submit("leaver", "test -e left && exit 0; touch left; exit 75", retries=0)
+        assert shell("wait", name) == f"{name} Succeeded\n"
+    finally:
+        pauses(5.0)
+    view = shell.json("get", "job", name)
+    assert (view["exit_code"], view["restarts"], view["generation"]) == (0, 0, 2)
+    events = [json.loads(line) for line in shell("events", name, "-o", "jsonl").splitlines()]
+    assert [event["text"] for event in events if event.get("reason") == "left"] == [
+        "Pending: It left by itself with exit code 75 soon after its start (time 1 in a row); "
+        "it starts again from its checkpoint after a pause."
+    ]
 
 
 def test_nothing_is_said_of_steps_that_nobody_told(shell: Shell) -> None:

@@ -84,7 +84,7 @@ SENTENCES: dict[int, str] = {
     Code.CANNOT_RUN: "As far as is known, it makes no progress on any GPU type that is there.",
     Code.INTERRUPTED: "None of its workers ran any more when that was looked at; it starts again from its checkpoint.",
     Code.DRAINED: "A node it ran on is being drained; it goes on elsewhere when its turn comes.",
-    Code.LEFT: "It left by itself with exit code 75 soon after it had started ({evidence} times in a row); "
+    Code.LEFT: "It left by itself with exit code 75 soon after its start (time {evidence} in a row); "
     "it starts again from its checkpoint after a pause.",
     Code.RESIZING: "It is being given other workers.",
     Code.INVALID: "Its description cannot be carried out.",
