@@ -116,14 +116,32 @@ FILLED = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3)), max_size=4, 
 @given(scene=scenes, later=scenes, passed=st.sampled_from([-1.0, 0.0, 100.0, 9e9, math.inf]), filled=FILLED)
 def test_memory_follows_the_jobs(scene: Scene, later: Scene, passed: float, filled: list[tuple[int, int]]) -> None:
     names = np.where(scene.members >= 0, scene.jobs[0][scene.members], -1) if scene.count else scene.members
-    asked = np.zeros((scene.count, 3))
+    asked, allowed = np.zeros((scene.count, 4)), later.speed > 0
     room = np.full(later.types, 3000)
     began = np.array([(number, kind, 33.0) for number, kind in filled]).reshape(-1, 3)
     memory = (names, scene.share, scene.credit, asked, room, began)
     members, share, credit, now_asked, need, runs, stale, crowded = both(
-        KERNELS, "recall", memory, later.jobs, later.reals, later.partner, room, later.capacity, passed, WEIGHTS
+        *(
+            KERNELS,
+            "recall",
+            memory,
+            later.jobs,
+            later.reals,
+            allowed,
+            later.partner,
+            room,
+            later.capacity,
+            passed,
+            WEIGHTS,
+        )
     )
     assert stale == (now_asked.tolist() != asked.tolist())
+    again = (names, scene.share, scene.credit, now_asked, room, began)
+    for change in range(2 * later.count):
+        types = allowed.copy()
+        types[change // 2] ^= bool(change % 2)
+        told = (again, later.jobs, later.reals, types, later.partner, room, later.capacity, passed, WEIGHTS)
+        assert both(KERNELS, "recall", *told)[6] == bool(change % 2), "who may use other types is asked about anew"
     assert now_asked[:, 0].tolist() == sorted(later.jobs[0].tolist())
     assert crowded == bool((_used(runs, need, later.types) > later.capacity).any())
     before = {tuple(name): at for at, name in enumerate(names.tolist())}

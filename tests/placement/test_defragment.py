@@ -357,12 +357,14 @@ def test_a_log_that_is_replayed_under_other_beliefs_leads_to_the_same_places() -
     handle, state = shell.engine.handle, shell.engine.state
 
     def logged(*events: ev.Event) -> list[Command]:
-        before, kept = state.revision, tuple(event for event in events if not isinstance(event, ev.Progress))
+        before, first = state.revision, state.world.next_number
+        kept = tuple(event for event in events if not isinstance(event, ev.Progress))
         commands = handle(*events)
         asks = any(isinstance(command, Decide) for command in commands)
         if kept or asks:
             told = kept or (ev.Tick(at=state.now),)
-            log.append(turn.encode(before, state.revision, told, state.in_view if asks else None))
+            asked = state.in_view if asks else None
+            log.append(turn.encode(before, state.revision, told, asked, first, (), ()))
         return commands
 
     shell.engine.handle = logged  # type: ignore[method-assign]

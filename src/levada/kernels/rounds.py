@@ -27,6 +27,7 @@ def recall(
     memory: Memory,
     jobs: Ints,
     reals: Floats,
+    allowed: Bools,
     partner: Ints,
     room: Ints,
     capacity: Ints,
@@ -35,10 +36,11 @@ def recall(
 ) -> Recalled:
     """Brings what is remembered to the rows of now, and counts credit for the time that has *passed*.
 
-    Jobs that are over go, new ones come with nothing. *jobs* and *reals* are the blocks of `view.jobs`. *partner* is
-    per job who it shares devices with (-1: nobody any more, -2: it runs alone), or empty where nobody ever shares.
+    Jobs that are over go, new ones come with nothing. *jobs*, *reals* and *allowed* are the blocks of `view.jobs`.
+    *partner* is per job who it shares devices with (-1: nobody any more, -2: it runs alone), or empty where nobody ever
+    shares. Shares are out of date where jobs, their sizes, weights or types are others, or what there is.
     """
-    found: Recalled = kernels["rounds"].recall(memory, jobs, reals, partner, room, capacity, passed, weights)
+    found: Recalled = kernels["rounds"].recall(memory, jobs, reals, allowed, partner, room, capacity, passed, weights)
     return found
 
 

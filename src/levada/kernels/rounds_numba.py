@@ -22,19 +22,30 @@ _A_LITTLE = 1e-9
 
 @numba.njit(cache=True)
 def recall(
-    memory: Any, jobs: Any, reals: Any, partner: Any, room: Any, capacity: Any, passed: float, weights: Any
+    memory: Any,
+    jobs: Any,
+    reals: Any,
+    allowed: Any,
+    partner: Any,
+    room: Any,
+    capacity: Any,
+    passed: float,
+    weights: Any,
 ) -> Any:
     names, old_share, old_credit, old_asked, old_room, filled = memory
     number, size, weight = jobs[0], jobs[1], reals[0]
     count, types = len(number), len(capacity)
     order = _ascending(number)
-    asked = np.empty((count, 3), np.float64)
-    stale = len(old_asked) != count or len(old_room) != types
+    asked = np.zeros((count, 4), np.float64)
+    stale = old_asked.shape != asked.shape or len(old_room) != types
     for place in range(count):
         row = order[place]
         asked[place, 0], asked[place, 1], asked[place, 2] = number[row], size[row], weight[row]
+        for kind in range(allowed.shape[1]):
+            if allowed[row, kind]:
+                asked[place, 3] += 2.0**kind
         if not stale:
-            for column in range(3):
+            for column in range(4):
                 stale |= asked[place, column] != old_asked[place, column]
     if not stale:
         for kind in range(types):

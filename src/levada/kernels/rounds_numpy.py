@@ -28,6 +28,7 @@ def recall(
     memory: Memory,
     jobs: Ints,
     reals: Floats,
+    allowed: Bools,
     partner: Ints,
     room: Ints,
     capacity: Ints,
@@ -38,7 +39,8 @@ def recall(
     number = jobs[0]
     order = np.argsort(number, kind="stable")
     by_number = number[order]
-    asked = np.stack([by_number, jobs[1][order], reals[0][order]], axis=1)
+    types = allowed @ 2.0 ** np.arange(allowed.shape[1])
+    asked = np.stack([by_number, jobs[1][order], reals[0][order], types[order]], axis=1)
     stale = not (np.array_equal(old_asked, asked) and np.array_equal(old_room, room))
     a, b = (_rows(by_number, order, names[:, member]) for member in (0, 1))
     single, pair = (a >= 0) & (b == _NOBODY), (a >= 0) & (b >= 0)

@@ -10,7 +10,7 @@ side), credit grows more slowly for all, so that they take turns.
   runs at present (hysteresis). So a whole share is followed at once, and credit lets those take turns who have parts.
 - Between rounds nobody is stopped; whoever waits is placed at once where GPUs are free. So policies are shown only jobs
   that wait then, and what others are owed is counted at the next round.
-- New shares are asked for when jobs came or went, at the next round.
+- New shares are asked for when jobs came, went or changed, at the next round.
 
 `mechanism: gavel` is the published way instead; see `policies.gavel.published`.
 """
@@ -59,7 +59,7 @@ class RoundState(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     #: Up to when credit was counted, and when the next round is due.
     since: float = -math.inf
     next_round: float = -math.inf
-    #: What shares were last asked about: jobs with their sizes and weights, and what there is of each type.
+    #: What shares were last asked about: jobs with their sizes, weights and types, and what there is of each type.
     asked: Floats
     room: Ints
     #: Who was placed since then: number, type, and how many seconds had passed.
@@ -91,7 +91,7 @@ class Rounds(Generic[S]):
             members=np.zeros((0, 2), np.int64),
             share=np.zeros((0, 0)),
             credit=np.zeros((0, 0)),
-            asked=np.zeros((0, 3)),
+            asked=np.zeros((0, 4)),
             room=np.zeros(0, np.int64),
         )
 
@@ -101,11 +101,12 @@ class Rounds(Generic[S]):
             return self._fill(snap, perf, state)
         instance, policy, weights = Instance(snap, perf), self.policy, self._weights
         jobs, reals, speed = instance.jobs, instance.reals, instance.relative
-        room = instance.supply[view.ROOM]
+        # Where nobody runs without a share, shares must follow what others leave, too: jobs out of view come and go.
+        room = snap.capacity if self._owed_only else instance.supply[view.ROOM]
         partner = _partners(snap) if self.by_node else _NO_PARTNERS
         memory = state.members, state.share, state.credit, state.asked, state.room, state.filled
         members, share, credit, asked, need, runs, stale, crowded = rounds.recall(
-            memory, jobs, reals, partner, room, snap.capacity, snap.now - state.since, weights
+            memory, jobs, reals, instance.allowed, partner, room, snap.capacity, snap.now - state.since, weights
         )
         # Where only jobs with a share may run, new shares cannot wait while GPUs are idle.
         due = snap.now >= state.next_round or (policy.strict and stale) or crowded
