@@ -125,7 +125,7 @@ def _to_be_seen() -> list[tuple[Job, str]]:
         (job(9.0, "notebook", 4.5, gpu_types=("v100",), **half), "half a GPU"),
         (job(10.0, "vit", 14, min=2, max=4, preemptible=Preemptible.NEVER, gpu_types=("a100",)), "never preempted"),
         (job(12.5, "gpt2", 45, min=8, max=8, gpu_types=("a100",)), "rigid"),
-        (job(7.0, "resnet50", 100, min=2, max=10, resizes_in_place=False), "resizes by restart"),
+        (job(7.0, "resnet50", 70, min=2, max=10, resizes_in_place=False), "resizes by restart"),
     ]
 
 
