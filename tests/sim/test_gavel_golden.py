@@ -1,8 +1,8 @@
 """`--mechanism gavel` against Gavel itself: every job of every policy that solves no LP, and averages of the others.
 
-An LP has many optimal shares, and which one Gavel's interior-point solver takes among them is partly a matter of its
-rounding; so policies with an LP are compared by averages. Some rows are left for LEVADA_ALL_GOLDEN=1, for they
-take minutes.
+An LP has many optimal shares. Ours are those of Gavel's interior-point solver but for rounding, which decides between
+jobs that are equal; so policies with an LP are compared by averages. Some rows are left for LEVADA_ALL_GOLDEN=1, for
+they take minutes.
 """
 
 import os
@@ -28,16 +28,9 @@ ALWAYS = (
 )
 EVERY = os.environ.get("LEVADA_ALL_GOLDEN") == "1"
 
-#: Rows that are known to differ by more, with the reason.
-KNOWN = {
-    "phys_maxmin96__max_min_fairness_packed__PATCHED": (
-        "where Gavel's solver spreads shares over pairs that are equally good is a matter of its rounding"
-    ),
-}
-
 
 def chosen(*, exact: bool) -> list[Any]:
-    """The rows of one kind; those that are known to differ are marked, never left out."""
+    """The rows of one kind."""
     found = []
     for label, case in rows().items():
         if (case["policy"] in EXACT) != exact:
@@ -45,8 +38,6 @@ def chosen(*, exact: bool) -> list[Any]:
         marks = []
         if not EVERY and not label.startswith("tiny_") and label not in ALWAYS:
             marks.append(pytest.mark.skip(reason="takes long: LEVADA_ALL_GOLDEN=1"))
-        elif label in KNOWN:
-            marks.append(pytest.mark.xfail(reason=KNOWN[label]))
         found.append(pytest.param(case, id=label, marks=marks))
     return found
 

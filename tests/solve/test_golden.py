@@ -9,7 +9,14 @@ import pytest
 
 from levada.solve.allox import assign
 from levada.solve.finish_time import finish_time, makespan
-from levada.solve.interior import finish_time_interior, makespan_interior, max_min_interior, total_interior
+from levada.solve.interior import (
+    finish_time_interior,
+    leximin_interior,
+    makespan_interior,
+    max_min_interior,
+    total_interior,
+)
+from levada.solve.interior_packed import max_min_packed_interior
 from levada.solve.leximin import hierarchical, leximin
 from levada.solve.max_min import max_min
 from levada.solve.nash import nash, strategy_proof
@@ -62,21 +69,26 @@ def test_max_min(given: Case, policies: dict[str, Any]) -> None:
 
 
 @plain
-def test_interior_shares_are_nearly_gavels(given: Case, policies: dict[str, Any]) -> None:
-    """The path of an interior-point solver ends near where Gavel's ended; on types where a job cannot run it gets 0."""
+def test_interior_shares_are_gavels(given: Case, policies: dict[str, Any]) -> None:
+    """The path ends where that of Gavel's solver ended, but for rounding; where a job cannot run it gets nothing."""
     usable = given.rate > 0
-    for name, solution in (
-        ("max_min_fairness_perf", max_min_interior(given.problem())),
-        ("max_min_fairness", max_min_interior(given.problem(np.ones_like(given.rate)))),
-        ("max_sum_throughput_perf", total_interior(given.problem())),
+    alike = given.problem(np.ones_like(given.rate))
+    for name, solution, near in (
+        ("max_min_fairness_perf", max_min_interior(given.problem()), 1e-3),
+        ("max_min_fairness", max_min_interior(alike), 1e-3),
+        ("max_sum_throughput_perf", total_interior(given.problem()), 1e-3),
+        ("max_min_fairness_water_filling_perf", leximin_interior(given.problem()), 1e-2),
+        ("max_min_fairness_water_filling", leximin_interior(alike), 1e-2),
         (
             "min_total_duration_perf",
             makespan_interior(given.problem(), given.steps, policies["min_total_duration_perf"]["T_found"]),
+            1e-2,
         ),
     ):
-        distance = np.abs(solution.share - np.array(policies[name]["x"]))[usable]
-        assert (name, distance.mean()) < (name, 0.006)
-        assert (name, distance.max()) < (name, 0.06)
+        if "error" not in policies[name]:
+            distance = np.abs(solution.share - np.array(policies[name]["x"]))[usable]
+            assert (name, distance.max()) < (name, near)
+            assert (name, distance.mean()) < (name, near / 10)
 
 
 @plain
@@ -88,6 +100,7 @@ def test_leximin(given: Case, policies: dict[str, Any]) -> None:
         asked = given.problem(rate)
         found = check(asked, leximin(asked))
         agrees(found, policy)
+        agrees(check(asked, leximin_interior(asked)), policy)
         assert found.levels is not None
         assert np.sort(found.levels) == pytest.approx(policy["independent_sorted_levels"], rel=EXACT)
 
@@ -230,3 +243,25 @@ def test_hierarchy(data: dict[str, Any]) -> None:
         sums = np.bincount(entity, found.levels)[1:]
         assert sums == pytest.approx(list(policy["entity_sum_normalized"].values()), rel=EXACT)
         assert found.levels == pytest.approx(policy["normalized_effective_throughput"], rel=EXACT, abs=1e-8)
+
+
+@packed
+def test_interior_shares_of_pairs_are_gavels(given: Case, mode: str, pairs: Any, policies: dict[str, Any]) -> None:
+    if mode != "same_sf":
+        pytest.skip("pairs of different scale never run, but Gavel's solver has seen them")
+    asked = given.problem()
+    found = check(asked, max_min_packed_interior(asked, *pairs))
+    if "error" in policies["max_min_fairness_packed"]:
+        return
+    rows = policies["max_min_fairness_packed"]["x_rows"]
+    agrees(found, policies["max_min_fairness_packed"])
+    assert found.pairs is not None
+    assert found.pair_share is not None
+    mine = {str(job): share for job, share in enumerate(found.share)}
+    mine |= {str((int(a), int(b))): share for (a, b), share in zip(found.pairs, found.pair_share, strict=True)}
+    nothing = np.zeros(len(given.types))
+    distance = np.array(
+        [mine.get(key, nothing) - np.array(rows.get(key, nothing)) for key in mine.keys() | rows.keys()]
+    )
+    assert np.abs(distance).max() < 1e-3
+    assert np.abs(distance).mean() < 1e-4

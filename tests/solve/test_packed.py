@@ -12,6 +12,7 @@ from levada.core.types import Floats, Ints
 from levada.solve.classes import classify
 from levada.solve.finish_time import finish_time, makespan
 from levada.solve.instance import instance
+from levada.solve.interior_packed import max_min_packed_interior
 from levada.solve.leximin import hierarchical, leximin
 from levada.solve.max_min import max_min
 from levada.solve.packed import (
@@ -85,6 +86,24 @@ def test_classes_of_pairs_are_exact(case: tuple[Problem, int, float]) -> None:
         assert small.bound == pytest.approx(small.level, rel=1e-6, abs=1e-9)
     levels = leximin_packed(rows, pairs, rate).levels, leximin_packed(jobs, twos, rates).levels
     assert levels[0] == pytest.approx(levels[1], rel=1e-6, abs=1e-9)
+
+
+@given(cases)
+def test_the_middle_of_all_pairs_is_as_good_as_a_corner_and_alike_for_equal_jobs(
+    case: tuple[Problem, int, float],
+) -> None:
+    rows = classify(case[0])
+    pairs, rate = together(rows, *case[1:])
+    jobs, twos, rates = by_job(rows, pairs, rate)
+    corner = max_min_packed(rows, pairs, rate)
+    small, large = max_min_packed_interior(rows, pairs, rate), max_min_packed_interior(jobs, twos, rates)
+    for asked, found in ((rows, small), (jobs, large)):
+        if found.how == "equal":
+            continue  # the path ends nowhere where numbers are far apart: whoever asks takes the corner then
+        check(asked, found)
+        assert found.level == pytest.approx(corner.level, rel=1e-5, abs=1e-8)
+    if small.how == large.how == "interior":
+        assert small.share == pytest.approx(large.share, abs=1e-3)
 
 
 @given(cases)

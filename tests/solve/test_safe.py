@@ -7,7 +7,14 @@ import pytest
 
 from levada.solve.finish_time import finish_time, makespan
 from levada.solve.highs import Lp, Model, NoAnswer
-from levada.solve.interior import finish_time_interior, makespan_interior, max_min_interior, total_interior
+from levada.solve.interior import (
+    finish_time_interior,
+    leximin_interior,
+    makespan_interior,
+    max_min_interior,
+    total_interior,
+)
+from levada.solve.interior_packed import max_min_packed_interior
 from levada.solve.leximin import hierarchical, leximin
 from levada.solve.max_min import max_min
 from levada.solve.nash import nash, strategy_proof
@@ -46,9 +53,11 @@ def every_solver(asked: Problem) -> dict[str, Solution]:
         "makespan_packed": makespan_packed(asked, NO_PAIRS, rates, ones),
         "total_packed": total_packed(asked, NO_PAIRS, rates),
         "max_min_interior": max_min_interior(asked),
+        "leximin_interior": leximin_interior(asked),
         "total_interior": total_interior(asked),
         "makespan_interior": makespan_interior(asked, ones),
         "finish_time_interior": finish_time_interior(asked, ones, ones, ones),
+        "max_min_packed_interior": max_min_packed_interior(asked, NO_PAIRS, rates),
     }
 
 

@@ -9,14 +9,14 @@
     packed      the same objectives where two jobs may share GPUs
     allox       the least mean completion time, one GPU per job
     nash        the best geometric mean, discounted so that no job gains by lying
-    interior    the middle of an optimal face instead of a corner of it
+    interior    the middle of an optimal face instead of a corner of it; `interior_packed` with pairs
     split       from what a class gets to what each of its jobs gets, with few types per job
     safe        what every solver ends in when it fails: an equal share and an alarm
     instance    made-up problems of any size
 
 Behind these: `highs` (the thin layer around HiGHS), `levels` and `requirements` (the two linear programs), `pairs`
 (columns for two rows), `filling` (levels one after the other), `entities` (who shares), `price` (numba instead of
-HiGHS), `central` and `selfdual` (interior points).
+HiGHS), `central`, `selfdual` and `selfdual_pairs` (interior points).
 
 Levels are unique, shares are not: compare levels and feasibility, never entries of a share. HiGHS solves; where numba
 kernels run (`kernels.switch`), prices do it faster, prove their answer, and hand over to HiGHS when they cannot.

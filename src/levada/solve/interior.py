@@ -16,10 +16,16 @@ from levada.solve.central import centre
 from levada.solve.classes import classify
 from levada.solve.finish_time import Duties, finish_time, makespan
 from levada.solve.highs import NoAnswer
+from levada.solve.leximin import leximin
 from levada.solve.problem import Problem, Solution, fit, normalised, usable
 from levada.solve.safe import safe
-from levada.solve.selfdual import follow
+from levada.solve.selfdual import Levels, follow
 from levada.solve.total import UNMET, total
+
+#: Water-filling as published: a job that cannot rise by this factor and this much is held where it is.
+_NOTHING, _NEXT_TO = 1.0001, 1e-5
+#: Levels are known but for this part.
+_HAIR = 1e-9
 
 
 @safe
@@ -35,8 +41,57 @@ def max_min_interior(problem: Problem) -> Solution:
         share = _path(rows, c, part, pace=np.ones(len(c)))
     except NoAnswer:
         share = centre(c / unit, count, count * rows.scale, rows.capacity, pace=part.astype(float)).share
-    share = fit(share, count * rows.scale, rows.capacity)
+    share = fit(share, count * rows.scale, rows.capacity, trace=0.0)
     return _solution(rows, share, float((c * share).sum(axis=1)[part].min()), c)
+
+
+@safe
+def leximin_interior(problem: Problem, levels: Floats | None = None) -> Solution:
+    """See `leximin`, whose *levels* are found where they are not given. One program after the other raises all who can
+
+    still rise, and holds the others where they are: this is where the last one of them ends.
+    """
+    if levels is None:
+        best = leximin(problem)
+        assert best.levels is not None
+        levels = best.levels
+    rows = classify(problem)
+    c, count = normalised(rows), rows.count
+    part = (count > 0) & (c.max(axis=1, initial=0.0) > 0)
+    if not part.any():
+        return _solution(rows, np.zeros_like(c), 0.0, c)
+    final = np.zeros(len(c))
+    final[rows.of] = levels
+    floor, rising = _last(final, np.divide(rows.weight, rows.scale), part)
+    kinds = rows.capacity > 0
+    cell = np.ix_(part, kinds)
+    # What the published program says of each job: it has its floor; and it rises by t, or t is as large as it may be.
+    relation = rows.scale[part] / rows.weight[part]
+    plain, high = c[cell] / relation[:, None], float((c[cell] / relation[:, None]).max() * rows.scale[part].max())
+    up = rising[part]
+    two = Levels(
+        c=np.stack([plain, np.where(up[:, None], c[cell], 0.0)]),
+        base=np.stack([floor[part] / relation, np.where(up, floor[part], -high)]),
+        pace=np.stack([np.zeros(len(up)), np.ones(len(up))]),
+        has=np.ones((2, len(up)), np.bool_),
+    )
+    share = np.zeros_like(c)
+    share[cell], _ = follow(count[part], rows.scale[part], rows.capacity[kinds], two)
+    share = fit(np.where(c > 0, np.maximum(share, 0.0), 0.0), count * rows.scale, rows.capacity, trace=0.0)
+    return _solution(rows, share, float((c * share).sum(axis=1)[part].min()), c)
+
+
+def _last(final: Floats, unit: Floats, part: Bools) -> tuple[Floats, Bools]:
+    """The floors of the last program of water-filling, and who rises in it. *unit* makes levels relative rates."""
+    floor, rising, level = np.zeros(len(final)), part, 0.0
+    while True:
+        before, level = level, float(final[rising].min())
+        # Who could rise by next to nothing is held.
+        held = rising & (final * unit < _NOTHING * level * unit + _NEXT_TO)
+        if not (rising & ~held).any():
+            return np.where(rising, before, floor) * (1 - _HAIR), rising
+        floor = np.where(held, level, floor)
+        rising = rising & ~held
 
 
 @safe
@@ -57,7 +112,7 @@ def total_interior(problem: Problem, cost: Floats | None = None, need: Floats | 
         gain = count[:, None] * worth / float((count[:, None] * worth).max())
         c, gpus = rate / best[:, None], count * rows.scale
         share = centre(c, count, gpus, rows.capacity, gain=gain, base=base / best, floors=base > 0).share
-    share = fit(share, count * rows.scale, rows.capacity)
+    share = fit(share, count * rows.scale, rows.capacity, trace=0.0)
     return _solution(rows, share, float((count[:, None] * worth * share).sum()), rate, alarm)
 
 
@@ -103,7 +158,7 @@ def _within(problem: Problem, duties: Duties, ratio: float, roomy: bool = False)
             best = np.maximum(rate.max(axis=1, initial=0.0), 1e-300)
             c = rate / best[:, None]
             share = centre(c, count, gpus, rows.capacity, base=base / best, floors=base > 0, mu=1.0).share
-    share = fit(share, gpus, rows.capacity)
+    share = fit(share, gpus, rows.capacity, trace=0.0)
     reached = rows.each((rate * share).sum(axis=1))[part]
     late = (mine.elapsed + mine.steps / np.maximum(reached, 1e-300)) / mine.ideal
     return _solution(rows, share, float(late.max(initial=0.0)), rate)
@@ -122,16 +177,11 @@ def _path(
     kinds = rows.capacity > 0
     cell = np.ix_(part, kinds)
     share = np.zeros_like(c)
-    share[cell], _ = follow(
-        c[cell],
-        rows.count[part],
-        rows.scale[part],
-        rows.capacity[kinds],
-        gain=None if gain is None else gain[cell],
-        pace=None if pace is None else pace[part],
-        base=None if base is None else base[part],
-        levels=np.ones(int(part.sum()), np.bool_) if levels is None else levels[part],
-    )
+    floor, rise = (None if column is None else column[part] for column in (base, pace))
+    has = np.ones(int(part.sum()), np.bool_) if levels is None else levels[part]
+    found = Levels.of(c[cell], floor, rise, has)
+    gains = None if gain is None else gain[cell]
+    share[cell], _ = follow(rows.count[part], rows.scale[part], rows.capacity[kinds], found, gains)
     return np.where(c > 0, np.maximum(share, 0.0), 0.0)
 
 

@@ -20,7 +20,7 @@ from levada.solve.finish_time import Duties
 from levada.solve.highs import Answer, NoAnswer
 from levada.solve.levels import LevelLp
 from levada.solve.leximin import leximin
-from levada.solve.pairs import Columns, between_jobs
+from levada.solve.pairs import Columns, between_jobs, of_jobs
 from levada.solve.problem import TRACE, Problem, Solution, normalised, relative, usable
 from levada.solve.safe import safe
 from levada.solve.total import UNMET
@@ -35,7 +35,7 @@ _KEPT = 1e-6
 @safe
 def max_min_packed(problem: Problem, pairs: Ints, pair_rate: Floats) -> Solution:
     """See `max_min`."""
-    c, together = _normalised(problem, pairs, pair_rate)
+    c, together = with_pairs(problem, pairs, pair_rate)
     program, columns = _program(problem, c, np.ones(len(c)), pairs, together)
     answer, missing = columns.solve()
     bound = (answer.value + missing) * program.unit
@@ -45,7 +45,7 @@ def max_min_packed(problem: Problem, pairs: Ints, pair_rate: Floats) -> Solution
 @safe
 def leximin_packed(problem: Problem, pairs: Ints, pair_rate: Floats) -> Solution:
     """See `leximin`."""
-    c, together = _normalised(problem, pairs, pair_rate)
+    c, together = with_pairs(problem, pairs, pair_rate)
     program, columns = _program(problem, c, np.ones(len(c)), pairs, together)
     answer, missing = columns.solve()
     bound = (answer.value + missing) * program.unit
@@ -215,7 +215,7 @@ def _feasible(columns: Columns, base: Floats) -> tuple[Answer, float]:
         return columns.solve()
 
 
-def _normalised(problem: Problem, pairs: Ints, pair_rate: Floats) -> tuple[Floats, Floats]:
+def with_pairs(problem: Problem, pairs: Ints, pair_rate: Floats) -> tuple[Floats, Floats]:
     """Levels per unit of time, alone and together."""
     c = normalised(problem)
     return c, _like(c, problem, pairs, pair_rate)
@@ -253,17 +253,8 @@ def _apart(
         capacity=problem.capacity,
         of=of,
     )
-    order = np.argsort(old, kind="stable")
-    ends = np.cumsum(np.bincount(old, minlength=len(problem.rate)))
-    twos, source = [np.zeros((0, 2), np.int64)], [np.zeros(0, np.int64)]
-    for number, (a, b) in enumerate(pairs.tolist()):
-        left, right = (order[ends[row - 1] if row else 0 : ends[row]] for row in (a, b))
-        both = np.column_stack([np.repeat(left, len(right)), np.tile(right, len(left))])
-        if a == b:
-            both = both[both[:, 0] <= both[:, 1]]
-        twos.append(both)
-        source.append(np.full(len(both), number))
-    return rows, np.concatenate(twos), pair_rate[np.concatenate(source)], [column[first] for column in columns]
+    twos, source = of_jobs(pairs, old, len(problem.rate))
+    return rows, twos, pair_rate[source], [column[first] for column in columns]
 
 
 def _solution(

@@ -204,6 +204,21 @@ def between_jobs(pairs: Ints, mass: Floats, of: Ints, rows: int) -> tuple[Ints, 
     return np.concatenate(found), np.concatenate(shares)
 
 
+def of_jobs(pairs: Ints, of: Ints, rows: int) -> tuple[Ints, Ints]:
+    """All pairs of jobs of these pairs of rows, a job of a row with itself among them; and the pair each comes from."""
+    order = np.argsort(of, kind="stable")
+    ends = np.cumsum(np.bincount(of, minlength=rows))
+    found, source = [np.zeros((0, 2), np.int64)], [np.zeros(0, np.int64)]
+    for number, (a, b) in enumerate(pairs.tolist()):
+        left, right = (order[ends[row - 1] if row else 0 : ends[row]] for row in (a, b))
+        both = np.column_stack([np.repeat(left, len(right)), np.tile(right, len(left))])
+        if a == b:
+            both = both[both[:, 0] <= both[:, 1]]
+        found.append(both)
+        source.append(np.full(len(both), number))
+    return np.concatenate(found), np.concatenate(source)
+
+
 def _among(jobs: int) -> Ints:
     """Pairs in which every job comes equally often: two by two, or all in a ring where they are odd."""
     numbers = np.arange(jobs)

@@ -119,12 +119,12 @@ def relative(problem: Problem) -> Floats:
     return np.divide(usable(problem), reference, out=np.zeros_like(problem.rate), where=reference > 0)
 
 
-def fit(share: Floats, gpus: Floats, capacity: Floats) -> Floats:
+def fit(share: Floats, gpus: Floats, capacity: Floats, trace: float = TRACE) -> Floats:
     """These shares without traces, and scaled down where rounding let them take more time or GPUs than there are.
 
     *gpus* is what a full share of each row takes.
     """
-    share = np.where(share > TRACE * share.sum(axis=1)[:, None], share, 0.0)
+    share = np.where(share > trace * share.sum(axis=1)[:, None], share, 0.0)
     share /= np.maximum(share.sum(axis=1), 1.0)[:, None]
     use = gpus @ share
     share *= np.divide(capacity, use, out=np.ones_like(use), where=use > capacity)

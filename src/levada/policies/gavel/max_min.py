@@ -36,6 +36,7 @@ from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.protocol import Needs
 from levada.solve.efficient import efficient
 from levada.solve.interior import max_min_interior
+from levada.solve.interior_packed import max_min_packed_interior
 from levada.solve.leximin import leximin
 from levada.solve.packed import efficient_packed, leximin_packed, max_min_packed
 
@@ -97,4 +98,5 @@ class MaxMinFairnessPacked(MaxMinFairnessPerf):
         all_levels = partial(leximin_packed, problem, pairs, rates)
         if self.which == EFFICIENT:
             return shares_of(sound(partial(efficient_packed, problem, pairs, rates, FLOOR), lowest)), None
-        return shares_of(lowest() if self.which == INTERIOR else sound(all_levels, lowest)), None
+        middle = partial(max_min_packed_interior, problem, pairs, rates)
+        return shares_of(sound(middle if self.which == INTERIOR else all_levels, lowest)), None

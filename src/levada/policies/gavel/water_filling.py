@@ -30,7 +30,7 @@ from levada.policies.gavel.forms import (
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.protocol import Needs
-from levada.solve.interior import finish_time_interior
+from levada.solve.interior import leximin_interior
 from levada.solve.leximin import hierarchical, leximin
 from levada.solve.packed import hierarchical_packed, leximin_packed, max_min_packed
 
@@ -80,13 +80,8 @@ class WaterFilling(Sharing):
         best = hierarchical(problem, *self._entities(instance)) if self.entities else leximin(problem)
         if self.which != INTERIOR:
             return shares_of(best), None
-        # A hair less: else there is nothing between these shares and others as good.
-        reached = (problem.each(problem.rate) * best.share).sum(axis=1) * (1 - 1e-8)
-        zeros = np.zeros(len(instance))
-        # All shares with which everybody reaches as much: nobody ends later than after a second with that many steps.
-        middle = finish_time_interior(problem, reached, zeros, zeros + 1.0, 1.0)
-        middle = msgspec.structs.replace(middle, level=best.level)
-        return shares_of(sound(lambda: middle, lambda: best)), None
+        middle = partial(leximin_interior, problem, best.levels) if not self.entities else lambda: best
+        return shares_of(sound(middle, lambda: best)), None
 
     def _entities(self, instance: Instance) -> tuple[Floats, Bools]:
         """By number the weight of each entity, and whether it serves its jobs in turn."""

@@ -1,0 +1,91 @@
+"""Points inside the optimal face where two jobs may share GPUs; see `interior` and, for pairs, `packed`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from levada.core.types import Floats, Ints
+from levada.solve.packed import with_pairs
+from levada.solve.pairs import of_jobs
+from levada.solve.problem import Problem, Solution
+from levada.solve.safe import safe
+from levada.solve.selfdual import walk
+from levada.solve.selfdual_pairs import Together
+
+
+@safe
+def max_min_packed_interior(problem: Problem, pairs: Ints, pair_rate: Floats) -> Solution:
+    """See `max_min_packed`. Every two jobs that could share GPUs get a little time together."""
+    c, together = with_pairs(problem, pairs, pair_rate)
+    count, scale, capacity = problem.count, problem.scale, problem.capacity
+    part = (count > 0) & (c.max(axis=1, initial=0.0) > 0)
+    kinds = np.flatnonzero(capacity > 0)
+    if not part.any() or not len(kinds):
+        return _solution(problem, c, together, pairs, np.zeros_like(c), np.zeros(together.shape[:2]))
+    here = np.flatnonzero(part)
+    a, b = pairs.T
+    mine = part[a] & part[b] & (scale[a] == scale[b]) & ((a != b) | (count[a] > 1))
+    two = np.flatnonzero(mine)
+    place = np.cumsum(part) - 1
+    who = np.concatenate([np.column_stack([here, np.full(len(here), -1)]), pairs[two]])
+    levels = np.concatenate([np.stack([c[here], np.zeros_like(c[here])], axis=2), together[two]])[:, kinds]
+    members = np.where(who >= 0, place[who], -1)
+    program = Together(
+        count[part],
+        scale[part],
+        capacity[kinds],
+        np.repeat(members, len(kinds), axis=0),
+        np.tile(np.arange(len(kinds)), len(who)),
+        levels.reshape(-1, 2),
+    )
+    x = np.maximum(walk(program)[0], 0.0).reshape(len(who), len(kinds))
+    x = np.where(levels.any(axis=2), x, 0.0)
+    share, pair_share = np.zeros_like(c), np.zeros(together.shape[:2])
+    share[np.ix_(here, kinds)], pair_share[np.ix_(two, kinds)] = x[: len(here)], x[len(here) :]
+    return _solution(problem, c, together, pairs, share, pair_share)
+
+
+def _solution(
+    problem: Problem, c: Floats, together: Floats, pairs: Ints, share: Floats, pair_share: Floats
+) -> Solution:
+    """Shares of jobs and of all pairs of jobs, from those of one job or pair of each class."""
+    count = problem.count
+    share, pair_share = _fit(problem, pairs, share, pair_share)
+    levels = (c * share).sum(axis=1)
+    twins = pairs[:, 0] == pairs[:, 1]
+    for side in (0, 1):
+        mates = np.where(twins, (count[pairs[:, 0]] - 1) / 2, count[pairs[:, 1 - side]])
+        np.add.at(levels, pairs[:, side], mates * (together[:, :, side] * pair_share).sum(axis=1))
+    part = (count > 0) & (c.max(axis=1, initial=0.0) > 0)
+    level = float(levels[part].min(initial=np.inf)) if part.any() else 0.0
+    used = pair_share.any(axis=1)
+    of = np.arange(len(count)) if problem.of is None else problem.of
+    who, source = of_jobs(pairs[used], of, len(count))
+    apart = who[:, 0] != who[:, 1]
+    return Solution(
+        share=problem.each(share),
+        level=level,
+        bound=level,
+        prices=np.zeros(len(problem.capacity)),
+        how="interior",
+        levels=problem.each(levels),
+        pairs=who[apart],
+        pair_share=pair_share[used][source[apart]],
+    )
+
+
+def _fit(problem: Problem, pairs: Ints, share: Floats, pair_share: Floats) -> tuple[Floats, Floats]:
+    """These without traces, and scaled down where rounding let them take more time or GPUs than there are."""
+    count, scale = problem.count, problem.scale
+    twins = pairs[:, 0] == pairs[:, 1]
+    time = share.sum(axis=1)
+    for side in (0, 1):
+        mates = np.where(twins, (count[pairs[:, 0]] - 1) / 2, count[pairs[:, 1 - side]])
+        np.add.at(time, pairs[:, side], mates * pair_share.sum(axis=1))
+    late = np.maximum(time, 1.0)
+    share = share / late[:, None]
+    pair_share = pair_share / late[pairs].max(axis=1)[:, None]
+    many = count[pairs[:, 0]] * np.where(twins, (count[pairs[:, 0]] - 1) / 2, count[pairs[:, 1]])
+    use = (count * scale) @ share + (many * scale[pairs[:, 0]]) @ pair_share
+    tight = np.divide(problem.capacity, use, out=np.ones_like(use), where=use > problem.capacity)
+    return share * tight, pair_share * tight
