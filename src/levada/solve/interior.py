@@ -16,16 +16,12 @@ from levada.solve.central import centre
 from levada.solve.classes import classify
 from levada.solve.finish_time import Duties, finish_time, makespan
 from levada.solve.highs import NoAnswer
+from levada.solve.last_filling import last_filling
 from levada.solve.leximin import leximin
 from levada.solve.problem import Problem, Solution, fit, normalised, usable
 from levada.solve.safe import safe
 from levada.solve.selfdual import Levels, follow
 from levada.solve.total import UNMET, total
-
-#: Water-filling as published: a job that cannot rise by this factor and this much is held where it is.
-_NOTHING, _NEXT_TO = 1.0001, 1e-5
-#: Levels are known but for this part.
-_HAIR = 1e-9
 
 
 @safe
@@ -47,10 +43,7 @@ def max_min_interior(problem: Problem) -> Solution:
 
 @safe
 def leximin_interior(problem: Problem, levels: Floats | None = None) -> Solution:
-    """See `leximin`, whose *levels* are found where they are not given. One program after the other raises all who can
-
-    still rise, and holds the others where they are: this is where the last one of them ends.
-    """
+    """See `leximin`, whose *levels* are found where they are not given; and `last_filling`."""
     if levels is None:
         best = leximin(problem)
         assert best.levels is not None
@@ -62,36 +55,14 @@ def leximin_interior(problem: Problem, levels: Floats | None = None) -> Solution
         return _solution(rows, np.zeros_like(c), 0.0, c)
     final = np.zeros(len(c))
     final[rows.of] = levels
-    floor, rising = _last(final, np.divide(rows.weight, rows.scale), part)
     kinds = rows.capacity > 0
     cell = np.ix_(part, kinds)
-    # What the published program says of each job: it has its floor; and it rises by t, or t is as large as it may be.
-    relation = rows.scale[part] / rows.weight[part]
-    plain, high = c[cell] / relation[:, None], float((c[cell] / relation[:, None]).max() * rows.scale[part].max())
-    up = rising[part]
-    two = Levels(
-        c=np.stack([plain, np.where(up[:, None], c[cell], 0.0)]),
-        base=np.stack([floor[part] / relation, np.where(up, floor[part], -high)]),
-        pace=np.stack([np.zeros(len(up)), np.ones(len(up))]),
-        has=np.ones((2, len(up)), np.bool_),
-    )
+    last = last_filling(final[part], rows.scale[part], rows.weight[part])
+    duties = last.levels(c[cell], np.arange(int(part.sum()))[:, None])
     share = np.zeros_like(c)
-    share[cell], _ = follow(count[part], rows.scale[part], rows.capacity[kinds], two)
+    share[cell], _ = follow(count[part], rows.scale[part], rows.capacity[kinds], duties)
     share = fit(np.where(c > 0, np.maximum(share, 0.0), 0.0), count * rows.scale, rows.capacity, trace=0.0)
     return _solution(rows, share, float((c * share).sum(axis=1)[part].min()), c)
-
-
-def _last(final: Floats, unit: Floats, part: Bools) -> tuple[Floats, Bools]:
-    """The floors of the last program of water-filling, and who rises in it. *unit* makes levels relative rates."""
-    floor, rising, level = np.zeros(len(final)), part, 0.0
-    while True:
-        before, level = level, float(final[rising].min())
-        # Who could rise by next to nothing is held.
-        held = rising & (final * unit < _NOTHING * level * unit + _NEXT_TO)
-        if not (rising & ~held).any():
-            return np.where(rising, before, floor) * (1 - _HAIR), rising
-        floor = np.where(held, level, floor)
-        rising = rising & ~held
 
 
 @safe

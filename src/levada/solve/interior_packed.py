@@ -5,17 +5,29 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.types import Floats, Ints
+from levada.solve.last_filling import last_filling
 from levada.solve.packed import with_pairs
 from levada.solve.pairs import of_jobs
 from levada.solve.problem import Problem, Solution
 from levada.solve.safe import safe
-from levada.solve.selfdual import walk
+from levada.solve.selfdual import Levels, walk
 from levada.solve.selfdual_pairs import Together
 
 
 @safe
 def max_min_packed_interior(problem: Problem, pairs: Ints, pair_rate: Floats) -> Solution:
     """See `max_min_packed`. Every two jobs that could share GPUs get a little time together."""
+    return _middle(problem, pairs, pair_rate, None)
+
+
+@safe
+def leximin_packed_interior(problem: Problem, pairs: Ints, pair_rate: Floats, levels: Floats) -> Solution:
+    """See `leximin_packed`, whose *levels* these are, and `leximin_interior`."""
+    return _middle(problem, pairs, pair_rate, levels)
+
+
+def _middle(problem: Problem, pairs: Ints, pair_rate: Floats, levels: Floats | None) -> Solution:
+    """The end of the path of max-min; or, for jobs that reach these *levels*, of the last program of water-filling."""
     c, together = with_pairs(problem, pairs, pair_rate)
     count, scale, capacity = problem.count, problem.scale, problem.capacity
     part = (count > 0) & (c.max(axis=1, initial=0.0) > 0)
@@ -24,22 +36,22 @@ def max_min_packed_interior(problem: Problem, pairs: Ints, pair_rate: Floats) ->
         return _solution(problem, c, together, pairs, np.zeros_like(c), np.zeros(together.shape[:2]))
     here = np.flatnonzero(part)
     a, b = pairs.T
-    mine = part[a] & part[b] & (scale[a] == scale[b]) & ((a != b) | (count[a] > 1))
-    two = np.flatnonzero(mine)
-    place = np.cumsum(part) - 1
+    two = np.flatnonzero(part[a] & part[b] & (scale[a] == scale[b]) & ((a != b) | (count[a] > 1)))
     who = np.concatenate([np.column_stack([here, np.full(len(here), -1)]), pairs[two]])
-    levels = np.concatenate([np.stack([c[here], np.zeros_like(c[here])], axis=2), together[two]])[:, kinds]
-    members = np.where(who >= 0, place[who], -1)
-    program = Together(
-        count[part],
-        scale[part],
-        capacity[kinds],
-        np.repeat(members, len(kinds), axis=0),
-        np.tile(np.arange(len(kinds)), len(who)),
-        levels.reshape(-1, 2),
-    )
+    both = np.concatenate([np.stack([c[here], np.zeros_like(c[here])], axis=2), together[two]])[:, kinds]
+    members = np.repeat(np.where(who >= 0, (np.cumsum(part) - 1)[who], -1), len(kinds), axis=0)
+    reached = both.reshape(-1, 2)
+    if levels is None:
+        rows = len(here)
+        duties = Levels(reached[None], np.zeros((1, rows)), np.ones((1, rows)), np.ones((1, rows), np.bool_))
+    else:
+        final = np.zeros(len(c))
+        final[np.arange(len(c)) if problem.of is None else problem.of] = levels
+        duties = last_filling(final[part], scale[part], problem.weight[part]).levels(reached, members)
+    kind = np.tile(np.arange(len(kinds)), len(who))
+    program = Together(count[part], scale[part], capacity[kinds], members, kind, duties)
     x = np.maximum(walk(program)[0], 0.0).reshape(len(who), len(kinds))
-    x = np.where(levels.any(axis=2), x, 0.0)
+    x = np.where(both.any(axis=2), x, 0.0)
     share, pair_share = np.zeros_like(c), np.zeros(together.shape[:2])
     share[np.ix_(here, kinds)], pair_share[np.ix_(two, kinds)] = x[: len(here)], x[len(here) :]
     return _solution(problem, c, together, pairs, share, pair_share)

@@ -31,6 +31,7 @@ from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.protocol import Needs
 from levada.solve.interior import leximin_interior
+from levada.solve.interior_packed import leximin_packed_interior
 from levada.solve.leximin import hierarchical, leximin
 from levada.solve.packed import hierarchical_packed, leximin_packed, max_min_packed
 
@@ -115,7 +116,11 @@ class WaterFillingPacked(WaterFillingPerf):
         problem = problem_of(instance)
         given = (problem, *pairs_of(instance, problem))
         if not self.entities:
-            return shares_of(sound(partial(leximin_packed, *given), partial(max_min_packed, *given))), None
+            best = sound(partial(leximin_packed, *given), partial(max_min_packed, *given))
+            if self.which != INTERIOR or best.levels is None:
+                return shares_of(best), None
+            middle = partial(leximin_packed_interior, *given, best.levels)
+            return shares_of(sound(middle, lambda: best)), None
         among = self._entities(instance)
         together, alone = partial(hierarchical_packed, *given, *among), partial(hierarchical, problem, *among)
         return shares_of(sound(together, alone)), None
