@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from levada.core.types import Floats
+from levada.kernels import rates
 from levada.perf.model import ThroughputModel
 from levada.policies.gavel.forms import (
     EFFICIENT,
@@ -102,18 +103,16 @@ class MaxMinFairnessPacked(MaxMinFairnessPerf):
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
         """Shares with the highest lowest level, or with the most speed above a floor."""
         problem = problem_of(instance)
-        pairs, rates = pairs_of(instance, problem)
-        lowest = partial(max_min_packed, problem, pairs, rates)
-        all_levels = partial(leximin_packed, problem, pairs, rates)
+        pairs, together = pairs_of(instance, problem)
+        lowest = partial(max_min_packed, problem, pairs, together)
+        all_levels = partial(leximin_packed, problem, pairs, together)
         if self.which == EFFICIENT:
-            return shares_of(sound(partial(efficient_packed, problem, pairs, rates, FLOOR), lowest)), None
+            return shares_of(sound(partial(efficient_packed, problem, pairs, together, FLOOR), lowest)), None
         return shares_of(lowest() if self.which == INTERIOR else sound(all_levels, lowest)), None
 
 
 def _favour(instance: Instance) -> Floats:
     """What the speed of each job counts: more, the less GPU time it needs to be done; 1 where nobody can tell."""
-    left = (instance.snap.jobs.steps - instance.steps_done) * instance.scale
-    # Who did all that it said, and goes on, has said nothing.
-    known = (left > 0) & (instance.best > 0)
-    part = np.divide(left, instance.best * _LONGEST_S, out=np.ones(len(left)), where=known)
-    return np.asarray(1.0 - _FAVOUR * np.clip(np.frexp(part)[1], -_HALVINGS, 0))
+    table, slots = instance.snap.table, instance.snap.jobs.slots
+    near = rates.halvings(table.floats, slots, instance.scale, instance.best, _LONGEST_S, _HALVINGS)
+    return np.asarray(1.0 + _FAVOUR * near, np.float64)
