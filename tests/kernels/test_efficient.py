@@ -149,7 +149,7 @@ def test_where_there_is_plenty_all_are_at_their_best_as_the_long_way_has_it(rows
     runs = rate.max(axis=1) > 0
     capacity = np.bincount(best[runs], (scale * count)[runs], types) + 1.0
     found, share, levels, level, bound, prices = efficient_shares(
-        rate, scale, weight, count, capacity, 0.5, 1e-11, PROVED, 1e-12
+        rate, scale, weight, count, capacity, 0.5, np.arange(rows), np.ones(rows), count, 1e-11, PROVED, 1e-12
     )
     assert found == runs.any()
     if not found:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from levada.kernels import columns as c
 from levada.kernels import rates_numpy
 from tests.kernels.twins import both
 
@@ -55,3 +58,26 @@ def test_nobody_is_fast_where_it_may_not_run(data: st.DataObject) -> None:
     assert (relative.max(axis=1, initial=0.0)[best > 0] == 1).all()
     on_cores = (milli == 0) & allowed[:, 0]
     assert (relative[on_cores, 0] > 0).all()
+
+
+@given(data=st.data())
+def test_who_needs_less_is_nearer_to_its_end(data: st.DataObject) -> None:
+    amounts = st.sampled_from([math.nan, 0.0, 1e-9, 1.0, 59.0, 60.0, 1000.0, 1e6, 1e12, 1e300])
+    jobs = data.draw(st.integers(0, 6))
+    floats = np.zeros((c.OP_DEADLINE + 1, jobs + 2))
+    slots = np.array(data.draw(st.permutations(range(jobs + 2)))[:jobs], np.int64)
+    for column in (c.STEPS, c.STEPS_DONE):
+        floats[column, slots] = [data.draw(amounts) for _ in range(jobs)]
+    scale = np.array([data.draw(st.sampled_from([1.0, 2.0, 8.0])) for _ in range(jobs)])
+    best = np.array([data.draw(st.sampled_from([0.0, 1e-6, 1.0, 30.0])) for _ in range(jobs)])
+    found = both(KERNELS, "halvings", floats, slots, scale, best, 3600.0, 5)
+    assert ((found >= 0) & (found <= 5)).all()
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        needs = (floats[c.STEPS, slots] - floats[c.STEPS_DONE, slots]) * scale / best
+    for times, need in zip(found.tolist(), needs.tolist(), strict=True):
+        if not 0 < need < math.inf:
+            assert times == 0
+        elif times:
+            assert need < 3600.0 / 2**times
+        if 0 < need < 3600.0:
+            assert times == 5 or need >= 3600.0 / 2 ** (times + 1)

@@ -76,3 +76,13 @@ def test_couples_that_take_turns_are_owed_their_time_whatever_shares_are_new() -
     seen = turns(on_one_gpu(Rounds(Couples()), 4), 24, new_shares=True)
     assert set(seen) == {("j1", "j2"), ("j3", "j4")}
     assert abs(seen.count(("j1", "j2")) - 12) <= 2
+
+
+def test_who_has_most_left_still_gets_the_time_that_is_sure() -> None:
+    """Half of what is fair, while the other has the rest."""
+    chaos = on_one_gpu(registry.make("max_min_fairness_perf", {}), 1)
+    chaos.submit(steps=1e5)
+    chaos.calm()
+    seen = turns(chaos, 160)
+    assert set(seen) == {("j1",), ("j2",)}
+    assert abs(seen.count(("j1",)) - 40) <= 6

@@ -159,13 +159,18 @@ def test_shares_that_are_followed_exactly_are_reached_by_short_rounds() -> None:
 
 
 def test_ideal_shares_by_hand(tmp_path: Any) -> None:
-    """Two equal jobs on one GPU have half of it each, and all of it when the other is over."""
+    """Two equal jobs on one GPU have half of it each, and all of it when the other is over.
+
+    Where half of what is fair is enough, the shorter one has the rest.
+    """
     file = trace(tmp_path, f"0,{LM},1,10000", f"0,{LM},1,30000")
-    found = result(trace=file, workload=None, jobs=None, rate=None, cluster={"v100": 1}, ideal=True)
+    asked = {"trace": file, "workload": None, "jobs": None, "rate": None, "cluster": {"v100": 1}, "ideal": True}
     speed = rate(LM, "v100", 1)
-    assert jct(found) == pytest.approx([20000 / speed, 40000 / speed])
-    assert found.report.utilization == pytest.approx(1.0)
-    assert found.report.cost == pytest.approx(40000 / speed / 3600)
+    for shares, part in (("leximin", 1 / 2), ("efficient", 3 / 4)):
+        found = result(**asked, policy_options={"shares": shares})
+        assert jct(found) == pytest.approx([10000 / part / speed, 40000 / speed])
+        assert found.report.utilization == pytest.approx(1.0)
+        assert found.report.cost == pytest.approx(40000 / speed / 3600)
 
 
 # --------------------------------------------------------------------------------------------------------------- modes
@@ -394,7 +399,7 @@ def test_a_policy_without_speeds_puts_no_job_where_it_makes_no_step(policy: str,
 def test_sharing_devices_pays_where_many_wait(seed: int) -> None:
     crowd = {"cluster": {"v100": 2, "p100": 2, "k80": 2}, "jobs": 40, "rate": 1.0, "seed": seed, "round_s": 1800.0}
     plain, packed = (result(policy=f"max_min_fairness_{form}", **crowd) for form in ("perf", "packed"))
-    assert sum(jct(packed)) < 0.95 * sum(jct(plain))
+    assert sum(jct(packed)) < 0.97 * sum(jct(plain))
 
 
 def test_a_cluster_that_only_breaks_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

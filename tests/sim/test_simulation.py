@@ -3,6 +3,7 @@
 import math
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -160,6 +161,39 @@ def test_what_nobody_asks_for_is_not_told() -> None:
         world = simulation([Job(id="a", submitted=0.0, steps=100.0)], policy=policy, perf=Deaf(()))
         told.append(bool(world._progress()))
     assert told == [False, True]
+
+
+class Curious(Together):
+    """Wants to know roughly how far its only job is, every quarter of an hour; notes what it is told."""
+
+    needs: ClassVar[Needs] = Needs.PROGRESS
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[float, float]] = []
+
+    def decide(self, snap: Snapshot, perf: Any, state: None) -> tuple[Decision, None]:
+        self.heard += [(snap.now, float(steps)) for steps in snap.jobs.steps_done]
+        found, state = super().decide(snap, perf, state)
+        return msgspec.structs.replace(found, wake_at=snap.now + 900.0), state
+
+
+def test_who_wants_to_know_roughly_how_far_jobs_are_is_told_by_the_hour() -> None:
+    policy = Curious()
+    engine = Engine(
+        cluster=Cluster(nodes=(Node.of("n", {"v100": 1}),)),
+        policy="x",
+        make_policy=lambda name, options: policy,
+        options=Options(rate_limit_s=0.0),
+        perf=TableModel(()),
+    )
+    truth = TableModel([JobSpeed(job=0, throughput={V100: 10.0})])
+    world = Simulation(engine, truth, Costs(start_s=0.0, resize_s=0.0, stop_s=0.0))
+    world.submit(JobBatch.of([Job(id="a", submitted=0.0, steps=100_000.0)]))
+    world.run(done=lambda: bool(ends(world)))
+    assert len(policy.heard) >= 11
+    for now, steps in policy.heard:
+        assert 10.0 * (now - 3600.0) <= steps <= 10.0 * now
+    assert len({steps for _, steps in policy.heard}) <= 4
 
 
 def test_two_runs_are_the_same() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -37,6 +40,29 @@ def by_row(asked: Problem, found: Solution) -> np.ndarray:
     share = np.zeros_like(asked.rate)
     share[asked.of] = found.share
     return share
+
+
+@pytest.mark.usefixtures("both_methods")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problems(), st.sampled_from([0.0, 0.5, 1.0]), st.randoms(use_true_random=False))
+def test_who_is_favoured_a_little_comes_first_where_speed_is_the_same(
+    asked: Problem, floor: float, dice: Random
+) -> None:
+    little = 1e-3
+    favour = np.array([1.0 + little * dice.choice([0.0, 0.5, 1.0]) for _ in range(len(asked.rate))])
+    for given_jobs in (asked, classify(asked)):
+        plain, found, fair = efficient(given_jobs, floor), efficient(given_jobs, floor, favour), leximin(asked)
+        assert not found.alarm
+        reached, owed = ((asked.rate * solution.share).sum(axis=1) for solution in (found, fair))
+        assert (reached >= floor * owed - 1e-6).all()
+        assert (asked.scale @ found.share <= asked.capacity + 1e-6).all()
+        assert speed(asked, 1.0, found.share) >= (1 - little) * speed(asked, 1.0, plain.share) - 1e-6
+        assert speed(asked, favour, found.share) >= speed(asked, favour, plain.share) - 1e-6
+        best = asked.rate.max(axis=1)
+        for a, b in combinations(range(len(best)), 2):
+            alike = (asked.rate[a] == asked.rate[b]).all() and asked.scale[a] == asked.scale[b]
+            if alike and asked.weight[a] == asked.weight[b] and favour[a] > favour[b]:
+                assert reached[a] >= reached[b] - 1e-6
 
 
 @pytest.mark.usefixtures("both_methods")

@@ -17,7 +17,7 @@ from levada.policies.record import Option, Record
 from levada.policies.table import POLICIES, alpha_of, lookup
 
 #: What a case gives for each of a policy's `Needs`.
-_FIELD_OF_NEED = {"RATE": "speedup", "REMAINING": "remaining_s", "DEADLINE": "deadline_s"}
+_FIELD_OF_NEED = {"RATE": "speedup", "REMAINING": "remaining_s", "PROGRESS": "steps_left", "DEADLINE": "deadline_s"}
 
 
 def _complete(incomplete: str) -> list[str]:

@@ -36,59 +36,63 @@ def efficient_shares(
     count: Floats,
     capacity: Floats,
     floor: float,
+    row: Ints,
+    favour: Floats,
+    part: Floats,
     near: float,
     proved: float,
     trace: float,
 ) -> tuple[bool, Floats, Floats, float, float, Floats]:
-    """Whether it was found; shares and levels of each row, the lowest level, the bound on that, and prices.
+    """Whether it was found; shares and levels of each group, the lowest level, the bound on that, and prices.
 
-    Levels, and the shares of which every row keeps the part *floor* in speed, are those of `leximin_shares`.
+    A group is the *part* of the jobs of a *row* that find equal *favour*: what their speed counts, beside the weight.
+    Levels, and the shares of which all jobs of a row keep the part *floor* in speed, are those of `leximin_shares`.
     """
-    types = len(capacity)
-    plenty, share, levels, lowest = _all_at_their_best(rate, scale, weight, count, capacity)
+    groups, types = len(row), len(capacity)
+    plenty, fair, levels, lowest = _all_at_their_best(rate, scale, weight, count, capacity)
     if plenty:
-        return True, share, levels, lowest, lowest, np.zeros(types)
+        return True, fair[row], levels[row], lowest, lowest, np.zeros(types)
     nowhere = np.zeros((0, types))
-    found, share, levels, _, bound, prices, _ = leximin_shares(
+    found, fair, levels, _, bound, prices, _ = leximin_shares(
         rate, scale, weight, count, capacity, nowhere, near, proved, trace
     )
+    share, reached = np.zeros((groups, types)), np.zeros(groups)
     if not found:
-        return False, share, levels, 0.0, bound, prices
-    runs, kinds = np.flatnonzero(levels > 0.0), np.flatnonzero(capacity > 0.0)
+        return False, share, reached, 0.0, bound, prices
+    runs, kinds = np.flatnonzero(levels[row] > 0.0), np.flatnonzero(capacity > 0.0)
     speed, owed = np.empty((len(runs), len(kinds))), np.empty(len(runs))
     gpus, worth = np.empty(len(runs)), np.empty(len(runs))
     for at in range(len(runs)):
-        i = runs[at]
+        i = row[runs[at]]
         best, had = 0.0, 0.0
         for k in kinds:
             best = max(best, rate[i, k])
         for j in range(len(kinds)):
             speed[at, j] = rate[i, kinds[j]] / best
-            had += speed[at, j] * share[i, kinds[j]]
+            had += speed[at, j] * fair[i, kinds[j]]
         # A hair less than owed: else rounding could ask for more than there is.
         owed[at] = floor * had * (1 - 1e-9)
-        gpus[at] = count[i] * scale[i]
-        worth[at] = weight[i] * gpus[at]
+        gpus[at] = part[runs[at]] * scale[i]
+        worth[at] = weight[i] * favour[runs[at]] * gpus[at]
     found, x, proof = most_speed(speed, worth, gpus, owed, capacity[kinds], proved)
     if not found:
-        return False, share, levels, 0.0, bound, prices
+        return False, share, reached, 0.0, bound, prices
     fit(x, gpus, capacity[kinds], trace)
     total, lowest = capacity.sum(), np.inf
-    share[:] = 0.0
     prices[:] = 0.0
     for j in range(len(kinds)):
         prices[kinds[j]] = proof[j]
     for at in range(len(runs)):
-        i = runs[at]
-        reached, reference = 0.0, 0.0
+        i, group = row[runs[at]], runs[at]
+        made, reference = 0.0, 0.0
         for j in range(len(kinds)):
             k = kinds[j]
-            share[i, k] = x[at, j]
-            reached += rate[i, k] * x[at, j]
+            share[group, k] = x[at, j]
+            made += rate[i, k] * x[at, j]
             reference += rate[i, k] * (capacity[k] / total)
-        levels[i] = reached * (scale[i] / (weight[i] * reference))
-        lowest = min(lowest, levels[i])
-    return True, share, levels, lowest, bound, prices
+        reached[group] = made * (scale[i] / (weight[i] * reference))
+        lowest = min(lowest, reached[group])
+    return True, share, reached, lowest, bound, prices
 
 
 @njit(cache=True)

@@ -1,4 +1,4 @@
-"""How fast each job is on each type: looked up in a table, and held to what the job may use."""
+"""How fast each job is on each type: looked up in a table, and held to what the job may use; and how near its end."""
 
 from __future__ import annotations
 
@@ -28,4 +28,14 @@ def hold(rate: Floats, allowed: Bools, milli: Ints) -> tuple[Floats, Floats]:
     Tables are of GPUs: a job without one (*milli* 0) that may use the first type, cores, has rate 1 there if none else.
     """
     found: tuple[Floats, Floats] = kernels["rates"].hold(rate, allowed, milli)
+    return found
+
+
+def halvings(floats: Floats, slots: Ints, scale: Floats, best: Floats, longest_s: float, most: int) -> Ints:
+    """Per job how often *longest_s* of GPU time must be halved to come down to what it needs to be done, up to *most*.
+
+    *floats* is a block of the table, *scale* the GPUs of each job in *slots*, *best* its highest rate. 0 where nobody
+    can tell: who did all that it said, and goes on, has said nothing.
+    """
+    found: Ints = kernels["rates"].halvings(floats, slots, scale, best, longest_s, most)
     return found

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numba
 import numpy as np
+
+from levada.kernels import columns as c
 
 _CPU = 0
 
@@ -46,3 +49,13 @@ def hold(rate: Any, allowed: Any, milli: Any) -> Any:
         for k in range(rate.shape[1]):
             relative[i, k] = rate[i, k] / best[i] if best[i] > 0.0 else rate[i, k]
     return best, relative
+
+
+@numba.njit(cache=True)
+def halvings(floats: Any, slots: Any, scale: Any, best: Any, longest_s: float, most: int) -> Any:
+    found = np.zeros(len(slots), np.int64)
+    for i in range(len(slots)):
+        left = (floats[c.STEPS, slots[i]] - floats[c.STEPS_DONE, slots[i]]) * scale[i]
+        if left > 0.0 and best[i] > 0.0:
+            found[i] = min(max(-math.frexp(left / (best[i] * longest_s))[1], 0), most)
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from levada.kernels import columns as c
 from levada.kernels.arrays import Bools, Floats, Ints
 
 _CPU = 0
@@ -30,3 +31,10 @@ def hold(rate: Floats, allowed: Bools, milli: Ints) -> tuple[Floats, Floats]:
     rate[(milli == 0) & allowed[:, _CPU] & (rate[:, _CPU] == 0), _CPU] = 1.0
     best = rate.max(axis=1, initial=0.0)
     return best, rate / np.where(best > 0, best, 1.0)[:, None]
+
+
+def halvings(floats: Floats, slots: Ints, scale: Floats, best: Floats, longest_s: float, most: int) -> Ints:
+    left = (floats[c.STEPS, slots] - floats[c.STEPS_DONE, slots]) * scale
+    known = (left > 0) & (best > 0)
+    part = np.divide(left, best * longest_s, out=np.ones(len(left)), where=known)
+    return np.clip(-np.frexp(part)[1].astype(np.int64), 0, most)

@@ -22,6 +22,8 @@ class Needs(Flag):
     RATE = auto()
     #: How much work is left.
     REMAINING = auto()
+    #: How far it is, where anybody can tell.
+    PROGRESS = auto()
     DEADLINE = auto()
 
 

@@ -46,6 +46,8 @@ _LARGE = 1024
 _STUCK = 10_000
 #: Or so many failures of nodes.
 _FAILURES = 1000
+#: Whoever only wants to know roughly how far jobs are is told so often.
+_ROUGHLY_S = 3600.0
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +96,8 @@ class Simulation:
         self._packed = False
         self._restarts = False
         self._asked: Any = None
-        self._asks = False
+        #: How often it is told how far jobs are, and when it was.
+        self._tell_s, self._told = math.inf, 0.0
         for event in breakdowns.first() if breakdowns is not None else ():
             self.add(event)
 
@@ -256,9 +259,11 @@ class Simulation:
         state = self.engine.state
         if state.policy is not self._asked:
             self._asked = state.policy
-            self._asks = Needs.REMAINING in state.policy.needs or hasattr(state.perf, "observe")
-        if not self._asks and not (self._restarts and state.policy.guards.payback):
+            always = Needs.REMAINING in state.policy.needs or hasattr(state.perf, "observe")
+            self._tell_s = 0.0 if always else _ROUGHLY_S if Needs.PROGRESS in state.policy.needs else math.inf
+        if self.now - self._told < self._tell_s and not (self._restarts and state.policy.guards.payback):
             return []
+        self._told = self.now
         table = state.world.table
         holders = table.order[table.held.take(table.order) > 0]
         numbers = table.number.take(holders)

@@ -12,6 +12,7 @@ import numpy as np
 
 from levada.core.types import Floats, Ints
 from levada.solve import price
+from levada.solve.groups import Groups, apart, groups_of
 from levada.solve.highs import Lp, Model
 from levada.solve.leximin import leximin
 from levada.solve.problem import Problem, Solution, fit, normalised, usable
@@ -22,27 +23,28 @@ FAIR_INSTEAD = "the most speed above the floor could not be found: leximin share
 
 
 @safe
-def efficient(problem: Problem, floor: float) -> Solution:
+def efficient(problem: Problem, floor: float, favour: Floats | None = None) -> Solution:
     """The most GPUs' worth of speed, each job's compared with its best, where all reach *floor* of their leximin rate.
 
-    The speed of a job counts by its weight. `level` is the lowest level, as `leximin` has it. Equal jobs get equal
-    shares.
+    The speed of a job counts by its weight, and by the *favour* it finds (jobs,). That changes nobody's floor: a little
+    more or less than 1, it says who comes first where speed is worth the same. `level` is the lowest level, as
+    `leximin` has it. Equal jobs that are favoured alike get equal shares.
     """
-    found = price.efficient(problem, floor)
-    return found if found is not None else _by_programs(problem, floor)
+    groups = groups_of(problem, favour)
+    found = price.efficient(problem, floor, groups)
+    return found if found is not None else _by_programs(problem, floor, groups)
 
 
-def _by_programs(problem: Problem, floor: float) -> Solution:
+def _by_programs(problem: Problem, floor: float, groups: Groups) -> Solution:
     fair = leximin(problem)
     if fair.how == "equal":
         return fair
-    of = problem.of if problem.of is not None else np.arange(len(problem.rate))
-    rows = msgspec.structs.replace(problem, of=of)
+    rows = apart(problem, groups)
     speed = usable(rows)
     best = speed.max(axis=1, initial=0.0)
     speed = np.divide(speed, best[:, None], out=np.zeros_like(speed), where=best[:, None] > 0)
-    owed = floor * (speed * _together(of, fair.share, len(rows.rate))).sum(axis=1)
-    found = _most(rows, speed, speed * (rows.weight * rows.scale)[:, None], owed)
+    owed = floor * (speed * _together(groups.of, fair.share, len(rows.rate))).sum(axis=1)
+    found = _most(rows, speed, speed * (rows.weight * groups.favour * rows.scale)[:, None], owed)
     if found is None:
         return msgspec.structs.replace(fair, alarm=FAIR_INSTEAD)
     mass, prices = found

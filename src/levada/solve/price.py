@@ -13,6 +13,7 @@ import numpy as np
 
 from levada.core.types import Floats, Ints
 from levada.kernels import switch
+from levada.solve.groups import Groups
 from levada.solve.problem import TRACE, Problem, Solution, Warm
 from levada.solve.requirements import Speeds
 
@@ -78,17 +79,33 @@ def leximin(rows: Problem, warm: Warm | None) -> Solution | None:
     )
 
 
-def efficient(rows: Problem, floor: float) -> Solution | None:
+def efficient(rows: Problem, floor: float, groups: Groups) -> Solution | None:
     """Shares of the most speed above a part of what leximin gives."""
     if switch.active() != "numba":
         return None
     found, share, levels, level, bound, prices = _compiled("efficient").efficient_shares(
-        rows.rate, rows.scale, rows.weight, rows.count, rows.capacity, floor, _STOP, _PROVED, TRACE
+        rows.rate,
+        rows.scale,
+        rows.weight,
+        rows.count,
+        rows.capacity,
+        floor,
+        groups.row,
+        groups.favour,
+        groups.count,
+        _STOP,
+        _PROVED,
+        TRACE,
     )
     if not found:
         return None
     return Solution(
-        share=rows.each(share), level=level, bound=bound, prices=prices, how="price", levels=rows.each(levels)
+        share=share.take(groups.of, axis=0),
+        level=level,
+        bound=bound,
+        prices=prices,
+        how="price",
+        levels=levels.take(groups.of),
     )
 
 

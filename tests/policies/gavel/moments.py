@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ def moment(
     gpus: dict[str, int],
     *,
     scale: list[int] | None = None,
-    steps: list[float] | None = None,
+    steps: Sequence[float | None] | None = None,
     pairs: dict[tuple[int, int], list[tuple[float, float]]] | None = None,
     perf: ThroughputModel | None = None,
     now: float = 0.0,
@@ -31,9 +32,8 @@ def moment(
             f"j{i}",
             min=scale[i],
             steps=None if steps is None else steps[i],
-            workload=f"w{i}",
             gpu_types=tuple(name for name, rate in zip(names, row, strict=True) if rate > 0),
-            **{name: values[i] for name, values in fields.items()},
+            **{"workload": f"w{i}", **{name: values[i] for name, values in fields.items()}},
         )
         for i, row in enumerate(rates)
     ]

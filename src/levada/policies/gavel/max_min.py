@@ -10,7 +10,8 @@ that somebody could use; `shares: interior` gives the middle of all optimal shar
 
 `shares: efficient`, which rounds take unless told otherwise, keeps `FLOOR` of every job's leximin rate and gives the
 rest where it brings most speed in all. Near saturation that is what keeps queues short: `docs/results.md` has the
-figures. Where two jobs may share GPUs, the rate is what leximin would give if nobody did.
+figures. Where two jobs may share GPUs, the rate is what leximin would give if nobody did; where each runs alone, and it
+hardly matters for speed who comes first, whoever needs least to be done does.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
+
+from levada.core.types import Floats
+from levada.kernels import rates
 from levada.perf.model import ThroughputModel
 from levada.policies.gavel.forms import (
     EFFICIENT,
@@ -42,6 +47,11 @@ from levada.solve.packed import efficient_packed, leximin_packed, max_min_packed
 
 #: What `efficient` shares leave every job of its leximin rate.
 FLOOR = 0.5
+#: What is left of a job counts by how often `_LONGEST_S` of GPU time must be halved to come down to it, up to
+#: `_HALVINGS` times: from 45 days to a minute. By so many steps only, there are still classes of equal jobs.
+_LONGEST_S, _HALVINGS = 60.0 * 2**16, 16
+#: And for each halving, a job's speed counts this part more: no loss of speed is worth it, but ties are broken.
+_FAVOUR = 1e-3 / _HALVINGS
 
 
 class MaxMinFairness(Sharing):
@@ -67,7 +77,7 @@ class MaxMinFairnessPerf(MaxMinFairness):
     """Types as they are."""
 
     name: ClassVar[str] = "max_min_fairness_perf"
-    needs: ClassVar[Needs] = Needs.RATE
+    needs: ClassVar[Needs] = Needs.RATE | Needs.PROGRESS
     objective: ClassVar[str] = "max_min_normalized"
     aware: ClassVar[bool] = True
     in_rounds: ClassVar[Mapping[str, Any]] = {"shares": EFFICIENT}
@@ -80,23 +90,31 @@ class MaxMinFairnessPerf(MaxMinFairness):
         if self.which != EFFICIENT:
             return super().shares(instance, perf, state)
         problem = problem_of(instance)
-        return shares_of(sound(partial(efficient, problem, FLOOR), partial(leximin, problem))), None
+        return shares_of(sound(partial(efficient, problem, FLOOR, _favour(instance)), partial(leximin, problem))), None
 
 
 class MaxMinFairnessPacked(MaxMinFairnessPerf):
     """Types as they are, and two jobs may share GPUs."""
 
     name: ClassVar[str] = "max_min_fairness_packed"
+    needs: ClassVar[Needs] = Needs.RATE
     objective: ClassVar[str] = "max_min_normalized_packed"
     packs: ClassVar[bool] = True
 
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
         """Shares with the highest lowest level, or with the most speed above a floor."""
         problem = problem_of(instance)
-        pairs, rates = pairs_of(instance, problem)
-        lowest = partial(max_min_packed, problem, pairs, rates)
-        all_levels = partial(leximin_packed, problem, pairs, rates)
+        pairs, together = pairs_of(instance, problem)
+        lowest = partial(max_min_packed, problem, pairs, together)
+        all_levels = partial(leximin_packed, problem, pairs, together)
         if self.which == EFFICIENT:
-            return shares_of(sound(partial(efficient_packed, problem, pairs, rates, FLOOR), lowest)), None
-        middle = partial(max_min_packed_interior, problem, pairs, rates)
+            return shares_of(sound(partial(efficient_packed, problem, pairs, together, FLOOR), lowest)), None
+        middle = partial(max_min_packed_interior, problem, pairs, together)
         return shares_of(sound(middle if self.which == INTERIOR else all_levels, lowest)), None
+
+
+def _favour(instance: Instance) -> Floats:
+    """What the speed of each job counts: more, the less GPU time it needs to be done; 1 where nobody can tell."""
+    table, slots = instance.snap.table, instance.snap.jobs.slots
+    near = rates.halvings(table.floats, slots, instance.scale, instance.best, _LONGEST_S, _HALVINGS)
+    return np.asarray(1.0 + _FAVOUR * near, np.float64)
