@@ -59,12 +59,12 @@ def could_fill(ints: Ints, order: Ints, target: Ints) -> bool:
     return found
 
 
-def commit(said: Ints, ranked: bool, *columns: Any) -> tuple[bool, bool, bool]:
+def commit(said: Ints, ranked: bool, batched: bool, *columns: Any) -> tuple[bool, bool, bool]:
     """Places, checks and accepts a decision; then whether operations follow, and whether some job was not up to date.
 
-    *said* has the rows number, type, count, reason, evidence, rank (if *ranked*) and batch.
+    *said* has the rows number, type, count, reason, evidence; rank if *ranked*; and last, if *batched*, batch.
     """
-    done: tuple[bool, bool, bool] = kernels["steps"].commit(said, ranked, *columns)
+    done: tuple[bool, bool, bool] = kernels["steps"].commit(said, ranked, batched, *columns)
     return done
 
 
