@@ -14,7 +14,7 @@ from levada.core.commands import Apply
 from levada.core.decision import Decision
 from levada.core.events import Released, Running
 from levada.core.plan import OpKind, Plan
-from levada.core.types import Ints
+from levada.core.types import Floats, Ints
 from levada.engine.state import State
 from levada.kernels import steps
 from levada.perf import RestartKind
@@ -159,17 +159,22 @@ def running(state: State, event: Running) -> bool:
     """Operations are complete: all workers run where they should, and what they gave up is free."""
     if not steps.offered():
         return False
-    done, news, follows, limit, paused, seconds = steps.running(*_report(state, event))
+    done, news, follows, limit, paused = steps.running(*_report(state, event))
     if done:
         state.acked |= news
         state.may_issue |= follows or (news and state.unsent)
         state.may_cycle |= follows
         state.alarm(limit)
-        for kind, op in ((RestartKind.START, OpKind.START), (RestartKind.RESIZE, OpKind.RESIZE)):
-            told = (paused[0] == op).nonzero()[0] if len(seconds) else ()
-            if len(told):
-                state.pauses.append((kind, paused[1][told], seconds[told]))
+        if paused.shape[1]:
+            _note_pauses(state, paused)
     return done
+
+
+def _note_pauses(state: State, paused: Floats) -> None:
+    for kind, op in ((RestartKind.START, OpKind.START), (RestartKind.RESIZE, OpKind.RESIZE)):
+        told = (paused[0] == op).nonzero()[0]
+        if len(told):
+            state.pauses.append((kind, paused[1][told].astype(np.int64), paused[2][told]))
 
 
 def released(state: State, event: Released) -> bool:
