@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 
-class Names:
-    """A growing list of distinct names; a name keeps its number for ever."""
+class Names(list[str]):
+    """A growing list of distinct names; a name keeps its number for ever. It is only ever added to, by `add`."""
 
-    __slots__ = ("_index", "_names")
+    # A list, for its length is asked some ten times for each job simulated.
+    __slots__ = ("_index",)
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        self._names: list[str] = []
+        super().__init__()
         self._index: dict[str, int] = {}
         for name in names:
             self.add(name)
@@ -20,26 +21,17 @@ class Names:
         """The number of *name*, which is new or known."""
         number = self._index.get(name)
         if number is None:
-            number = self._index[name] = len(self._names)
-            self._names.append(name)
+            number = self._index[name] = len(self)
+            self.append(name)
         return number
 
     def find(self, name: str) -> int:
         """The number of *name*, or -1."""
         return self._index.get(name, -1)
 
-    def __getitem__(self, number: int) -> str:
-        return self._names[number]
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
     def __contains__(self, name: object) -> bool:
         return name in self._index
 
     def copy(self) -> Names:
         """An independent copy."""
-        return Names(self._names)
+        return Names(self)

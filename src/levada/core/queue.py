@@ -87,21 +87,14 @@ class QueueTree:
             if parent >= 0:
                 self.children[parent].append(child)
         self.roots = [number for number, parent in enumerate(self.parent) if parent < 0]
-
-    @property
-    def trivial(self) -> bool:
-        """Whether queues change nothing: one of them, without a limit."""
-        only = self.values[0]
-        return len(self.values) == 1 and not only.limit and not self.limiting_users and only.borrow
-
-    @property
-    def limiting_users(self) -> list[int]:
-        """The queues that limit what one user may have."""
-        return [
-            number
-            for number, queue in enumerate(self.values)
-            if queue.per_user_limit or queue.per_user_total is not None
+        #: The queues that limit what one user may have.
+        self.limiting_users = [
+            number for number, queue in enumerate(values) if queue.per_user_limit or queue.per_user_total is not None
         ]
+        #: Nobody may have only so much.
+        self.unlimited = not self.limiting_users and not any(queue.limit for queue in values)
+        #: Queues change nothing: there is one, without a limit.
+        self.trivial = len(values) == 1 and self.unlimited and values[0].borrow
 
     def limits(self, types: Names) -> Ints:
         """Per queue and type the most it and its children may use."""

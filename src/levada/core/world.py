@@ -74,7 +74,8 @@ class World:
         table, new = self.table, Newcomers.of(batch.columns, len(batch))
         lists = [_pick(batch.gpu_types, row) if new.ints.item(_MILLI, new.first + row) > 0 else _CORES for row in fresh]
         for names in lists:
-            for name in names if names is not _CORES else ():
+            # The types of a list that was met before are known.
+            for name in names if names is not _CORES and names not in self._ranks_of else ():
                 self.inventory.types.add(name)
         table.add_types(len(self.inventory.types))
         facts = []
@@ -144,7 +145,7 @@ class World:
 
     def remove_jobs(self, slots: Ints) -> None:
         """Forgets jobs that are over and hold nothing."""
-        for number in self.table.number[slots].tolist():
+        for number in self.table.number.take(slots).tolist():
             self.numbers.pop(self.ids.pop(number), None)
         self.table.leave(slots)
 

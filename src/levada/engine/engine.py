@@ -101,17 +101,14 @@ class Engine:
         """When the next decision is due; infinite when nothing asks for one."""
         state = self.state
         cadence = state.policy.cadence
-        # Without a time of its own (at first, or after a rejection) every policy waits for events.
-        heeds = cadence.on_events or state.policy_wake == math.inf
-        # That operations were done matters where some job had to be left out because of one, or to who looks at nodes.
-        missed = state.left_out or (state.policy.by_node and cadence.on_acks)
-        news = state.dirty or (state.acked and missed)
         asks = min(state.policy_wake, state.guard_wake)
-        if heeds and state.turnover and not news:
-            news = state.heed_at <= state.now or state.could_fill()
-            asks = min(asks, state.heed_at)
-        if heeds and news:
-            asks = state.now
+        # Without a time of its own (at first, or after a rejection) every policy waits for events.
+        if cadence.on_events or state.policy_wake == math.inf:
+            # That operations were done matters where some job had to be left out for one, or to who looks at nodes.
+            if state.dirty or (state.acked and (state.left_out or (state.policy.by_node and cadence.on_acks))):
+                asks = state.now
+            elif state.turnover:
+                asks = state.now if state.heed_at <= state.now or state.could_fill() else min(asks, state.heed_at)
         if asks == math.inf:
             return math.inf
         earliest = max(asks, state.last_decided + state.options.rate_limit_s, state.next_try)
@@ -132,7 +129,7 @@ class Engine:
         state.policy_wake = math.inf
         state.deciding = state.revision
         state.last_decided = state.now
-        state.in_view = state.world.table.number[view]
+        state.in_view = state.world.table.number.take(view)
         policy = state.policy if trusted else queued(Fifo())
         return [
             Decide(

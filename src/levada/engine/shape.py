@@ -23,7 +23,10 @@ def column_fault(decision: Any) -> str | None:
     if not isinstance(decision, Decision):
         return "it is not a decision"
     columns: list[Any] = [decision.number, decision.type, decision.count, decision.reason, decision.evidence]
-    columns += [column for column in (decision.rank, decision.batch) if column is not None]
+    if decision.rank is not None:
+        columns.append(decision.rank)
+    if decision.batch is not None:
+        columns.append(decision.batch)
     shape = getattr(decision.number, "shape", ())
     for column in columns:
         if not isinstance(column, np.ndarray) or column.dtype.kind != "i" or column.shape != shape or len(shape) != 1:
@@ -67,7 +70,8 @@ def _rooms_exist(world: World, decision: Any) -> bool:
 
 
 def _is_time(value: object) -> bool:
-    return isinstance(value, float | int) and not math.isnan(value)
+    # By its type first: nearly always it is that, and a union would be made anew at each call.
+    return (type(value) is float or isinstance(value, (float, int))) and not math.isnan(value)
 
 
 def _is_column(value: object) -> bool:

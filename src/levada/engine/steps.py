@@ -14,13 +14,10 @@ from levada.core.commands import Apply
 from levada.core.decision import Decision
 from levada.core.events import Released, Running
 from levada.core.plan import OpKind, Plan
-from levada.core.types import Ints
+from levada.core.types import Floats, Ints
 from levada.engine.state import State
 from levada.kernels import steps
 from levada.perf import RestartKind
-
-#: Rows of what the commit kernel is told of a decision.
-_SAID = 7
 
 
 def survey(state: State) -> tuple[Ints, Ints, bool] | None:
@@ -70,20 +67,21 @@ def commit(state: State, decision: Decision) -> bool:
         return False
     world = state.world
     special = decision.places is not None or decision.placed is not None or decision.binds or decision.reservations
-    if special or state.options.move_budget > 0 or state.deciding is None or not _unlimited(state):
+    if special or state.options.move_budget > 0 or state.deciding is None or not world.queues.unlimited:
         return False
     table, inventory, target, held = world.table, world.inventory, world.target, world.held
     openings = inventory.openings
-    said = np.zeros((_SAID, len(decision.number)), np.int64)
-    said[0], said[1], said[2] = decision.number, decision.type, decision.count
-    said[3], said[4] = decision.reason, decision.evidence
-    if decision.rank is not None:
-        said[5] = decision.rank
-    if decision.batch is not None:
-        said[6] = decision.batch
+    rank, batch = decision.rank, decision.batch
+    columns = [decision.number, decision.type, decision.count, decision.reason, decision.evidence]
+    if rank is not None:
+        columns.append(rank)
+    if batch is not None:
+        columns.append(batch)
+    said = np.concatenate(columns, dtype=np.int64).reshape(len(columns), -1)
     done, follows, stale = steps.commit(
         said,
-        decision.rank is not None,
+        rank is not None,
+        batch is not None,
         table.ints,
         table.floats,
         *table.index,
@@ -115,11 +113,6 @@ def commit(state: State, decision: Decision) -> bool:
         if follows:
             state.may_issue = state.may_cycle = True
     return done
-
-
-def _unlimited(state: State) -> bool:
-    queues = state.world.queues
-    return queues.trivial or not (queues.limiting_users or any(queue.limit for queue in queues.values))
 
 
 def issue(state: State) -> bool:
@@ -166,17 +159,22 @@ def running(state: State, event: Running) -> bool:
     """Operations are complete: all workers run where they should, and what they gave up is free."""
     if not steps.offered():
         return False
-    done, news, follows, limit, paused, seconds = steps.running(*_report(state, event))
+    done, news, follows, limit, paused = steps.running(*_report(state, event))
     if done:
         state.acked |= news
         state.may_issue |= follows or (news and state.unsent)
         state.may_cycle |= follows
         state.alarm(limit)
-        for kind, op in ((RestartKind.START, OpKind.START), (RestartKind.RESIZE, OpKind.RESIZE)):
-            told = (paused[0] == op).nonzero()[0] if len(seconds) else ()
-            if len(told):
-                state.pauses.append((kind, paused[1][told], seconds[told]))
+        if paused.shape[1]:
+            _note_pauses(state, paused)
     return done
+
+
+def _note_pauses(state: State, paused: Floats) -> None:
+    for kind, op in ((RestartKind.START, OpKind.START), (RestartKind.RESIZE, OpKind.RESIZE)):
+        told = (paused[0] == op).nonzero()[0]
+        if len(told):
+            state.pauses.append((kind, paused[1][told].astype(np.int64), paused[2][told]))
 
 
 def released(state: State, event: Released) -> bool:

@@ -20,6 +20,7 @@ _UNLIMITED = 1 << 50
 def commit(
     said: Any,
     ranked: bool,
+    batched: bool,
     ints: Any,
     floats: Any,
     numbers: Any,
@@ -111,7 +112,7 @@ def commit(
     for r in range(rows):
         s = slots[r]
         if s >= 0:
-            _tell(said, ranked, r, s, reached[r], ints, floats)
+            _tell(said, ranked, batched, r, s, reached[r], ints, floats)
     return True, moving > 0 and _plan_operations(ints, slots, changed, target, held), stale
 
 
@@ -123,7 +124,7 @@ def _may_be_said(reason: int) -> bool:
 
 
 @numba.njit(cache=True)
-def _tell(said: Any, ranked: bool, r: int, s: int, reached: int, ints: Any, floats: Any) -> None:
+def _tell(said: Any, ranked: bool, batched: bool, r: int, s: int, reached: int, ints: Any, floats: Any) -> None:
     """The reason, rank and batch size of one job after a decision."""
     given = ints[c.COUNT, s] > 0
     reason, evidence = said[3, r], said[4, r]
@@ -141,7 +142,7 @@ def _tell(said: Any, ranked: bool, r: int, s: int, reached: int, ints: Any, floa
     ints[c.REASON, s], ints[c.EVIDENCE, s] = reason, evidence
     if not ranked or said[5, r] >= 0:
         ints[c.RANK, s] = said[5, r] if ranked else r
-    ints[c.BATCH, s] = said[6, r]
+    ints[c.BATCH, s] = said[len(said) - 1, r] if batched else 0
 
 
 @numba.njit(cache=True)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-_BLOCK = 64
+#: Blocks are slices, as in `state_numba`.
+_BLOCK = 128
 _TOTAL, _DONE, _RATE, _SINCE, _END = range(5)
 
 
@@ -41,12 +42,11 @@ def finish(jobs: Any, now: float) -> Any:
     columns, at = np.empty(len(end), np.int64), 0
     # Few are done, if any: the others are passed over in blocks.
     for start in range(0, len(end), _BLOCK):
-        stop = min(start + _BLOCK, len(end))
-        done = 0
-        for c in range(start, stop):
-            done += end[c] <= now
+        block, done = end[start : start + _BLOCK], 0
+        for place in range(len(block)):
+            done += block[place] <= now
         if done > 0:
-            for c in range(start, stop):
+            for c in range(start, start + len(block)):
                 if end[c] <= now:
                     columns[at] = c
                     at += 1
@@ -70,16 +70,16 @@ def use(owner: Any, type_of: Any, seconds: float, used: Any, prices: Any) -> flo
     count = np.zeros(len(used))
     # Devices of a type mostly stand together: they are counted in blocks.
     for start in range(0, len(owner), _BLOCK):
-        stop = min(start + _BLOCK, len(owner))
-        first, mixed, number = type_of[start], np.int64(0), 0
-        for d in range(start, stop):
-            mixed |= type_of[d] ^ first
-            number += owner[d] != -1
+        owners, types = owner[start : start + _BLOCK], type_of[start : start + _BLOCK]
+        first, mixed, number = types[0], np.int64(0), 0
+        for d in range(len(owners)):
+            mixed |= types[d] ^ first
+            number += owners[d] != -1
         if mixed == 0:
             count[first] += number
         else:
-            for d in range(start, stop):
-                count[type_of[d]] += owner[d] != -1
+            for d in range(len(owners)):
+                count[types[d]] += owners[d] != -1
     cost = 0.0
     for kind in range(len(used)):
         used[kind] += count[kind] * seconds

@@ -59,12 +59,12 @@ def could_fill(ints: Ints, order: Ints, target: Ints) -> bool:
     return found
 
 
-def commit(said: Ints, ranked: bool, *columns: Any) -> tuple[bool, bool, bool]:
+def commit(said: Ints, ranked: bool, batched: bool, *columns: Any) -> tuple[bool, bool, bool]:
     """Places, checks and accepts a decision; then whether operations follow, and whether some job was not up to date.
 
-    *said* has the rows number, type, count, reason, evidence, rank (if *ranked*) and batch.
+    *said* has the rows number, type, count, reason, evidence; rank if *ranked*; and last, if *batched*, batch.
     """
-    done: tuple[bool, bool, bool] = kernels["steps"].commit(said, ranked, *columns)
+    done: tuple[bool, bool, bool] = kernels["steps"].commit(said, ranked, batched, *columns)
     return done
 
 
@@ -78,13 +78,13 @@ def issue(*columns: Any) -> tuple[bool, bool, Ints, Ints, Ints]:
     return done
 
 
-def running(report: Ints, *columns: Any) -> tuple[bool, bool, bool, float, Ints, Floats]:
+def running(report: Ints, *columns: Any) -> tuple[bool, bool, bool, float, Floats]:
     """Operations are complete; whether it is news, and whether operations follow.
 
     Then when the first time limit ends; kind of operation and workload of the jobs that tell what a restart costs, and
-    the seconds that it took. *report* has the rows number and generation.
+    the seconds that it took, in three rows. *report* has the rows number and generation.
     """
-    done: tuple[bool, bool, bool, float, Ints, Floats] = kernels["steps"].running(report, *columns)
+    done: tuple[bool, bool, bool, float, Floats] = kernels["steps"].running(report, *columns)
     return done
 
 

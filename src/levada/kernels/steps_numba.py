@@ -18,8 +18,8 @@ __all__ = ["capacity", "commit", "could_fill", "issue", "released", "running", "
 OFFERED = True
 
 _UNLIMITED = 1 << 50
-#: So many devices are looked at at once.
-_BLOCK = 64
+#: So many devices are looked at at once; blocks are slices, as in `state_numba`.
+_BLOCK = 128
 
 
 @numba.njit(cache=True)
@@ -111,9 +111,9 @@ def could_fill(ints: Any, order: Any, target: Any) -> bool:
 @numba.njit(cache=True)
 def _any_free(target: Any) -> bool:
     for start in range(0, len(target), _BLOCK):
-        free = 0
-        for d in range(start, min(start + _BLOCK, len(target))):
-            free += target[d] == c.FREE
+        owners, free = target[start : start + _BLOCK], 0
+        for d in range(len(owners)):
+            free += owners[d] == c.FREE
         if free > 0:
             return True
     return False
@@ -132,15 +132,24 @@ def capacity(
     cpu_free: Any,
 ) -> Any:
     total = np.zeros(types, np.int64)
-    # Where all have an owner, there is nothing to look up.
+    # Devices of a type mostly stand together; where all have an owner, there is nothing to look up.
     for start in range(0, len(target), _BLOCK):
-        stop = min(start + _BLOCK, len(target))
-        free = 0
-        for d in range(start, stop):
-            free += target[d] < 0
-        for d in range(start, stop if free > 0 else start):
-            if target[d] < 0:
-                total[type_of[d]] += left[d]
+        stop, free = start + _BLOCK, 0
+        owners, kinds, rest = target[start:stop], type_of[start:stop], left[start:stop]
+        for d in range(len(owners)):
+            free += owners[d] < 0
+        if free == 0:
+            continue
+        first, mixed, sums = kinds[0], np.int64(0), 0
+        for d in range(len(owners)):
+            mixed |= kinds[d] ^ first
+            sums += rest[d] if owners[d] < 0 else 0
+        if mixed == 0:
+            total[first] += sums
+        else:
+            for d in range(len(owners)):
+                if owners[d] < 0:
+                    total[kinds[d]] += rest[d]
     if len(view) > 0:
         shown = np.zeros(slots, np.bool_)
         for s in view:
@@ -192,9 +201,9 @@ def running(
     claimed: Any,
 ) -> Any:
     slots = _current(ints, numbers, slot_of, report)
-    paused, seconds = np.empty((2, len(slots)), np.int64), np.empty(len(slots))
+    paused = np.empty((3, len(slots)))
     if len(slots) > 0 and slots[0] < 0:
-        return False, False, False, np.inf, paused[:, :0], seconds[:0]
+        return False, False, False, np.inf, paused[:, :0]
     marked = np.zeros(ints.shape[1], np.bool_)
     any_of_them = False
     for s in slots:
@@ -202,7 +211,7 @@ def running(
             marked[s] = True
             any_of_them = True
     if not any_of_them:
-        return True, False, False, np.inf, paused[:, :0], seconds[:0]
+        return True, False, False, np.inf, paused[:, :0]
     told = 0
     for s in slots:
         # A first start loads no checkpoint, and an operation that was asked for again began nobody knows when.
@@ -210,7 +219,7 @@ def running(
         again = op == c.OP_START and floats[c.FIRST_STARTED, s] < np.inf
         if once and (again or (op == c.OP_RESIZE and ints[c.RESIZES_IN_PLACE, s] == 0)):
             paused[0, told], paused[1, told] = op, ints[c.WORKLOAD, s]
-            seconds[told] = now - floats[c.ISSUED_AT, s]
+            paused[2, told] = now - floats[c.ISSUED_AT, s]
             told += 1
     differs = np.zeros(ints.shape[1], np.bool_)
     for d in devices_of_any(held, target, slots, marked):
@@ -245,7 +254,7 @@ def running(
         ints[c.CHANGED, s] = revision
         ints[c.REASON, s], ints[c.EVIDENCE, s] = c.RUNS, 0
         found |= plan_operation(ints, s, differs[s])
-    return True, True, found, now + alarm, paused[:, :told], seconds[:told]
+    return True, True, found, now + alarm, paused[:, :told]
 
 
 @numba.njit(cache=True)

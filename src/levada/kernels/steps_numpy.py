@@ -9,7 +9,7 @@ import numpy as np
 OFFERED = False
 
 _NOTHING = np.zeros(0, np.int64)
-_NO_SECONDS = np.zeros(0)
+_NO_SECONDS = np.zeros((3, 0))
 _NO_ROWS = np.zeros((5, 0), np.int64)
 
 
@@ -38,7 +38,7 @@ def issue(*_columns: Any) -> Any:
 
 
 def running(*_columns: Any) -> Any:
-    return False, False, False, np.inf, _NO_ROWS, _NO_SECONDS
+    return False, False, False, np.inf, _NO_SECONDS
 
 
 def released(*_columns: Any) -> Any:

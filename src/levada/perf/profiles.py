@@ -165,12 +165,7 @@ class ProfileModel:
     def rates_by_type(self, jobs: Ints, sizes: Ints, types: int) -> Floats:
         """(jobs, types): `rates` of each job, with its size, on each of the first *types* types."""
         self._column_of_type.follow(self._types, self.profiles.types)
-        column_of = self._column_of_type.shifted
-        if len(jobs) == 1 and types < len(column_of):
-            size = min(max(sizes.item(0), 0), self._width - 1)
-            row = self._alone[self._row_of_job.find_one(jobs.item(0)), :, size]
-            return row.take(column_of[1 : types + 1]).reshape(1, types)
-        return look_up(self._alone, self._row_of_job.shifted, column_of, jobs, sizes, types)
+        return look_up(self._alone, self._row_of_job.shifted, self._column_of_type.shifted, jobs, sizes, types)
 
     def confidence(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
         """1 where the size was measured, less between, below and beyond, 0 where nothing was; as in `curve`."""

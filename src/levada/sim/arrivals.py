@@ -31,6 +31,8 @@ class Arrivals:
         self._batch: JobBatch | None = None
         self._times: list[float] = []
         self._at = self._first = 0
+        #: When the next job comes; nan: to be looked up.
+        self._next = math.nan
 
     @staticmethod
     def of(trace: Trace) -> Arrivals:
@@ -39,9 +41,11 @@ class Arrivals:
 
     def next_at(self) -> float:
         """When the next job comes; infinite when none does."""
-        if self._at >= len(self._times):
-            self._read_on()
-        return self._times[self._at] if self._at < len(self._times) else math.inf
+        if self._next != self._next:
+            if self._at >= len(self._times):
+                self._read_on()
+            self._next = self._times[self._at] if self._at < len(self._times) else math.inf
+        return self._next
 
     def until(self, now: float) -> list[JobBatch]:
         """All that have come by *now* and were not told before."""
@@ -51,7 +55,7 @@ class Arrivals:
             stop = bisect_right(self._times, now, self._at)
             told.append(_cut(self._batch, self._at, stop))
             self.count += stop - self._at
-            self._at = stop
+            self._at, self._next = stop, math.nan
         return told
 
     def seen(self) -> Trace:

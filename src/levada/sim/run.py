@@ -146,9 +146,11 @@ class _Session:
         return None if stop == sys.maxsize else stop - self._window.start
 
     def _count_over(self) -> int:
-        numbers, window = self.world.ended.number, self._window
+        numbers = self.world.ended.number
         if len(numbers) > self._ended:
-            self._over += sum(window.start <= number < window.stop for number in numbers[self._ended :])
+            first, last = self._window.start, self._window.stop
+            for number in numbers[self._ended :]:
+                self._over += first <= number < last
             self._ended = len(numbers)
         return self._over
 
