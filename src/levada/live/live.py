@@ -192,6 +192,16 @@ class Live:
         """Ends `run` when what was taken is done."""
         self.loop.stop()
 
+    async def stop_jobs(self) -> None:
+        """Returns when all workers have saved and left, after `run`; until then nobody else acts."""
+        both = [asyncio.create_task(self.backend.stop_all()), asyncio.create_task(self._renew())]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+
     async def close(self) -> None:
         """Keeps the state and lets go of everything; what runs goes on."""
         self.loop.broadcast.close()
