@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from levada.backends.clock import Clock, MachineClock
 from levada.backends.protocol import Backend, Note, Report, Seen
 from levada.core import events as ev
 from levada.core.cluster import Cluster
 from levada.engine import Engine, Options
 from levada.errors import BadInput, LevadaError, Refused, did_you_mean
-from levada.live.clock import Clock, MachineClock
 from levada.live.deadlines import Deadlines
 from levada.live.learning import Learning, recall
 from levada.live.loop import SNAPSHOT_TURNS, Loop
