@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.types import Floats, Ints
-from levada.solve.packed import with_pairs
+from levada.solve.highs import NoAnswer
+from levada.solve.packed import max_min_packed, with_pairs
 from levada.solve.pairs import of_jobs
 from levada.solve.problem import Problem, Solution
 from levada.solve.safe import safe
@@ -38,7 +39,10 @@ def max_min_packed_interior(problem: Problem, pairs: Ints, pair_rate: Floats) ->
         np.tile(np.arange(len(kinds)), len(who)),
         levels.reshape(-1, 2),
     )
-    x = np.maximum(walk(program)[0], 0.0).reshape(len(who), len(kinds))
+    try:
+        x = np.maximum(walk(program)[0], 0.0).reshape(len(who), len(kinds))
+    except NoAnswer:
+        return max_min_packed(problem, pairs, pair_rate)
     x = np.where(levels.any(axis=2), x, 0.0)
     share, pair_share = np.zeros_like(c), np.zeros(together.shape[:2])
     share[np.ix_(here, kinds)], pair_share[np.ix_(two, kinds)] = x[: len(here)], x[len(here) :]
