@@ -55,6 +55,30 @@ def test_a_machine_joins_runs_a_job_and_comes_back(home: Path, tmp_path: Path) -
         assert levada("wait", "--state", str(home), name, "--timeout", "60s").returncode == 0
 
 
+def test_who_stops_the_server_stops_what_runs_on_other_machines(home: Path, tmp_path: Path) -> None:
+    def asked(verb: str, *words: str) -> str:
+        return levada(verb, "--state", str(home), *words).stdout
+
+    up = json.loads(asked("up", "--port", "0", "--node", "gpu=1", "-o", "json"))
+    agent = ["--join", up["url"], "--token", up["token"], "--name", "left", "--node", "far=1"]
+    saved = tmp_path / "saved"
+    run = {"command": ["sh", "-c", f"trap 'echo > {saved}; exit 75' TERM; echo up; while :; do sleep 0.05; done"]}
+    job = {
+        "apiVersion": "levada.dev/v1",
+        "kind": "Job",
+        "metadata": {"name": "toy"},
+        "spec": {"workers": 1, "gpuTypes": ["far"], "run": {**run, "workdir": "/"}},
+    }
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    with joined(*agent, "--state", str(tmp_path / "left")):
+        until(lambda: "left-0" in asked("nodes"))
+        name = asked("submit", "-f", str(tmp_path / "job.json"), "-o", "name").strip()
+        until(lambda: asked("logs", name) == "up\n")
+        assert levada("down", "--state", str(home)).returncode == 0
+        assert saved.exists()
+        assert list((tmp_path / "left" / "jobs").glob("*/workers/*/exit.json"))
+
+
 def test_a_machine_that_is_gone_for_good_is_struck_off(home: Path) -> None:
     def asked(*words: str) -> str:
         return levada(*words, "--state", str(home)).stdout

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from levada.live.clock import MachineClock
+from levada.backends.clock import MachineClock
 from levada.live.store import Store
 from tests.live.house import document, house
 from tests.live.rehearsal import Stage

@@ -166,3 +166,17 @@ def test_highs_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     Model(program()).solve()
     captured = capfd.readouterr()
     assert captured.out + captured.err == ""
+
+
+def test_a_path_that_ends_nowhere_costs_no_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = problem([[4.0, 2.0], [1.0, 1.0], [9.0, 1.0]], [1.0, 1.0], scale=np.array([1.0, 2.0, 1.0]))
+    pairs, together = np.array([[0, 2]]), np.array([[[3.0, 6.0], [1.0, 0.5]]])
+    monkeypatch.setattr("levada.solve.selfdual._STEPS", 0)
+    for found, best in (
+        (max_min_interior(asked), max_min(asked)),
+        (leximin_interior(asked), leximin(asked)),
+        (total_interior(asked), total(asked)),
+        (max_min_packed_interior(asked, pairs, together), max_min_packed(asked, pairs, together)),
+    ):
+        assert found.alarm == ""
+        assert found.level == pytest.approx(best.level, rel=1e-6)

@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from levada.backends.clock import Clock, MachineClock
 from levada.backends.protocol import Backend, Note, Report, Seen
 from levada.core import events as ev
 from levada.core.cluster import Cluster
 from levada.engine import Engine, Options
 from levada.errors import BadInput, LevadaError, Refused, did_you_mean
-from levada.live.clock import Clock, MachineClock
 from levada.live.deadlines import Deadlines
 from levada.live.learning import Learning, recall
 from levada.live.loop import SNAPSHOT_TURNS, Loop
@@ -191,6 +191,16 @@ class Live:
     def stop(self) -> None:
         """Ends `run` when what was taken is done."""
         self.loop.stop()
+
+    async def stop_jobs(self) -> None:
+        """Returns when all workers have saved and left, after `run`; until then nobody else acts."""
+        both = [asyncio.create_task(self.backend.stop_all()), asyncio.create_task(self._renew())]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
 
     async def close(self) -> None:
         """Keeps the state and lets go of everything; what runs goes on."""

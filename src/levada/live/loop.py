@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from levada.backends.clock import Clock
 from levada.backends.protocol import Backend, Note, Report
 from levada.core.commands import Apply, Command, Decide, JobsEnded, StopStray, Wake
 from levada.core.events import Decided, DecideFailed, Event, OperationFailed, Progress, Tick
@@ -24,7 +25,6 @@ from levada.engine import Engine
 from levada.errors import LevadaError, Unavailable
 from levada.live import snapshot, turn, views
 from levada.live.broadcast import Broadcast
-from levada.live.clock import Clock
 from levada.live.decided import Decisions
 from levada.live.records import Record, Records
 from levada.live.store import Changes, Lease, LeaseLost, RequestRow, Store, StoreTrouble

@@ -173,14 +173,14 @@ async def _serve(
     port: int,
     ready: Callable[[str, str], None],
 ) -> None:
-    stop, hurry = asyncio.Event(), asyncio.Event()
+    asked, hurry, stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
     jobs = {"jobs": "leave"}
 
     def end(default: str) -> None:
-        if stop.is_set():
+        if asked.is_set():
             hurry.set()
         jobs["jobs"] = home.read(STOP).get("jobs", default)
-        stop.set()
+        asked.set()
 
     loop = asyncio.get_running_loop()
     # Who presses Ctrl-C wants everything to end; a service manager that stops a server starts it again.
@@ -192,9 +192,25 @@ async def _serve(
         ready(url, token)
 
     work = asyncio.create_task(live.run())
-    work.add_done_callback(lambda _: stop.set())
+    work.add_done_callback(lambda _: asked.set())
+
+    async def farewell() -> None:
+        await asked.wait()
+        try:
+            home.drop(SERVER)
+            live.stop()
+            await asyncio.wait([work])
+            lost = isinstance(work.exception(), LeaseLost) if not work.cancelled() else False
+            if jobs["jobs"] == "stop" and not lost:
+                _log.info("jobs save and leave")
+                await _stop_jobs(live, hurry)
+        finally:
+            stop.set()
+
+    leaving = asyncio.create_task(farewell())
     service = Service(live)
     try:
+        # It answers until jobs have left: agents of other machines hear through it that theirs shall.
         await serve(
             service,
             keys,
@@ -209,21 +225,21 @@ async def _serve(
             stop=stop,
         )
     finally:
-        home.drop(SERVER)
-        live.stop()
-        await asyncio.wait([work])
-        lost = isinstance(work.exception(), LeaseLost) if not work.cancelled() else False
-        if jobs["jobs"] == "stop" and not lost:
-            _log.info("jobs save and leave")
-            stopping = asyncio.create_task(live.backend.stop_all())
-            impatient = asyncio.create_task(hurry.wait())
-            await asyncio.wait([stopping, impatient], return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            impatient.cancel()
-            await asyncio.gather(stopping, impatient, return_exceptions=True)
+        asked.set()
+        await asyncio.wait([leaving])
         await live.close()
+    await leaving
     if not work.cancelled() and (broken := work.exception()) is not None:
         raise broken if isinstance(broken, LevadaError) else LevadaError(f"the server stopped: {broken}") from broken
+
+
+async def _stop_jobs(live: Live, hurry: asyncio.Event) -> None:
+    """Returns when all jobs have saved and left, or somebody is in a hurry."""
+    both = [asyncio.create_task(live.stop_jobs()), asyncio.create_task(hurry.wait())]
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    for task in both:
+        task.cancel()
+    await asyncio.gather(*both, return_exceptions=True)
 
 
 async def _owner_token(home: Home, keys: StoredKeys) -> str:

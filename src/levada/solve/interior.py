@@ -3,7 +3,8 @@
 Published results of policies that ask an interior-point solver depend on its choice: every job gets a little of every
 type. To repeat them, take these shares; to run jobs well, take `leximin`. Linear programs follow the path of such a
 solver (`selfdual`), which ends near where it ended, not in the middle. Finish-time fairness is no linear program for
-it: there the middle of the face (`central`) is taken, and so it is wherever the path ends nowhere.
+it: there the middle of the face (`central`) is taken, and so it is wherever the path ends nowhere (of water-filling and
+of pairs a corner).
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ def leximin_interior(problem: Problem, levels: Floats | None = None) -> Solution
     last = last_filling(final[part], rows.scale[part], rows.weight[part])
     duties = last.levels(c[cell], np.arange(int(part.sum()))[:, None])
     share = np.zeros_like(c)
-    share[cell], _ = follow(count[part], rows.scale[part], rows.capacity[kinds], duties)
+    try:
+        share[cell], _ = follow(count[part], rows.scale[part], rows.capacity[kinds], duties)
+    except NoAnswer:
+        return leximin(problem)
     share = fit(np.where(c > 0, np.maximum(share, 0.0), 0.0), count * rows.scale, rows.capacity, trace=0.0)
     return _solution(rows, share, float((c * share).sum(axis=1)[part].min()), c)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.types import Floats, Ints
+from levada.solve.highs import NoAnswer
 from levada.solve.last_filling import last_filling
-from levada.solve.packed import with_pairs
+from levada.solve.packed import leximin_packed, max_min_packed, with_pairs
 from levada.solve.pairs import of_jobs
 from levada.solve.problem import Problem, Solution
 from levada.solve.safe import safe
@@ -50,7 +51,10 @@ def _middle(problem: Problem, pairs: Ints, pair_rate: Floats, levels: Floats | N
         duties = last_filling(final[part], scale[part], problem.weight[part]).levels(reached, members)
     kind = np.tile(np.arange(len(kinds)), len(who))
     program = Together(count[part], scale[part], capacity[kinds], members, kind, duties)
-    x = np.maximum(walk(program)[0], 0.0).reshape(len(who), len(kinds))
+    try:
+        x = np.maximum(walk(program)[0], 0.0).reshape(len(who), len(kinds))
+    except NoAnswer:
+        return (max_min_packed if levels is None else leximin_packed)(problem, pairs, pair_rate)
     x = np.where(both.any(axis=2), x, 0.0)
     share, pair_share = np.zeros_like(c), np.zeros(together.shape[:2])
     share[np.ix_(here, kinds)], pair_share[np.ix_(two, kinds)] = x[: len(here)], x[len(here) :]

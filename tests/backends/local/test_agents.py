@@ -177,6 +177,28 @@ class TestCutOff(AgentsTest):
 
         self.run(story)
 
+    def test_a_start_that_a_lost_machine_never_heard_of_is_not_done_when_it_is_back(self) -> None:
+        async def story() -> None:
+            async with self.wired() as (watch, wire):
+                wire.cut()
+                await watch.backend.apply(op(OpKind.START, 1, place(0, "node-1", "0")), self.launch())
+                await watch.for_(ev.NodesLost)
+                # What the engine does then: it starts where there is room.
+                await watch.backend.apply(op(OpKind.STOP, 2), None)
+                await watch.for_(ev.Released, 2)
+                await watch.backend.apply(op(OpKind.START, 3, place(0, "node-0", "0")), self.launch())
+                await watch.for_(ev.Running, 3)
+                await self.up(watch, 3, 1)
+                wire.mend()
+                await watch.for_(ev.NodesAdded)
+                await watch.backend.apply(
+                    op(OpKind.START, 1, place(0, "node-1", "1"), job="b", number=8), self.launch()
+                )
+                await watch.until(lambda: watch.backend.workers("b") and watch.backend.workers("b")[0].pid, "the next")
+                assert not (self.home.parent / "state-node-1" / "jobs" / "toy-1" / "workers" / "g1-0").exists()
+
+        self.run(story)
+
     def test_another_machine_may_take_the_name_of_one_that_is_lost_and_does_nothing_of_its_work(self) -> None:
         async def story() -> None:
             async with self.wired() as (watch, wire):

@@ -167,6 +167,36 @@ class TestGang(LocalTest):
 
         self.run(story)
 
+    def test_a_clock_that_is_set_takes_nothing_from_the_time_to_save(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        code = (
+            "import pathlib, signal, sys, time\n"
+            f"here = pathlib.Path({str(self.here)!r})\n"
+            "def leave(*_):\n"
+            "    (here / 'saves').touch()\n"
+            "    while not (here / 'saved').exists(): time.sleep(0.01)\n"
+            "    sys.exit(75)\n"
+            "signal.signal(signal.SIGTERM, leave)\n"
+            "(here / 'up').touch()\n"
+            "while True: time.sleep(0.01)"
+        )
+
+        async def story() -> None:
+            async with self.opened() as watch:
+                await watch.backend.apply(op(OpKind.START, 1, place(0, "node-0", "0")), self.script(code, grace_s=60.0))
+                await watch.for_(ev.Running, 1)
+                await watch.until((self.here / "up").exists)
+                await watch.backend.apply(op(OpKind.STOP, 2), None)
+                await watch.until((self.here / "saves").exists)
+                real = time.time
+                monkeypatch.setattr(time, "time", lambda: real() + 3600)
+                # The backend looks at the job again, as it does all the time.
+                watch.backend.step("toy-1")  # type: ignore[attr-defined]
+                self.say("saved")
+                await watch.for_(ev.Released, 2)
+                assert [one.exit_code for one in watch.backend.workers("toy-1")] == [75]
+
+        self.run(story)
+
     def test_a_lost_worker_leaves_nothing_behind(self) -> None:
         code = (
             "import os, time\nif os.fork() == 0:\n    os.setsid()\n"

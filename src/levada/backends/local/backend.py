@@ -11,8 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 
+from levada.backends.clock import MachineClock
 from levada.backends.local.agents import Agents, tell_machine
 from levada.backends.local.devices import Nvml
 from levada.backends.local.gang import Gang
@@ -66,6 +68,8 @@ class LocalBackend:
         self.home = home
         self.server_url, self.token_for = server_url, token_for
         self.epoch = 0
+        #: Of all time limits: somebody who sets the machine's clock must not end them.
+        self._clock = MachineClock()
         self._supervisor = Supervisor(home, self.hear, str(checkpoints.absolute()) if checkpoints else "")
         self.here = Here(self._supervisor, tuple(nodes), address)
         self.hosts: dict[str, Host] = {self.here.name: self.here}
@@ -95,6 +99,7 @@ class LocalBackend:
         self._supervisor.take_epoch(epoch)
         await self._supervisor.open()
         for record in await asyncio.to_thread(self._records):
+            record.since = min(record.since, self._clock.now())  # the clock was perhaps set back
             self.gangs[record.job] = Gang(record, HandsOf(self, record))
         self.here.mps_pipe = await asyncio.to_thread(start_mps, self.here.nodes, self.home)
         self.agents.load()
@@ -140,7 +145,7 @@ class LocalBackend:
         """Returns when all workers have saved and left; their jobs start again when somebody says so."""
         while running := [job for job, gang in self.gangs.items() if gang.alive()]:
             for job in running:
-                self.gangs[job].quit(time.time())
+                self.gangs[job].quit(self._clock.now())
                 self._after(job, self.gangs[job])
             await asyncio.sleep(_STEP_S)
 
@@ -182,7 +187,7 @@ class LocalBackend:
         if gang is None:
             gang = self._new_gang(op.job, op.number, 0)
         self._supervisor.check(self.epoch)
-        gang.apply(op, launch, self.epoch, time.time())
+        gang.apply(op, launch, self.epoch, self._clock.now())
         self._after(op.job, gang)
         self.flush()
 
@@ -277,6 +282,10 @@ class LocalBackend:
             # Nobody here knows of it, and yet it runs: whoever asks what runs will hear of it.
             gang = self._new_gang(seen.job, known.number, known.generation)
         before = gang.seen.get(seen.name)
+        if seen.state == RUNS:
+            # By this machine's clock: that of another one may be wrong.
+            since = before.since if before is not None and before.state == RUNS else self._clock.now()
+            seen = msgspec.structs.replace(seen, since=since)
         gang.seen[seen.name] = seen
         if _has_advanced(before, seen) and gang.has(seen.name):
             self._progress[gang.record.number] = max(reading.steps for reading in gang.readings())
@@ -303,7 +312,7 @@ class LocalBackend:
             self.hurry(job)
 
     def _step(self, job: str, gang: Gang) -> bool:
-        gang.step(time.time())
+        gang.step(self._clock.now())
         self._after(job, gang)
         return True
 

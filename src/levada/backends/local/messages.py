@@ -80,7 +80,7 @@ class Sighting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: int | None = None
     #: It had been asked to leave.
     asked: bool = False
-    #: Unix time since when its process runs.
+    #: Since when its process is seen to run, by the clock of the backend, which alone sets it.
     since: float = 0.0
     #: Why it is gone, where its supervisor knows.
     why: str = ""

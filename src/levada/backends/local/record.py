@@ -61,7 +61,7 @@ class Record(msgspec.Struct, kw_only=True):
     #: Of the world, and of nobody but its members.
     key: str = ""
     stage: Stage = Stage.IDLE
-    #: Unix time at which the stage began.
+    #: When the stage began, by the backend's clock: unix time, unless somebody has set that.
     since: float = 0.0
     #: A resize came while survivors of a loss were finding together: it begins when they have.
     waits: bool = False

@@ -169,6 +169,8 @@ class RemoteHost:
     def lose(self) -> News:
         """It was silent for too long: nobody knows what becomes of what runs there."""
         self.lost, self.connected = True, False
+        # What it has not heard of starts somewhere else by then: when it is back, it must not start there, too.
+        self._untaken = deque(one for one in self._untaken if not isinstance(one.command, StartWorker))
         changed = []
         for workers in self._seen.values():
             for name, seen in workers.items():

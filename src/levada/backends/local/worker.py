@@ -68,7 +68,7 @@ class Worker:
         if self.seen.state == STARTING:
             standing = processes.standing(self.folder)
             if standing.state is State.RUNS and standing.pid is not None:
-                self._see(state=RUNS, pid=standing.pid, since=time.time())
+                self._see(state=RUNS, pid=standing.pid)
         reading = files.read_report(self._report)
         if reading is not None and reading != self.seen.reading:
             self._see(reading=reading)
@@ -178,6 +178,5 @@ def sighting(job: str, folder: Path) -> Sighting:
         pid=standing.pid,
         code=standing.code,
         asked=standing.asked,
-        since=time.time() if state == RUNS else 0.0,
         reading=files.read_report(folder / files.REPORT),
     )
