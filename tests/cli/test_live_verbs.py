@@ -59,6 +59,14 @@ def test_lines_of_voda(shell: Shell) -> None:
     assert shell("wait", name, code=103) == f"{name} Cancelled\n"
 
 
+def test_words_of_others_give_no_orders_to_a_terminal(shell: Shell) -> None:
+    name = shell.submit("orders", "true", labels={"team": "\x1b[2J\nExit code:  0"}, gpuTypes=["\x1b]0;gone\x07"])
+    page, why = shell("describe", name), shell("explain", name)
+    assert "\x1b" not in page + why
+    assert "Labels:     team=\ufffd[2J\ufffdExit code:  0\n" in page
+    shell("cancel", name)
+
+
 def test_lists_in_every_form(shell: Shell) -> None:
     name = shell.submit("forms", "true", labels={"team": "forms"})
     shell("wait", name)

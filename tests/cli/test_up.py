@@ -100,6 +100,14 @@ def test_a_server_comes_up_runs_a_job_survives_a_kill_and_goes_down(home: Path) 
     until(lambda: phase(home, name) == "Running")
 
 
+def test_all_who_start_a_server_at_once_get_the_same_one(home: Path) -> None:
+    command = [sys.executable, "-m", "levada", "up", "--state", str(home), "--port", "0", "-o", "json"]
+    ups = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    told = [(*up.communicate(timeout=WAIT_S), up.returncode) for up in ups]
+    assert [code for *_, code in told] == [0, 0, 0], told
+    assert len({url for url, *_ in told}) == 1
+
+
 def test_jobs_may_be_left_running_and_are_found_again(home: Path) -> None:
     assert levada("up", "--state", str(home), "--port", "0").returncode == 0
     name = job(home, "sleep", "1000")

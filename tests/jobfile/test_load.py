@@ -99,6 +99,14 @@ def test_queue() -> None:
     assert found.content.spec.guaranteed == {"a100": 8}
 
 
+def test_a_queue_names_no_more_types_than_a_job() -> None:
+    found = lines(
+        "apiVersion: levada.dev/v1\nkind: Queue\nmetadata: {name: vision}\n"
+        f"spec: {{limit: {{{', '.join(f't{i}: 1' for i in range(257))}}}}}"
+    )
+    assert found == ["spec.limit: must have at most 256 items"]
+
+
 def test_json_and_lists_and_documents() -> None:
     one = '{"apiVersion": "levada.dev/v1", "kind": "Job", "metadata": {"name": "%s"}, "spec": {"run": {"command": ["x"]}}}'
     assert len(load(one % "a")) == 1
@@ -124,6 +132,13 @@ def test_json_and_lists_and_documents() -> None:
         ("resources: {memory: lots}", "spec.resources.memory: must be an amount of memory, e.g. 8Gi"),
         ("timeLimit: 2 hours", "spec.timeLimit: must be a duration, e.g. 90s, 2h, 1h30m or 7d"),
         ("deadline: 2026-11-15T18:00:00", "spec.deadline: must be a duration, e.g. 2h, or a time with its zone, e.g. 2026-11-15T18:00:00Z"),
+        ("timeLimit: 1000000001", "spec.timeLimit: must be at most 1000000000.0"),
+        ("ttl: 1000000000000000000", "spec.ttl: must be at most 1000000000.0"),
+        ("deadline: 1000000000000000000", "spec.deadline: must be 0 to 1000000000 seconds"),
+        ("deadline: -1", "spec.deadline: must be 0 to 1000000000 seconds"),
+        ("deadline: .nan", "spec.deadline: must be 0 to 1000000000 seconds"),
+        ("deadline: [1]", "spec.deadline: must be a duration, e.g. 2h, or a time with its zone, e.g. 2026-11-15T18:00:00Z"),
+        ("checkpoint: {gracePeriod: 1000000000000000000}", "spec.checkpoint.gracePeriod: must be at most 1000000000.0"),
         ("steps: 1, epochs: 1", "spec.epochs: give steps or epochs, not both"),
         ("weight: .nan", "spec.weight: must be a finite number"),
         ("array: 9-0", "spec.array: 9-0 runs backwards"),

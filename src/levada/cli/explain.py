@@ -8,7 +8,7 @@ import typer
 
 from levada.cli.connection import JobName, Server, State, connect
 from levada.cli.lists import ListFormat, Output, show
-from levada.cli.output import TextOrJson, columns, data, data_json
+from levada.cli.output import TextOrJson, columns, data, data_json, printable
 from levada.cli.words import clock, counted, short
 
 
@@ -53,7 +53,7 @@ def as_text(told: Any) -> str:
     for key, word in (("starts_in_s", "start"), ("ends_in_s", "end")):
         if told.get(key):
             lines.append(f"It should {word} in {short(told[key])}.")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def ls(

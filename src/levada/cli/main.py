@@ -15,7 +15,7 @@ import typer
 from levada import __version__
 from levada.cli import completion
 from levada.cli.exit import ExitCode, code_of
-from levada.cli.output import chatter, data, open_streams
+from levada.cli.output import chatter, data, open_streams, printable
 from levada.cli.panels import Panels
 from levada.cli.usage import sentence
 from levada.errors import BadInput, LevadaError
@@ -148,7 +148,7 @@ def _fault(error: BaseException) -> str:
 
 def one_line(text: str) -> str:
     """*text* on a single line, without control characters: part of it may come from a file or from the arguments."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
+    return printable(" ".join(text.split()))
 
 
 if __name__ == "__main__":

@@ -73,6 +73,11 @@ def bold(text: str) -> str:
     return f"\x1b[1m{text}\x1b[0m" if colour(sys.stdout) else text
 
 
+def printable(text: str) -> str:
+    """*text* without control characters: labels, commands and types are others' words, and no orders to a terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
 def line_width() -> int | None:
     """How many characters a line may have; None where stdout is no terminal: whoever reads that takes all."""
     if not sys.stdout.isatty():
@@ -88,7 +93,7 @@ def columns(header: Sequence[str], rows: Iterable[Sequence[str]], *, spare: Sequ
     With *spare* the last column is prose: where a terminal is too narrow, the columns named so are left out, one after
     the other, and then the prose is cut, so that a row stays on one line.
     """
-    table = [tuple(header), *(tuple(row) for row in rows)]
+    table = [tuple(header), *(tuple(map(printable, row)) for row in rows)]
     room = line_width()
     if spare is not None and room is not None:
         table = _fitted(table, spare, room)

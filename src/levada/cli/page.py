@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from levada.cli import jobtable
-from levada.cli.output import columns
+from levada.cli.output import columns, printable
 from levada.cli.words import clock, counted, number, short
 
 #: Of what happened, the last lines.
@@ -49,7 +49,7 @@ def job_page(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], curve:
         ("Exit code", "-" if job["exit_code"] is None else str(job["exit_code"])),
         ("Labels", ", ".join(f"{key}={value}" for key, value in job["labels"].items()) or "-"),
     ]
-    lines = [f"{name + ':':<11} {text}" for name, text in fields]
+    lines = [f"{name + ':':<11} {printable(text)}" for name, text in fields]
     if job["workers"]:
         rows = [
             (str(worker["index"]), worker["node"], ",".join(worker["devices"]) or "-", worker["phase"])

@@ -65,6 +65,12 @@ def bring_up(home: Home, setup: dict[str, Any]) -> None:
     except KeyboardInterrupt:
         _end(child)
         raise
+    except _Taken:
+        bring_up(home, setup)
+
+
+class _Taken(Exception):
+    """Somebody else who started a server here at the same time was faster: theirs is the one."""
 
 
 def take_down(home: Home, *, leave_jobs: bool = False, patience_s: float = _HEARS_S) -> None:
@@ -192,6 +198,8 @@ def _await(home: Home, child: subprocess.Popen[bytes] | None, began: int) -> Non
     until = time.monotonic() + _UP_S
     while time.monotonic() < until:
         if child is not None and child.poll() is not None:
+            if home.holder() is not None:
+                raise _Taken
             raise LevadaError(_last_words(home.path(LOG), began))
         told = home.read(SERVER)
         if told and told.get("pid") == home.holder():
@@ -201,7 +209,10 @@ def _await(home: Home, child: subprocess.Popen[bytes] | None, began: int) -> Non
             except LevadaError:
                 pass
         time.sleep(_LOOK_S)
-    raise LevadaError(f"the server is not ready after {_UP_S:.0f} s; its log is {home.path(LOG)}")
+    raise LevadaError(
+        f"the server is not ready after {_UP_S:.0f} s, and goes on coming up: `levada up` waits for it again; "
+        f"its log is {home.path(LOG)}"
+    )
 
 
 def _last_words(log: Path, began: int) -> str:

@@ -58,13 +58,16 @@ Positive = Annotated[int, Field(ge=1, le=units.LARGEST)]
 Size = Annotated[int, Field(ge=1, le=1_000_000)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+#: A time as a plain number. The clocks of a kernel hold some 292 years, and nobody waits for longer than 31.
+Seconds = Annotated[float, Field(ge=0, le=units.LARGEST, allow_inf_nan=False)]
 Weight = Annotated[float, Field(gt=0, le=units.LARGEST, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1, max_length=253)]
 GpuType = Annotated[str, Field(min_length=1, max_length=63)]
 #: More types than any cluster has would only fill tables.
-GpuTypes = Annotated[list[GpuType], Field(max_length=256), AfterValidator(_known_once)]
+_MOST_TYPES = 256
+GpuTypes = Annotated[list[GpuType], Field(max_length=_MOST_TYPES), AfterValidator(_known_once)]
 #: GPUs by type.
-Gpus = dict[GpuType, Count]
+Gpus = Annotated[dict[GpuType, Count], Field(max_length=_MOST_TYPES)]
 
 #: MiB, read from a quantity as Kubernetes has it: a plain number is bytes.
 Memory = Annotated[Count, BeforeValidator(_memory, json_schema_input_type=_Bytes | _MemoryText)]
@@ -74,7 +77,7 @@ MemoryMib = Annotated[Count, BeforeValidator(_reading(units.memory_mib), json_sc
 Cpu = Annotated[Count, BeforeValidator(_cpu, json_schema_input_type=NotNegative | _CpuText)]
 #: Seconds; a plain number is seconds too.
 Duration = Annotated[
-    NotNegative, BeforeValidator(_reading(units.duration_s), json_schema_input_type=NotNegative | DurationText)
+    Seconds, BeforeValidator(_reading(units.duration_s), json_schema_input_type=Seconds | DurationText)
 ]
 #: 0, a whole number, or a part of one GPU in steps of 0.001.
 GpusPerWorker = Annotated[NotNegative, AfterValidator(_gpus)]

@@ -21,8 +21,8 @@ from levada.jobfile.fields import (
     GpusPerWorker,
     GpuTypes,
     Memory,
-    NotNegative,
     Positive,
+    Seconds,
     Size,
     Text,
     Weight,
@@ -184,12 +184,14 @@ class Kubernetes(Model):
 
 
 def _deadline(value: Any) -> Any:
-    if not isinstance(value, str):
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if not 0 <= value <= units.LARGEST:
+            raise fault(f"must be 0 to {units.LARGEST} seconds")
         return value
-    if re.fullmatch(units.DURATION_PATTERN, value):
+    if isinstance(value, str) and re.fullmatch(units.DURATION_PATTERN, value):
         return units.duration_s(value)
     try:
-        moment = datetime.fromisoformat(value)
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
@@ -198,10 +200,10 @@ def _deadline(value: Any) -> Any:
 
 
 Deadline = Annotated[
-    NotNegative | datetime,
+    Seconds | datetime,
     BeforeValidator(
         _deadline,
-        json_schema_input_type=NotNegative
+        json_schema_input_type=Seconds
         | DurationText
         | Annotated[str, Field(json_schema_extra={"format": "date-time"})],
     ),
