@@ -17,8 +17,10 @@ import msgspec
 import numpy as np
 
 from levada.backends.protocol import Backend, Note, Report
+from levada.core.batch import JobBatch
 from levada.core.commands import Apply, Command, Decide, JobsEnded, StopStray, Wake
-from levada.core.events import Decided, DecideFailed, Event, OperationFailed, Progress, Tick
+from levada.core.events import Decided, DecideFailed, Event, JobsSubmitted, OperationFailed, Progress, Tick
+from levada.core.job import Job
 from levada.core.plan import Op, OpKind
 from levada.engine import Engine
 from levada.errors import LevadaError, Unavailable
@@ -27,7 +29,7 @@ from levada.live.broadcast import Broadcast
 from levada.live.clock import Clock
 from levada.live.decided import Decisions
 from levada.live.records import Record, Records
-from levada.live.store import Changes, Lease, LeaseLost, RequestRow, Store, StoreTrouble
+from levada.live.store import Changes, Deed, Lease, LeaseLost, RequestRow, Store, StoreTrouble
 from levada.live.story import End, Story
 from levada.live.thinking import think
 
@@ -47,10 +49,14 @@ class Wish(msgspec.Struct, kw_only=True):
     """Something that wants to become part of a turn."""
 
     events: Sequence[Event] = ()
+    #: Jobs that come, with their records.
+    jobs: Sequence[Job] = ()
     records: Sequence[Record] = ()
     notes: Sequence[Note] = ()
     #: Makes the row that remembers a submission, once it is part of a turn.
     request: Callable[[], RequestRow] | None = None
+    #: What it is for the audit log.
+    deed: Deed | None = None
     done: asyncio.Future[None] | None = None
 
 
@@ -105,15 +111,17 @@ class Loop:
     async def tell(
         self,
         *events: Event,
-        records: Sequence[Record] = (),
         notes: Sequence[Note] = (),
-        request: Callable[[], RequestRow] | None = None,
     ) -> None:
         """Returns when all of it is written down and the engine has answered; raises Unavailable."""
+        await self.grant(Wish(events=events, notes=notes))
+
+    async def grant(self, wish: Wish) -> None:
+        """As `tell`, of whatever is wished for."""
         self.check()
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._wish(Wish(events=events, records=records, notes=notes, request=request, done=done))
-        await done
+        wish.done = asyncio.get_running_loop().create_future()
+        self._wish(wish)
+        await wish.done
 
     def hear(self, report: Report) -> None:
         """Takes what a backend reports. Progress waits for the next turn, in which only the latest counts."""
@@ -193,7 +201,7 @@ class Loop:
     async def _turn(self, wishes: list[Wish]) -> None:
         progress, self._progress = self._progress, {}
         now = self.clock.now()
-        told = tuple(msgspec.structs.replace(event, at=now) for wish in wishes for event in wish.events)
+        told = _told(wishes, now)
         state = self.engine.state
         next_number = state.world.next_number
         self._number(wishes, next_number)
@@ -227,6 +235,7 @@ class Loop:
                 ended=[(record.number, at, msgspec.json.encode(result)) for record, at, result in ended],
                 history=lines,
                 requests=[wish.request() for wish in wishes if wish.request is not None],
+                deeds=[wish.deed.row(now) for wish in wishes if wish.deed is not None],
             )
             await self._append(changes, wishes)
             self.keys.update((row.user, row.key) for row in changes.requests)
@@ -395,6 +404,13 @@ class Loop:
             operations = [views.operation(op) for op in ops]
             self.plans.append({"revision": revision, "time": views.moment(now), "operations": operations})
         del self.plans[:-_REMEMBERED]
+
+
+def _told(wishes: Sequence[Wish], now: float) -> tuple[Event, ...]:
+    """What the engine is told of: all jobs that come as one event, which costs little more than one of them alone."""
+    events = [msgspec.structs.replace(event, at=now) for wish in wishes for event in wish.events]
+    jobs = [job for wish in wishes for job in wish.jobs]
+    return (JobsSubmitted(at=now, jobs=JobBatch.of(jobs)), *events) if jobs else tuple(events)
 
 
 def _tell_off(wishes: Sequence[Wish], why: str) -> None:
