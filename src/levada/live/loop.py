@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -28,6 +28,7 @@ from levada.live import snapshot, turn, views
 from levada.live.broadcast import Broadcast
 from levada.live.clock import Clock
 from levada.live.decided import Decisions
+from levada.live.errands import Errands
 from levada.live.records import Record, Records
 from levada.live.store import Changes, Deed, Lease, LeaseLost, RequestRow, Store, StoreTrouble
 from levada.live.story import End, Story
@@ -93,6 +94,7 @@ class Loop:
         self._timer: asyncio.TimerHandle | None = None
         self._thoughts: set[asyncio.Task[None]] = set()
         self._strays: dict[int, tuple[str, int]] = {}
+        self._errands = Errands(self.apply, lambda: bool(self._wishes) or self._ahead)
         #: Turns that a start would replay now.
         self.since_snapshot = 0
         #: Snapshots taken since the server started.
@@ -161,8 +163,9 @@ class Loop:
         """Works until `stop`; raises LeaseLost where somebody else acts now."""
         listener = asyncio.create_task(self._listen())
         listener.add_done_callback(lambda _: self._bell.set())
+        errands = asyncio.create_task(self._errands.run(self._bell.set))
         try:
-            while not (self._stopping and not self._wishes):
+            while not (self._stopping and not self._wishes and not self._errands):
                 await self._bell.wait()
                 self._bell.clear()
                 if listener.done():
@@ -172,12 +175,13 @@ class Loop:
                     await self.turn()
         finally:
             listener.cancel()
+            errands.cancel()
             for task in self._thoughts:
                 task.cancel()
             if self._timer is not None:
                 self._timer.cancel()
             _tell_off(self._wishes, "the server is stopping")
-            await asyncio.gather(listener, return_exceptions=True)
+            await asyncio.gather(listener, errands, return_exceptions=True)
 
     def stop(self) -> None:
         """Takes nothing more, finishes what was taken, and ends."""
@@ -246,7 +250,7 @@ class Loop:
             if wish.done is not None and not wish.done.done():
                 wish.done.set_result(None)
         self._keep(told, ops, now)
-        await self._carry_out(commands, asks, ops)
+        self._carry_out(commands, asks, ops)
         await self._snapshot_if_due()
 
     # --- parts of a turn --------------------------------------------------------------------------------------------
@@ -301,16 +305,14 @@ class Loop:
         _tell_off(late, self.trouble)
         _tell_off(wishes, f"{self.trouble}; what you asked for is done then: look before you ask again")
 
-    async def _carry_out(self, commands: Sequence[Command], asks: Sequence[Decide], ops: Sequence[Op]) -> None:
-        for op in ops:
-            await self.apply(op)
+    def _carry_out(self, commands: Sequence[Command], asks: Sequence[Decide], ops: Sequence[Op]) -> None:
+        self._errands.add(ops)
         for command in commands:
             match command:
                 case Wake():
                     self._set_timer(command.at)
                 case StopStray():
-                    for number in command.number:
-                        await self._stop_stray(number)
+                    self._errands.add(self._stops(command.number))
                 case _:
                     pass
         for question in asks:
@@ -335,11 +337,11 @@ class Loop:
             )
             self._wish(Wish(events=(failed,), notes=(Note(job=op.job, type="trouble", text=why),)))
 
-    async def _stop_stray(self, number: int) -> None:
-        found = self._strays.get(number)
-        if found is not None:
-            job, generation = found
-            await self.apply(Op(job=job, number=number, kind=OpKind.STOP, generation=generation, grant=None))
+    def _stops(self, strays: Iterable[int]) -> Iterator[Op]:
+        for number in strays:
+            if number in self._strays:
+                job, generation = self._strays[number]
+                yield Op(job=job, number=number, kind=OpKind.STOP, generation=generation, grant=None)
 
     async def _think(self, question: Decide) -> None:
         result = await think(question, self.engine.state.options.decide_limit_s)
