@@ -7,6 +7,7 @@ Each sends the next submission when it has its answer, over a connection that it
 from __future__ import annotations
 
 import json
+import secrets
 import selectors
 import socket
 import sys
@@ -68,7 +69,8 @@ def run(folder: Path, document: dict[str, Any], submissions: int, count: int) ->
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     ).encode()
     shares = [submissions // count + (n < submissions % count) for n in range(count)]
-    clients = [Client((url.hostname, url.port), f"load-{n}", head, body, share) for n, share in enumerate(shares)]
+    mark = secrets.token_hex(4)
+    clients = [Client((url.hostname, url.port), f"{mark}-{n}", head, body, share) for n, share in enumerate(shares)]
     with selectors.DefaultSelector() as selector:
         for client in clients:
             selector.register(client.socket, selectors.EVENT_READ, client)

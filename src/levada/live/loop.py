@@ -20,7 +20,7 @@ from levada.backends.protocol import Backend, Note, Report
 from levada.core.batch import JobBatch
 from levada.core.commands import Apply, Command, Decide, JobsEnded, StopStray, Wake
 from levada.core.events import Decided, DecideFailed, Event, JobsSubmitted, OperationFailed, Progress, Tick
-from levada.core.job import Job
+from levada.core.job import Job, Phase
 from levada.core.plan import Op, OpKind
 from levada.engine import Engine
 from levada.errors import LevadaError, Unavailable
@@ -393,8 +393,17 @@ class Loop:
             return views.plain_job(record)
         at = self.clock.now() if now is None else now
         workers = self.backend.workers(record.id) if state.world.table.held[slot] else []
-        found = views.positions(state) if places is None else places
-        return views.living_job(record, state, slot, at, workers, found.get(slot))
+        place = views.position(state, slot) if places is None else places.get(slot)
+        return views.living_job(record, state, slot, at, workers, place)
+
+    def glance(self, record: Record) -> tuple[str, str]:
+        """Phase and queue of a job as its view has them, for a fraction of its price."""
+        slot = self.engine.state.world.slot(record.id)
+        if slot < 0 or record.result is not None or record.id in self._story.leaving:
+            view = self.view(record)
+            return view["phase"], view["queue"]
+        world = self.engine.state.world
+        return Phase.label(int(world.table.phase[slot])), world.queue_names[int(world.table.queue_name[slot])]
 
     def _keep(self, told: Sequence[Event], ops: Sequence[Op], now: float) -> None:
         """The last decisions and operations, for who asks what was done."""
