@@ -182,6 +182,9 @@ class LocalBackend:
         if gang is None:
             gang = self._new_gang(op.job, op.number, 0)
         self._supervisor.check(self.epoch)
+        if op.kind == OpKind.START and gang.record.stage is Stage.IDLE and op.generation > gang.record.generation:
+            await gang.reserve(op.generation)
+            self._supervisor.check(self.epoch)
         gang.apply(op, launch, self.epoch, time.time())
         self._after(op.job, gang)
         self.flush()
