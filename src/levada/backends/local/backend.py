@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -80,6 +81,7 @@ class LocalBackend:
         self._events: list[Event] = []
         self._notes: list[Note] = []
         self._queue: asyncio.Queue[Report] = asyncio.Queue()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="records")
         self._tasks: list[asyncio.Task[None]] = []
         #: Why nothing more can be heard; empty while all is well.
         self._broken = ""
@@ -135,6 +137,7 @@ class LocalBackend:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._supervisor.close()
+        self._writer.shutdown(wait=False)
 
     async def stop_all(self) -> None:
         """Returns when all workers have saved and left; their jobs start again when somebody says so."""
@@ -188,6 +191,10 @@ class LocalBackend:
         gang.apply(op, launch, self.epoch, time.time())
         self._after(op.job, gang)
         self.flush()
+
+    def beside(self, work: Callable[[], None]) -> asyncio.Future[None]:
+        """*work* on disk beside the loop, in a thread that never waits for those that look for processes."""
+        return asyncio.get_running_loop().run_in_executor(self._writer, work)
 
     async def reports(self) -> AsyncIterator[Report]:
         """What happens, at least once; raises LevadaError once nothing more can be heard."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -168,7 +169,7 @@ class HandsOf:
         """Keeps the record as it is with that world for its last; what `save` keeps of them then need not wait."""
         ahead = msgspec.structs.replace(self._record, last_world=world)
         folder = self._backend.home / "jobs" / ahead.job
-        keeping = asyncio.ensure_future(asyncio.to_thread(ahead.save, folder, durable=True))
+        keeping = self._backend.beside(partial(ahead.save, folder, durable=True))
         try:
             await asyncio.shield(keeping)
         except asyncio.CancelledError:
