@@ -10,7 +10,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,17 +100,20 @@ def _report(printer: Printer, jobs: int) -> None:
 
 def _submit(printer: Printer, submissions: int) -> None:
     with _server(8, 4) as (folder, pid):
-        before = _cpu_s(pid)
-        code = [sys.executable, "-m", "bench.live", str(folder), str(submissions), str(CLIENTS)]
+        document = _document("load", ["sleep", "100000"], workers={"min": 1, "max": 4})
+        code = [sys.executable, "-m", "bench.clients", str(folder), str(submissions), str(CLIENTS)]
+        before, delayed = _cpu_s(pid), _delay_s(pid)
         began = time.monotonic()
-        told = subprocess.run(code, check=True, capture_output=True, text=True)
+        told = subprocess.run([*code, json.dumps(document)], check=True, capture_output=True, text=True)
         took = time.monotonic() - began
-        waits = [float(line) for line in told.stdout.split()]
+        *waits, theirs = [float(line) for line in told.stdout.split()]
         assert len(waits) == submissions
         waits.sort()
         p99 = waits[int(0.99 * len(waits))]
         known = {"bench": "live", "kernels": "-", "jobs": submissions, "gpus": 32, "samples": len(waits)}
-        rate = f"{submissions / took:,.0f}/s; server {_cpu_s(pid) - before:.1f} s CPU"
+        ours, waited = _cpu_s(pid) - before, _delay_s(pid) - delayed
+        rate = f"{submissions / took:,.0f}/s; {took:.1f} s: CPU of server {ours:.1f} s, of clients {theirs:.1f} s"
+        rate += f"; server's loop waited {waited:.1f} s for a core; longest {waits[-1]:.3f} s"
         printer.add(
             Record(
                 what="a submission",
@@ -153,35 +155,11 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def _delay_s(pid: int) -> float:
+    """For how long the main thread of a process was ready to run, and others had the machine."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
 def _peak_mb(pid: int) -> float:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
-
-
-def clients(folder: str, submissions: int, count: int) -> list[float]:
-    """Seconds that each of so many submissions took, each client sending the next when it has its answer."""
-    from levada.sdk.client import Client
-
-    document = _document("load", ["sleep", "100000"], workers={"min": 1, "max": 4})
-    waits: list[float] = []
-
-    def work(share: int) -> None:
-        with Client(state=folder) as client:
-            mine = []
-            for _ in range(share):
-                began = time.monotonic()
-                client.submit(document)
-                mine.append(time.monotonic() - began)
-        waits.extend(mine)
-
-    shares = [submissions // count + (n < submissions % count) for n in range(count)]
-    threads = [threading.Thread(target=work, args=(share,)) for share in shares]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return waits
-
-
-if __name__ == "__main__":
-    print("\n".join(f"{wait:.6f}" for wait in clients(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import time
+from typing import Any
 
 import pytest
 
@@ -403,5 +404,35 @@ def test_a_lost_node_that_jobs_still_hold_is_not_removed(url: str) -> None:
             await up.until(lambda: up.service.nodes()[1]["phase"] == "Lost")
             with pytest.raises(Refused, match=view["id"]):
                 await up.service.remove_node("n1")
+
+    asyncio.run(story())
+
+
+def test_one_job_and_a_list_of_jobs_say_the_same(url: str) -> None:
+    async def story() -> None:
+        async with house(url) as up:
+            documents = [document(f"j{n}", priority=n % 3, gpusPerWorker=2) for n in range(12)]
+            documents.append(document("later", after=["j0"]))
+            await up.service.submit(documents, user="ann", key=None)
+            await up.until(lambda: up.service.job("j2")["phase"] == "Running")
+            await up.service.suspend("j9")
+            await up.settle()
+
+            def listed(**wanted: Any) -> list[dict[str, Any]]:
+                asked = {"phases": None, "user": None, "queue": None, "labels": {}, "after": None, "limit": 100}
+                return up.service.jobs(**{**asked, **wanted})[0]
+
+            seen = listed()
+            assert [view["position"] for view in seen] == [up.service.job(view["id"])["position"] for view in seen]
+            places = sorted(view["position"] for view in seen if view["position"] is not None)
+            assert places == list(range(1, len(places) + 1))
+            assert len(places) > 3
+            phases = {view["phase"] for view in seen}
+            assert {"Pending", "Running", "Suspended"} <= phases
+            for phase in phases:
+                found = [view["id"] for view in listed(phases={phase})]
+                assert found == [view["id"] for view in seen if view["phase"] == phase]
+            assert len(listed(queue="default")) == len(seen)
+            assert listed(queue="other") == listed(queue="") == []
 
     asyncio.run(story())

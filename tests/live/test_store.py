@@ -14,7 +14,7 @@ from alembic.config import Config
 from sqlalchemy import Connection, text
 
 from levada.errors import BadInput, LevadaError
-from levada.live.store import Changes, HistoryLine, JobRow, Lease, LeaseLost, RequestRow, Store, StoreTrouble
+from levada.live.store import Changes, Deed, HistoryLine, JobRow, Lease, LeaseLost, RequestRow, Store, StoreTrouble
 from levada.live.store.database import Database
 from levada.live.store.keys import KeyStore
 
@@ -32,6 +32,10 @@ def with_store(url: str, story: Callable[[Store], Awaitable[None]]) -> None:
 
 def changes(at: float = 1.0, **fields: object) -> Changes:
     return Changes(at=at, **{"entry": b"turn", **fields})  # type: ignore[arg-type]
+
+
+def _deed(path: str) -> Deed:
+    return Deed(user="ann", role="user", method="POST", path=path, status=201)
 
 
 async def lease_of(store: Store, holder: str = "me", now: float = 0.0) -> Lease:
@@ -164,7 +168,7 @@ def test_tokens_are_hashed_expire_and_are_revoked(url: str) -> None:
         assert await keys.find(secret) is None
         with pytest.raises(LevadaError, match="no token"):
             await keys.revoke(token_id)
-        await keys.audit("ann", "user", "POST", "/api/v1/jobs", 201, "")
+        await keys.audit(_deed("/api/v1/jobs"))
         assert [note["path"] for note in await keys.audits(10)] == ["/api/v1/jobs"]
 
     with_store(url, story)
@@ -221,7 +225,7 @@ def test_one_who_stops_waiting_for_a_note_does_not_keep_others_waiting(tmp_path:
     async def story(store: Store) -> None:
         keys = KeyStore(store.database)
         await store.database.write(lambda connection: connection.execute(text("DROP TABLE audit")))
-        notes = [asyncio.create_task(keys.audit("ann", "user", "POST", path, 201, "")) for path in ("/a", "/b")]
+        notes = [asyncio.create_task(keys.audit(_deed(path))) for path in ("/a", "/b")]
         await asyncio.sleep(0)
         notes[0].cancel()
         async with asyncio.timeout(10.0):

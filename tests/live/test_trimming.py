@@ -18,7 +18,7 @@ from sqlalchemy import func, select, text, update
 from levada.errors import BadInput, LevadaError
 from levada.live import loop, trimming
 from levada.live.recover import recover
-from levada.live.store import Changes, HistoryLine, JobRow, Lease, LeaseLost, Spare, Store, tables
+from levada.live.store import Changes, Deed, HistoryLine, JobRow, Lease, LeaseLost, Spare, Store, tables
 from levada.live.store.keys import KeyStore
 from levada.live.trimming import Keep, Trimming
 from tests.live.house import WAIT_S, House, damage_snapshots, document, house
@@ -88,7 +88,7 @@ def test_history_audit_and_jobs_go_by_their_age_and_jobs_in_lists_stay(url: str)
         lease = await store.append(lease, Changes(at=2.0, entry=b"y", ended=ends))
         await store.forget(lease, 95.0, requests_before=0.0, jobs=[(0, "j0"), (2, "j2")])
         for _ in range(3):
-            await keys.audit("ann", "user", "POST", "/", 200, "")
+            await keys.audit(Deed(user="ann", role="user", method="POST", path="/", status=200))
         while await store.trim(lease, Spare(history_before=6.0, jobs_before=50.0, audit_before=0.0), 2):
             pass
         assert [line.id for line in await store.history()] == [6, 7, 8, 9]

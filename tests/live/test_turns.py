@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
-from levada.errors import LevadaError, Refused, Unavailable
+from levada.backends.protocol import Launch
+from levada.core.plan import Op, OpKind
+from levada.errors import BadInput, LevadaError, Refused, Unavailable
 from levada.live import snapshot
-from levada.live.store import Changes, Lease, LeaseLost, Store, StoreTrouble
+from levada.live.store import Changes, Deed, Lease, LeaseLost, Store, StoreTrouble
+from levada.live.store.keys import KeyStore
 from tests.live.house import House, document, house
-from tests.live.rehearsal import Stage
+from tests.live.rehearsal import Rehearsal, Stage
 
 
 class Balky(Store):
@@ -161,5 +164,104 @@ def test_a_name_is_free_again_when_its_job_is_out_of_all_lists(url: str, monkeyp
             # Who asks once more hears how it ended.
             (view,) = await up.service.submit([named], user="ann", key="k0")
             assert (view["id"], view["phase"]) == ("named", "Succeeded")
+
+    asyncio.run(story())
+
+
+def test_jobs_that_come_while_a_turn_is_written_share_the_next_one(here: str) -> None:
+    async def story() -> None:
+        async with house(here) as up:
+            store, loop = balky(up), up.live.loop
+            store.go.clear()
+            first = asyncio.create_task(up.service.submit([document()], user="ann", key=None))
+            await up.until(lambda: loop.records.by_id)
+            turns = loop.turns
+            others = [
+                asyncio.create_task(up.service.submit([document(name)], user="ann", key=name))
+                for name in ("b", "c", "d")
+            ]
+            await asyncio.sleep(0)
+            store.go.set()
+            (one,) = await first
+            views = [view for views in await asyncio.gather(*others) for view in views]
+            assert loop.turns <= turns + 2
+            numbers = [loop.records.by_id[view["id"]].number for view in (one, *views)]
+            assert numbers == sorted(numbers)
+            assert [view["workload"] for view in views] == ["b", "c", "d"]
+            assert {name: loop.engine.state.world.numbers[name] for name in loop.records.by_id} == {
+                name: record.number for name, record in loop.records.by_id.items()
+            }
+
+    asyncio.run(story())
+
+
+def test_a_submission_is_in_the_audit_log_with_its_jobs_and_not_without_them(here: str) -> None:
+    def deed() -> Deed:
+        return Deed(user="ann", role="user", method="POST", path="/api/v1/jobs", status=201)
+
+    async def story() -> None:
+        async with house(here) as up:
+            keys, store, first = KeyStore(up.live.store.database), balky(up), deed()
+            store.go.clear()
+            asked = asyncio.create_task(up.service.submit([document()], user="ann", key="k", deed=first))
+            await up.until(lambda: up.live.loop.records.by_id)
+            assert (first.written, await keys.audits(10)) == (False, [])
+            store.go.set()
+            (view,) = await asked
+            assert first.written
+            assert [note["detail"] for note in await keys.audits(10)] == [view["id"]]
+            again = deed()
+            await up.service.submit([document()], user="ann", key="k", deed=again)
+            assert not again.written, "nothing was written, and whoever asked has to note it"
+            with pytest.raises(BadInput):
+                await up.service.submit([document("x", queue="no such")], user="ann", key=None, deed=again)
+            assert not again.written
+            assert len(await keys.audits(10)) == 1
+
+    asyncio.run(story())
+
+
+class Slow(Rehearsal):
+    """A backend that takes its time for each operation, until it is let go."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
+        self.go = asyncio.Event()
+
+    async def apply(self, op: Op, launch: Launch | None) -> None:
+        await self.go.wait()
+        await super().apply(op, launch)
+
+
+def test_who_submits_does_not_wait_for_processes_to_start(here: str) -> None:
+    async def story() -> None:
+        stage = Stage()
+        async with house(here, stage) as up:
+            up.live.loop.backend = slow = Slow(stage)
+            views = [(await up.service.submit([document()], user="ann", key=None))[0] for _ in range(3)]
+            await up.until(lambda: all(up.phase(view["id"]) == "Starting" for view in views))
+            await up.service.submit([document("later", gpusPerWorker=4)], user="ann", key=None)
+            await up.service.cancel(views[0]["id"])
+            assert not stage.taken
+            slow.go.set()
+            await up.until(lambda: up.phase(views[0]["id"]) == "Cancelled")
+            assert [op.job for op in stage.taken[:3]] == [view["id"] for view in views]
+            assert [op.kind for op in stage.taken if op.job == views[0]["id"]] == [OpKind.START, OpKind.STOP]
+
+    asyncio.run(story())
+
+
+def test_a_server_that_stops_first_hands_on_what_is_written_down(here: str) -> None:
+    async def story() -> None:
+        stage = Stage()
+        async with house(here, stage) as up:
+            up.live.loop.backend = slow = Slow(stage)
+            (view,) = await up.service.submit([document()], user="ann", key=None)
+            await up.until(lambda: up.phase(view["id"]) == "Starting")
+            up.live.stop()
+            await asyncio.sleep(0)
+            assert not up.task.done()
+            slow.go.set()
+        assert [op.job for op in stage.taken] == [view["id"]]
 
     asyncio.run(story())

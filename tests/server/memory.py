@@ -14,6 +14,7 @@ from typing import Any
 
 from levada.errors import BadInput, Fault, NotFound, Refused
 from levada.live.intake import prepare, queue_of
+from levada.live.store import Deed
 from levada.policies.table import POLICIES
 from levada.server.ports import Principal, Role, Socket, Worker
 
@@ -81,7 +82,9 @@ class MemoryService:
         return job
 
     # ----------------------------------------------------------------------------------------------------------- jobs
-    async def submit(self, documents: list[Json], *, user: str, key: str | None) -> list[Json]:
+    async def submit(
+        self, documents: list[Json], *, user: str, key: str | None, deed: Deed | None = None
+    ) -> list[Json]:
         digest = hashlib.sha256(json.dumps(documents, sort_keys=True).encode()).hexdigest()
         if key is not None and (user, key) in self.keys:
             known, ids = self.keys[user, key]
@@ -374,9 +377,9 @@ class MemoryKeys:
         if self.tokens.pop(token_id, None) is None:
             raise NotFound(f"there is no token {token_id}")
 
-    async def audit(self, principal: Principal, method: str, path: str, status: int, detail: str) -> None:
-        head = {"time": now(), "user": principal.user, "role": principal.role.word}
-        self.notes.append({**head, "method": method, "path": path, "status": status, "detail": detail})
+    async def audit(self, deed: Deed) -> None:
+        row = deed.row(0.0)
+        self.notes.append({**{name: row[name] for name in row if name != "at"}, "time": now()})
 
     async def audits(self, limit: int) -> list[Json]:
         return self.notes[-limit:]

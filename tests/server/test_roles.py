@@ -8,6 +8,7 @@ import pytest
 
 from levada.server.app import api
 from levada.server.context import Context
+from levada.server.ports import Role
 from levada.server.worker_token import check, sign
 from tests.server.memory import MemoryKeys, MemoryService
 from tests.server.serving import KEY, Served, document, served
@@ -121,7 +122,7 @@ def test_a_route_is_for_its_role_and_those_above(one: Served, route: str) -> Non
 
 def test_users_touch_only_their_own_jobs(up: Served) -> None:
     job = up.ask("POST", "/api/v1/jobs", document(), role="user").json()["id"]
-    token, _ = up.run(lambda: up.keys.create("zoe", 2, None)), None
+    token, _ = up.run(lambda: up.keys.create("zoe", Role.USER, None)), None
     zoe = token[1]
     writes = [
         ("PATCH", f"/api/v1/jobs/{job}", {"priority": 1}),

@@ -236,11 +236,15 @@ class JobTable(JobColumns):
         """Slots without a job, the next to be used last."""
         return tuple(self._free)
 
+    def slot_of(self, number: int) -> int:
+        """The slot of one job by its number; -1 as below."""
+        return self._slot_of.get(number, -1)
+
     def find(self, numbers: Ints) -> Ints:
         """The slots of jobs by number; -1 where a job is over or was never known."""
         if len(numbers) == 1:
             # Events mostly speak of one job.
-            return np.array([self._slot_of.get(int(numbers[0]), -1)], np.int64)
+            return np.array([self.slot_of(int(numbers[0]))], np.int64)
         if not len(self._numbers):
             return np.full(len(numbers), -1, np.int64)
         at = np.minimum(self._numbers.searchsorted(numbers), len(self._numbers) - 1)

@@ -151,8 +151,7 @@ class World:
 
     def slot(self, job_id: str) -> int:
         """The slot of an active job, or -1."""
-        number = self.numbers.get(job_id, -1)
-        return int(self.table.find(np.array([number]))[0]) if number >= 0 else -1
+        return self.table.slot_of(self.numbers.get(job_id, -1))
 
     # --- the cluster --------------------------------------------------------------------------------------------
 

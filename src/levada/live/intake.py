@@ -23,6 +23,7 @@ from levada.jobfile.pods import expanded
 #: The characters of the end of an id, in their order.
 _CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 SUFFIX_LENGTH = 4
+ENDINGS = len(_CHARACTERS) ** SUFFIX_LENGTH
 _PREEMPTIBLE = {"auto": Preemptible.AUTO, True: Preemptible.AT_ONCE, False: Preemptible.NEVER}
 
 
@@ -100,19 +101,20 @@ def _id(checked: Document, now: float, suffix: str) -> str:
     return f"{checked.name}-{datetime.fromtimestamp(now, UTC):%Y%m%d-%H%M%S}-{suffix}"
 
 
+def ending(number: int) -> str:
+    """The end of an id, by its number; there are `ENDINGS`."""
+    made = ""
+    for _ in range(SUFFIX_LENGTH):
+        number, digit = divmod(number, len(_CHARACTERS))
+        made = _CHARACTERS[digit] + made
+    return made
+
+
 def _moved(suffix: str, by: int) -> str:
     """The *by*-th of the endings that follow *suffix*, all of them different."""
     if len(suffix) != SUFFIX_LENGTH or any(each not in _CHARACTERS for each in suffix):
         raise ValueError(f"the end of an id must be {SUFFIX_LENGTH} characters a-z and 0-9, not {suffix!r}")
-    if by == 0:
-        return suffix
-    base = len(_CHARACTERS)
-    number = (int(suffix, base) + by) % base**SUFFIX_LENGTH
-    moved = ""
-    for _ in range(SUFFIX_LENGTH):
-        number, digit = divmod(number, base)
-        moved = _CHARACTERS[digit] + moved
-    return moved
+    return suffix if by == 0 else ending((int(suffix, len(_CHARACTERS)) + by) % ENDINGS)
 
 
 def _one(

@@ -65,12 +65,13 @@ class Jobs(Submissions):
                 continue
             if any(record.about.labels.get(name) != value for name, value in labels.items()):
                 continue
-            view = self.loop.view(record, now, places)
-            if (phases is not None and view["phase"] not in phases) or (queue is not None and view["queue"] != queue):
-                continue
+            if phases is not None or queue is not None:
+                phase, of_queue = self.loop.glance(record)
+                if (phases is not None and phase not in phases) or (queue is not None and of_queue != queue):
+                    continue
             if len(found) == limit:
                 return found, str(self.loop.records.by_id[found[-1]["id"]].number)
-            found.append(view)
+            found.append(self.loop.view(record, now, places))
         return found, None
 
     def version(self, job_id: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,16 +18,19 @@ import numpy as np
 
 from levada.backends.clock import Clock
 from levada.backends.protocol import Backend, Note, Report
+from levada.core.batch import JobBatch
 from levada.core.commands import Apply, Command, Decide, JobsEnded, StopStray, Wake
-from levada.core.events import Decided, DecideFailed, Event, OperationFailed, Progress, Tick
+from levada.core.events import Decided, DecideFailed, Event, JobsSubmitted, OperationFailed, Progress, Tick
+from levada.core.job import Job, Phase
 from levada.core.plan import Op, OpKind
 from levada.engine import Engine
 from levada.errors import LevadaError, Unavailable
 from levada.live import snapshot, turn, views
 from levada.live.broadcast import Broadcast
 from levada.live.decided import Decisions
+from levada.live.errands import Errands
 from levada.live.records import Record, Records
-from levada.live.store import Changes, Lease, LeaseLost, RequestRow, Store, StoreTrouble
+from levada.live.store import Changes, Deed, Lease, LeaseLost, RequestRow, Store, StoreTrouble
 from levada.live.story import End, Story
 from levada.live.thinking import think
 
@@ -47,10 +50,14 @@ class Wish(msgspec.Struct, kw_only=True):
     """Something that wants to become part of a turn."""
 
     events: Sequence[Event] = ()
+    #: Jobs that come, with their records.
+    jobs: Sequence[Job] = ()
     records: Sequence[Record] = ()
     notes: Sequence[Note] = ()
     #: Makes the row that remembers a submission, once it is part of a turn.
     request: Callable[[], RequestRow] | None = None
+    #: What it is for the audit log.
+    deed: Deed | None = None
     done: asyncio.Future[None] | None = None
 
 
@@ -87,6 +94,7 @@ class Loop:
         self._timer: asyncio.TimerHandle | None = None
         self._thoughts: set[asyncio.Task[None]] = set()
         self._strays: dict[int, tuple[str, int]] = {}
+        self._errands = Errands(self.apply, lambda: bool(self._wishes) or self._ahead)
         #: Turns that a start would replay now.
         self.since_snapshot = 0
         #: Snapshots taken since the server started.
@@ -105,15 +113,17 @@ class Loop:
     async def tell(
         self,
         *events: Event,
-        records: Sequence[Record] = (),
         notes: Sequence[Note] = (),
-        request: Callable[[], RequestRow] | None = None,
     ) -> None:
         """Returns when all of it is written down and the engine has answered; raises Unavailable."""
+        await self.grant(Wish(events=events, notes=notes))
+
+    async def grant(self, wish: Wish) -> None:
+        """As `tell`, of whatever is wished for."""
         self.check()
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._wish(Wish(events=events, records=records, notes=notes, request=request, done=done))
-        await done
+        wish.done = asyncio.get_running_loop().create_future()
+        self._wish(wish)
+        await wish.done
 
     def hear(self, report: Report) -> None:
         """Takes what a backend reports. Progress waits for the next turn, in which only the latest counts."""
@@ -153,8 +163,9 @@ class Loop:
         """Works until `stop`; raises LeaseLost where somebody else acts now."""
         listener = asyncio.create_task(self._listen())
         listener.add_done_callback(lambda _: self._bell.set())
+        errands = asyncio.create_task(self._errands.run(self._bell.set))
         try:
-            while not (self._stopping and not self._wishes):
+            while not (self._stopping and not self._wishes and not self._errands):
                 await self._bell.wait()
                 self._bell.clear()
                 if listener.done():
@@ -164,12 +175,13 @@ class Loop:
                     await self.turn()
         finally:
             listener.cancel()
+            errands.cancel()
             for task in self._thoughts:
                 task.cancel()
             if self._timer is not None:
                 self._timer.cancel()
             _tell_off(self._wishes, "the server is stopping")
-            await asyncio.gather(listener, return_exceptions=True)
+            await asyncio.gather(listener, errands, return_exceptions=True)
 
     def stop(self) -> None:
         """Takes nothing more, finishes what was taken, and ends."""
@@ -193,7 +205,7 @@ class Loop:
     async def _turn(self, wishes: list[Wish]) -> None:
         progress, self._progress = self._progress, {}
         now = self.clock.now()
-        told = tuple(msgspec.structs.replace(event, at=now) for wish in wishes for event in wish.events)
+        told = _told(wishes, now)
         state = self.engine.state
         next_number = state.world.next_number
         self._number(wishes, next_number)
@@ -227,6 +239,7 @@ class Loop:
                 ended=[(record.number, at, msgspec.json.encode(result)) for record, at, result in ended],
                 history=lines,
                 requests=[wish.request() for wish in wishes if wish.request is not None],
+                deeds=[wish.deed.row(now) for wish in wishes if wish.deed is not None],
             )
             await self._append(changes, wishes)
             self.keys.update((row.user, row.key) for row in changes.requests)
@@ -237,7 +250,7 @@ class Loop:
             if wish.done is not None and not wish.done.done():
                 wish.done.set_result(None)
         self._keep(told, ops, now)
-        await self._carry_out(commands, asks, ops)
+        self._carry_out(commands, asks, ops)
         await self._snapshot_if_due()
 
     # --- parts of a turn --------------------------------------------------------------------------------------------
@@ -292,16 +305,14 @@ class Loop:
         _tell_off(late, self.trouble)
         _tell_off(wishes, f"{self.trouble}; what you asked for is done then: look before you ask again")
 
-    async def _carry_out(self, commands: Sequence[Command], asks: Sequence[Decide], ops: Sequence[Op]) -> None:
-        for op in ops:
-            await self.apply(op)
+    def _carry_out(self, commands: Sequence[Command], asks: Sequence[Decide], ops: Sequence[Op]) -> None:
+        self._errands.add(ops)
         for command in commands:
             match command:
                 case Wake():
                     self._set_timer(command.at)
                 case StopStray():
-                    for number in command.number:
-                        await self._stop_stray(number)
+                    self._errands.add(self._stops(command.number))
                 case _:
                     pass
         for question in asks:
@@ -326,11 +337,11 @@ class Loop:
             )
             self._wish(Wish(events=(failed,), notes=(Note(job=op.job, type="trouble", text=why),)))
 
-    async def _stop_stray(self, number: int) -> None:
-        found = self._strays.get(number)
-        if found is not None:
-            job, generation = found
-            await self.apply(Op(job=job, number=number, kind=OpKind.STOP, generation=generation, grant=None))
+    def _stops(self, strays: Iterable[int]) -> Iterator[Op]:
+        for number in strays:
+            if number in self._strays:
+                job, generation = self._strays[number]
+                yield Op(job=job, number=number, kind=OpKind.STOP, generation=generation, grant=None)
 
     async def _think(self, question: Decide) -> None:
         result = await think(question, self.engine.state.options.decide_limit_s)
@@ -382,8 +393,17 @@ class Loop:
             return views.plain_job(record)
         at = self.clock.now() if now is None else now
         workers = self.backend.workers(record.id) if state.world.table.held[slot] else []
-        found = views.positions(state) if places is None else places
-        return views.living_job(record, state, slot, at, workers, found.get(slot))
+        place = views.position(state, slot) if places is None else places.get(slot)
+        return views.living_job(record, state, slot, at, workers, place)
+
+    def glance(self, record: Record) -> tuple[str, str]:
+        """Phase and queue of a job as its view has them, for a fraction of its price."""
+        slot = self.engine.state.world.slot(record.id)
+        if slot < 0 or record.result is not None or record.id in self._story.leaving:
+            view = self.view(record)
+            return view["phase"], view["queue"]
+        world = self.engine.state.world
+        return Phase.label(int(world.table.phase[slot])), world.queue_names[int(world.table.queue_name[slot])]
 
     def _keep(self, told: Sequence[Event], ops: Sequence[Op], now: float) -> None:
         """The last decisions and operations, for who asks what was done."""
@@ -395,6 +415,13 @@ class Loop:
             operations = [views.operation(op) for op in ops]
             self.plans.append({"revision": revision, "time": views.moment(now), "operations": operations})
         del self.plans[:-_REMEMBERED]
+
+
+def _told(wishes: Sequence[Wish], now: float) -> tuple[Event, ...]:
+    """What the engine is told of: all jobs that come as one event, which costs little more than one of them alone."""
+    events = [msgspec.structs.replace(event, at=now) for wish in wishes for event in wish.events]
+    jobs = [job for wish in wishes for job in wish.jobs]
+    return (JobsSubmitted(at=now, jobs=JobBatch.of(jobs)), *events) if jobs else tuple(events)
 
 
 def _tell_off(wishes: Sequence[Wish], why: str) -> None:

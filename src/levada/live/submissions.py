@@ -12,20 +12,19 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from levada.core import events as ev
-from levada.core.batch import JobBatch
 from levada.core.job import faults_of
 from levada.errors import BadInput, Fault, NotFound, Refused, did_you_mean
-from levada.live.intake import SUFFIX_LENGTH, Prepared, prepare
-from levada.live.loop import Loop
+from levada.live.intake import ENDINGS, Prepared, ending, prepare
+from levada.live.loop import Loop, Wish
 from levada.live.records import DEFAULT_TTL_S, About, Record
-from levada.live.store import RequestRow
+from levada.live.store import Deed, RequestRow
 
-_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 #: Jobs of one submission.
 _MOST_AT_ONCE = 100_000
 #: Jobs that are shown before others get their turn.
 _AT_A_TIME = 200
+#: Jobs of a submission that the audit log names.
+_MOST_NAMED = 10
 
 
 class Submissions:
@@ -37,28 +36,37 @@ class Submissions:
         #: Submissions under way, by user and key: who sends the same again waits for the same answer.
         self._under_way: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
-    async def submit(self, documents: list[dict[str, Any]], *, user: str, key: str | None) -> list[dict[str, Any]]:
-        """Takes jobs, all or none; the same *key* again gives the same jobs, with another body it is Refused."""
+    async def submit(
+        self, documents: list[dict[str, Any]], *, user: str, key: str | None, deed: Deed | None = None
+    ) -> list[dict[str, Any]]:
+        """Takes jobs, all or none; the same *key* again gives the same jobs, with another body it is Refused.
+
+        New jobs and the *deed* that they are for the audit log are written down together.
+        """
         if key is None:
-            return await self._views(await self._accept(documents, user, None, ""))
+            return await self._views(await self._accept(documents, user, None, "", deed))
         # Who asks and goes away has asked: whoever comes with the same key waits for what becomes of it.
-        asked = asyncio.create_task(self._once(documents, user, key))
+        asked = asyncio.create_task(self._once(documents, user, key, deed))
         asked.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(asked)
 
-    async def _once(self, documents: list[dict[str, Any]], user: str, key: str) -> list[dict[str, Any]]:
+    async def _once(
+        self, documents: list[dict[str, Any]], user: str, key: str, deed: Deed | None
+    ) -> list[dict[str, Any]]:
         digest = hashlib.sha256(msgspec.json.encode(documents, order="deterministic")).hexdigest()
         async with self._under_way.setdefault((user, key), asyncio.Lock()):
             # First: a submission that was put off is in the store when the trouble is over, and not before.
             self.loop.check()
             before = await self.loop.store.request(user, key) if (user, key) in self.loop.keys else None
             if before is None:
-                return await self._views(await self._accept(documents, user, key, digest))
+                return await self._views(await self._accept(documents, user, key, digest, deed))
         if before.digest != digest:
             raise Refused(f"the key {key} was used for other jobs; use a new one for each submission")
         return await self._answered(msgspec.json.decode(before.answer, type=list[str]))
 
-    async def _accept(self, documents: list[dict[str, Any]], user: str, key: str | None, digest: str) -> list[str]:
+    async def _accept(
+        self, documents: list[dict[str, Any]], user: str, key: str | None, digest: str, deed: Deed | None
+    ) -> list[str]:
         self.loop.store.check_room()
         now = self.loop.clock.now()
         prepare = partial(self._prepared, documents, user, now)
@@ -75,8 +83,12 @@ class Submissions:
             assert key is not None
             return RequestRow(user=user, key=key, digest=digest, answer=msgspec.json.encode(ids), at=now)
 
-        event = ev.JobsSubmitted(at=now, jobs=JobBatch.of([each.job for each in prepared]))
-        await self.loop.tell(event, records=records, request=None if key is None else request)
+        wish = Wish(jobs=[each.job for each in prepared], records=records, request=None if key is None else request)
+        if deed is not None:
+            deed.detail, wish.deed = names_of(ids), deed
+        await self.loop.grant(wish)
+        if deed is not None:
+            deed.written = True
         return ids
 
     def _prepared(self, documents: Sequence[dict[str, Any]], user: str, now: float) -> list[Prepared]:
@@ -100,8 +112,7 @@ class Submissions:
 
     def _prepare(self, document: dict[str, Any], user: str, now: float, taken: set[str]) -> list[Prepared]:
         while True:
-            suffix = "".join(secrets.choice(_CHARACTERS) for _ in range(SUFFIX_LENGTH))
-            made = prepare(document, user=user, now=now, suffix=suffix)
+            made = prepare(document, user=user, now=now, suffix=ending(secrets.randbelow(ENDINGS)))
             if not any(self.loop.is_taken(each.id) or each.id in taken for each in made):
                 break
             if made[0].id == made[0].workload:
@@ -170,6 +181,11 @@ class Submissions:
             if begin + _AT_A_TIME < len(ids):
                 await asyncio.sleep(0)
         return found
+
+
+def names_of(ids: Sequence[str]) -> str:
+    """Jobs as the audit log names them."""
+    return " ".join(ids[:_MOST_NAMED]) + (" …" if len(ids) > _MOST_NAMED else "")
 
 
 def _may_be_many(documents: Sequence[dict[str, Any]]) -> bool:

@@ -19,7 +19,7 @@ from levada.core.plan import Op, OpKind
 from levada.core.plane import FREE
 from levada.core.queue import Queue
 from levada.core.reasons import Code, reason
-from levada.core.types import WHOLE
+from levada.core.types import WHOLE, Ints
 from levada.engine.because import why_it_stays
 from levada.engine.drains import staying
 from levada.engine.state import State
@@ -43,11 +43,27 @@ def whole(number: float) -> int | float:
 
 def positions(state: State) -> dict[int, int]:
     """The place of each waiting job in the policy's order, from 1, by slot."""
-    table, slots = state.world.table, state.living()
-    waits = (table.phase[slots] == Phase.PENDING) & (table.count[slots] == 0) & (table.aside[slots] == 0)
-    line = slots[waits & (table.feasible[slots] > 0) & (table.waits_for[slots] == 0)]
+    table, line = state.world.table, _line(state)
     line = line[np.lexsort((table.number[line], table.submitted[line], table.rank[line]))]
     return {slot: place for place, slot in enumerate(line.tolist(), 1)}
+
+
+def position(state: State, slot: int) -> int | None:
+    """The same of one job, for less; None where it does not wait in line."""
+    table, line = state.world.table, _line(state)
+    if slot not in line:
+        return None
+    rank, submitted, number = table.rank[line], table.submitted[line], table.number[line]
+    as_early = (submitted == table.submitted[slot]) & (number <= table.number[slot])
+    as_good = (rank == table.rank[slot]) & ((submitted < table.submitted[slot]) | as_early)
+    return int(((rank < table.rank[slot]) | as_good).sum())
+
+
+def _line(state: State) -> Ints:
+    """Slots of the jobs that wait for GPUs and nothing else, in no order."""
+    table, slots = state.world.table, state.living()
+    waits = (table.phase[slots] == Phase.PENDING) & (table.count[slots] == 0) & (table.aside[slots] == 0)
+    return slots[waits & (table.feasible[slots] > 0) & (table.waits_for[slots] == 0)]
 
 
 def living_job(

@@ -11,6 +11,7 @@ from fastapi.security import HTTPBearer
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from levada.errors import LevadaError
+from levada.live.store import Deed
 from levada.server import worker_token
 from levada.server.context import Context
 from levada.server.ports import Json, Principal, Role, Worker
@@ -47,37 +48,39 @@ class Gate:
             await refused(scope, receive, send)
             return
         if isinstance(who, Principal) and scope["method"] not in _SAFE:
-            send = self._audited(who, scope, send)
+            deed = Deed(user=who.user, role=who.role.word, method=scope["method"], path=scope["path"])
+            scope["state"]["deed"] = deed
+            send = self._audited(deed, send)
         await self._app(scope, receive, send)
 
     def _guarded(self, path: str) -> bool:
         return path.startswith(_GUARDED) or (path == "/metrics" and not self._context.open_metrics)
 
-    def _audited(self, who: Principal, scope: Scope, send: Send) -> Send:
+    def _audited(self, deed: Deed, send: Send) -> Send:
         async def audited(message: Message) -> None:
             # Before the answer: who has it can find what it did in the log.
-            if message["type"] == "http.response.start":
-                detail = scope["state"].get("detail", "")
-                await write_down(self._context, who, scope["method"], scope["path"], message["status"], detail)
+            if message["type"] == "http.response.start" and not deed.written:
+                deed.status = message["status"]
+                await write_down(self._context, deed)
             await send(message)
 
         return audited
 
 
-async def write_down(context: Context, who: Principal, method: str, path: str, status: int, detail: str) -> None:
+async def write_down(context: Context, deed: Deed) -> None:
     """Puts what somebody did into the audit log."""
     try:
-        await context.keys.audit(who, method, path, status, detail)
+        await context.keys.audit(deed)
     except LevadaError as error:
         # It is done; only the server's own log is left to tell.
-        _LOG.error("no audit entry: %s %s by %s: %s", method, path, who.user, error)
+        _LOG.error("no audit entry: %s %s by %s: %s", deed.method, deed.path, deed.user, error)
     except Exception:
-        _LOG.exception("no audit entry: %s %s by %s", method, path, who.user)
+        _LOG.exception("no audit entry: %s %s by %s", deed.method, deed.path, deed.user)
 
 
 def note(request: Request, detail: str) -> None:
     """What the audit log shall say about this request."""
-    request.state.detail = detail
+    request.state.deed.detail = detail
 
 
 def bearer(scope: Scope) -> str | None:

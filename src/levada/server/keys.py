@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from levada.live.store import Deed
 from levada.live.store.keys import KeyStore
 from levada.live.views import moment
 from levada.server.ports import Json, Principal, Role
@@ -34,9 +35,9 @@ class StoredKeys:
         """Ends a token; NotFound."""
         await self._store.revoke(token_id)
 
-    async def audit(self, principal: Principal, method: str, path: str, status: int, detail: str) -> None:
+    async def audit(self, deed: Deed) -> None:
         """Notes a write, also one that was refused."""
-        await self._store.audit(principal.user, principal.role.word, method, path, status, detail)
+        await self._store.audit(deed)
 
     async def audits(self, limit: int) -> list[Json]:
         """The last notes, newest last."""

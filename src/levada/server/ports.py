@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
+from levada.live.store import Deed
+
 Json = dict[str, Any]
 
 
@@ -68,8 +70,13 @@ class Service(Protocol):
     """What a user can do."""
 
     # -------------------------------------------------------------------------------------------------------- jobs
-    async def submit(self, documents: list[Json], *, user: str, key: str | None) -> list[Json]:
-        """Takes jobs, all or none; the same *key* again gives the same answer, with another body it is Refused."""
+    async def submit(
+        self, documents: list[Json], *, user: str, key: str | None, deed: Deed | None = None
+    ) -> list[Json]:
+        """Takes jobs, all or none; the same *key* again gives the same answer, with another body it is Refused.
+
+        A *deed* that it has written down together with the jobs is marked so.
+        """
         ...
 
     def job(self, name: str, *, user: str | None = None) -> Json:
@@ -266,7 +273,7 @@ class Keys(Protocol):
         """Ends a token; NotFound."""
         ...
 
-    async def audit(self, principal: Principal, method: str, path: str, status: int, detail: str) -> None:
+    async def audit(self, deed: Deed) -> None:
         """Notes a write, also one that was refused."""
         ...
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from levada.backends.local import processes, procfs
 from levada.backends.local.backend import LocalBackend
 from levada.backends.local.devices import pretend_nodes
+from levada.backends.local.hands import HandsOf
+from levada.backends.local.record import Record, load
 from tests.backends.contract import Contract, Harness
 
 
@@ -44,3 +48,11 @@ class TestLocal(LocalTest, Contract):
 
 def _is_below(pid: int, folder: Path) -> bool:
     return procfs.environment(pid).get("LEVADA_STATE_DIR", "").startswith(str(folder))
+
+
+def test_the_number_of_a_world_is_on_disk_before_anything_starts(tmp_path: Path) -> None:
+    backend = LocalBackend(tmp_path, pretend_nodes([{"gpu": 1}]))
+    record = Record(job="toy", number=7, generation=2, last_world=4, told="JobsFailed")
+    asyncio.run(HandsOf(backend, record).reserve(3, 5))
+    assert load(tmp_path / "jobs" / "toy") == msgspec.structs.replace(record, last_world=5)
+    assert record.last_world == 4, "nothing has happened yet but that it is known"

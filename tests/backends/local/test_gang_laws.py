@@ -103,6 +103,9 @@ class Machine:
     def save(self) -> None:
         self.saved = msgspec.json.encode(self.gang.record)
 
+    async def reserve(self, generation: int, world: int) -> None:
+        self.saved = msgspec.json.encode(msgspec.structs.replace(self.gang.record, last_world=world))
+
     def tell(self, event: ev.Event) -> None:
         self.told.append(event)
         self._check(event)

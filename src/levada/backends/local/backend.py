@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -84,6 +85,7 @@ class LocalBackend:
         self._events: list[Event] = []
         self._notes: list[Note] = []
         self._queue: asyncio.Queue[Report] = asyncio.Queue()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="records")
         self._tasks: list[asyncio.Task[None]] = []
         #: Why nothing more can be heard; empty while all is well.
         self._broken = ""
@@ -140,6 +142,7 @@ class LocalBackend:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._supervisor.close()
+        self._writer.shutdown(wait=False)
 
     async def stop_all(self) -> None:
         """Returns when all workers have saved and left; their jobs start again when somebody says so."""
@@ -187,9 +190,16 @@ class LocalBackend:
         if gang is None:
             gang = self._new_gang(op.job, op.number, 0)
         self._supervisor.check(self.epoch)
+        if op.kind == OpKind.START and gang.record.stage is Stage.IDLE and op.generation > gang.record.generation:
+            await gang.reserve(op.generation)
+            self._supervisor.check(self.epoch)
         gang.apply(op, launch, self.epoch, self._clock.now())
         self._after(op.job, gang)
         self.flush()
+
+    def beside(self, work: Callable[[], None]) -> asyncio.Future[None]:
+        """*work* on disk beside the loop, in a thread that never waits for those that look for processes."""
+        return asyncio.get_running_loop().run_in_executor(self._writer, work)
 
     async def reports(self) -> AsyncIterator[Report]:
         """What happens, at least once; raises LevadaError once nothing more can be heard."""

@@ -82,6 +82,11 @@ class Gang(Voice):
             else:
                 self._begin(now)
 
+    async def reserve(self, generation: int) -> None:
+        """Before a job starts that has no workers: the disk knows the number of its next world before anybody waits."""
+        record = self.record
+        await self._hands.reserve(generation, max(record.last_world + 1, generation))
+
     def quit(self, now: float) -> None:
         """Everybody saves and leaves, whatever was under way."""
         if self.record.stage is not Stage.STOPPING:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from levada.backends.local import environment
 from levada.backends.local.files import Address, World
@@ -47,6 +51,10 @@ class Hands(Protocol):
 
     def save(self) -> None:
         """Keeps the record."""
+        ...
+
+    async def reserve(self, generation: int, world: int) -> None:
+        """Sees to it, beside the loop, that no later world has a number below this one, whatever happens."""
         ...
 
     def tell(self, event: Event) -> None:
@@ -156,6 +164,18 @@ class HandsOf:
         now = record.generation, record.last_world
         record.save(self._backend.home / "jobs" / record.job, durable=now != self._durable)
         self._durable = now
+
+    async def reserve(self, generation: int, world: int) -> None:
+        """Keeps the record as it is with that world for its last; what `save` keeps of them then need not wait."""
+        ahead = msgspec.structs.replace(self._record, last_world=world)
+        folder = self._backend.home / "jobs" / ahead.job
+        keeping = self._backend.beside(partial(ahead.save, folder, durable=True))
+        try:
+            await asyncio.shield(keeping)
+        except asyncio.CancelledError:
+            await keeping  # it goes on all the same, and nobody else must write there meanwhile
+            raise
+        self._durable = generation, world
 
     def tell(self, event: Event) -> None:
         """Tells the engine."""

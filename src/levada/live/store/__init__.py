@@ -3,6 +3,17 @@
 from levada.live.store.database import StoreTrouble
 from levada.live.store.store import Changes, Lease, LeaseLost, Store
 from levada.live.store.trim import Spare
-from levada.live.store.values import HistoryLine, JobRow, RequestRow
+from levada.live.store.values import Deed, HistoryLine, JobRow, RequestRow
 
-__all__ = ["Changes", "HistoryLine", "JobRow", "Lease", "LeaseLost", "RequestRow", "Spare", "Store", "StoreTrouble"]
+__all__ = [
+    "Changes",
+    "Deed",
+    "HistoryLine",
+    "JobRow",
+    "Lease",
+    "LeaseLost",
+    "RequestRow",
+    "Spare",
+    "Store",
+    "StoreTrouble",
+]

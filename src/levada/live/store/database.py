@@ -75,9 +75,12 @@ class Database:
     def check_room(self) -> None:
         """Raises StoreTrouble where the disk of a database of this machine is nearly full."""
         path = self._engine.path
-        if path is None or not os.path.exists(path):
+        if path is None:
             return
-        disk = os.statvfs(path)
+        try:
+            disk = os.statvfs(path)
+        except FileNotFoundError:
+            return
         if disk.f_bavail * disk.f_frsize < _RESERVE_BYTES:
             raise StoreTrouble(f"database {shown(self.url)}: its disk is nearly full; make room there")
 

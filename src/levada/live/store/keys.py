@@ -13,6 +13,7 @@ from sqlalchemy import insert, select, update
 from levada.errors import NotFound
 from levada.live.store import tables
 from levada.live.store.database import Database
+from levada.live.store.values import Deed
 
 #: Secrets begin so, that one can be told when it turns up where it should not be.
 _MARK = "lvd_"
@@ -94,17 +95,9 @@ class KeyStore:
             self._changes += 1
             self._known.clear()
 
-    async def audit(self, user: str, role: str, method: str, path: str, status: int, detail: str) -> None:
+    async def audit(self, deed: Deed) -> None:
         """Notes a write, also one that was refused."""
-        row = {
-            "at": time.time(),
-            "user": user,
-            "role": role,
-            "method": method,
-            "path": path[:2000],
-            "status": status,
-            "detail": detail[:2000],
-        }
+        row = deed.row(time.time())
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._notes.append((row, done))
         if self._writer is None or self._writer.done():

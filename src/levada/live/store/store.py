@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -32,7 +32,7 @@ _FORGET_LINES = delete(tables.history).where(tables.history.c.job == bindparam("
 #: Changes nothing, and finds a row only for who has the lease; nobody else can take it before this is over.
 _STILL = update(tables.lease).where(tables.lease.c.epoch == bindparam("known_epoch")).values(epoch=tables.lease.c.epoch)
 _ADD_ENTRY, _ADD_JOBS = insert(tables.log), insert(tables.jobs)
-_ADD_LINES, _ADD_REQUESTS = insert(tables.history), insert(tables.requests)
+_ADD_LINES, _ADD_REQUESTS, _ADD_DEEDS = insert(tables.history), insert(tables.requests), insert(tables.audit)
 
 
 class LeaseLost(LevadaError):
@@ -58,6 +58,8 @@ class Changes(msgspec.Struct, kw_only=True):
     ended: Sequence[tuple[int, float, bytes]] = ()
     history: Sequence[HistoryLine] = ()
     requests: Sequence[RequestRow] = ()
+    #: Lines of the audit log, as `Deed.row` makes them.
+    deeds: Sequence[Mapping[str, Any]] = ()
 
 
 class Store:
@@ -141,6 +143,8 @@ class Store:
             if changes.requests:
                 rows = [{**_plain(row), "answer": row.answer.decode()} for row in changes.requests]
                 connection.execute(_ADD_REQUESTS, rows)
+            if changes.deeds:
+                connection.execute(_ADD_DEEDS, list(changes.deeds))
 
         await self.database.write(write)
         return msgspec.structs.replace(lease, sequence=sequence)

@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 
+#: Of a line of the audit log.
+_LONGEST_TEXT = 2000
+
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     """A job as it was submitted."""
@@ -31,6 +34,31 @@ class HistoryLine(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     text: str
     data: Mapping[str, Any] = {}
+
+
+class Deed(msgspec.Struct, kw_only=True):
+    """A write, for the audit log: who asked for what, and how it was answered."""
+
+    user: str
+    role: str
+    method: str
+    path: str
+    status: int = 0
+    detail: str = ""
+    #: It is in the log already, written down together with what it did.
+    written: bool = False
+
+    def row(self, at: float) -> dict[str, Any]:
+        """What the store keeps."""
+        return {
+            "at": at,
+            "user": self.user,
+            "role": self.role,
+            "method": self.method,
+            "path": self.path[:_LONGEST_TEXT],
+            "status": self.status,
+            "detail": self.detail[:_LONGEST_TEXT],
+        }
 
 
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True):

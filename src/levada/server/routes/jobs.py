@@ -12,6 +12,7 @@ from pydantic import Field
 
 from levada.errors import BadInput, Fault
 from levada.jobfile.load import check_names
+from levada.live.submissions import names_of
 from levada.server.answers import answer
 from levada.server.body import StrictRoute
 from levada.server.context import Context, Ctx
@@ -50,8 +51,9 @@ async def submit(
     if not given or not all(isinstance(each, dict) for each in given):
         raise BadInput.one("must be a job file as a JSON object, or a list of them")
     check_names(given)
-    jobs = await context.service.submit(given, user=who.user, key=key)
-    note(request, " ".join(job["id"] for job in jobs[:10]) + (" …" if len(jobs) > 10 else ""))
+    request.state.deed.status = 201
+    jobs = await context.service.submit(given, user=who.user, key=key, deed=request.state.deed)
+    note(request, names_of([job["id"] for job in jobs]))
     if several or len(jobs) != 1:
         return answer({"items": jobs, "next": None}, 201)
     return answer(jobs[0], 201, {"Location": f"/api/v1/jobs/{jobs[0]['id']}", "ETag": _etag(context, jobs[0])})

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
+from levada.live.store import Deed
 from levada.server.body import StrictRoute
 from levada.server.context import Context, Ctx
 from levada.server.gate import OfWorker, bearer, find, until_over, write_down
@@ -45,7 +46,9 @@ async def connect(websocket: WebSocket) -> None:
     allowed = isinstance(who, Principal) and who.role >= Role.OPERATOR
     if isinstance(who, Principal):
         where = f"from {websocket.client.host}" if websocket.client else ""
-        await write_down(context, who, "GET", websocket.url.path, 101 if allowed else 403, where)
+        asked = Deed(user=who.user, role=who.role.word, method="GET", path=websocket.url.path)
+        asked.status, asked.detail = 101 if allowed else 403, where
+        await write_down(context, asked)
     if not allowed:
         await websocket.close(_POLICY_VIOLATION, "the token of an operator is needed")
         return
