@@ -177,7 +177,9 @@ class Service(Jobs, Machines, Past):
         living = self.loop.engine.state.world.slot(worker.job) >= 0
         if record is None or record.number != worker.number or not living:
             raise Refused(f"{worker.job} is over for this worker; leave")
-        if all(seen.name != worker.name for seen in self.loop.backend.workers(record.id)):
+        # One that is out of reach may still report, unlike one that was seen to end.
+        members = {seen.name for seen in self.loop.backend.workers(record.id) if seen.phase != "Exited"}
+        if worker.name not in members:
             raise Refused(f"{worker.name} is no worker of {record.id} any more; leave")
         return record
 
