@@ -5,6 +5,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -536,6 +537,21 @@ def test_the_same_key_is_the_same_job(shell: Shell) -> None:
     path = shell.file("keyed.yaml", job("keyed", "true"))
     names = {shell("submit", "-f", path, "--key", "k1", "-o", "name") for _ in range(2)}
     assert len(names) == 1
+
+
+def test_a_server_that_hangs_is_waited_for_aloud_and_not_for_long(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is stopped: its kernel takes connections for it, and no answer ever comes."""
+    monkeypatch.setattr("levada.cli.waiting._PATIENCE_S", 0.05)
+    monkeypatch.setattr("levada.cli.connection._QUICK_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        code, out, err = shell.try_out("ls", "--server", url)
+    assert (code, out) == (6, "")
+    first, last = err.splitlines()
+    assert first == f"waiting for the server at {url}"
+    assert last.startswith(f"levada: the server at {url} has not answered for 0.5 s; ")
 
 
 def test_listing_jobs_is_light(shell: Shell) -> None:
