@@ -30,7 +30,11 @@ def snapshot(
     server: Server = None,
     state: State = None,
 ) -> None:
-    """Print the whole state of the server as JSON: nodes, queues, jobs, the policy."""
+    """Print the whole state of the server as JSON: nodes, queues, jobs, the policy.
+
+    Jobs are in it as they were submitted, with the environment of each in the clear: keys and passwords, too. Look
+    before you pass it on.
+    """
     with connect(server, state, timeout_s=LONG_S) as client:
         told = client.snapshot()
     if out is None:
