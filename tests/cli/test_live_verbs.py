@@ -118,10 +118,15 @@ def test_lists_of_some(shell: Shell) -> None:
         (["--state", "runing"], "--state: there is no state 'Runing'; did you mean Running?"),
         (["--sort-by", "subbmitted"], "--sort-by: jobs have no field 'subbmitted'; did you mean submitted?"),
         (["--label", "team"], "--label: team: must be NAME=VALUE"),
-        (["--state", "/x"], "--state: /x: is no state of a job; --state-dir names the folder of a server"),
+        (["--state", "/x"], "--state: /x: is no state of a job; --state-dir or LEVADA_STATE names the folder of a server"),
+        (["--state", "mine"], "--state: mine: is no state of a job; --state-dir or LEVADA_STATE names the folder of a server"),
     ],
-)
-def test_wrong_filters(shell: Shell, words: list[str], line: str) -> None:
+)  # fmt: skip
+def test_wrong_filters(
+    shell: Shell, words: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here" / "mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
     shell("wait", shell.submit("filters", "true"))
     assert shell("ls", *words, code=2) == line + "\n"
 

@@ -56,7 +56,7 @@ class Service(Jobs, Machines, Past):
 
     def ready(self) -> str:
         """Empty when it can act, else why not."""
-        return self.loop.trouble
+        return self.loop.trouble or self.live.unrenewed
 
     async def living(self) -> AsyncIterator[list[dict[str, Any]]]:
         """All jobs that are not over, some at a time: others get their turn in between. No job has its position."""
