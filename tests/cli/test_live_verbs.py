@@ -5,6 +5,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -117,10 +118,15 @@ def test_lists_of_some(shell: Shell) -> None:
         (["--state", "runing"], "--state: there is no state 'Runing'; did you mean Running?"),
         (["--sort-by", "subbmitted"], "--sort-by: jobs have no field 'subbmitted'; did you mean submitted?"),
         (["--label", "team"], "--label: team: must be NAME=VALUE"),
-        (["--state", "/x"], "--state: /x: is no state of a job; --state-dir names the folder of a server"),
+        (["--state", "/x"], "--state: /x: is no state of a job; --state-dir or LEVADA_STATE names the folder of a server"),
+        (["--state", "mine"], "--state: mine: is no state of a job; --state-dir or LEVADA_STATE names the folder of a server"),
     ],
-)
-def test_wrong_filters(shell: Shell, words: list[str], line: str) -> None:
+)  # fmt: skip
+def test_wrong_filters(
+    shell: Shell, words: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here" / "mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
     shell("wait", shell.submit("filters", "true"))
     assert shell("ls", *words, code=2) == line + "\n"
 
@@ -536,6 +542,21 @@ def test_the_same_key_is_the_same_job(shell: Shell) -> None:
     path = shell.file("keyed.yaml", job("keyed", "true"))
     names = {shell("submit", "-f", path, "--key", "k1", "-o", "name") for _ in range(2)}
     assert len(names) == 1
+
+
+def test_a_server_that_hangs_is_waited_for_aloud_and_not_for_long(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is stopped: its kernel takes connections for it, and no answer ever comes."""
+    monkeypatch.setattr("levada.cli.waiting._PATIENCE_S", 0.05)
+    monkeypatch.setattr("levada.cli.connection._QUICK_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        code, out, err = shell.try_out("ls", "--server", url)
+    assert (code, out) == (6, "")
+    first, last = err.splitlines()
+    assert first == f"waiting for the server at {url}"
+    assert last.startswith(f"levada: the server at {url} has not answered for 0.5 s; ")
 
 
 def test_listing_jobs_is_light(shell: Shell) -> None:

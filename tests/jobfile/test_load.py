@@ -144,7 +144,7 @@ def test_json_and_lists_and_documents() -> None:
         ("array: 9-0", "spec.array: 9-0 runs backwards"),
         ("array: '1,0-3'", "spec.array: 1 is given twice"),
         ("workers: 2000000", "spec.workers.max: must be at most 1000000"),
-        ("array: 0-999999", "spec.array: must have at most 100000 indices"),
+        ("array: 0-10000", "spec.array: must have at most 10000 indices; submit several arrays, e.g. 0-9999 and 10000-19999"),
         ("preemptible: maybe", "spec.preemptible: must be 'auto', true or false"),
         ("labels: {a: 1}", "spec.labels.a: must be text (put it in quotes)"),
         ("notify: [ftp://x]", "spec.notify[0]: must be an http or https address"),

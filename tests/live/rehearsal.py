@@ -66,7 +66,6 @@ class Rehearsal:
             return
         if op.kind == OpKind.STOP:
             stage.runs.pop(op.job, None)
-            stage.names.pop(op.job, None)
             self.report(ev.Released(at=0.0, **_one(op)))
         else:
             assert launch is not None
@@ -92,7 +91,8 @@ class Rehearsal:
 
     def workers(self, job: str) -> list[WorkerSeen]:
         names = enumerate(self.stage.names.get(job, []))
-        return [WorkerSeen(name=name, index=index, node="", devices=(), phase="Running") for index, name in names]
+        phase = "Running" if job in self.stage.runs else "Exited"
+        return [WorkerSeen(name=name, index=index, node="", devices=(), phase=phase) for index, name in names]
 
     async def logs(self, job: str, **_: Any) -> AsyncIterator[LogLine]:
         yield LogLine(worker="g1-0", at=1.0, text=f"{job} says hello")

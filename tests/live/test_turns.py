@@ -24,6 +24,7 @@ class Balky(Store):
     def __init__(self, store: Store) -> None:
         super().__init__(store.database)
         self.refuses = 0
+        self.is_full = False
         self.go = asyncio.Event()
         self.go.set()
 
@@ -35,6 +36,11 @@ class Balky(Store):
                 raise StoreTrouble("the disk is full; make room")
         return await super().append(lease, changes)
 
+    async def renew(self, lease: Lease, now: float, lasts_s: float) -> None:
+        if self.is_full:
+            raise StoreTrouble("the disk is full; make room")
+        await super().renew(lease, now, lasts_s)
+
 
 def balky(up: House) -> Balky:
     up.live.loop.store = up.live.store = store = Balky(up.live.store)
@@ -44,6 +50,23 @@ def balky(up: House) -> Balky:
 @pytest.fixture
 def here(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/levada.db"
+
+
+def test_a_server_whose_store_takes_nothing_is_not_ready_even_while_nothing_happens(
+    here: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("levada.live.live.LEASE_S", 0.3)
+
+    async def story() -> None:
+        async with house(here) as up:
+            store = balky(up)
+            assert up.service.ready() == ""
+            store.is_full = True
+            await up.until(lambda: up.service.ready() == "the disk is full; make room")
+            store.is_full = False
+            await up.until(lambda: up.service.ready() == "")
+
+    asyncio.run(story())
 
 
 def test_commands_leave_only_when_their_turn_is_written(here: str) -> None:

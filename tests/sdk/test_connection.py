@@ -7,8 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -250,3 +250,25 @@ def test_importing_the_sdk_brings_nothing_heavy() -> None:
     code = f"import sys, levada.sdk; print([name for name in '{heavy}'.split(', ') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_server_that_hangs_is_told_of_with_what_to_do() -> None:
+    """Its kernel takes connections for it, and no answer ever comes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        asked: list[str] = []
+
+        @contextmanager
+        def waiting(where: str) -> Iterator[None]:
+            asked.append(where)
+            yield
+
+        client = Client(url, "t", timeout_s=0.1, patience_s=0.0, waiting=waiting)
+        with pytest.raises(
+            NoServer, match=rf"^the server at {url} has not answered for 0.1 s; try again.*start it anew$"
+        ):
+            client.jobs()
+        # Nobody knows whether it was done.
+        with pytest.raises(NoServer, match="look at what became of it"):
+            client.cancel("a")
+        assert asked == [url, url]

@@ -185,6 +185,7 @@ def test_only_members_of_a_job_report_for_it(real: Served, client: Client) -> No
     assert told(sign(KEY, job[:-1], number, "g1-0")) == 409
     client.suspend(job)
     client.wait(job, phases=["Suspended"], timeout_s=WAIT_S)
+    assert told(first) == real.ask("GET", "/api/v1/worker/job", token=first).status == 409  # it has left
     client.resume(job)
     newer = client.wait(job, phases=["Running"], timeout_s=WAIT_S)["generation"]
     assert told(first, generation=newer) == 409  # its process is gone

@@ -22,10 +22,21 @@ State = Annotated[
 StateDir = Annotated[str | None, typer.Option("--state-dir", metavar="DIR", help=_STATE_HELP, show_default=False)]
 
 
+#: A server that is silent for so long does not answer a plain question any more; where it has to think, or to take in
+#: thousands of jobs, it has longer.
+_QUICK_S, LONG_S = 20.0, 60.0
+
+
 def connect(
-    server: str | None = None, state: str | None = None, *, timeout_s: float = 60.0, patience_s: float = 10.0
+    server: str | None = None,
+    state: str | None = None,
+    *,
+    timeout_s: float | None = None,
+    patience_s: float = 10.0,
+    quiet: bool = False,
 ) -> Client:
-    """A client of the server that is meant; raises NoServer."""
+    """A client of the server that is meant, which says when it has to wait for it; raises NoServer."""
+    from levada.cli.waiting import Waiting
     from levada.sdk.client import Client
 
     token = None
@@ -33,7 +44,14 @@ def connect(
         from levada.cli import config
 
         server, token, state = config.place(os.environ.get("LEVADA_CONTEXT") or None)
-    return Client(server, token, state=state, timeout_s=timeout_s, patience_s=patience_s)
+    return Client(
+        server,
+        token,
+        state=state,
+        timeout_s=_QUICK_S if timeout_s is None else timeout_s,
+        patience_s=patience_s,
+        waiting=None if quiet else lambda url: Waiting(f"waiting for the server at {url}"),
+    )
 
 
 def completed(names: Callable[[Client], list[str]]) -> Callable[[typer.Context, str], list[str]]:
@@ -44,7 +62,8 @@ def completed(names: Callable[[Client], list[str]]) -> Callable[[typer.Context, 
 
         flags = context.params
         try:
-            found = names(connect(flags.get("server"), flags.get("state"), timeout_s=2.0, patience_s=0.0))
+            given = (flags.get("server"), flags.get("state"))
+            found = names(connect(*given, timeout_s=2.0, patience_s=0.0, quiet=True))
         except (LevadaError, OSError, ValueError, KeyError):
             return []
         return [name for name in found if name.startswith(incomplete)]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from levada.cli.connection import JobName, Server, State, connect
+from levada.cli.connection import LONG_S, JobName, Server, State, connect
 from levada.cli.lists import ListFormat, Output, show
 from levada.cli.output import TextOrJson, columns, data, data_json, printable
 from levada.cli.words import clock, counted, short
@@ -28,7 +28,7 @@ def explain(
     state: State = None,
 ) -> None:
     """Show why a job waits or has its size, and when it should start and end."""
-    with connect(server, state) as client:
+    with connect(server, state, timeout_s=LONG_S) as client:
         told = client.explain(name)
     if output is TextOrJson.JSON:
         data_json(told)

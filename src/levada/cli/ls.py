@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,8 +95,9 @@ def phases_of(text: str | None, option: str) -> list[str] | None:
     wanted = [part.capitalize() for part in text.split(",") if part]
     for phase in wanted:
         if phase not in PHASES:
-            if "/" in text:
-                raise BadInput.one(f"{option}: {text}: is no state of a job; --state-dir names the folder of a server")
+            if "/" in text or os.path.isdir(text):
+                which = "--state-dir or LEVADA_STATE names the folder of a server"
+                raise BadInput.one(f"{option}: {text}: is no state of a job; {which}")
             raise BadInput.one(f"{option}: there is no state {phase!r}{did_you_mean(phase, PHASES, ', '.join(PHASES))}")
     return wanted
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from levada.cli.connection import Server, State, connect
+from levada.cli.connection import LONG_S, Server, State, connect
 from levada.cli.output import TextOrJson, chatter, columns, data, data_json
 from levada.cli.waiting import Waiting
 from levada.errors import BadInput, LevadaError, did_you_mean
@@ -68,7 +68,7 @@ def profile(
             raise BadInput.one(f"{document.kind} {document.name}: only jobs of kind Job can be measured", "kind")
     wanted = _numbers(sizes) if sizes is not None else None
     path = output or f"{read[0].name}-throughputs.csv"
-    with connect(server, state) as client:
+    with connect(server, state, timeout_s=LONG_S) as client:
         bench = _Bench(client, path, seconds, read_seconds(patience, "--patience"))
         jobs = [(document, document.source) for document in read]
         kinds = gpu_types.split(",") if gpu_types is not None else None

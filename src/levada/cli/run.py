@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from levada.cli.connection import JobName, Server, State, connect
+from levada.cli.connection import LONG_S, JobName, Server, State, connect
 from levada.cli.output import chatter
 from levada.errors import BadInput, NotFound, Refused
 
@@ -62,7 +62,7 @@ def run(
     called = name if name is not None else as_name(os.path.basename(command[0]))
     document = {"apiVersion": API_VERSION, "kind": "Job", "metadata": {"name": called}, "spec": spec}
     check(document)
-    with connect(server, state) as client:
+    with connect(server, state, timeout_s=LONG_S) as client:
         (job,) = client.submit(document)
         if detach:
             tell([job], Answer.TEXT)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from levada.cli.connection import Server, State, connect
+from levada.cli.connection import LONG_S, Server, State, connect
 from levada.cli.output import TextOrJson, columns, data, data_json
 from levada.cli.words import moment
 from levada.errors import BadInput, LevadaError
@@ -30,8 +30,12 @@ def snapshot(
     server: Server = None,
     state: State = None,
 ) -> None:
-    """Print the whole state of the server as JSON: nodes, queues, jobs, the policy."""
-    with connect(server, state) as client:
+    """Print the whole state of the server as JSON: nodes, queues, jobs, the policy.
+
+    Jobs are in it as they were submitted, with the environment of each in the clear: keys and passwords, too. Look
+    before you pass it on.
+    """
+    with connect(server, state, timeout_s=LONG_S) as client:
         told = client.snapshot()
     if out is None:
         data_json(told)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from levada.cli.connection import Server, State, connect
+from levada.cli.connection import LONG_S, Server, State, connect
 from levada.cli.documents import Files, read_files, read_script, with_options
 from levada.cli.output import TextOrJson, chatter, columns, data, data_json
 from levada.errors import BadInput
@@ -86,7 +86,7 @@ def submit(
         _checked(documents, output)
         return
     _warn(documents)
-    with connect(server, state) as client:
+    with connect(server, state, timeout_s=LONG_S) as client:
         if after:
             # Every verb takes short names of jobs; a job file has whole ones.
             documents = with_options(written, array, [client.get(name)["id"] for name in after])
@@ -101,7 +101,7 @@ def create(
 ) -> None:
     """Submit jobs from a file, and say so as Voda does."""
     documents = jobs_only(read_files(file))
-    with connect(server, state) as client:
+    with connect(server, state, timeout_s=LONG_S) as client:
         for job in client.submit(sources(documents)):
             data(f"Training job created: {job['id']}\nView your logs by:\n    levada logs {job['id']}")
 
@@ -187,7 +187,7 @@ def apply(
     """Make or change what a file describes: queues, and jobs that are not over."""
     documents = read_files(file)
     done: list[dict[str, str]] = []
-    with connect(server, state) as client:
+    with connect(server, state, timeout_s=LONG_S) as client:
         before: dict[str, Any] = {queue["name"]: _settings(queue) for queue in client.queues()}
         for document in documents:
             if document.kind == "Queue":
@@ -236,7 +236,7 @@ def whatif(
 ) -> None:
     """Show what would become of jobs, and of all others, if they were submitted now."""
     documents = jobs_only(read_files(file))
-    with connect(server, state) as client:
+    with connect(server, state, timeout_s=LONG_S) as client:
         answer = client.whatif(sources(documents), policy=policy)
     if output is TextOrJson.JSON:
         data_json(answer)

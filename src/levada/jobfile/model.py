@@ -36,7 +36,8 @@ _LONGEST_NAME = 42
 #: Who wants to tell more tells one that passes it on.
 _MOST_ADDRESSES = 16
 _NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-_LARGEST_ARRAY = 100_000
+#: All of them are in lists from the first moment; more of them come in several arrays.
+_LARGEST_ARRAY = 10_000
 _ARRAY = r"^[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*$"
 
 
@@ -218,7 +219,7 @@ def _array(value: str) -> str:
         part = next(part for part, indices in zip(value.split(","), ranges, strict=True) if not indices)
         raise fault(f"{part} runs backwards")
     if sum(map(len, ranges)) > _LARGEST_ARRAY:
-        raise fault(f"must have at most {_LARGEST_ARRAY} indices")
+        raise fault(f"must have at most {_LARGEST_ARRAY} indices; submit several arrays, e.g. 0-9999 and 10000-19999")
     seen: set[int] = set()
     for index in itertools.chain(*ranges):
         if index in seen:
@@ -286,7 +287,7 @@ class JobSpec(Model):
     ttl: Duration | None = Field(default=None, description="How long it is kept in lists after its end, e.g. 7d.")
     after: list[Text] = Field(default=[], description="Ids of jobs; it starts when all of them have succeeded.")
     array: Annotated[str, AfterValidator(_array), Field(json_schema_extra={"pattern": _ARRAY})] | None = Field(
-        default=None, description="One job per index, e.g. 0-9."
+        default=None, description="One job per index, e.g. 0-9; 10000 at most."
     )
     preemptible: Literal["auto", True, False] = Field(
         default="auto",

@@ -70,6 +70,8 @@ class Live:
         self._clock = clock
         self._stuck_after_s, self._gpu_use = stuck_after_s, gpu_use
         self.holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        #: Why the lease could not be renewed, if so: most often the store takes no turn, either.
+        self.unrenewed = ""
         self.loop: Loop
         self.learning: Learning
 
@@ -218,9 +220,11 @@ class Live:
             await asyncio.sleep(LEASE_S / 3)
             try:
                 await self.store.renew(self.loop.lease, time.time(), LEASE_S)
+                self.unrenewed = ""
             except LeaseLost:
                 raise
             except StoreTrouble as trouble:
+                self.unrenewed = str(trouble)
                 _log.warning("the lease could not be renewed: %s", trouble)
 
     async def _tidy(self) -> None:

@@ -113,25 +113,37 @@ class Records:
 
     def find(self, name: str, user: str | None = None) -> Record:
         """The job of that id, of which this is the only beginning or the last four characters, or my newest of that
-        workload; raises NotFound, or Refused where several are meant."""
+        workload; raises NotFound, or Refused where several are meant.
+
+        The id or workload of somebody else never answers silently to what names a job of mine, too.
+        """
         exact = self.by_id.get(name)
-        if exact is not None:
+        if exact is not None and user in (None, exact.user):
             return exact
         if not name:
             raise NotFound("no job is named by an empty text")
-        ours = [r for r in self.by_id.values() if r.about.workload == name]
-        mine = [r for r in ours if user is None or r.user == user] or ours
-        if mine:
-            return max(mine, key=lambda record: record.number)
-        for found in (
-            [r for r in self.by_id.values() if r.id.startswith(name)],
-            [r for r in self.by_id.values() if len(name) == 4 and r.id.endswith(f"-{name}")],
-        ):
-            if len(found) == 1:
-                return found[0]
-            if found:
-                raise Refused(f"{name} could be any of {_some(found)}; say more of its id")
-        raise NotFound(f"there is no job {name}; `levada ls -A` lists all")
+        known = self.by_id.values()
+        ours = [r for r in known if r.about.workload == name]
+        mine = [r for r in ours if user in (None, r.user)]
+        if mine and exact is None:
+            return _newest(mine)
+        close = [r for r in known if r.id.startswith(name) or (len(name) == 4 and r.id.endswith(f"-{name}"))]
+        if exact is not None or ours:
+            theirs = exact or _newest(ours)
+            also = mine or [r for r in close if r.user == user]
+            if not also:
+                return theirs
+            whose = f"{name} is {theirs.user}'s job" if exact else f"{name} is {theirs.user}'s {theirs.id}"
+            raise Refused(f"{whose}, and may also mean your {_some(also)}; say the whole id of yours")
+        if not close:
+            raise NotFound(f"there is no job {name}; `levada ls -A` lists all")
+        if len(close) > 1:
+            raise Refused(f"{name} could be any of {_some(close)}; say more of its id")
+        return close[0]
+
+
+def _newest(found: Iterable[Record]) -> Record:
+    return max(found, key=lambda record: record.number)
 
 
 def _some(found: Iterable[Record]) -> str:

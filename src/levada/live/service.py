@@ -56,7 +56,7 @@ class Service(Jobs, Machines, Past):
 
     def ready(self) -> str:
         """Empty when it can act, else why not."""
-        return self.loop.trouble
+        return self.loop.trouble or self.live.unrenewed
 
     async def living(self) -> AsyncIterator[list[dict[str, Any]]]:
         """All jobs that are not over, some at a time: others get their turn in between. No job has its position."""
@@ -177,7 +177,9 @@ class Service(Jobs, Machines, Past):
         living = self.loop.engine.state.world.slot(worker.job) >= 0
         if record is None or record.number != worker.number or not living:
             raise Refused(f"{worker.job} is over for this worker; leave")
-        if all(seen.name != worker.name for seen in self.loop.backend.workers(record.id)):
+        # One that is out of reach may still report, unlike one that was seen to end.
+        members = {seen.name for seen in self.loop.backend.workers(record.id) if seen.phase != "Exited"}
+        if worker.name not in members:
             raise Refused(f"{worker.name} is no worker of {record.id} any more; leave")
         return record
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
@@ -33,14 +34,19 @@ class Client:
         timeout_s: float = 60.0,
         patience_s: float = 10.0,
         insecure: bool = False,
+        waiting: Callable[[str], AbstractContextManager[object]] | None = None,
     ) -> None:
         """Finds the server as `levada.sdk.find` does; raises NoServer where none is known.
 
         *patience_s* is how long a server that was there may be away, e.g. to start anew. *insecure* lets the token go
-        over http:// to other machines, where something else encrypts.
+        over http:// to other machines, where something else encrypts. *waiting* makes what is entered while the server
+        at an address is asked, e.g. to say so.
         """
         self._transport = Transport(
-            lambda: find(url, token, state, insecure=insecure), timeout_s=timeout_s, patience_s=patience_s
+            lambda: find(url, token, state, insecure=insecure),
+            timeout_s=timeout_s,
+            patience_s=patience_s,
+            waiting=waiting,
         )
 
     @property

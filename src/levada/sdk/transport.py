@@ -11,6 +11,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from levada.errors import BadInput, Fault, LevadaError, NoServer, NotFound, Refused
@@ -41,6 +42,10 @@ class Lost(Exception):
     """The connection broke before the answer was complete."""
 
 
+class Silent(Lost):
+    """The connection is there, and no answer comes."""
+
+
 def segment(name: str) -> str:
     """A name as one part of a path; raises BadInput where there is none."""
     from urllib.parse import quote
@@ -53,8 +58,17 @@ def segment(name: str) -> str:
 class Transport:
     """The connections to one server. Threads may share it."""
 
-    def __init__(self, find: Callable[[], Address], *, timeout_s: float = 60.0, patience_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        find: Callable[[], Address],
+        *,
+        timeout_s: float = 60.0,
+        patience_s: float = 10.0,
+        waiting: Callable[[str], AbstractContextManager[object]] | None = None,
+    ) -> None:
+        """*waiting* makes what is entered while the server at an address is asked."""
         self._find = find
+        self._waiting = waiting or contextlib.nullcontext
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._idle: list[tuple[float, HTTPConnection]] = []
@@ -89,7 +103,12 @@ class Transport:
         """The answer; raises an error of `levada.errors` for one that says no, NoServer where none comes."""
         target = _target(path, query)
         content = None if body is None else json.dumps(body, allow_nan=False).encode()
-        repeatable = repeatable or method == "GET"
+        with self._waiting(self._address.url):
+            return self._asked(method, target, content, headers, repeatable or method == "GET")
+
+    def _asked(
+        self, method: str, target: str, content: bytes | None, headers: Mapping[str, str] | None, repeatable: bool
+    ) -> Reply:
         pauses = Pauses(self._patience_s)
         while True:
             try:
@@ -104,9 +123,9 @@ class Transport:
                 return self._exchange(connection, method, target, content, headers)
             except Lost as error:
                 connection.close()
-                if not (repeatable and pauses.pause()):
-                    where = f"the connection to {self._address.url} broke ({error})"
-                    raise NoServer(f"{where}; look at what became of it, then try again") from None
+                # Who was silent for that long was waited for long enough.
+                if isinstance(error, Silent) or not (repeatable and pauses.pause()):
+                    raise self._unanswered(error, repeatable) from None
 
     def _exchange(
         self,
@@ -120,7 +139,7 @@ class Transport:
         try:
             answer = response.read()
         except (OSError, _http().HTTPException) as error:
-            raise Lost(_why(error)) from None
+            raise _lost(error) from None
         if response.will_close:
             connection.close()
         elif len(self._idle) < _MOST_IDLE:
@@ -146,7 +165,7 @@ class Transport:
         try:
             connection = self._new(silence_s)
         except OSError as error:
-            raise Lost(_why(error)) from None
+            raise _lost(error) from None
         sock = connection.sock
         try:
             response = self._sent(connection, "GET", _target(path, query), None, headers)
@@ -179,11 +198,11 @@ class Transport:
         except OSError as error:
             # A server that refuses a body may answer before it has read all of it.
             if not isinstance(error, BrokenPipeError | ConnectionResetError):
-                raise Lost(_why(error)) from None
+                raise _lost(error) from None
         try:
             return connection.getresponse()
         except (OSError, _http().HTTPException) as error:
-            raise Lost(_why(error)) from None
+            raise _lost(error) from None
 
     # --------------------------------------------------------------------------------------------------- connections
     def _connected(self) -> HTTPConnection:
@@ -218,6 +237,13 @@ class Transport:
     def _no_server(self, error: Exception) -> NoServer:
         return NoServer(f"no server answers at {self._address.url} ({_why(error)}); start one with `levada up`")
 
+    def _unanswered(self, error: Lost, repeatable: bool) -> NoServer:
+        url = self._address.url
+        if isinstance(error, Silent) and repeatable:
+            silent = f"the server at {url} has not answered for {self._timeout_s:g} s"
+            return NoServer(f"{silent}; try again, and where that does not help, see its server.log and start it anew")
+        return NoServer(f"the connection to {url} broke ({error}); look at what became of it, then try again")
+
     def wait_out(self, error: Lost, pauses: Pauses) -> None:
         """Waits a little before the next try; raises NoServer when patience is over."""
         if not (self._reached and pauses.pause()):
@@ -243,7 +269,7 @@ class OpenAnswer:
             return self._response.readline().decode("utf-8", "replace")
         except (OSError, ValueError, AttributeError, _http().HTTPException) as error:
             # The two in the middle: another thread has closed it.
-            raise Lost(_why(error)) from None
+            raise _lost(error) from None
 
     def close(self) -> None:
         """Ends it, and wakes a thread that reads from it."""
@@ -321,6 +347,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
     return value
+
+
+def _lost(error: Exception) -> Lost:
+    return (Silent if isinstance(error, TimeoutError) else Lost)(_why(error))
 
 
 def _why(error: Exception) -> str:

@@ -15,6 +15,8 @@ from websockets.exceptions import ConnectionClosed
 from levada.backends.local.backend import LocalBackend
 
 TOKEN = "of-an-operator"
+#: As the server has it.
+MOST_MESSAGE = 4 * 2**20
 
 
 class _Socket:
@@ -50,7 +52,7 @@ async def served(backend: LocalBackend, address: str, port: int) -> AsyncIterato
         known = request.headers.get("Authorization") == f"Bearer {TOKEN}"
         return None if known else connection.respond(HTTPStatus.FORBIDDEN, "no")
 
-    async with serve(handle, address, port, process_request=check, max_size=None, close_timeout=1):
+    async with serve(handle, address, port, process_request=check, max_size=MOST_MESSAGE, close_timeout=1):
         yield
 
 

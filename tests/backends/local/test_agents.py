@@ -19,15 +19,16 @@ from levada.backends.local import wire
 from levada.backends.local.agent import Agent, run_agent, socket_url
 from levada.backends.local.backend import LocalBackend
 from levada.backends.local.devices import pretend_nodes
-from levada.backends.local.messages import ENDED, Forget, StartWorker
+from levada.backends.local.messages import ENDED, LOST, RUNS, Forget, Kept, News, Sighting, StartWorker
 from levada.backends.local.processes import Spec
-from levada.backends.local.remote import RemoteHost
+from levada.backends.local.remote import Known, RemoteHost
+from levada.backends.local.worker import Worker
 from levada.backends.protocol import Launch
 from levada.core import events as ev
 from levada.core.plan import OpKind
 from levada.errors import BadInput, Refused
 from tests.backends.contract import WAIT_S, Contract, Watch, op, place
-from tests.backends.local.machines import TOKEN, Wire, free_port, served
+from tests.backends.local.machines import MOST_MESSAGE, TOKEN, Wire, free_port, served
 from tests.backends.local.test_backend import LocalTest
 from tests.backends.local.test_elastic import SCRIPT
 
@@ -390,6 +391,67 @@ class TestBreakingOff(AgentsTest):
                 await backend.close()
 
         self.run(story)
+
+
+class TestPast(AgentsTest):
+    """A machine that has seen many workers end."""
+
+    def test_an_agent_of_many_past_workers_joins_again(self, tmp_path: Path) -> None:
+        """All that it tells is more than a server takes in one message; nothing that runs is lost."""
+
+        async def story() -> None:
+            backend = self.make()
+            watch = Watch(backend, await backend.open(1))
+            nodes = pretend_nodes([{"gpu": 1}])
+            agent = Agent(f"http://127.0.0.1:{self.port}", TOKEN, nodes=nodes, state=tmp_path / "x", name="x")
+            running = asyncio.create_task(agent.run())
+            try:
+                async with served(backend, "127.0.0.1", self.port):
+                    await watch.until(lambda: self.connected(watch) == {"x"}, "the agent")
+                    await backend.apply(op(OpKind.START, 1, place(0, "node-0", "0")), self.launch())
+                    await watch.for_(ev.Running, 1)
+                await watch.until(lambda: not self.connected(watch), "the agent is cut off")
+                [job] = agent._supervisor.jobs.values()
+                [(alive, worker)] = job.workers.items()
+                past = [f"g0-{number}" for number in range(6000)]
+                for name in past:
+                    seen = Sighting(job=job.id, name=name, state=ENDED, code=0, why="ended long ago; " * 60)
+                    job.workers[name] = Worker(worker.folder, seen, lambda *_: None)
+                assert len(wire.encode(wire.Told(news=agent._supervisor.everything(), all=True))) > MOST_MESSAGE
+                async with served(backend, "127.0.0.1", self.port):
+                    await watch.until(lambda: self.connected(watch) == {"x"}, "the agent again")
+                    known = backend.hosts["x"].workers(job.id)
+                    assert known[alive].state == RUNS
+                    assert {known[name].state for name in past} == {ENDED}
+                    await self.stop_all(watch)
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+                await watch.end()
+                await backend.close()
+
+        self.run(story)
+
+    def test_what_is_in_no_part_is_lost(self) -> None:
+        node = pretend_nodes([{"gpu": 1}])
+        host = RemoteHost(Known(name="x", address="127.0.0.1", home="/nowhere", nodes=tuple(node)))
+        told, untold = (Sighting(job=job, name="g1-0", state=RUNS) for job in ("told", "untold"))
+        host.assume(told)
+        host.assume(untold)
+        rest = (Sighting(job=f"old-{n}", name="g1-0", state=ENDED, why="x" * 1000) for n in range(3000))
+        *parts, last = wire.all_of(News(sightings=(told, *rest), kept=(Kept(job="told", saved_at=7),)))
+        assert parts
+        assert isinstance(last, wire.Told)
+        assert last.all
+        for part in parts:
+            host.gather(part.news)
+            assert not host.connected
+        news = host.learn(last)
+        assert host.connected
+        assert host.workers("told")["g1-0"].state == RUNS
+        assert host.workers("untold")["g1-0"].state == LOST
+        assert len(news.sightings) == 3002
+        assert news.kept == (Kept(job="told", saved_at=7),)
 
 
 class TestJoining(AgentsTest):

@@ -145,7 +145,8 @@ class Agent:
             raise ConnectionError("the server speaks another language")
         await self._follow(first)
         outbox = self._outbox = asyncio.Queue()
-        outbox.put_nowait(wire.Told(news=self._supervisor.everything(), all=True))
+        for message in wire.all_of(self._supervisor.everything()):
+            outbox.put_nowait(message)
         if self._foreign:
             outbox.put_nowait(wire.Machine(nodes=self._nodes, foreign=self._foreign))
         try:

@@ -142,7 +142,9 @@ class Agents:
         while (text := await socket.receive()) is not None and self._hosts.get(host.name) is host:
             message = wire.read_from_agent(text)
             host.hear(message)
-            if isinstance(message, wire.Told):
+            if isinstance(message, wire.Part):
+                host.gather(claims.sound_news(message.news))
+            elif isinstance(message, wire.Told):
                 self._hear(host, message)
             elif isinstance(message, wire.Machine):
                 self._look_at(host, message)

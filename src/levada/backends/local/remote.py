@@ -73,6 +73,8 @@ class RemoteHost:
         self.foreign: tuple[Foreign, ...] = ()
         self._ports: deque[int] = deque(maxlen=_PORTS)
         self._seen: dict[str, dict[str, Sighting]] = {}
+        #: Of all that its agent sees, what it has told so far.
+        self._parts: list[News] = []
         self._socket: Socket | None = None
         self._outbox: asyncio.Queue[str] = asyncio.Queue()
         self._untaken: deque[wire.Do] = deque()
@@ -93,6 +95,7 @@ class RemoteHost:
         # Where it is the same agent again, it does not listen there any more.
         await self.dismiss(f"another agent named {self.name} took over: give this one another --name")
         self._socket = socket
+        self._parts = []
         self._ports.extend(ports)
         self._outbox = asyncio.Queue()
         self._post(welcome)
@@ -144,9 +147,16 @@ class RemoteHost:
 
     # --- what it sees -----------------------------------------------------------------------------------------------
 
+    def gather(self, part: News) -> None:
+        """Keeps a part of all that its agent sees until it has told the rest."""
+        self._parts.append(part)
+
     def learn(self, told: wire.Told) -> News:
         """Takes over what its agent sees; what it does not see any more is lost."""
-        fresh = list(told.news.sightings)
+        parts = [told.news]
+        if told.all:
+            parts, self._parts = [*self._parts, told.news], []
+        fresh = [seen for part in parts for seen in part.sightings]
         if told.all:
             self.connected = True
             commands = [message.command for message in self._untaken]
@@ -160,7 +170,11 @@ class RemoteHost:
             ]
         for seen in fresh:
             self._seen.setdefault(seen.job, {})[seen.name] = seen
-        return News(sightings=tuple(fresh), kept=told.news.kept, stood=told.news.stood)
+        return News(
+            sightings=tuple(fresh),
+            kept=tuple(kept for part in parts for kept in part.kept),
+            stood=tuple(stood for part in parts for stood in part.stood),
+        )
 
     def assume(self, seen: Sighting) -> None:
         """While its agent is away, what ran there last is taken to run."""

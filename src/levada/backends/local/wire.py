@@ -7,7 +7,7 @@ told whole after each reconnect and by its changes in between, so nothing of it 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -18,6 +18,8 @@ from levada.core.cluster import Foreign, Node
 
 #: A server and an agent that speak another version part with a sentence.
 VERSION = 1
+#: A part of what an agent tells, in bytes; a server takes four times as much in one message.
+_PART = 2**20
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -49,6 +51,12 @@ class Told(_Message, frozen=True, kw_only=True):
 
     news: News
     all: bool = False
+
+
+class Part(_Message, frozen=True, kw_only=True):
+    """Some of all, where it is too much for one message; more parts follow, and at last what is `Told`."""
+
+    news: News
 
 
 class Machine(_Message, frozen=True, kw_only=True):
@@ -112,7 +120,7 @@ class AskLog(_Message, frozen=True, kw_only=True):
     tail: int | None = None
 
 
-FromAgent: TypeAlias = Register | Told | Machine | Beat | Took | LogAnswer
+FromAgent: TypeAlias = Register | Part | Told | Machine | Beat | Took | LogAnswer
 FromServer: TypeAlias = Welcome | Goodbye | Do | AskLog | Beat
 
 _from_agent = msgspec.json.Decoder(FromAgent)
@@ -122,6 +130,27 @@ _from_server = msgspec.json.Decoder(FromServer)
 def encode(message: FromAgent | FromServer) -> str:
     """A message as text."""
     return msgspec.json.encode(message).decode()
+
+
+def all_of(news: News) -> Iterator[Part | Told]:
+    """All that an agent sees, in as many messages as it takes."""
+    rest: dict[str, list[Any]] = {field: [] for field in news.__struct_fields__}
+    size = 0
+    for field, found in rest.items():
+        for each in getattr(news, field):
+            length = len(msgspec.json.encode(each))
+            if size and size + length > _PART:
+                yield Part(news=_news_of(rest))
+                size = 0
+                for told in rest.values():
+                    told.clear()
+            found.append(each)
+            size += length
+    yield Told(news=_news_of(rest), all=True)
+
+
+def _news_of(found: Mapping[str, Iterable[Any]]) -> News:
+    return News(**{field: tuple(each) for field, each in found.items()})
 
 
 def read_from_agent(text: str) -> FromAgent:
