@@ -439,7 +439,7 @@ CURVE_OF_TWO = {"1": 1, "9": 5}
     ("case", "line"),
     [
         ({"cluster": {"gpus": {"v100": 10**6}}}, "cluster: has more than 100000 GPUs"),
-        ({"cluster": {"gpus": {f"t{i}": 1 for i in range(300)}}}, "has more than 256 GPU types"),
+        ({"cluster": {"gpus": {f"t{i}": 1 for i in range(300)}}}, "cluster.gpus: must have at most 256 items"),
         ({"jobs": [{"id": f"j{i}", "gpu_types": [f"t{i}"]} for i in range(300)]}, "has more than 256 GPU types"),
         ({"jobs": [{"id": f"j{i}", "throughput": {f"kind{i}": 1}} for i in range(300)]}, "has more than 256 GPU types"),
         ({"queues": {f"q{i}": {} for i in range(10_000)}}, "queues: has more than 1000 queues"),

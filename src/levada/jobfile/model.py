@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import contextlib
 import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -191,10 +192,11 @@ def _deadline(value: Any) -> Any:
         return value
     if isinstance(value, str) and re.fullmatch(units.DURATION_PATTERN, value):
         return units.duration_s(value)
-    try:
-        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
-        moment = None
+    # YAML reads times by itself.
+    moment = value if isinstance(value, datetime) else None
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            moment = datetime.fromisoformat(value)
     if moment is None or moment.tzinfo is None:
         raise fault("must be a duration, e.g. 2h, or a time with its zone, e.g. 2026-11-15T18:00:00Z")
     return moment
