@@ -14,7 +14,7 @@ from levada.solve.interior import (
     max_min_interior,
     total_interior,
 )
-from levada.solve.interior_packed import max_min_packed_interior
+from levada.solve.interior_packed import leximin_packed_interior, max_min_packed_interior
 from levada.solve.leximin import hierarchical, leximin
 from levada.solve.max_min import max_min
 from levada.solve.nash import nash, strategy_proof
@@ -172,11 +172,15 @@ def test_a_path_that_ends_nowhere_costs_no_optimum(monkeypatch: pytest.MonkeyPat
     asked = problem([[4.0, 2.0], [1.0, 1.0], [9.0, 1.0]], [1.0, 1.0], scale=np.array([1.0, 2.0, 1.0]))
     pairs, together = np.array([[0, 2]]), np.array([[[3.0, 6.0], [1.0, 0.5]]])
     monkeypatch.setattr("levada.solve.selfdual._STEPS", 0)
-    for found, best in (
-        (max_min_interior(asked), max_min(asked)),
-        (leximin_interior(asked), leximin(asked)),
-        (total_interior(asked), total(asked)),
-        (max_min_packed_interior(asked, pairs, together), max_min_packed(asked, pairs, together)),
+    filled = leximin_packed(asked, pairs, together)
+    assert filled.levels is not None
+    for found, best, inside in (
+        (max_min_interior(asked), max_min(asked), True),
+        (total_interior(asked), total(asked), True),
+        (leximin_interior(asked), leximin(asked), False),
+        (max_min_packed_interior(asked, pairs, together), max_min_packed(asked, pairs, together), False),
+        (leximin_packed_interior(asked, pairs, together, filled.levels), filled, False),
     ):
-        assert found.alarm == ""
+        # Where there is no middle to take instead, a corner is told of.
+        assert (found.alarm == "") is inside
         assert found.level == pytest.approx(best.level, rel=1e-6)

@@ -9,6 +9,7 @@ of pairs a corner).
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from levada.core.types import Bools, Floats
@@ -23,6 +24,9 @@ from levada.solve.problem import Problem, Solution, fit, normalised, usable
 from levada.solve.safe import safe
 from levada.solve.selfdual import Levels, follow
 from levada.solve.total import UNMET, total
+
+#: Told where the path ends nowhere and there is no middle to take instead.
+CORNER_INSTEAD = "no point inside the optimal face was found: a corner of it stands in, with the same objective"
 
 
 @safe
@@ -64,7 +68,8 @@ def leximin_interior(problem: Problem, levels: Floats | None = None) -> Solution
     try:
         share[cell], _ = follow(count[part], rows.scale[part], rows.capacity[kinds], duties)
     except NoAnswer:
-        return leximin(problem)
+        corner = leximin(problem)
+        return msgspec.structs.replace(corner, alarm=corner.alarm or CORNER_INSTEAD)
     share = fit(np.where(c > 0, np.maximum(share, 0.0), 0.0), count * rows.scale, rows.capacity, trace=0.0)
     return _solution(rows, share, float((c * share).sum(axis=1)[part].min()), c)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from levada.core.types import Floats, Ints
 from levada.solve.highs import NoAnswer
+from levada.solve.interior import CORNER_INSTEAD
 from levada.solve.last_filling import last_filling
 from levada.solve.packed import leximin_packed, max_min_packed, with_pairs
 from levada.solve.pairs import of_jobs
@@ -54,7 +56,8 @@ def _middle(problem: Problem, pairs: Ints, pair_rate: Floats, levels: Floats | N
     try:
         x = np.maximum(walk(program)[0], 0.0).reshape(len(who), len(kinds))
     except NoAnswer:
-        return (max_min_packed if levels is None else leximin_packed)(problem, pairs, pair_rate)
+        corner = (max_min_packed if levels is None else leximin_packed)(problem, pairs, pair_rate)
+        return msgspec.structs.replace(corner, alarm=corner.alarm or CORNER_INSTEAD)
     x = np.where(both.any(axis=2), x, 0.0)
     share, pair_share = np.zeros_like(c), np.zeros(together.shape[:2])
     share[np.ix_(here, kinds)], pair_share[np.ix_(two, kinds)] = x[: len(here)], x[len(here) :]
@@ -68,10 +71,8 @@ def _solution(
     count = problem.count
     share, pair_share = _fit(problem, pairs, share, pair_share)
     levels = (c * share).sum(axis=1)
-    twins = pairs[:, 0] == pairs[:, 1]
     for side in (0, 1):
-        mates = np.where(twins, (count[pairs[:, 0]] - 1) / 2, count[pairs[:, 1 - side]])
-        np.add.at(levels, pairs[:, side], mates * (together[:, :, side] * pair_share).sum(axis=1))
+        np.add.at(levels, pairs[:, side], _mates(count, pairs, side) * (together[:, :, side] * pair_share).sum(axis=1))
     part = (count > 0) & (c.max(axis=1, initial=0.0) > 0)
     level = float(levels[part].min(initial=np.inf)) if part.any() else 0.0
     used = pair_share.any(axis=1)
@@ -91,17 +92,21 @@ def _solution(
 
 
 def _fit(problem: Problem, pairs: Ints, share: Floats, pair_share: Floats) -> tuple[Floats, Floats]:
-    """These without traces, and scaled down where rounding let them take more time or GPUs than there are."""
+    """These, scaled down where rounding let them take more time or GPUs than there are."""
     count, scale = problem.count, problem.scale
-    twins = pairs[:, 0] == pairs[:, 1]
     time = share.sum(axis=1)
     for side in (0, 1):
-        mates = np.where(twins, (count[pairs[:, 0]] - 1) / 2, count[pairs[:, 1 - side]])
-        np.add.at(time, pairs[:, side], mates * pair_share.sum(axis=1))
+        np.add.at(time, pairs[:, side], _mates(count, pairs, side) * pair_share.sum(axis=1))
     late = np.maximum(time, 1.0)
     share = share / late[:, None]
     pair_share = pair_share / late[pairs].max(axis=1)[:, None]
-    many = count[pairs[:, 0]] * np.where(twins, (count[pairs[:, 0]] - 1) / 2, count[pairs[:, 1]])
+    many = count[pairs[:, 0]] * _mates(count, pairs, 0)
     use = (count * scale) @ share + (many * scale[pairs[:, 0]]) @ pair_share
     tight = np.divide(problem.capacity, use, out=np.ones_like(use), where=use > problem.capacity)
     return share * tight, pair_share * tight
+
+
+def _mates(count: Floats, pairs: Ints, side: int) -> Floats:
+    """Per pair of rows with how many others a job of the row on that *side* runs; where both are one, half on each."""
+    twins = pairs[:, 0] == pairs[:, 1]
+    return np.where(twins, (count[pairs[:, 0]] - 1) / 2, count[pairs[:, 1 - side]])

@@ -190,7 +190,7 @@ class TestGang(LocalTest):
                 real = time.time
                 monkeypatch.setattr(time, "time", lambda: real() + 3600)
                 # The backend looks at the job again, as it does all the time.
-                watch.backend.step("toy-1")  # type: ignore[attr-defined]
+                watch.backend.step("toy-1")
                 self.say("saved")
                 await watch.for_(ev.Released, 2)
                 assert [one.exit_code for one in watch.backend.workers("toy-1")] == [75]
