@@ -28,10 +28,14 @@ def deferred() -> Iterator[None]:
 def tidied_up() -> Iterator[None]:
     """For a block that tidies up at its end: any of the ends is one KeyboardInterrupt, and further ones are not heard.
 
-    Ctrl-C reaches all processes of a terminal, and people press it twice; who tidies up must not be stopped by it.
+    Ctrl-C reaches all processes of a terminal, and people press it until something happens; who tidies up must not be
+    stopped by it, nor end with another exit code where it comes while the interpreter goes down.
     """
+    interrupted = False
 
     def once(_came: int, _frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
         for number in _ENDS:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
@@ -40,5 +44,6 @@ def tidied_up() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if not interrupted:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _OVER = ("Succeeded", "Failed", "Cancelled")
 _LOOK_S = 0.5
 #: The tour is over after so long even if a job is not.
-_LONGEST_S = 150.0
+_LONGEST_S = 240.0
 
 
 #: A tour has no time for the pauses that spare real jobs.
@@ -167,7 +167,8 @@ def _watch(client: Client, script: str) -> None:
             if not coming and all(job["phase"] in _OVER for job in jobs):
                 break
             if now - began > _LONGEST_S:
-                raise LevadaError("the tour took too long; is the machine busy?")
+                late = ", ".join(f"{job['workload']} is {job['phase']}" for job in jobs if job["phase"] not in _OVER)
+                raise LevadaError(f"the tour took too long ({late}); is the machine busy?")
             time.sleep(_LOOK_S)
     _summary(client)
 

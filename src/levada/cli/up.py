@@ -143,11 +143,13 @@ def up(
     if foreground:
         _stay(_folder(state), setup, output)
         return
+    from levada.cli.interrupts import tidied_up
     from levada.cli.starting import bring_up
     from levada.server.home import SERVER, Home
 
     home = Home(_folder(state))
-    bring_up(home, setup)
+    with tidied_up():
+        bring_up(home, setup)
     _tell(home.read(SERVER), output)
 
 
