@@ -18,8 +18,7 @@ from levada.core import events as ev
 from levada.core.grant import Grant, WorkerPlace
 from levada.core.plan import Op, OpKind
 from levada.errors import Refused
-
-WAIT_S = 180.0
+from tests.patience import WAIT_S
 
 #: A script that knows nothing of Levada. It does what the files in its folder say: `go` holds the exit code of all,
 #: `fail-N` that of rank N alone. Asked to leave it saves.

@@ -23,9 +23,9 @@ from levada.live.store import Store
 from levada.live.store.keys import KeyStore
 from levada.sdk import Client
 from levada.server.keys import StoredKeys
+from tests.patience import WAIT_S
 from tests.server.serving import Served, served
 
-WAIT_S = 30.0
 #: Two machines of two GPUs each.
 NODES = ({"a100": 2}, {"v100": 2})
 

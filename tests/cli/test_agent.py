@@ -52,7 +52,7 @@ def test_a_machine_joins_runs_a_job_and_comes_back(home: Path, tmp_path: Path) -
         assert asked("logs", name, "--worker", "0").split()[-2:] == ["left-0", f"{saves}/{name}-0"]
     go.touch()  # its workers went on while it was away
     with joined(*agent):
-        assert levada("wait", "--state", str(home), name, "--timeout", "60s").returncode == 0
+        assert levada("wait", "--state", str(home), name, "--timeout", "180s").returncode == 0
 
 
 def test_who_stops_the_server_stops_what_runs_on_other_machines(home: Path, tmp_path: Path) -> None:

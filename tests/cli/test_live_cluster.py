@@ -16,8 +16,9 @@ import pytest
 
 from levada.cli import main as cli
 from levada.server.worker_token import sign
-from tests.cli.house import WAIT_S, Shell, job
+from tests.cli.house import Shell, job
 from tests.cli.test_live_verbs import FOREVER, levada
+from tests.patience import WAIT_S
 from tests.server.serving import KEY
 
 

@@ -14,7 +14,8 @@ import pytest
 from levada.cli.profiling import Sightings, copy_of
 from levada.core.events import OptionsChanged
 from levada.sim.throughputs import read_throughputs
-from tests.cli.house import WAIT_S, Shell, environment, job
+from tests.cli.house import Shell, environment, job
+from tests.patience import WAIT_S
 
 TRAIN = Path(__file__).parents[2] / "examples" / "numpy" / "train.py"
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_up import ROOT, WAIT_S, left_behind
+from tests.cli.test_up import ROOT, left_behind
+from tests.patience import WAIT_S
 
 #: Verbs that stay; a newcomer reads a line of each and presses Ctrl-C.
 STAY = ("levada logs -f", "levada run")

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from levada.sdk import Client
-from tests.cli.house import WAIT_S, Shell, job
+from tests.cli.house import Shell, job
+from tests.patience import WAIT_S
 
 API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 

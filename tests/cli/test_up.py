@@ -19,9 +19,9 @@ from levada.cli.starting import USUAL_PORT
 from levada.errors import Refused
 from levada.server.home import Home
 from levada.server.main import DEFAULT_PORT
+from tests.patience import WAIT_S
 
 ROOT = Path(__file__).parents[2]
-WAIT_S = 90.0
 #: More than a tour gives itself: it then tells what it waited for.
 TOUR_S = 300.0
 
@@ -170,7 +170,7 @@ def test_where_the_store_is_stands_neither_in_the_list_of_processes_nor_in_what_
     pid = json.loads((home / "server.json").read_text())["pid"]
     assert b"hunter2" not in Path(f"/proc/{pid}/cmdline").read_bytes()
     name = job(home, "env")
-    assert levada("wait", "--state", str(home), name, "--timeout", "60s").returncode == 0
+    assert levada("wait", "--state", str(home), name, "--timeout", "180s").returncode == 0
     told = levada("logs", "--state", str(home), name).stdout
     assert "LEVADA_JOB=" in told
     assert "hunter2" not in told

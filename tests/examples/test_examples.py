@@ -47,7 +47,7 @@ def test_a_missing_library_is_one_line_that_tells_what_to_do(name: str, module: 
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{module!r}] = None\n")
     env = {**ENV, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "train.py"], cwd=EXAMPLES / name, env=env, capture_output=True, text=True, timeout=60
+        [sys.executable, "train.py"], cwd=EXAMPLES / name, env=env, capture_output=True, text=True, timeout=180
     )
     assert done.returncode == 1
     assert done.stderr.strip().endswith(f"pip install {module}")
@@ -59,6 +59,6 @@ def test_the_command_of_its_job_file_runs_to_its_end(name: str, tmp_path: Path) 
     env = {**ENV, "LEVADA_CHECKPOINT_DIR": str(tmp_path), "LEVADA_JOB": "job-1"}
     quickly = re.compile("--(step_seconds|epoch-seconds) [0-9.]+")
     command = [quickly.sub("", word) for word in command_of(EXAMPLES / name)]
-    done = subprocess.run(command, cwd=EXAMPLES / name, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=EXAMPLES / name, env=env, capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout

@@ -17,7 +17,8 @@ from typing import Any
 from levada.backends.local import procfs
 from levada.errors import LevadaError, NoServer
 from tests.faults import worker_path
-from tests.faults.site import WAIT_S, Site, document
+from tests.faults.site import Site, document
+from tests.patience import WAIT_S
 
 #: So many jobs are not over at a time.
 _MOST_JOBS = 12

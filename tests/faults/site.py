@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from levada.backends.local import procfs
 from levada.errors import LevadaError
 from levada.sdk.client import Client
+from tests.patience import WAIT_S
 
-WAIT_S = 60.0
 #: Short times, so that tests see in seconds what users see in minutes.
 OPTIONS = {
     "min_run_s": 0.2,

@@ -157,7 +157,7 @@ def test_up_says_in_one_line_why_it_cannot_write_its_log(tmp_path: Path) -> None
         [sys.executable, "-m", "levada", "up", "--state", str(home), "--port", "0"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         env={name: value for name, value in os.environ.items() if not name.startswith("LEVADA_")},
     )
     assert told.returncode == 1

@@ -122,6 +122,6 @@ def test_up_on_a_full_disk_asks_for_room(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "1m"):
         fill(tmp_path / "disk" / "ballast")
         words = ["up", "--state", str(tmp_path / "disk" / "home"), "--port", "0", "--node", "gpu=1"]
-        done = subprocess.run([sys.executable, "-m", "levada", *words], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-m", "levada", *words], capture_output=True, text=True, timeout=180)
         assert done.returncode == 1
         assert "make room on" in done.stderr

@@ -30,7 +30,8 @@ from levada.live.service import Service
 from levada.live.store import Store
 from levada.perf import TableModel
 from levada.sim.simulation import Costs, Simulation
-from tests.live.house import WAIT_S, document
+from tests.live.house import document
+from tests.patience import WAIT_S
 
 #: A minute and more: no timer of the live loop rings by itself within the test.
 _OPTIONS = {"rate_limit_s": 60.0, "min_run_s": 300.0, "cooldown_s": 300.0, "op_timeout_s": 3000.0}

@@ -15,7 +15,8 @@ from levada.live import live
 from levada.live.live import Live
 from levada.live.service import Service
 from levada.live.store import Store
-from tests.live.house import WAIT_S, document, house
+from tests.live.house import document, house
+from tests.patience import WAIT_S
 
 
 @asynccontextmanager

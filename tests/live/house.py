@@ -15,8 +15,7 @@ from levada.live.live import Live
 from levada.live.service import Service
 from levada.live.store import LeaseLost, Store, tables
 from tests.live.rehearsal import Rehearsal, Stage
-
-WAIT_S = 15.0
+from tests.patience import WAIT_S
 
 
 def document(name: str = "toy", **spec: Any) -> dict[str, Any]:

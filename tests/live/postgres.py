@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-_WAIT_S = 60.0
+_WAIT_S = 180.0
 
 
 def binaries() -> Path | None:

@@ -18,6 +18,7 @@ from levada.errors import BadInput, NotFound, Refused
 from levada.live.store import LeaseLost, Store
 from tests.live.house import damage_snapshots, document, house
 from tests.live.rehearsal import Stage
+from tests.patience import WAIT_S
 
 
 def test_a_job_starts_runs_and_ends_with_its_story(url: str) -> None:
@@ -162,7 +163,7 @@ def test_of_two_servers_on_one_store_one_acts(url: str) -> None:
             assert await thief.acquire("thief", 1e12, 15.0) is not None
             await thief.close()
             submission = asyncio.create_task(up.service.submit([document()], user="ann", key=None))
-            await asyncio.wait([up.task], timeout=30)
+            await asyncio.wait([up.task], timeout=WAIT_S)
             assert isinstance(up.task.exception(), LeaseLost)
             submission.cancel()
             assert not stage.taken
@@ -336,8 +337,8 @@ def test_who_watches_misses_nothing_and_can_go_on_from_where_they_were(url: str)
 
             watcher = asyncio.create_task(watch(0, 6))
             await up.service.submit([document(f"j{n}") for n in range(4)], user="ann", key=None)
-            await asyncio.wait_for(watcher, 30)
-            await asyncio.wait_for(watch(seen[-1], 12), 30)
+            await asyncio.wait_for(watcher, WAIT_S)
+            await asyncio.wait_for(watch(seen[-1], 12), WAIT_S)
             assert seen == list(range(1, 13))
 
     asyncio.run(story())

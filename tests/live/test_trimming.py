@@ -21,9 +21,10 @@ from levada.live.recover import recover
 from levada.live.store import Changes, Deed, HistoryLine, JobRow, Lease, LeaseLost, Spare, Store, tables
 from levada.live.store.keys import KeyStore
 from levada.live.trimming import Keep, Trimming
-from tests.live.house import WAIT_S, House, damage_snapshots, document, house
+from tests.live.house import House, damage_snapshots, document, house
 from tests.live.rehearsal import Stage
 from tests.live.test_store import lease_of, with_store
+from tests.patience import WAIT_S
 
 _DAY_S = 86_400.0
 

@@ -15,8 +15,9 @@ from levada.core import events as ev
 from levada.live.live import Live
 from levada.live.store import Store
 from levada.live.warnings import Idleness, Running, Standstill
-from tests.live.house import WAIT_S, House, document
+from tests.live.house import House, document
 from tests.live.rehearsal import Rehearsal, Stage
+from tests.patience import WAIT_S
 
 
 def test_a_job_that_makes_no_step_is_told_of_once_until_it_moves_again() -> None:

@@ -15,12 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from levada.runtime.report import Report, read
-
-#: Seconds that anything may take on a busy machine.
-PATIENCE_S = 120.0
+from tests.patience import WAIT_S
 
 
-def wait_until(condition: Callable[[], bool], what: str, limit_s: float = PATIENCE_S) -> None:
+def wait_until(condition: Callable[[], bool], what: str, limit_s: float = WAIT_S) -> None:
     """Returns as soon as *condition* holds; fails with *what* when it takes too long."""
     deadline = time.monotonic() + limit_s
     while not condition():
@@ -54,7 +52,7 @@ class Worker:
         """All it has printed."""
         return (self.folder / "log").read_text()
 
-    def ended(self, limit_s: float = PATIENCE_S) -> int:
+    def ended(self, limit_s: float = WAIT_S) -> int:
         """Its exit code."""
         try:
             return self.process.wait(limit_s)

@@ -21,7 +21,7 @@ READY, IN_PROCESS, COMPLETE, LEAVES = 1, 2, 4, 8
 def undisturbed() -> float:
     """The net after as many steps of one worker without a server."""
     done = subprocess.run(
-        [sys.executable, TRAIN], env={"STEPS": str(STEPS)}, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, TRAIN], env={"STEPS": str(STEPS)}, capture_output=True, text=True, check=True, timeout=180
     )
     return net(done.stdout)
 

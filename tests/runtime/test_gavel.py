@@ -28,7 +28,7 @@ def steps_of(folder: Path) -> int:
 
 def test_it_trains_to_its_end_without_a_server(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, *command(tmp_path, 120)], capture_output=True, text=True, timeout=60, env={}, check=True
+        [sys.executable, *command(tmp_path, 120)], capture_output=True, text=True, timeout=180, env={}, check=True
     )
     assert "step 100  y = " in done.stdout
     assert done.stderr == ""
@@ -99,10 +99,10 @@ print(items.done, list(items))
 def test_it_is_an_iterator_like_any_other(tmp_path: Path, extra: tuple[str, ...], expected: str) -> None:
     (tmp_path / "passes.py").write_text(PASSES)
     arguments = ["-m", "levada.runtime.gavel", str(tmp_path / "passes.py"), str(tmp_path), *extra]
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, env={}, check=True)
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=180, env={}, check=True)
     assert done.stdout == expected
 
 
 def test_without_a_script_it_says_how_it_is_used() -> None:
-    done = subprocess.run([sys.executable, "-m", "levada.runtime.gavel"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "levada.runtime.gavel"], capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stderr) == (1, "usage: python -m levada.runtime.gavel SCRIPT ARGUMENT…\n")

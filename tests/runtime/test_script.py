@@ -43,7 +43,7 @@ def script(folder: Path, text: str) -> str:
 
 def run(path: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Runs a script to its end, without a supervisor."""
-    return subprocess.run([sys.executable, path], env=dict(env or {}), capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, path], env=dict(env or {}), capture_output=True, text=True, timeout=180)
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def test_importing_it_brings_in_nothing_but_the_standard_library() -> None:
         ours = sorted(name for name in sys.modules if name.startswith("levada.") and "runtime" not in name)
         print(sorted(name for name in new if name not in sys.stdlib_module_names), ours)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=180)
     assert done.stdout == "[] []\n"
 
 
@@ -96,7 +96,7 @@ def test_sigterm_without_a_folder_for_checkpoints_says_so(tmp_path: Path) -> Non
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=180)
     assert process.returncode == 1
     assert said == b"levada: no checkpoint: LEVADA_CHECKPOINT_DIR is not set\n"
 
@@ -355,7 +355,7 @@ def test_a_server_may_add_a_worker(tmp_path: Path, server: Reports) -> None:
             wait_until(lambda: any(body["step"] > 5 for body in server.bodies), "the first one trains")
             master = {"address": "127.0.0.1", "port": int(port)}
             server.answer = {"world": {"generation": 2, "members": ["g1-0", "g2-1"], "master": master}}
-            said = [process.communicate(timeout=60)[0] for process in (first, second)]
+            said = [process.communicate(timeout=180)[0] for process in (first, second)]
         finally:
             first.kill()
             second.kill()

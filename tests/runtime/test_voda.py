@@ -93,7 +93,7 @@ def test_a_script_that_fails_is_not_complete(tmp_path: Path) -> None:
 
 def test_without_its_arguments_it_says_how_it_is_used() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "levada.runtime.voda", TRAIN], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "levada.runtime.voda", TRAIN], capture_output=True, text=True, timeout=180
     )
     assert done.returncode == 1
     assert done.stderr.startswith("usage: python -m levada.runtime.voda SCRIPT --name NAME --metrics-dir FOLDER")

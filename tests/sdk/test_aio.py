@@ -8,7 +8,8 @@ import pytest
 
 from levada.errors import NotFound
 from levada.sdk import AsyncClient, Client
-from tests.server.serving import WAIT_S, Served, document
+from tests.patience import WAIT_S
+from tests.server.serving import Served, document
 
 
 def test_all_verbs_are_there() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.serving import WAIT_S, Served
+from tests.patience import WAIT_S
+from tests.server.serving import Served
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 from levada.server.ports import Role
 from levada.server.run import serve
+from tests.patience import WAIT_S
 from tests.server.memory import MemoryKeys, MemoryService
 
 KEY = b"k" * 32
-WAIT_S = 20.0
 JOB = {
     "apiVersion": "levada.dev/v1",
     "kind": "Job",

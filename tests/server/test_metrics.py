@@ -12,8 +12,9 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from levada.server.context import Tuning
+from tests.patience import WAIT_S
 from tests.server.memory import MemoryKeys, MemoryService
-from tests.server.serving import WAIT_S, Served, document, served
+from tests.server.serving import Served, document, served
 
 
 def samples(up: Served) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

@@ -23,8 +23,9 @@ from levada.server.context import Context
 from levada.server.keys import StoredKeys
 from levada.server.worker_token import sign
 from tests.live.house import house
+from tests.patience import WAIT_S
 from tests.server.memory import MemoryKeys, MemoryService
-from tests.server.serving import KEY, WAIT_S, Served, document, served
+from tests.server.serving import KEY, Served, document, served
 from tests.server.test_schema import CHECKS, THOROUGH
 
 schema = schemathesis.openapi.from_dict(api(Context(MemoryService(), MemoryKeys())).openapi())

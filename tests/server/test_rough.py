@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from levada.server.context import Tuning
-from tests.server.serving import WAIT_S, Served, document, served
+from tests.patience import WAIT_S
+from tests.server.serving import Served, document, served
 
 
 def connect(up: Served) -> socket.socket:

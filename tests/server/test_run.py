@@ -19,8 +19,9 @@ from levada.sdk import Client
 from levada.server.context import Tuning
 from levada.server.hosts import is_loopback
 from levada.server.run import serve
+from tests.patience import WAIT_S
 from tests.server.memory import MemoryKeys, MemoryService
-from tests.server.serving import WAIT_S, Served, document, served
+from tests.server.serving import Served, document, served
 
 
 def test_port_0_becomes_a_free_one_on_loopback(up: Served) -> None:
@@ -62,7 +63,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-keyout", str(key), "-out", str(cert), "-days", "1", "-subj", "/CN=localhost"]
     command += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=180)
     return cert, key
 
 

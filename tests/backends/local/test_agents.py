@@ -27,10 +27,11 @@ from levada.backends.protocol import Launch
 from levada.core import events as ev
 from levada.core.plan import OpKind
 from levada.errors import BadInput, Refused
-from tests.backends.contract import WAIT_S, Contract, Watch, op, place
+from tests.backends.contract import Contract, Watch, op, place
 from tests.backends.local.machines import MOST_MESSAGE, TOKEN, Wire, free_port, served
 from tests.backends.local.test_backend import LocalTest
 from tests.backends.local.test_elastic import SCRIPT
+from tests.patience import WAIT_S
 
 
 class AgentsTest(LocalTest):

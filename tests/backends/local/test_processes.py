@@ -16,8 +16,7 @@ import pytest
 
 from levada.backends.local import processes, procfs, shim
 from levada.backends.local.processes import Spec, Standing, State
-
-WAIT_S = 60.0
+from tests.patience import WAIT_S
 
 
 def python(code: str, **fields: Any) -> Spec:

@@ -21,8 +21,9 @@ from levada.backends.local.messages import Forget, Publish
 from levada.core import events as ev
 from levada.core.plan import OpKind
 from levada.errors import LevadaError, Refused
-from tests.backends.contract import WAIT_S, Watch, op, place
+from tests.backends.contract import Watch, op, place
 from tests.backends.local.test_backend import LocalTest
+from tests.patience import WAIT_S
 
 
 def lacks_handles(monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
