@@ -564,7 +564,9 @@ def test_listing_jobs_is_light(shell: Shell) -> None:
     shell("wait", shell.submit("light", "true"))
     for words in (["ls"], ["ls", "-o", "json"], ["get", "jobs"], ["nodes"], ["explain", "light"], ["logs", "light"]):
         done = subprocess.run([sys.executable, "-c", PROBE, *words], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
+        # It says so where the machine stalls.
+        said = [line for line in done.stderr.splitlines() if not line.startswith("waiting for the server at")]
+        assert (done.returncode, said) == (0, [])
 
 
 def test_listing_jobs_takes_little_time(shell: Shell) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -263,6 +264,23 @@ class TestCutOff(AgentsTest):
                 await watch.backend.apply(op(OpKind.STOP, 2), None)
                 await watch.for_(ev.Released, 2)
                 assert not watch.all(ev.NodesLost)
+
+        self.run(story)
+
+    def test_a_server_that_slept_holds_nobody_for_lost(self) -> None:
+        async def story() -> None:
+            async with self.wired() as (watch, wire):
+                await watch.backend.apply(op(OpKind.START, 1, place(0, "node-1", "0")), self.launch())
+                await watch.for_(ev.Running, 1)
+                await self.up(watch, 1, 1)
+                time.sleep(3 * self.silence_s)  # nothing of this process runs, the server's loop neither
+                await watch.backend.apply(op(OpKind.STOP, 2), None)
+                await watch.for_(ev.Released, 2)
+                assert not watch.all(ev.NodesLost)
+                wire.cut()
+                await watch.for_(ev.NodesLost)
+                wire.mend()
+                await watch.for_(ev.NodesAdded)
 
         self.run(story)
 

@@ -28,7 +28,7 @@ from levada.core.cluster import Node
 url, name, home = sys.argv[1:]
 node = Node.of(name, {'gpu': 4})
 asyncio.run(run_agent(url, 'of-an-operator', nodes=[node], state=pathlib.Path(home, name), name=name,
-                      checkpoints=pathlib.Path(home, 'saves'), silence_s=1.5))
+                      checkpoints=pathlib.Path(home, 'saves'), silence_s=4.0))
 """
 assert TOKEN in AGENT
 
@@ -103,7 +103,7 @@ class TestApart(LocalTest):
 
     @asynccontextmanager
     async def joined(self, net: Net) -> AsyncIterator[Watch]:
-        backend = LocalBackend(self.home, (), checkpoints=self.home.parent / "saves", silence_s=1.5)
+        backend = LocalBackend(self.home, (), checkpoints=self.home.parent / "saves", silence_s=4.0)
         watch = Watch(backend, await backend.open(1))
         port = free_port()
         agents = []

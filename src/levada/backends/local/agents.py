@@ -177,11 +177,15 @@ class Agents:
     def look_after(self) -> None:
         """Beats, and notices who is silent."""
         now = time.monotonic()
-        if now - self._beaten < self.beat_s:
+        since = now - self._beaten
+        if since < self.beat_s:
             return
+        # Who slept itself (a laptop's lid, a machine that stalls) has heard nobody: that is not their silence.
+        slept = max(0.0, since - 2 * self.beat_s) if self._beaten else 0.0
         self._beaten = now
         for host in self._hosts.values():
             host.beat()
+            host.heard = min(now, host.heard + slept)
             if not host.lost and now - host.heard > self._silence_s:
                 _log.warning("%s has been silent for %.0f s: its nodes are lost", host.name, self._silence_s)
                 self._backend.tell(NodesLost(at=0.0, names=tuple(node.name for node in host.nodes)))
