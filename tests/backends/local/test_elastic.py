@@ -19,7 +19,7 @@ from levada.core.plan import OpKind
 from tests.backends.contract import Watch, op, place
 from tests.backends.local.test_backend import LocalTest
 
-#: Trains until the file `end` is there; every step is a sum over all members.
+#: Trains until the file `end` is there, and ends once `lingers` is not; every step is a sum over all members.
 SCRIPT = """
 import json, os, pathlib, sys, time
 import levada.runtime
@@ -41,7 +41,10 @@ for step in job.steps(10**9):
         print('trains', job.generation, job.rank, job.world_size, state['trained'], flush=True)
     if done:
         break
-job.complete()
+while (here / 'lingers').exists():
+    time.sleep(0.01)
+if not (here / 'says nothing').exists():
+    job.complete()
 """
 
 
@@ -192,6 +195,24 @@ class TestElastic(LocalTest):
                 lines = await self.said(watch)
                 trained = [int(line.split()[4]) for line in lines if line.startswith("trains ")]
                 assert min(trained) > 1, "it went on from its checkpoint"
+
+        self.run(story)
+
+    @pytest.mark.parametrize("says", ["that it is done", "nothing"])
+    def test_a_job_that_ends_while_it_grows_has_ended(self, says: str) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                zero, one, two = place(0, "node-0", "0"), place(1, "node-0", "1"), place(2, "node-1", "0")
+                launch = await self.trains(watch, zero, one)
+                # Past their last step members look for no other world.
+                for word in ("lingers", "end", *(["says nothing"] if says == "nothing" else [])):
+                    self.say(word)
+                await watch.backend.apply(op(OpKind.RESIZE, 2, zero, one, two), launch)
+                await watch.for_(ev.Released, 2)  # all are there who are to go on
+                (self.here / "lingers").unlink()
+                await watch.for_(ev.JobsFinished)
+                assert await watch.backend.running() == {}
+                assert [note.type for note in watch.notes] == ["exit"], "nobody started again"
 
         self.run(story)
 

@@ -125,6 +125,15 @@ class Crew:
             return False
         return self.is_complete() or all(self.has_done(seen) for seen in ended)
 
+    def is_done_without_newcomers(self) -> bool:
+        """All who trained have done their part; the others still wait to be let into a world that never begins."""
+        workers = [member for member in self.record.members if not member.is_server]
+        trained = [member for member in workers if not self.reads(member, lambda one: one.ready and not one.generation)]
+        ended = [self.seen[member.name] for member in trained if not self.is_alive(member.name)]
+        if not ended or len(ended) < len(trained):
+            return False
+        return self.is_complete() or all(self.has_done(seen) for seen in ended)
+
     def resizes_in_process(self, was: Launch | None) -> bool:
         """All members live and can go over to another generation; *was* is what they were started with."""
         record = self.record

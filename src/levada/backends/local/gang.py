@@ -149,10 +149,7 @@ class Gang(Voice):
 
     def _running(self, now: float) -> None:
         record = self.record
-        self._complete_since = (self._complete_since or now) if self.is_complete() else 0.0
-        # Who does not end by itself after it is done is told to.
-        lingers = self._complete_since > 0 and now - self._complete_since > self.launch.grace_s
-        if self.finished() or lingers:
+        if self._is_done(now):
             self._stop(Then.FINISHED, now)
         elif (broken := self.broken(record.members)) is not None:
             self._lose(broken, now)
@@ -168,7 +165,7 @@ class Gang(Voice):
         for member in record.newcomers:
             if member.name not in self.seen:
                 self._hands.start(member, crew, record.last_world)
-        if self.finished():
+        if self._is_done(now):
             self._stop(Then.FINISHED, now)
         elif (broken := self.broken(record.members)) is not None:
             self._fail(broken, now)
@@ -190,7 +187,8 @@ class Gang(Voice):
         if not leaving and record.kind == OpKind.RESIZE and record.told == "" and not record.waits:
             record.told = "Released"
             self._tell(ev.Released)
-        if self.finished():
+        # They may have been past their last step when the new world was made known.
+        if self._is_done(now) or self.is_done_without_newcomers():
             self._stop(Then.FINISHED, now)
         elif (broken := self.broken(record.members)) is not None:
             if record.told == "Running":
@@ -344,6 +342,12 @@ class Gang(Voice):
         self._hands.save()
 
     # --- looking ----------------------------------------------------------------------------------------------------
+
+    def _is_done(self, now: float) -> bool:
+        """The job is done, and who did not end by itself after that had time enough to."""
+        self._complete_since = (self._complete_since or now) if self.is_complete() else 0.0
+        lingers = self._complete_since > 0 and now - self._complete_since > self.launch.grace_s
+        return self.finished() or lingers
 
     def _send_strays_away(self) -> None:
         """Whoever is of no generation that counts, as after a machine was out of reach."""
