@@ -76,6 +76,9 @@ def build(verb: str = "") -> typer.Typer:
         module = f"levada.cli.{name}"
         if find_spec(module) is not None:
             import_module(module).register(app)
+    if owners:
+        # Typer reads the options of every command, also of those that nobody asked for.
+        app.registered_commands = [command for command in app.registered_commands if command.name in (verb, None)]
     return app
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import datetime
 
 
 def short(seconds: float | None) -> str:
@@ -34,8 +35,6 @@ def moment(text: str | None) -> float | None:
     """Unix seconds of a time that the server told."""
     if not text:
         return None
-    from datetime import datetime
-
     return datetime.fromisoformat(text).timestamp()
 
 
