@@ -23,8 +23,10 @@ from levada.backends.local.hands import HandsOf
 from levada.backends.local.hosts import Here, Host
 from levada.backends.local.machine import Machine, is_real, start_mps
 from levada.backends.local.messages import (
+    LOST,
     RUNS,
     STARTING,
+    UNREACHABLE,
     Forget,
     Hurry,
     Kept,
@@ -223,6 +225,8 @@ class LocalBackend:
                 continue
             stopping = record.stage is Stage.STOPPING or member in record.leavers
             phase = _PHASES[seen.state] if not (stopping and seen.alive) else "Stopping"
+            if member.name in gang.forsaken:
+                phase = _PHASES[LOST]
             found.append(
                 WorkerSeen(
                     name=member.name,
@@ -297,6 +301,8 @@ class LocalBackend:
             since = before.since if before is not None and before.state == RUNS else self._clock.now()
             seen = msgspec.structs.replace(seen, since=since)
         gang.seen[seen.name] = seen
+        if seen.state in (LOST, UNREACHABLE):
+            gang.forsaken.add(seen.name)
         if _has_advanced(before, seen) and gang.has(seen.name):
             self._progress[gang.record.number] = max(reading.steps for reading in gang.readings())
         return gang.busy or before is None or _matters(before, seen)

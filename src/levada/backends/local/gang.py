@@ -257,6 +257,7 @@ class Gang(Voice):
         record.newcomers = record.leavers = ()
         record.port, record.key = self._hands.port(record.members[0].node), _fresh_key()
         self.seen = {name: seen for name, seen in self.seen.items() if seen.alive}
+        self.forsaken.clear()
         self._settle(Stage.STARTING, now)
 
     def _join(self, now: float) -> None:
