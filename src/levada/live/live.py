@@ -23,6 +23,7 @@ from levada.core.cluster import Cluster
 from levada.engine import Engine, Options
 from levada.errors import BadInput, LevadaError, Refused, did_you_mean
 from levada.live.deadlines import Deadlines
+from levada.live.elsewhere import Elsewhere, Machine, take_over
 from levada.live.learning import Learning, recall
 from levada.live.loop import SNAPSHOT_TURNS, Loop
 from levada.live.notify import Notifier
@@ -59,14 +60,16 @@ class Live:
         stuck_after_s: float = STUCK_AFTER_S,
         gpu_use: Callable[[], Mapping[str, float]] | None = None,
         folder: str | None = None,
+        machine: Machine | None = None,
         keep: Keep | None = None,
     ) -> None:
         """*stuck_after_s*: when a job that makes no step is worth a warning, 0 for never; *gpu_use*: see `Warnings`.
 
-        *folder*: where this machine's processes are known from; *keep*: for how long what users may ask for is kept.
+        *folder*: where this machine's processes are known from; *machine*: which one it is, and what it has itself;
+        *keep*: for how long what users may ask for is kept.
         """
         self.store, self.backend = store, backend
-        self._folder, self._keep = folder, keep or Keep()
+        self._folder, self._machine, self._keep = folder, machine, keep or Keep()
         self._clock = clock
         self._stuck_after_s, self._gpu_use = stuck_after_s, gpu_use
         self.holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -76,26 +79,39 @@ class Live:
         self.learning: Learning
 
     async def open(
-        self, *, wait: bool = False, policy: str | None = None, options: Mapping[str, Any] | None = None
+        self,
+        *,
+        wait: bool = False,
+        policy: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        gone: str | None = None,
     ) -> None:
         """Wins the lease, recovers what was, and compares it with what runs; raises Refused where another acts.
 
         *wait*: stand by until the other one is gone. *policy* is that of a store that is new; *options* are the
-        engine's own, from now on.
+        engine's own, from now on. *gone*: see `take_over`.
         """
         _check(options or {})
-        lease = await self._acquire(wait)
-        try:
-            await self._open(lease, policy, options or {})
-        except BaseException:
-            # The next one need not wait until it has run out.
-            with contextlib.suppress(LevadaError):
-                await self.store.release(lease)
-            raise
+        while True:
+            lease = await self._acquire(wait)
+            try:
+                return await self._open(lease, policy, options or {}, gone)
+            except BaseException as broken:
+                # The next one need not wait until it has run out.
+                with contextlib.suppress(LevadaError):
+                    await self.store.release(lease)
+                if not (wait and isinstance(broken, Elsewhere)):
+                    raise
+                _log.info("stands by: %s", broken)
+            # Only a server that sees those jobs can change anything about them.
+            while (await self.store.holder())[0] == self.holder:
+                await asyncio.sleep(STAND_BY_S)
 
-    async def _open(self, lease: Lease, policy: str | None, options: Mapping[str, Any]) -> None:
+    async def _open(self, lease: Lease, policy: str | None, options: Mapping[str, Any], gone: str | None) -> None:
         engine, last, replayed, differing = await recover(self.store, lease.sequence)
         await self._check_folder(engine)
+        if self._machine is not None:
+            await take_over(self.store, lease, engine, self._machine, gone)
         await recall(self.store, engine)
         clock = self._clock or MachineClock(last)
         records = await recover_records(self.store, engine, clock.now())
