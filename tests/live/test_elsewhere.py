@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from levada.live import elsewhere
 from levada.live.elsewhere import Elsewhere, Machine
 from tests.live.house import document, house
 from tests.live.rehearsal import Stage
@@ -85,6 +86,28 @@ def test_an_operator_may_say_that_a_machine_is_gone(url: str) -> None:
         with pytest.raises(Elsewhere, match="run on two"):
             async with house(url, Stage(), machine=ONE):
                 pass
+
+    asyncio.run(story())
+
+
+def test_machines_of_agents_have_some_time_to_join_and_are_lost_then(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        stage, empty = Stage(), Stage({})
+        job = await left_running(sqlite_url, stage, Machine(host="one", id="a"))
+        async with house(sqlite_url, empty, machine=Machine(host="two", id="b")) as up:
+            await up.settle()
+            assert (up.phase(job), up.service.job(job)["generation"]) == ("Running", 1), "it is taken to run"
+            # As when its agent joins.
+            empty.cluster, empty.runs = stage.cluster, stage.runs
+            await up.until(lambda: empty.adopted == [job])
+            await up.kill()
+        monkeypatch.setattr(elsewhere, "AWAIT_S", 0.2)
+        async with house(sqlite_url, Stage({}), machine=Machine(host="three", id="c")) as up:
+            await up.until(lambda: up.phase(job) == "Pending")
+            assert {node["phase"] for node in up.service.nodes()} == {"Lost"}
+            assert up.service.job(job)["restarts"] == 1
 
     asyncio.run(story())
 
