@@ -89,7 +89,9 @@ def ls(
             wide = output is ListFormat.WIDE
             listed = client.job_columns((*jobtable.fields(wide), *wanted), **which)
             places = chosen(listed)
-            _show_table({name: [column[at] for at in places] for name, column in listed.items()}, wide, no_headers)
+            if by is not None or len(places) < len(listed["id"]):
+                listed = {name: [column[at] for at in places] for name, column in listed.items()}
+            _show_table(listed, wide, no_headers)
         else:
             show_jobs(found(client), output, no_headers)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import warnings
@@ -96,6 +97,15 @@ def top(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `levada` with *arguments* (those of the process by default) and returns its exit code."""
+    try:
+        return _run(arguments)
+    finally:
+        if arguments is None:
+            # The process ends: to look through all that was imported once more, for rubbish, takes longer than most verbs.
+            gc.freeze()
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     open_streams()
     if arguments is None and not sys.warnoptions:
         # Warnings with lines of source are for developers: `python -W default -m levada` shows them.

@@ -98,19 +98,17 @@ def aligned(header: Sequence[str], texts: Sequence[Sequence[str]], *, spare: Seq
     With *spare* the last column is prose: where a terminal is too narrow, the columns named so are left out, one after
     the other, and then the prose is cut, so that a row stays on one line.
     """
-    table = [(name, *_printable(column)) for name, column in zip(header, texts, strict=True)]
+    table = [(name, *column) for name, column in zip(header, texts, strict=True)]
     room = line_width()
     if spare is not None and room is not None:
         table = _fitted(table, spare, room)
     # One pattern for all rows: thousands of them are no work to speak of.
-    pattern = "  ".join(f"%-{max(map(len, column))}s" for column in table)
+    pattern = "  ".join([*(f"%-{max(map(len, column))}s" for column in table[:-1]), "%s"])
     lines = [(pattern % row).rstrip() for row in zip(*table, strict=True)]
+    if not "".join(lines).isprintable():
+        lines = [printable(line) for line in lines]
     lines[0] = bold(lines[0])
     return "\n".join(lines)
-
-
-def _printable(column: Sequence[str]) -> Sequence[str]:
-    return column if "".join(column).isprintable() else [printable(text) for text in column]
 
 
 def _fitted(table: list[tuple[str, ...]], spare: Sequence[str], room: int) -> list[tuple[str, ...]]:

@@ -11,9 +11,9 @@ def short(seconds: float | None) -> str:
     """A duration in its one or two largest units, as kubectl prints ages: `45s`, `12m`, `3h20m`, `5d`."""
     if seconds is None:
         return "-"
-    whole = max(0, int(seconds))
+    whole = int(seconds)
     if whole < 120:
-        return f"{whole}s"
+        return f"{max(0, whole)}s"
     if whole < 7200:
         return f"{whole // 60}m"
     hours, minutes = divmod(whole // 60, 60)
