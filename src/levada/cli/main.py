@@ -79,7 +79,7 @@ def build(verb: str = "") -> typer.Typer:
             import_module(module).register(app)
     if owners:
         # Typer reads the options of every command, also of those that nobody asked for.
-        app.registered_commands = [command for command in app.registered_commands if command.name in (verb, None)]
+        app.registered_commands = [command for command in app.registered_commands if command.name == verb]
     return app
 
 
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(arguments)
     finally:
         if arguments is None:
-            # The process ends: to look through all that was imported once more, for rubbish, takes longer than most verbs.
+            # The process ends: to look through all that was imported for rubbish once more costs more than most verbs.
             gc.freeze()
 
 
