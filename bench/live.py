@@ -38,6 +38,8 @@ while True:
 
 #: Submissions, clients, and what is wanted: seconds at the 99th percentile, and MB of the server at most.
 SUBMISSIONS, CLIENTS, P99_S, MOST_MB = 10_000, 16, 0.1, 500.0
+#: CPU seconds that a list of all of them may take.
+LIST_S = 0.2
 
 
 def run(printer: Printer, *, quick: bool) -> None:
@@ -130,8 +132,35 @@ def _submit(printer: Printer, submissions: int) -> None:
         printer.add(
             Record(what="server's memory", unit="MB", p50=round(peak, 1), limit=MOST_MB, ok=peak <= MOST_MB, **known)
         )
+        _list(printer, folder, known)
         listed = _kept(folder)
         assert listed == submissions, f"{submissions} were accepted and {listed} are there"
+
+
+def _list(printer: Printer, folder: Path, known: dict[str, Any]) -> None:
+    """What `levada ls` costs whoever calls it."""
+    costs = sorted(_cpu_of([sys.executable, "-m", "levada", "ls", "--state-dir", str(folder)]) for _ in range(10))
+    p50 = statistics.median(costs)
+    printer.add(
+        Record(
+            what="levada ls",
+            unit="s",
+            p50=round(p50, 3),
+            limit=LIST_S,
+            ok=p50 <= LIST_S,
+            note=f"CPU of the command; at best {costs[0]:.3f} s",
+            **{**known, "samples": len(costs)},
+        )
+    )
+
+
+def _cpu_of(command: list[str]) -> float:
+    """CPU seconds of a process, which must end well."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return used.ru_utime + used.ru_stime
 
 
 def _document(name: str, command: list[str], **spec: Any) -> dict[str, Any]:

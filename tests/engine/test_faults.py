@@ -89,7 +89,42 @@ def test_a_lost_node_shrinks_those_who_can_go_on_and_restarts_the_others() -> No
     chaos.return_node("n2")
     chaos.calm()
     assert chaos.sizes() == {"j1": 4, "j2": 4}
-    assert chaos.job("j1")["restarts"] == 0, "a lost node costs no retry"
+    assert chaos.job("j1")["restarts"] == 1
+    assert chaos.job("j2")["restarts"] == 0, "its workers went on"
+
+
+def test_a_lost_node_is_a_restart_that_costs_no_retry() -> None:
+    chaos = desk(2, 2)
+    chaos.submit(min=4, max=4, retries=1, resizes_in_place=False)
+    chaos.calm()
+    chaos.lose_node("n0")
+    chaos.lose_node("n1")
+    assert chaos.job("j1")["restarts"] == 1, "once, though both of its nodes went"
+    chaos.return_node("n0")
+    chaos.return_node("n1")
+    chaos.calm()
+    assert (chaos.job("j1")["phase"], chaos.job("j1")["restarts"]) == (Phase.RUNNING, 1)
+    twin = chaos.engine.fork()
+    chaos.break_worker(0, 0)
+    assert (chaos.why("j1"), chaos.job("j1")["restarts"]) == ("restarting", 2), "it has its one retry still"
+    chaos.calm()
+    chaos.pass_time(chaos.wake - chaos.now)
+    chaos.calm()
+    chaos.break_worker(0, 0)
+    chaos.calm()
+    assert not chaos.engine.state.displaced, "it has failed, and nothing is kept of it"
+    assert twin.state.displaced == {0: 1}
+
+
+def test_a_node_that_is_lost_before_a_job_has_ever_run_is_no_restart() -> None:
+    chaos = desk(2)
+    chaos.submit(min=2, max=2)
+    chaos.think()
+    chaos.carry_out(lose=True)
+    chaos.lose_node("n0")
+    chaos.return_node("n0")
+    chaos.calm()
+    assert chaos.job("j1")["restarts"] == 0
 
 
 def test_a_lost_node_that_is_removed_is_nothing_until_it_joins_anew() -> None:

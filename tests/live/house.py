@@ -68,7 +68,7 @@ async def house(url: str, stage: Stage | None = None, **fields: Any) -> AsyncIte
     """A server on the store at *url*; ends gracefully unless it was killed."""
     answers = fields.pop("answers", True)
     backend = Rehearsal(stage or Stage(), answers=answers)
-    live = Live(await Store.open(url), backend)
+    live = Live(await Store.open(url), backend, machine=fields.pop("machine", None))
     try:
         await live.open(**{"options": {"rate_limit_s": 0.0}, **fields})
     except BaseException:

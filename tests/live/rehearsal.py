@@ -23,7 +23,11 @@ class Stage:
         self.runs: dict[str, Seen] = {}
         #: Names of workers, by job: those who stay when it is resized keep theirs.
         self.names: dict[str, list[str]] = {}
+        #: Where they are, by job.
+        self.places: dict[str, list[str]] = {}
         self.taken: list[Op] = []
+        #: Jobs that it went on with, which another server had started.
+        self.adopted: list[str] = []
         self.epoch = 0
         #: Numbers of jobs that were done while no server watched.
         self.ended: list[int] = []
@@ -75,7 +79,12 @@ class Rehearsal:
             size = op.grant.workers
             fresh = [f"g{op.generation}-{index}" for index in range(len(there), size)]
             stage.names[op.job] = there[:size] + fresh
+            stage.places[op.job] = [place.node for place in op.grant.places if place.group == "worker"]
             self.report(ev.Running(at=0.0, **_one(op)))
+
+    async def adopt(self, op: Op, launch: Launch) -> None:
+        assert self.stage.runs[op.job].generation == op.generation
+        self.stage.adopted.append(op.job)
 
     def report(self, *events: ev.Event, notes: tuple[Note, ...] = ()) -> None:
         """Something happens."""
@@ -90,9 +99,12 @@ class Rehearsal:
             yield await self._reports.get()
 
     def workers(self, job: str) -> list[WorkerSeen]:
-        names = enumerate(self.stage.names.get(job, []))
+        names = zip(self.stage.names.get(job, []), self.stage.places.get(job, []), strict=False)
         phase = "Running" if job in self.stage.runs else "Exited"
-        return [WorkerSeen(name=name, index=index, node="", devices=(), phase=phase) for index, name in names]
+        return [
+            WorkerSeen(name=name, index=index, node=node, devices=(), phase=phase)
+            for index, (name, node) in enumerate(names)
+        ]
 
     async def logs(self, job: str, **_: Any) -> AsyncIterator[LogLine]:
         yield LogLine(worker="g1-0", at=1.0, text=f"{job} says hello")

@@ -194,6 +194,12 @@ def test_the_first_snapshot_of_all_can_be_read() -> None:
     assert [(each.node, each.device) for each in found["whole"].held] == [("n0", "0"), ("n0", "1")]
 
 
+def test_what_a_lost_machine_has_cost_is_kept() -> None:
+    engine = at_work("fifo")
+    engine.state.displaced[3] = 2
+    assert thaw(freeze(engine)).state.displaced == {3: 2}
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -215,7 +221,7 @@ def test_nothing_that_an_engine_remembers_is_forgotten_here() -> None:
     engine = at_work("fifo")
     state, world = engine.state, engine.state.world
     elsewhere = {"world", "policy", "policy_named", "policy_options", "policy_state", "options", "in_view", "perf"}
-    elsewhere |= {"reservations", "dependents", "claimed_rows", "leaves"}
+    elsewhere |= {"reservations", "dependents", "claimed_rows", "leaves", "displaced"}
     # Given anew, empty between turns, or remembered only for speed.
     needless = {"make_policy", "commands", "lessons", "pauses", "over", "most_workers", "fits"}
     assert set(vars(state)) == {*portrait.PLAIN} | elsewhere | needless

@@ -53,6 +53,17 @@ def test_lists_come_page_by_page_as_one(client: Client, monkeypatch: pytest.Monk
     assert {event["job"] for event in client.events(ids[2])} == {ids[2]}
 
 
+def test_columns_come_page_by_page_as_one(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("levada.sdk.client._PAGE", 1)  # which is two of a page of columns
+    ids = [job["id"] for job in client.submit([document(f"job{i}") for i in range(5)])]
+    found = client.job_columns(["id", "workload", "progress.step", "id"])
+    assert found == {"id": ids, "workload": [f"job{i}" for i in range(5)], "progress.step": [0] * 5}
+    assert client.job_columns(["id"], limit=3) == {"id": ids[:3]}
+    assert client.job_columns(["id"], user="nobody") == {"id": []}
+    with pytest.raises(BadInput, match="did you mean phase"):
+        client.job_columns(["fase"])
+
+
 def test_a_version_guards_a_write(client: Client) -> None:
     [job] = client.submit(document())
     _, version = client.get_version(job["id"])

@@ -188,6 +188,23 @@ def test_pages_hold_every_job_once(up: Served) -> None:
     assert up.ask("GET", "/api/v1/jobs?cursor=mine").status == 422
 
 
+def test_columns_hold_what_the_jobs_hold(up: Served) -> None:
+    up.ask("POST", "/api/v1/jobs", [document(f"j{i}", workers=4) for i in range(5)])
+    items = up.ask("GET", "/api/v1/jobs?limit=3").json()
+    page = up.ask("GET", "/api/v1/jobs?limit=3&columns=id,phase,reason.text,progress,progress.step,id").json()
+    assert page == {
+        "columns": {
+            "id": [job["id"] for job in items["items"]],
+            "phase": [job["phase"] for job in items["items"]],
+            "reason.text": [job["reason"] and job["reason"]["text"] for job in items["items"]],
+            "progress": [job["progress"] for job in items["items"]],
+            "progress.step": [job["progress"]["step"] for job in items["items"]],
+        },
+        "next": items["next"],
+    }
+    assert page["next"] is not None
+
+
 def test_filters(up: Served) -> None:
     up.ask("POST", "/api/v1/jobs", [document("a", labels={"x": "1"}), document("b", labels={"x": "1", "y": "2"})])
     up.ask("POST", "/api/v1/jobs", document("c"), role="user")
@@ -213,6 +230,7 @@ def test_filters(up: Served) -> None:
         ("label=x", "label", "must be key=value"),
         ("limt=3", "limt", "did you mean limit?"),
         ("limit=3&limit=4", "limit", "given twice"),
+        ("columns=id,fase", "columns", "jobs have no field 'fase'; did you mean phase?"),
     ],
 )
 def test_a_bad_query_tells_what_is_wrong(up: Served, query: str, path: str, text: str) -> None:

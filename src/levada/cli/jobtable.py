@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from levada.cli.words import ago, exact, number, short
 
 Job = Mapping[str, Any]
+#: Jobs by column: values of all of them, by name, in the same order.
+Columns = Mapping[str, Sequence[Any]]
 
 GPUS = "GPUS(have/min-max)"
 COLUMNS = ("ID", "NAME", "USER", "QUEUE", "PRIO", "STATE", GPUS, "TYPE", "PROGRESS", "ETA", "AGE", "REASON")
 WIDE = ("KIND", "INDEX", "NODES", "GENERATION", "RESTARTS", "RESIZES", "MOVES", "WAITING", "RUNNING")
+_FIELDS = (
+    *("id", "workload", "user", "queue", "priority", "phase", "gpus", "min", "max", "gpus_per_worker", "gpu_type"),
+    *("progress.step", "progress.total", "eta_s", "submitted", "reason.text", "position"),
+)
+_WIDE_FIELDS = (
+    *("kind", "array_index", "nodes", "generation", "restarts", "resizes", "moves", "waiting_s", "running_s"),
+)
 #: What is left out first where a terminal is narrow.
 SPARE = ("NAME", "USER", "PRIO", "QUEUE", "TYPE", "ETA")
 #: What Voda calls the phases of a job.
@@ -20,47 +30,71 @@ _VODA_STATUS = {"Pending": "Waiting", "Suspended": "Waiting", "Succeeded": "Comp
 _VODA = "{:<60} {:<10} {:<10} {:<25} {:<10} {:<10} {:<10}"
 
 
+def fields(wide: bool) -> tuple[str, ...]:
+    """What the table is made of, as the server's list has it by column."""
+    return (*_FIELDS, *_WIDE_FIELDS) if wide else _FIELDS
+
+
+def columns_of(jobs: Sequence[Job], names: Iterable[str]) -> Columns:
+    """Jobs by column, as the server lists them when it is asked for columns."""
+    return {name: [_part(job, name) for job in jobs] for name in names}
+
+
+def _part(job: Job, name: str) -> Any:
+    outer, _, inner = name.partition(".")
+    value = job.get(outer)
+    return value.get(inner) if inner and value is not None else value
+
+
+def table(jobs: Columns, wide: bool) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Header and columns of `levada ls`; a column at a time, which is quick for thousands of jobs."""
+    now = time.time()
+    texts: list[Sequence[str]] = [
+        jobs["id"],
+        jobs["workload"],
+        [user or "-" for user in jobs["user"]],
+        jobs["queue"],
+        [str(priority) for priority in jobs["priority"]],
+        jobs["phase"],
+        list(map(_gpus, jobs["gpus"], jobs["min"], jobs["max"], jobs["gpus_per_worker"])),
+        [kind or "-" for kind in jobs["gpu_type"]],
+        list(map(_progress, jobs["progress.step"], jobs["progress.total"])),
+        [short(seconds) for seconds in jobs["eta_s"]],
+        [ago(submitted, now) for submitted in jobs["submitted"]],
+    ]
+    if wide:
+        texts += [
+            jobs["kind"],
+            ["-" if index is None else str(index) for index in jobs["array_index"]],
+            [",".join(nodes) or "-" for nodes in jobs["nodes"]],
+            *([str(count) for count in jobs[name]] for name in ("generation", "restarts", "resizes", "moves")),
+            *([short(seconds) for seconds in jobs[name]] for name in ("waiting_s", "running_s")),
+        ]
+    texts.append(list(map(_why, jobs["reason.text"], jobs["position"])))
+    return (*COLUMNS[:-1], *WIDE, COLUMNS[-1]) if wide else COLUMNS, texts
+
+
 def rows(jobs: Sequence[Job], wide: bool) -> tuple[Sequence[str], list[Sequence[str]]]:
     """Header and rows of `levada ls`."""
-    now = time.time()
-    header = (*COLUMNS[:-1], *WIDE, COLUMNS[-1]) if wide else COLUMNS
-    return header, [row(job, wide, now) for job in jobs]
+    header, texts = table(columns_of(jobs, fields(wide)), wide)
+    return header, list(zip(*texts, strict=True))
 
 
-def row(job: Job, wide: bool = False, now: float | None = None) -> Sequence[str]:
-    """One job as a line of `levada ls`."""
-    head = (
-        job["id"],
-        job["workload"],
-        job["user"] or "-",
-        job["queue"],
-        str(job["priority"]),
-        job["phase"],
-        gpus(job),
-        job["gpu_type"] or "-",
-        progress(job),
-        short(job["eta_s"]),
-        ago(job["submitted"], now),
-    )
-    more = (
-        job["kind"],
-        "-" if job.get("array_index") is None else str(job["array_index"]),
-        ",".join(job["nodes"]) or "-",
-        str(job["generation"]),
-        str(job["restarts"]),
-        str(job["resizes"]),
-        str(job["moves"]),
-        short(job["waiting_s"]),
-        short(job["running_s"]),
-    )
-    return (*head, *(more if wide else ()), why(job))
+@lru_cache(1024)
+def _gpus(have: float, least: int, most: int, each: float | None) -> str:
+    each = 1 if each is None else each
+    from_, to = number(least * each), number(most * each)
+    return f"{number(have)}/{from_}" + ("" if from_ == to else f"-{to}")
 
 
-def gpus(job: Job) -> str:
-    """`4/1-8`: the GPUs that it has, and the range that it may have."""
-    each = job.get("gpus_per_worker", 1)
-    least, most = number(job["min"] * each), number(job["max"] * each)
-    return f"{number(job['gpus'])}/{least}" + ("" if least == most else f"-{most}")
+def _progress(step: float | None, total: float | None) -> str:
+    if step is None:
+        return "-"
+    return f"{min(1.0, step / total):.0%}" if total else number(step)
+
+
+def _why(text: str | None, position: int | None) -> str:
+    return f"{text or '-'} (#{position})" if position else text or "-"
 
 
 def sizes(job: Job) -> str:
@@ -68,19 +102,19 @@ def sizes(job: Job) -> str:
     return f"{job['min']}-{job['max']}" if job["min"] != job["max"] else str(job["min"])
 
 
-def why(job: Job) -> str:
-    """The reason, and the place in the line where it waits in one."""
-    text = (job.get("reason") or {}).get("text") or "-"
-    return f"{text} (#{job['position']})" if job.get("position") else text
+def gpus(job: Job) -> str:
+    """`4/1-8`: the GPUs that a job has, and the range that it may have."""
+    return _gpus(job["gpus"], job["min"], job["max"], job.get("gpus_per_worker"))
 
 
 def progress(job: Job) -> str:
     """Per cent where the whole is known, else steps."""
-    done = job.get("progress") or {}
-    step, total = done.get("step"), done.get("total")
-    if step is None:
-        return "-"
-    return f"{min(1.0, step / total):.0%}" if total else number(step)
+    return _progress(_part(job, "progress.step"), _part(job, "progress.total"))
+
+
+def why(job: Job) -> str:
+    """The reason, and the place in the line where it waits in one."""
+    return _why((job.get("reason") or {}).get("text"), job.get("position"))
 
 
 def voda_table(jobs: Sequence[Job]) -> str:

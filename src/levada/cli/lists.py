@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from levada.cli.output import columns, data, data_json
+from levada.cli.output import chatter, columns, data, data_json
 
 
 class ListFormat(StrEnum):
@@ -47,22 +47,25 @@ def show(
     """
     match output:
         case ListFormat.TABLE | ListFormat.WIDE:
-            header, rows = table(output is ListFormat.WIDE)
             if nothing and not items:
-                from levada.cli.output import chatter
-
                 chatter(nothing)
                 return
-            text = columns(header, rows, spare=None if output is ListFormat.WIDE else spare)
-            if no_headers:
-                text = "\n".join(text.splitlines()[1:])
-            if text:
-                data(text)
+            wide = output is ListFormat.WIDE
+            header, rows = table(wide)
+            show_table(columns(header, rows, spare=None if wide else spare), no_headers)
         case ListFormat.NAME:
             if items:
                 data("\n".join(str(item[key]) for item in items))
         case _:
             data_as(output, list(items))
+
+
+def show_table(text: str, no_headers: bool) -> None:
+    """Prints a table, without its first line where nobody wants the names of columns."""
+    if no_headers:
+        text = text.partition("\n")[2]
+    if text:
+        data(text)
 
 
 def data_as(output: ListFormat, value: Any) -> None:

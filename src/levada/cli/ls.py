@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,8 +12,9 @@ import typer
 
 from levada.cli import jobtable
 from levada.cli.connection import JobName, Server, State, StateDir, connect
-from levada.cli.lists import ListFormat, NoHeaders, Output, data_as, show
-from levada.cli.output import data
+from levada.cli.lists import ListFormat, NoHeaders, Output, data_as, show, show_table
+from levada.cli.output import aligned, chatter, data
+from levada.cli.words import moment
 from levada.errors import BadInput, did_you_mean
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 PHASES = ("Pending", "Starting", "Running", "Resizing", "Stopping", "Suspended", "Succeeded", "Failed", "Cancelled")
 #: Jobs that ended longer ago are listed with -A only.
 _RECENT_S = 86_400.0
+_NO_JOBS = "There are no jobs here. Submit one with: levada submit -f FILE"
 
 
 def register(app: typer.Typer) -> None:
@@ -53,23 +57,51 @@ def ls(
 ) -> None:
     """List jobs: what each has, how far it is, and why it waits."""
     phases = phases_of(state, "--state")
-    labels = _labels(label or [])
+    which: dict[str, Any] = {
+        "phases": phases,
+        "user": "me" if me else user,
+        "queue": queue,
+        "labels": _labels(label or []),
+    }
+    by, most_first = _order(sort_by)
+    ended_lately = not everything and phases is None
+
+    def chosen(jobs: jobtable.Columns) -> list[int]:
+        places = list(range(len(jobs["finished"])))
+        if ended_lately:
+            places = _recent(jobs["finished"])
+        # The newest, whatever they are ordered by.
+        places = places[-limit:] if limit is not None else places
+        return places if by is None else sorted(places, key=lambda at: _comparable(jobs[by][at]), reverse=most_first)
+
+    wanted = ("finished", *([by] if by is not None else ()))
 
     def found(client: Client) -> list[Any]:
-        jobs: list[Any] = client.jobs(phases=phases, user="me" if me else user, queue=queue, labels=labels)
-        if not everything and phases is None:
-            jobs = [job for job in jobs if _is_recent(job)]
-        # The newest, whatever they are ordered by.
-        jobs = jobs[-limit:] if limit is not None else jobs
-        return jobs if sort_by is None else _sorted(jobs, sort_by)
+        jobs: list[Any] = client.jobs(**which)
+        return [jobs[at] for at in chosen(jobtable.columns_of(jobs, wanted))]
 
     with connect(server, state_dir) as client:
         if watch:
             from levada.cli.watching import watch_jobs
 
             watch_jobs(client, found, output, no_headers)
-            return
-        show_jobs(found(client), output, no_headers)
+        elif output in (ListFormat.TABLE, ListFormat.WIDE):
+            wide = output is ListFormat.WIDE
+            listed = client.job_columns((*jobtable.fields(wide), *wanted), **which)
+            places = chosen(listed)
+            if by is not None or len(places) < len(listed["id"]):
+                listed = {name: [column[at] for at in places] for name, column in listed.items()}
+            _show_table(listed, wide, no_headers)
+        else:
+            show_jobs(found(client), output, no_headers)
+
+
+def _show_table(jobs: jobtable.Columns, wide: bool, no_headers: bool) -> None:
+    if not jobs["id"]:
+        chatter(_NO_JOBS)
+        return
+    header, texts = jobtable.table(jobs, wide)
+    show_table(aligned(header, texts, spare=None if wide else jobtable.SPARE), no_headers)
 
 
 def show_jobs(jobs: list[Any], output: ListFormat, no_headers: bool = False) -> None:
@@ -84,7 +116,7 @@ def show_jobs(jobs: list[Any], output: ListFormat, no_headers: bool = False) -> 
         key="id",
         spare=jobtable.SPARE,
         no_headers=no_headers,
-        nothing="There are no jobs here. Submit one with: levada submit -f FILE",
+        nothing=_NO_JOBS,
     )
 
 
@@ -109,28 +141,29 @@ def _labels(given: list[str]) -> dict[str, str]:
     return dict(each.split("=", 1) for each in given)
 
 
-def _is_recent(job: Any) -> bool:
-    import time
-
-    from levada.cli.words import moment
-
-    ended = moment(job["finished"])
-    return ended is None or time.time() - ended < _RECENT_S
+def _recent(finished: Sequence[str | None]) -> list[int]:
+    """The places of jobs that are not over, or not for long."""
+    since = time.time() - _RECENT_S
+    return [at for at, text in enumerate(finished) if text is None or (moment(text) or 0.0) > since]
 
 
-def _sorted(jobs: list[Any], field: str) -> list[Any]:
-    name = field.lstrip("-").lower()
+def _order(sort_by: str | None) -> tuple[str | None, bool]:
+    """The field to sort by, if any, and whether the largest comes first; raises BadInput."""
+    if sort_by is None:
+        return None, False
+    from levada.sdk.models import Job
+
+    name = sort_by.lstrip("-").lower()
     name = {"age": "submitted", "prio": "priority", "state": "phase", "type": "gpu_type", "eta": "eta_s"}.get(
         name, name
     )
-    if jobs and name not in jobs[0]:
-        raise BadInput.one(f"--sort-by: jobs have no field {name!r}{did_you_mean(name, jobs[0])}")
+    if name not in Job.__annotations__:
+        raise BadInput.one(f"--sort-by: jobs have no field {name!r}{did_you_mean(name, Job.__annotations__)}")
+    return name, sort_by.startswith("-")
 
-    def key(job: Any) -> tuple[bool, Any]:
-        value = job[name]
-        return value is None, "" if value is None else str(value) if isinstance(value, dict | list) else value
 
-    return sorted(jobs, key=key, reverse=field.startswith("-"))
+def _comparable(value: Any) -> tuple[bool, Any]:
+    return value is None, "" if value is None else str(value) if isinstance(value, dict | list) else value
 
 
 class Kind(StrEnum):

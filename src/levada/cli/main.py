@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import warnings
@@ -76,6 +77,9 @@ def build(verb: str = "") -> typer.Typer:
         module = f"levada.cli.{name}"
         if find_spec(module) is not None:
             import_module(module).register(app)
+    if owners:
+        # Typer reads the options of every command, also of those that nobody asked for.
+        app.registered_commands = [command for command in app.registered_commands if command.name == verb]
     return app
 
 
@@ -93,6 +97,15 @@ def top(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `levada` with *arguments* (those of the process by default) and returns its exit code."""
+    try:
+        return _run(arguments)
+    finally:
+        if arguments is None:
+            # The process ends: to look through all that was imported for rubbish once more costs more than most verbs.
+            gc.freeze()
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     open_streams()
     if arguments is None and not sys.warnoptions:
         # Warnings with lines of source are for developers: `python -W default -m levada` shows them.

@@ -88,30 +88,38 @@ def line_width() -> int | None:
 
 
 def columns(header: Sequence[str], rows: Iterable[Sequence[str]], *, spare: Sequence[str] | None = None) -> str:
-    """A left-aligned table as kubectl prints it: no frames, two spaces between columns, no trailing blanks.
+    """A table of *rows*, as `aligned` prints it."""
+    return aligned(header, list(zip(*rows, strict=True)) or [() for _ in header], spare=spare)
+
+
+def aligned(header: Sequence[str], texts: Sequence[Sequence[str]], *, spare: Sequence[str] | None = None) -> str:
+    """Columns, left-aligned as kubectl prints them: no frames, two spaces between columns, no trailing blanks.
 
     With *spare* the last column is prose: where a terminal is too narrow, the columns named so are left out, one after
     the other, and then the prose is cut, so that a row stays on one line.
     """
-    table = [tuple(header), *(tuple(map(printable, row)) for row in rows)]
+    table = [(name, *column) for name, column in zip(header, texts, strict=True)]
     room = line_width()
     if spare is not None and room is not None:
         table = _fitted(table, spare, room)
-    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    # One pattern for all rows: thousands of them are no work to speak of.
+    pattern = "  ".join([*(f"%-{max(map(len, column))}s" for column in table[:-1]), "%s"])
+    lines = [(pattern % row).rstrip() for row in zip(*table, strict=True)]
+    if not "".join(lines).isprintable():
+        lines = [printable(line) for line in lines]
     lines[0] = bold(lines[0])
     return "\n".join(lines)
 
 
 def _fitted(table: list[tuple[str, ...]], spare: Sequence[str], room: int) -> list[tuple[str, ...]]:
     def left_for_prose() -> int:
-        return room - sum(max(len(row[i]) for row in table) + 2 for i in range(len(table[0]) - 1))
+        return room - sum(max(map(len, column)) + 2 for column in table[:-1])
 
-    longest = max(len(row[-1]) for row in table)
+    prose = table[-1]
+    longest = max(map(len, prose))
     for name in spare:
         if left_for_prose() >= longest:
             return table
-        place = table[0].index(name)
-        table = [row[:place] + row[place + 1 :] for row in table]
-    left = max(left_for_prose(), len(table[0][-1]))
-    return [(*row[:-1], row[-1] if len(row[-1]) <= left else f"{row[-1][: left - 1]}…") for row in table]
+        table = [column for column in table if column[0] != name]
+    left = max(left_for_prose(), len(prose[0]))
+    return [*table[:-1], tuple(text if len(text) <= left else f"{text[: left - 1]}…" for text in prose)]

@@ -81,6 +81,14 @@ Insecure = Annotated[
     bool, typer.Option("--insecure", help="Listen without TLS where others can reach it: something else encrypts.")
 ]
 
+TakeOver = Annotated[
+    str | None,
+    typer.Option(
+        "--take-over",
+        metavar="HOST",
+        help="Nothing runs any more on this machine, whose server had the store before: start its jobs again here.",
+    ),
+]
 AllowHost = Annotated[
     list[str] | None,
     typer.Option(
@@ -117,6 +125,7 @@ def up(
     keyfile: Keyfile = None,
     insecure: Insecure = False,
     allow_host: AllowHost = None,
+    take_over: TakeOver = None,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and stop everything at Ctrl-C.")] = False,
     output: Annotated[TextOrJson, typer.Option("--output", "-o", help="How to print it.")] = TextOrJson.TEXT,
 ) -> None:
@@ -139,6 +148,7 @@ def up(
         "keyfile": _absolute(keyfile),
         "insecure": insecure,
         "names": allow_host or None,
+        "gone": take_over,
     }
     if foreground:
         _stay(_folder(state), setup, output)
@@ -172,6 +182,7 @@ def serve(
     insecure: Insecure = False,
     allow_host: AllowHost = None,
     wait: Annotated[bool, typer.Option("--wait", help="Stand by while another server acts on the store.")] = False,
+    take_over: TakeOver = None,
 ) -> None:
     """Serve in the foreground, as service managers want it: SIGTERM leaves jobs running for the next start."""
     nodes_asked = declared(node, nodes, gpus_per_node, gpu_type)
@@ -190,6 +201,7 @@ def serve(
         "insecure": insecure,
         "names": allow_host or None,
         "wait": wait,
+        "gone": take_over,
     }
     _stay(_folder(state), setup, None)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import datetime
 
 
 def short(seconds: float | None) -> str:
     """A duration in its one or two largest units, as kubectl prints ages: `45s`, `12m`, `3h20m`, `5d`."""
     if seconds is None:
         return "-"
-    whole = max(0, int(seconds))
+    whole = int(seconds)
     if whole < 120:
-        return f"{whole}s"
+        return f"{max(0, whole)}s"
     if whole < 7200:
         return f"{whole // 60}m"
     hours, minutes = divmod(whole // 60, 60)
@@ -34,8 +35,6 @@ def moment(text: str | None) -> float | None:
     """Unix seconds of a time that the server told."""
     if not text:
         return None
-    from datetime import datetime
-
     return datetime.fromisoformat(text).timestamp()
 
 

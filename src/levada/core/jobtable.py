@@ -70,7 +70,7 @@ class JobColumns:
     aside: Ints  #: it is set aside: no decision is about it; 1 = until it is resumed or updated, 2 = for good
     failures: Ints  #: operations that failed in a row
     unsure: Ints  #: an operation got lost: it may hold what it held before, what it was to hold, or both
-    restarts: Ints
+    restarts: Ints  #: it failed, or lost its machine, and started again
     resizes: Ints
     moves: Ints
     waits_for: Ints  #: jobs it comes after that have not succeeded yet; -1 = one of them never will

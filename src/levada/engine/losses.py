@@ -77,10 +77,15 @@ def restart(state: State, slot: int, why: int) -> None:
     intent = int(table.intent[slot])
     state.account(one)
     if intent == Intent.WAIT and why == Code.RESTARTING:
-        if table.restarts[slot] < table.retries[slot]:
+        if state.retries_used(slot) < table.retries[slot]:
             table.restarts[slot] += 1
         else:
             intent = Intent.FAIL
+    elif intent == Intent.WAIT and why == Code.NODE_LOST and table.count[slot] and table.first_started[slot] < np.inf:
+        # Once, however many of its nodes go one after the other, and not where it was to stop anyway.
+        number = int(table.number[slot])
+        table.restarts[slot] += 1
+        state.displaced[number] = state.displaced.get(number, 0) + 1
     state.wants_stop(one, intent)
     state.say(one, why, state.leaves[int(table.number[slot])] if why == Code.LEFT else table.restarts[one])
     if world.places(world.held, slot).shape[1]:

@@ -152,6 +152,8 @@ class State:
         self.dependents: dict[int, list[int]] = {}
         #: How often a job left by itself soon after its start, in a row, by its number.
         self.leaves: dict[int, int] = {}
+        #: How many of a job's restarts came from lost machines, which cost no retry, by number.
+        self.displaced: dict[int, int] = {}
         #: Rows that operations under way have claimed, by job number; whole devices are marked in the held plane.
         self.claimed_rows: dict[int, Ints] = {}
         #: How many workers of a shape an empty cluster could hold, per type; forgotten when the cluster changes.
@@ -265,6 +267,11 @@ class State:
             return slots if slots[0] >= 0 else slots[:0]
         return distinct(slots[slots >= 0])
 
+    def retries_used(self, slot: int) -> int:
+        """How often a job has started again because it failed."""
+        table = self.world.table
+        return int(table.restarts[slot]) - self.displaced.get(int(table.number[slot]), 0)
+
     def wants_stop(self, slots: Ints, intent: int) -> None:
         """These jobs shall hold nothing, and *intent* follows when they do."""
         table = self.world.table
@@ -300,6 +307,7 @@ class State:
             twin.perf.attach(twin.world.workloads, twin.world.inventory.types)
         twin.reservations, twin.claimed_rows = dict(self.reservations), dict(self.claimed_rows)
         twin.leaves = dict(self.leaves)
+        twin.displaced = dict(self.displaced)
         twin.dependents = {number: list(after) for number, after in self.dependents.items()}
         twin.commands, twin.most_workers, twin.fits = list(self.commands), dict(self.most_workers), set(self.fits)
         return twin

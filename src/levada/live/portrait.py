@@ -83,6 +83,7 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True):
     dependents: Mapping[int, tuple[int, ...]] = {}
     claimed_rows: Mapping[int, Ints] = {}
     leaves: Mapping[int, int] = {}
+    displaced: Mapping[int, int] = {}
 
 
 class Portrait(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +163,7 @@ def _jobs(state: State) -> Jobs:
         dependents={number: tuple(after) for number, after in state.dependents.items()},
         claimed_rows=state.claimed_rows,
         leaves=state.leaves,
+        displaced=state.displaced,
     )
 
 
@@ -275,6 +277,7 @@ def _take_jobs(state: State, kept: Jobs) -> None:
     world.next_number = kept.next_number
     state.dependents = {number: list(after) for number, after in kept.dependents.items()}
     state.leaves = dict(kept.leaves)
+    state.displaced = dict(kept.displaced)
     state.claimed_rows = {number: rows.copy() for number, rows in kept.claimed_rows.items()}
 
 

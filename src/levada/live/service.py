@@ -12,6 +12,7 @@ import numpy as np
 from levada.backends.protocol import Report
 from levada.core import events as ev
 from levada.core.job import Job
+from levada.core.plane import NODE
 from levada.errors import BadInput, Refused
 from levada.live import views
 from levada.live.curve import curve
@@ -28,6 +29,8 @@ from levada.plugins import find_policy
 _MOST_IN_FORECAST = 1000
 #: Views that are made in one piece: some milliseconds.
 _AT_ONCE = 200
+#: Phases of workers that are none any more.
+_GONE = ("Exited", "Lost")
 
 
 class OneWorker(Protocol):
@@ -172,14 +175,18 @@ class Service(Jobs, Machines, Past):
         return self.job(self._record_of(worker).id)
 
     def _record_of(self, worker: OneWorker) -> Record:
-        """The very job of a worker that is a member of it now; survivors of a resize are, whenever they began."""
-        record = self.loop.records.by_id.get(worker.job)
-        living = self.loop.engine.state.world.slot(worker.job) >= 0
-        if record is None or record.number != worker.number or not living:
+        """The very job of a worker that is a member of it now; survivors of a resize are, whenever they began.
+
+        One whose machine is silent is still a member, until it counts as lost. It is none from then on, though its
+        machine should come back before anybody has told it to stop: its job has nothing on that machine any more.
+        """
+        world = self.loop.engine.state.world
+        record, slot = self.loop.records.by_id.get(worker.job), world.slot(worker.job)
+        if record is None or record.number != worker.number or slot < 0:
             raise Refused(f"{worker.job} is over for this worker; leave")
-        # One that is out of reach may still report, unlike one that was seen to end.
-        members = {seen.name for seen in self.loop.backend.workers(record.id) if seen.phase != "Exited"}
-        if worker.name not in members:
+        has = {world.inventory.nodes[node] for node in world.places(world.held, slot)[NODE].tolist()}
+        seen = [each for each in self.loop.backend.workers(record.id) if each.name == worker.name]
+        if not any(each.phase not in _GONE and each.node in has for each in seen):
             raise Refused(f"{worker.name} is no worker of {record.id} any more; leave")
         return record
 

@@ -109,6 +109,7 @@ class AsyncClient:
     get = _awaited(Client.get)
     get_version = _awaited(Client.get_version)
     jobs = _awaited(Client.jobs)
+    job_columns = _awaited(Client.job_columns)
     update = _awaited(Client.update)
     cancel = _awaited(Client.cancel)
     suspend = _awaited(Client.suspend)

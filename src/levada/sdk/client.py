@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -102,23 +102,43 @@ class Client:
     ) -> list[Job]:
         """Jobs, newest last; all of them, or the first *limit*. The user `me` is oneself."""
         found: list[Job] = []
-        cursor: str | None = None
-        while limit is None or len(found) < limit:
-            size = _PAGE if limit is None else min(_PAGE, limit - len(found))
-            page = self._get(
-                "/jobs",
-                phase=list(phases) if phases is not None else None,
-                user=user,
-                queue=queue,
-                label=[f"{key}={value}" for key, value in (labels or {}).items()] or None,
-                limit=size,
-                cursor=cursor,
-            )
+        for page in self._pages({"phase": phases, "user": user, "queue": queue, "label": _pairs(labels)}, limit, _PAGE):
             found += page["items"]
+        return found
+
+    def job_columns(
+        self,
+        names: Iterable[str],
+        *,
+        phases: Iterable[str] | None = None,
+        user: str | None = None,
+        queue: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int | None = None,
+    ) -> dict[str, list[Any]]:
+        """The same jobs by column, which is much less to send and to read where there are thousands.
+
+        *names* are fields of a job; `progress.step` is a field of a field.
+        """
+        wanted = list(dict.fromkeys(names))
+        found: dict[str, list[Any]] = {name: [] for name in wanted}
+        query = {"phase": phases, "user": user, "queue": queue, "label": _pairs(labels), "columns": ",".join(wanted)}
+        for page in self._pages(query, limit, 2 * _PAGE):
+            for name, column in page["columns"].items():
+                found[name] += column
+        return found
+
+    def _pages(self, query: Mapping[str, Any], limit: int | None, size: int) -> Iterator[Json]:
+        """Pages of the list of jobs, until the last one or until there are *limit* jobs."""
+        cursor: str | None = None
+        query = {**query, "phase": None if query["phase"] is None else list(query["phase"])}
+        while limit is None or limit > 0:
+            page = self._get("/jobs", **query, limit=size if limit is None else min(size, limit), cursor=cursor)
+            yield page
             cursor = page["next"]
             if cursor is None:
-                break
-        return found
+                return
+            limit = None if limit is None else limit - size
 
     def update(
         self,
@@ -402,6 +422,10 @@ def _sendable(documents: Documents) -> list[Any]:
 
 def _job(name: str, part: str = "") -> str:
     return f"/jobs/{segment(name)}/{part}".rstrip("/")
+
+
+def _pairs(labels: Mapping[str, str] | None) -> list[str] | None:
+    return [f"{key}={value}" for key, value in (labels or {}).items()] or None
 
 
 def _if_match(version: str | None) -> dict[str, str]:

@@ -20,6 +20,7 @@ import msgspec
 from levada.backends.local.backend import LocalBackend
 from levada.backends.local.devices import Nvml, nodes_here
 from levada.errors import LevadaError, Refused
+from levada.live.elsewhere import Machine
 from levada.live.live import STAND_BY_S, Live
 from levada.live.service import Service
 from levada.live.store import LeaseLost, Store
@@ -61,6 +62,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, float] = {}
     #: Stand by while another server acts on the store.
     wait: bool = False
+    #: A machine of which an operator says that nothing runs there any more.
+    gone: str | None = None
     #: A job that makes no step for so long is worth a warning; 0 = never.
     stuck_after_s: float | None = None
     #: For how many seconds what users may ask for is kept; see `Keep`.
@@ -89,9 +92,10 @@ async def run(folder: Path, setup: Setup, ready: Callable[[str, str], None]) -> 
         keep = setup.keep if setup.keep is not None else before.get("keep", {})
         Keep.of(keep)  # raises BadInput before it is remembered
         kept = {"nodes": nodes, "store": url, "port": port, "stuck_after_s": stuck_after_s, "checkpoints": shared}
-        home.write(SETUP, {**kept, "names": names, "keep": keep})
+        home_id = before.get("id") or secrets.token_hex(8)
+        home.write(SETUP, {**kept, "names": names, "keep": keep, "id": home_id})
         setup = msgspec.structs.replace(setup, stuck_after_s=stuck_after_s, checkpoints=shared, names=names, keep=keep)
-        await _run(home, setup, url, port, nodes, ready)
+        await _run(home, setup, url, port, nodes, home_id, ready)
 
 
 @contextlib.asynccontextmanager
@@ -120,6 +124,7 @@ async def _run(
     url: str,
     port: int,
     declared: Sequence[Mapping[str, int]] | None,
+    home_id: str,
     ready: Callable[[str, str], None],
 ) -> None:
     store = await Store.open(url)
@@ -148,10 +153,11 @@ async def _run(
         stuck_after_s=STUCK_AFTER_S if setup.stuck_after_s is None else setup.stuck_after_s,
         gpu_use=nvml.use if nvml.devices() else None,
         folder=str(home.folder.absolute()),
+        machine=Machine(host=socket.gethostname(), id=home_id, nodes=tuple(node.name for node in here)),
         keep=Keep.of(setup.keep or {}),
     )
     try:
-        await live.open(wait=setup.wait, policy=setup.policy, options=setup.options)
+        await live.open(wait=setup.wait, policy=setup.policy, options=setup.options, gone=setup.gone)
     except BaseException as broken:
         await backend.close()
         await store.close()

@@ -135,6 +135,23 @@ class JobView(View):
     retries: int = Field(default=0, description="How often it may start again after it failed.")
 
 
+class JobColumns(BaseModel):
+    """Some of many jobs by column: the values of one field of all of them, in the same order."""
+
+    columns: dict[str, list[Any]]
+    next: str | None = None
+
+
+#: What may be asked for as a column: fields of a job, and those of its reason and progress.
+JOB_COLUMNS = frozenset(
+    [
+        *JobView.model_fields,
+        *(f"reason.{name}" for name in ReasonView.model_fields),
+        *(f"progress.{name}" for name in ProgressView.model_fields),
+    ]
+)
+
+
 class PointView(View):
     """The speed of a workload with so many workers of a GPU type: steps/s, and times that of one worker."""
 

@@ -119,6 +119,77 @@ class TestAgentContract(AgentsTest, Contract):
         self.run(story)
 
 
+class TestAnotherServer(AgentsTest):
+    """A server that has no record of what machines run, which come from another one."""
+
+    @asynccontextmanager
+    async def from_elsewhere(self) -> AsyncIterator[Watch]:
+        """A server in another folder, when both machines have joined it."""
+        self.home = self.home.with_name("other")
+        async with self.opened(2) as watch:
+            yield watch
+
+    def elastic(self) -> Launch:
+        (self.here / "elastic.py").write_text(SCRIPT)
+        command = (sys.executable, "-u", str(self.here / "elastic.py"), str(self.here))
+        return Launch(command=command, workdir=str(self.here), grace_s=20.0, max_workers=8)
+
+    def test_workers_that_are_found_go_on_and_can_be_resized(self) -> None:
+        start = op(OpKind.START, 1, place(0, "node-0", "0"), place(1, "node-1", "0"))
+
+        async def story() -> None:
+            async with self.opened(1, leave=True) as watch:
+                await watch.backend.apply(start, self.elastic())
+                await watch.for_(ev.ResizesInPlace, 1)
+                before = [one.pid for one in watch.backend.workers("toy-1")]
+            async with self.from_elsewhere() as watch:
+                assert watch.backend.workers("toy-1") == [], "of what runs nothing is known yet"
+                await watch.backend.adopt(start, self.elastic())
+                assert [one.pid for one in watch.backend.workers("toy-1")] == before
+                await watch.for_(ev.ResizesInPlace, 1)
+                grown = op(OpKind.RESIZE, 2, *start.grant.places, place(2, "node-1", "1"))
+                await watch.backend.apply(grown, self.elastic())
+                await watch.for_(ev.Running, 2)
+                assert [one.pid for one in watch.backend.workers("toy-1")][:2] == before, "survivors keep all they have"
+                self.say("end")
+                await watch.for_(ev.JobsFinished)
+
+        self.run(story)
+
+    def test_what_ended_while_nobody_watched_is_told(self) -> None:
+        start = op(OpKind.START, 1, place(0, "node-0", "0"))
+
+        async def story() -> None:
+            async with self.opened(1, leave=True) as watch:
+                await watch.backend.apply(start, self.launch())
+                await watch.for_(ev.Running, 1)
+                await self.up(watch, 1, 1)
+            self.say("go", "0")
+            async with self.from_elsewhere() as watch:
+                await watch.backend.adopt(start, self.launch())
+                await watch.for_(ev.JobsFinished)
+
+        self.run(story)
+
+    def test_workers_of_which_nobody_knows_what_they_are_stop_and_start_again(self) -> None:
+        start = op(OpKind.START, 1, place(0, "node-0", "0"), place(1, "node-1", "0"))
+
+        async def story() -> None:
+            async with self.opened(1, leave=True) as watch:
+                await watch.backend.apply(start, self.launch())
+                await watch.for_(ev.Running, 1)
+                before = [one.pid for one in watch.backend.workers("toy-1")]
+            async with self.from_elsewhere() as watch:
+                # It had been told of something newer, of which this server has heard, and its machines had not.
+                newer = op(OpKind.START, 2, place(0, "node-0", "0"), place(1, "node-0", "1"))
+                await watch.backend.adopt(newer, self.launch())
+                await watch.for_(ev.WorkersStarted, 2)
+                assert not any(Path(f"/proc/{pid}").exists() for pid in before)
+                assert [one.node for one in watch.backend.workers("toy-1")] == ["node-0", "node-0"]
+
+        self.run(story)
+
+
 class TestCutOff(AgentsTest):
     """The wire to one machine is cut, or slow."""
 

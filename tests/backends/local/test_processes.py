@@ -206,6 +206,30 @@ def test_a_keeper_that_is_killed_changes_nothing(folder: Path) -> None:
     assert end_of(folder).code == 5
 
 
+@pytest.mark.parametrize("is_parent", [True, False])
+def test_a_keeper_that_is_frozen_is_ended_and_the_code_is_right(folder: Path, is_parent: bool) -> None:
+    code = "import pathlib, sys, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.005)\nsys.exit(5)"
+    child = processes.start(folder, python(code, cwd=str(folder.parent)))
+    until(lambda: processes.standing(folder).pid is not None)
+    child.send_signal(signal.SIGSTOP)
+    (folder.parent / "go").touch()
+    found = end_of(folder, child if is_parent else None)
+    assert (found.state, found.code, found.asked) == (State.ENDED, 5, False)
+    assert child.wait() == -signal.SIGKILL
+
+
+def test_a_keeper_that_is_frozen_leaves_nothing_of_a_killed_shim(folder: Path) -> None:
+    code = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    print(os.getpid(), flush=True)\ntime.sleep(600)"
+    child = processes.start(folder, python(code))
+    until(lambda: said(folder).endswith("\n"))
+    hidden = int(said(folder))
+    child.send_signal(signal.SIGSTOP)
+    assert processes.kill(folder)
+    assert end_of(folder, child).state is State.LOST
+    found = procfs.look(hidden)
+    assert found is None or found.is_zombie
+
+
 def test_files_of_a_shim_are_its_owners_and_those_of_a_worker_as_it_wants(folder: Path, tmp_path: Path) -> None:
     code = "import os; open('made', 'w'); print(oct(os.umask(0)))"
     before = os.umask(0o022)

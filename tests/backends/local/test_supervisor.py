@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from levada.backends.local import command, files, supervisor, worker
+from levada.backends.local import command, files, gang, processes, procfs, supervisor, worker
 from levada.backends.local.backend import LocalBackend
 from levada.backends.local.devices import pretend_nodes
 from levada.backends.local.messages import Forget, Publish
@@ -260,8 +261,59 @@ class TestSupervisor(LocalTest):
                 await self.lose("toy-1", 0)
                 await watch.for_(ev.JobsFailed, 1)
                 real(left, signal.SIGKILL)
+                await watch.until(lambda: (one := procfs.look(left)) is None or one.is_zombie)
                 (told,) = [note.text for note in watch.notes if note.type == "exit"]
                 assert f"cannot be ended: look at process {left}" in told
+
+        self.run(story)
+
+    def test_a_job_whose_keeper_is_frozen_stops_and_nothing_is_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(gang, "_LATE_S", 0.0)
+
+        async def story() -> None:
+            async with self.opened() as watch:
+                await watch.backend.apply(op(OpKind.START, 1, place(0, "node-0", "0")), self.launch(grace_s=0.5))
+                await watch.for_(ev.Running, 1)
+                run = json.loads((self.home / "jobs" / "toy-1" / "workers" / "g1-0" / "run.json").read_text())
+                os.kill(run["keeper"], signal.SIGSTOP)
+                await watch.backend.apply(op(OpKind.STOP, 2), None)
+                await watch.for_(ev.Released, 2)
+                assert not any(procfs.is_same(run[who], run[f"{who}_started"]) for who in ("keeper", "worker"))
+
+        self.run(story)
+
+    def test_a_start_that_is_frozen_is_undone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        real = processes.start
+
+        def frozen(folder: Path, spec: processes.Spec) -> subprocess.Popen[bytes]:
+            child = real(folder, spec)
+            child.send_signal(signal.SIGSTOP)
+            return child
+
+        async def story() -> None:
+            async with self.opened() as watch:
+                monkeypatch.setattr(processes, "start", frozen)
+                launch = self.launch(grace_s=0.1, start_limit_s=0.5)
+                await watch.backend.apply(op(OpKind.START, 1, place(0, "node-0", "0")), launch)
+                await watch.for_(ev.OperationFailed, 1)
+
+        self.run(story)
+
+    def test_who_takes_over_ends_a_keeper_that_is_frozen(self) -> None:
+        async def story() -> None:
+            async with self.opened(1, leave=True) as watch:
+                await watch.backend.apply(op(OpKind.START, 1, place(0, "node-0", "0")), self.launch())
+                await watch.for_(ev.Running, 1)
+                await self.up(watch, 1, 1)
+                folder = self.home / "jobs" / "toy-1" / "workers" / "g1-0"
+                run = json.loads((folder / "run.json").read_text())
+                os.kill(run["keeper"], signal.SIGSTOP)
+            self.say("go", "0")
+            while not (folder / "exit.json").exists():
+                await asyncio.sleep(0.01)
+            async with self.opened(2) as watch:
+                await watch.for_(ev.JobsFinished)
+                await watch.until(lambda: not procfs.is_same(run["keeper"], run["keeper_started"]), "its end")
 
         self.run(story)
 

@@ -23,8 +23,10 @@ from levada.backends.local.hands import HandsOf
 from levada.backends.local.hosts import Here, Host
 from levada.backends.local.machine import Machine, is_real, start_mps
 from levada.backends.local.messages import (
+    LOST,
     RUNS,
     STARTING,
+    UNREACHABLE,
     Forget,
     Hurry,
     Kept,
@@ -197,6 +199,23 @@ class LocalBackend:
         self._after(op.job, gang)
         self.flush()
 
+    async def adopt(self, op: Op, launch: Launch) -> None:
+        """Goes on with what other machines have of a job, as an operation of another server left it."""
+        gang = self.gangs.get(op.job)
+        if gang is not None and gang.record.stage is not Stage.ADRIFT:
+            return  # something newer was said of it
+        self._supervisor.check(self.epoch)
+        if gang is None:
+            gang = self._new_gang(op.job, op.number, op.generation)
+        for host in self.hosts.values():
+            gang.seen.update(host.workers(op.job))
+        gang.record.last_world = max(gang.record.last_world, self._last_world(op.job, op.generation))
+        stood = self._stood.get(op.job)
+        is_it = stood is not None and (stood.number, stood.generation) == (op.number, op.generation)
+        gang.adopt(op, launch, self.epoch, self._clock.now(), is_it=is_it)
+        self._after(op.job, gang)
+        self.flush()
+
     def beside(self, work: Callable[[], None]) -> asyncio.Future[None]:
         """*work* on disk beside the loop, in a thread that never waits for those that look for processes."""
         return asyncio.get_running_loop().run_in_executor(self._writer, work)
@@ -223,6 +242,8 @@ class LocalBackend:
                 continue
             stopping = record.stage is Stage.STOPPING or member in record.leavers
             phase = _PHASES[seen.state] if not (stopping and seen.alive) else "Stopping"
+            if member.name in gang.forsaken:
+                phase = _PHASES[LOST]
             found.append(
                 WorkerSeen(
                     name=member.name,
@@ -297,6 +318,8 @@ class LocalBackend:
             since = before.since if before is not None and before.state == RUNS else self._clock.now()
             seen = msgspec.structs.replace(seen, since=since)
         gang.seen[seen.name] = seen
+        if seen.state in (LOST, UNREACHABLE):
+            gang.forsaken.add(seen.name)
         if _has_advanced(before, seen) and gang.has(seen.name):
             self._progress[gang.record.number] = max(reading.steps for reading in gang.readings())
         return gang.busy or before is None or _matters(before, seen)

@@ -21,6 +21,8 @@ class Crew:
         self.record = record
         #: By name.
         self.seen: dict[str, Sighting] = {}
+        #: Those that counted as lost once: they are never members again, though their machine should come back.
+        self.forsaken: set[str] = set()
 
     @property
     def busy(self) -> bool:

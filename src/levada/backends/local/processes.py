@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import signal
 import struct
@@ -14,15 +15,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from levada.backends.local import folders, procfs, shim
 
+_log = logging.getLogger(__name__)
 #: The kernel's `struct flock`: type, whence, start, length, holder.
 _FLOCK = "@hhqqi4x"
 T = TypeVar("T")
+#: A keeper that has not ended so long after its shim never will by itself.
+_KEEPER_S = shim.KEPT_S + 5.0
 #: As it was before `keep_private`.
 _mask_of_workers: list[int] = []
 
@@ -137,6 +141,23 @@ def kill(folder: Path) -> bool:
     return _signal(folder, signal.SIGKILL)
 
 
+def kill_start(child: subprocess.Popen[bytes]) -> None:
+    """Ends a child of this process that should have become keeper and shim, with all that came of it."""
+    found = procfs.look(child.pid)
+    if child.poll() is None and found is not None:
+        handle = os.pidfd_open(child.pid)
+        try:
+            _Keeper(handle, child.pid, found.started).end()
+        finally:
+            os.close(handle)
+
+
+def keeper_lives(folder: Path) -> bool:
+    """Whether the process above the shim of *folder* is there still."""
+    run = _read(folder / shim.RUN, _Run)
+    return run is not None and run.keeper > 0 and procfs.is_same(run.keeper, run.keeper_started)
+
+
 def bar(folder: Path) -> bool:
     """Sees to it that the worker of *folder* never starts; False where it has started."""
     with open(folders.open_file(folder / shim.LOCK, os.O_WRONLY | os.O_CREAT), "wb") as lock:
@@ -154,10 +175,13 @@ def bar(folder: Path) -> bool:
 
 async def ended(folder: Path, child: subprocess.Popen[bytes] | None = None) -> Standing:
     """How the worker in *folder* is when its shim has ended, which may be at once. *child* is reaped, if given."""
-    for watching in (_watching, _watching_keeper):
-        with watching(folder) as watched:
-            if watched is not None:
-                await _gone(watched)
+    with _watching(folder) as watched:
+        if watched is not None:
+            await _gone(watched)
+    with _watching_keeper(folder) as keeper:
+        if keeper is not None and not await _gone(keeper.handle, 0.0 if keeper.is_stopped() else _KEEPER_S):
+            await asyncio.to_thread(keeper.end)
+            await _gone(keeper.handle)
     if child is not None:
         child.wait()
     return standing(folder)
@@ -176,13 +200,15 @@ async def reaped(child: subprocess.Popen[bytes]) -> int:
     return child.wait()
 
 
-async def _gone(handle: int) -> None:
-    """Returns when the process of a pidfd has ended."""
+async def _gone(handle: int, most_s: float | None = None) -> bool:
+    """Returns when the process of a pidfd has ended, or after *most_s*; whether it has."""
     loop = asyncio.get_running_loop()
     gone = asyncio.Event()
     loop.add_reader(handle, gone.set)
     try:
-        await gone.wait()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(gone.wait(), most_s)
+        return gone.is_set()
     finally:
         loop.remove_reader(handle)
 
@@ -199,6 +225,35 @@ def sweep(marks: Mapping[str, str]) -> list[int]:
                 os.kill(process.pid, signal.SIGKILL)
                 killed.append(process.pid)
     return killed
+
+
+class _Keeper(NamedTuple):
+    """The process above a shim; the handle stays with it whatever becomes of its number."""
+
+    handle: int
+    pid: int
+    started: int
+
+    def is_stopped(self) -> bool:
+        """Whether somebody has frozen it."""
+        found = procfs.look(self.pid)
+        return found is not None and found.is_stopped
+
+    def end(self) -> None:
+        """Does what it should have done: ends all that its shim has left, then itself."""
+        _log.warning("process %d, which should have ended what a worker left, does nothing and is ended", self.pid)
+        until = time.monotonic() + shim.KEPT_S
+        # While it lives, nobody else has its number.
+        while procfs.is_same(self.pid, self.started) and time.monotonic() < until:
+            left = procfs.descendants(self.pid)
+            for process in left:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(process.pid, signal.SIGKILL)
+            if not left:
+                break
+            time.sleep(0.01)
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.handle, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -218,16 +273,16 @@ def _watching(folder: Path) -> Iterator[int | None]:
 
 
 @contextlib.contextmanager
-def _watching_keeper(folder: Path) -> Iterator[int | None]:
-    """A handle on the keeper of *folder*, which ends what a killed shim has left; None where it has ended."""
+def _watching_keeper(folder: Path) -> Iterator[_Keeper | None]:
+    """The keeper of *folder*, which ends what a killed shim has left; None where it has ended."""
     run = _read(folder / shim.RUN, _Run)
     try:
         handle = None if run is None or not run.keeper else os.pidfd_open(run.keeper)
     except (ProcessLookupError, OverflowError):
         handle = None
     try:
-        is_it = run is not None and handle is not None and procfs.is_same(run.keeper, run.keeper_started)
-        yield handle if is_it else None
+        keeper = None if run is None or handle is None else _Keeper(handle, run.keeper, run.keeper_started)
+        yield keeper if keeper is not None and procfs.is_same(keeper.pid, keeper.started) else None
     finally:
         if handle is not None:
             os.close(handle)

@@ -16,6 +16,8 @@ class Process(NamedTuple):
     started: int
     #: It has ended and waits to be asked for its exit code.
     is_zombie: bool
+    #: Somebody has stopped it (SIGSTOP, a debugger): it does nothing until it is let go.
+    is_stopped: bool = False
 
 
 def boot_id() -> str:
@@ -33,7 +35,14 @@ def look(pid: int) -> Process | None:
         return None
     # Its name is in brackets and may hold anything, brackets too.
     fields = line[line.rindex(b")") + 2 :].split()
-    return Process(pid=pid, parent=int(fields[1]), started=int(fields[19]), is_zombie=fields[0] in (b"Z", b"X"))
+    state = fields[0]
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        started=int(fields[19]),
+        is_zombie=state in (b"Z", b"X"),
+        is_stopped=state in (b"T", b"t"),
+    )
 
 
 def all_processes() -> Iterator[Process]:

@@ -44,7 +44,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 #: What a worker leaves behind gets so long to end by itself.
 _LEFTOVERS_S = 2.0
 #: A process that cannot be ended for so long waits for the machine itself.
-_KEPT_S = 10.0
+KEPT_S = 10.0
 #: Output that nobody has read when all processes are gone is read for so long.
 _DRAIN_S = 1.0
 #: Room for exit.json, taken before the worker starts: a full disk must not swallow an exit code.
@@ -361,7 +361,7 @@ def keep(folder: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they are for the shim
     status = os.waitpid(shim, 0)[1]
-    until = time.monotonic() + _KEPT_S
+    until = time.monotonic() + KEPT_S
     while (left := procfs.descendants(os.getpid())) and time.monotonic() < until:
         for process in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -49,17 +49,20 @@ class Worker:
         """Watches one that somebody else has started."""
         if self.seen.state == STARTING:
             self.task = asyncio.create_task(self._await_start())
-        elif self.seen.state in (RUNS, LOST):
+        elif self.seen.state in (RUNS, LOST) or processes.keeper_lives(self.folder):
             self.task = asyncio.create_task(self._watch())
 
     def end(self, *, at_once: bool) -> None:
         """Asks it to leave, or ends it."""
         if not self.seen.alive:
             return
-        if at_once and self.seen.state == RUNS:
-            processes.kill(self.folder)
-        else:
+        if not at_once:
             self._leave = not processes.ask_to_leave(self.folder)
+        elif not processes.kill(self.folder):
+            if self.seen.state == RUNS:
+                self.doubt()
+            elif self.child is not None:
+                processes.kill_start(self.child)
 
     def look(self) -> None:
         """Sees whether it has begun, and what it reports; raises OSError."""
@@ -133,13 +136,15 @@ class Worker:
             await asyncio.sleep(_AGAIN_S)
 
     async def _see_end(self) -> None:
-        if self.child is not None:
+        # Whose shim is gone may have a keeper that is frozen, which ends only with help.
+        if self.child is not None and processes.standing(self.folder).state not in (State.ENDED, State.LOST):
             code = await processes.reaped(self.child)
             self.child = None
             if code == shim.NO_RECORD:
                 self._see(state=LOST, why="no record could be kept in its folder; is the disk full?")
                 return
-        standing = await processes.ended(self.folder)
+        standing = await processes.ended(self.folder, self.child)
+        self.child = None
         if standing.state is State.ENDED:
             reading = files.read_report(self._report)
             self._see(state=ENDED, pid=standing.pid, code=standing.code, asked=standing.asked, reading=reading)

@@ -10,14 +10,26 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Query, Request, Response
 from pydantic import Field
 
-from levada.errors import BadInput, Fault
+from levada.errors import BadInput, Fault, did_you_mean
 from levada.jobfile.load import check_names
 from levada.live.submissions import names_of
 from levada.server.answers import answer
 from levada.server.body import StrictRoute
 from levada.server.context import Context, Ctx
 from levada.server.gate import User, Viewer, note, own
-from levada.server.models import LARGEST, CurveView, JobView, Name, Page, Phase, Scale, Seconds, Update
+from levada.server.models import (
+    JOB_COLUMNS,
+    LARGEST,
+    CurveView,
+    JobColumns,
+    JobView,
+    Name,
+    Page,
+    Phase,
+    Scale,
+    Seconds,
+    Update,
+)
 from levada.server.ports import Json, Principal
 from levada.server.problems import Problem
 from levada.server.streams import NDJSON, SSE, Stream, event_line, line
@@ -30,6 +42,7 @@ IfMatch = Annotated[
 ]
 #: What is wrong with it is told in words, not as a pattern.
 Label = Annotated[str, Field(json_schema_extra={"pattern": "^[^=\\u0000]+="})]
+_COLUMNS = "Only these fields, with commas between, each as one list: `id,phase,reason.text`."
 Documents = Annotated[Any, Body(description="A job file as JSON, or several: all or none are taken.")]
 Key = Annotated[
     str | None,
@@ -59,7 +72,7 @@ async def submit(
     return answer(jobs[0], 201, {"Location": f"/api/v1/jobs/{jobs[0]['id']}", "ETag": _etag(context, jobs[0])})
 
 
-@router.get("", response_model=Page[JobView])
+@router.get("", response_model=Page[JobView] | JobColumns)
 async def jobs(
     context: Ctx,
     who: Viewer,
@@ -69,8 +82,10 @@ async def jobs(
     label: Annotated[list[Label] | None, Query(description="`key=value`; may be given several times.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(description="`next` of the page before.", min_length=1, max_length=500)] = None,
+    columns: Annotated[str | None, Query(description=_COLUMNS, min_length=1, max_length=1000)] = None,
 ) -> Any:
     """List jobs, newest last."""
+    names = None if columns is None else _columns(columns)
     found, following = context.service.jobs(
         phases=set(phase) if phase else None,
         user=who.user if user == "me" else user,
@@ -79,7 +94,27 @@ async def jobs(
         after=cursor,
         limit=limit,
     )
+    if names is not None:
+        return answer({"columns": {name: [_part(each, name) for each in found] for name in names}, "next": following})
     return answer({"items": found, "next": following})
+
+
+def _columns(given: str) -> list[str]:
+    names = list(dict.fromkeys(given.split(",")))
+    faults = [
+        Fault("columns", f"jobs have no field {name!r}{did_you_mean(name, JOB_COLUMNS)}")
+        for name in names
+        if name not in JOB_COLUMNS
+    ]
+    if faults:
+        raise BadInput(faults)
+    return names
+
+
+def _part(job: Json, name: str) -> Any:
+    outer, _, inner = name.partition(".")
+    value = job.get(outer)
+    return value.get(inner) if inner and value is not None else value
 
 
 def _labels(given: list[str]) -> dict[str, str]:
