@@ -12,8 +12,7 @@ from levada.live.live import Live
 from levada.live.service import Service
 from levada.live.store import Deed, Store
 from tests.backends.local.test_agents import AgentsTest, Wire, served
-
-WAIT_S = 60.0
+from tests.patience import WAIT_S
 
 
 class Holder(NamedTuple):
