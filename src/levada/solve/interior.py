@@ -20,7 +20,7 @@ from levada.solve.finish_time import Duties, finish_time, makespan
 from levada.solve.highs import NoAnswer
 from levada.solve.last_filling import last_filling
 from levada.solve.leximin import leximin
-from levada.solve.problem import Problem, Solution, fit, normalised, usable
+from levada.solve.problem import Problem, Solution, normalised, usable
 from levada.solve.safe import safe
 from levada.solve.selfdual import Levels, follow
 from levada.solve.total import UNMET, total
@@ -42,7 +42,7 @@ def max_min_interior(problem: Problem) -> Solution:
         share = _path(rows, c, part, pace=np.ones(len(c)))
     except NoAnswer:
         share = centre(c / unit, count, count * rows.scale, rows.capacity, pace=part.astype(float)).share
-    share = fit(share, count * rows.scale, rows.capacity, trace=0.0)
+    share = np.clip(share, 0.0, 1.0)
     return _solution(rows, share, float((c * share).sum(axis=1)[part].min()), c)
 
 
@@ -70,7 +70,7 @@ def leximin_interior(problem: Problem, levels: Floats | None = None) -> Solution
     except NoAnswer:
         corner = leximin(problem)
         return msgspec.structs.replace(corner, alarm=corner.alarm or CORNER_INSTEAD)
-    share = fit(np.where(c > 0, np.maximum(share, 0.0), 0.0), count * rows.scale, rows.capacity, trace=0.0)
+    share = np.where(c > 0, np.clip(share, 0.0, 1.0), 0.0)
     return _solution(rows, share, float((c * share).sum(axis=1)[part].min()), c)
 
 
@@ -92,18 +92,32 @@ def total_interior(problem: Problem, cost: Floats | None = None, need: Floats | 
         gain = count[:, None] * worth / float((count[:, None] * worth).max())
         c, gpus = rate / best[:, None], count * rows.scale
         share = centre(c, count, gpus, rows.capacity, gain=gain, base=base / best, floors=base > 0).share
-    share = fit(share, count * rows.scale, rows.capacity, trace=0.0)
+    share = np.clip(share, 0.0, 1.0)
     return _solution(rows, share, float((count[:, None] * worth * share).sum()), rate, alarm)
 
 
 @safe
 def makespan_interior(problem: Problem, steps: Floats, time: float | None = None) -> Solution:
-    """See `makespan`; any shares that end within *time* seconds will do, which is the least there is by default."""
+    """See `makespan`; any shares that end within *time* seconds will do, by default those of `searched`."""
     zeros = np.zeros(problem.jobs)
-    duties = Duties(steps, zeros, zeros + 1.0)
     if time is None:
-        return _within(problem, duties, makespan(problem, steps).level)
-    return _within(problem, duties, time, roomy=True)
+        time = searched(makespan(problem, steps).level)
+    return _within(problem, Duties(steps, zeros, zeros + 1.0), time, roomy=True)
+
+
+def searched(least: float) -> float:
+    """Where the published policy ends its search for the *least* time: it halves until it is within 5 %."""
+    low, high, top = 100.0, 1e6, 1e6
+    found = least if not np.isfinite(least) else None
+    while found is None:
+        while 1.05 * low < high:
+            middle = (low + high) / 2
+            if middle >= least:
+                found = high = middle
+            else:
+                low = middle
+        low, high, top = top, 10 * top, 10 * top
+    return found
 
 
 @safe
@@ -138,7 +152,7 @@ def _within(problem: Problem, duties: Duties, ratio: float, roomy: bool = False)
             best = np.maximum(rate.max(axis=1, initial=0.0), 1e-300)
             c = rate / best[:, None]
             share = centre(c, count, gpus, rows.capacity, base=base / best, floors=base > 0, mu=1.0).share
-    share = fit(share, gpus, rows.capacity, trace=0.0)
+    share = np.clip(share, 0.0, 1.0)
     reached = rows.each((rate * share).sum(axis=1))[part]
     late = (mine.elapsed + mine.steps / np.maximum(reached, 1e-300)) / mine.ideal
     return _solution(rows, share, float(late.max(initial=0.0)), rate)

@@ -2,36 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import numpy as np
 
-from levada.core.types import Floats, Ints
+from levada.core.types import Bools, Floats, Ints
 from levada.solve.highs import NoAnswer
-from levada.solve.interior import CORNER_INSTEAD
+from levada.solve.interior import CORNER_INSTEAD, searched
 from levada.solve.last_filling import last_filling
-from levada.solve.packed import leximin_packed, max_min_packed, with_pairs
+from levada.solve.packed import apart, leximin_packed, makespan_packed, max_min_packed, with_pairs
 from levada.solve.pairs import of_jobs
-from levada.solve.problem import Problem, Solution
+from levada.solve.problem import Problem, Solution, usable
 from levada.solve.safe import safe
 from levada.solve.selfdual import Levels, walk
 from levada.solve.selfdual_pairs import Together
+
+#: What a program says of each row's levels, given those of both members per unit of time in each column, and the rows
+#: of these members. Only rows that have part in it count.
+Duty = Callable[[Floats, Ints, Bools], Levels]
 
 
 @safe
 def max_min_packed_interior(problem: Problem, pairs: Ints, pair_rate: Floats) -> Solution:
     """See `max_min_packed`. Every two jobs that could share GPUs get a little time together."""
-    return _middle(problem, pairs, pair_rate, None)
+
+    def rise(reached: Floats, members: Ints, part: Bools) -> Levels:
+        rows = (1, int(part.sum()))
+        return Levels(reached[None], np.zeros(rows), np.ones(rows), np.ones(rows, np.bool_))
+
+    c, together = with_pairs(problem, pairs, pair_rate)
+    return _middle(problem, pairs, c, together, rise) or _corner(max_min_packed(problem, pairs, pair_rate))
 
 
 @safe
 def leximin_packed_interior(problem: Problem, pairs: Ints, pair_rate: Floats, levels: Floats) -> Solution:
     """See `leximin_packed`, whose *levels* these are, and `leximin_interior`."""
-    return _middle(problem, pairs, pair_rate, levels)
+    final = np.zeros(len(problem.rate))
+    final[np.arange(len(final)) if problem.of is None else problem.of] = levels
 
+    def last(reached: Floats, members: Ints, part: Bools) -> Levels:
+        return last_filling(final[part], problem.scale[part], problem.weight[part]).levels(reached, members)
 
-def _middle(problem: Problem, pairs: Ints, pair_rate: Floats, levels: Floats | None) -> Solution:
-    """The end of the path of max-min; or, for jobs that reach these *levels*, of the last program of water-filling."""
     c, together = with_pairs(problem, pairs, pair_rate)
+    return _middle(problem, pairs, c, together, last) or _corner(leximin_packed(problem, pairs, pair_rate))
+
+
+@safe
+def makespan_packed_interior(
+    problem: Problem, pairs: Ints, pair_rate: Floats, steps: Floats, time: float | None = None
+) -> Solution:
+    """See `makespan_packed` and `makespan_interior`."""
+    best = makespan_packed(problem, pairs, pair_rate, steps)
+    within = searched(best.bound) if time is None else time
+    rows, twos, rates, (left,) = apart(problem, pairs, pair_rate, steps)
+
+    def in_time(reached: Floats, members: Ints, part: Bools) -> Levels:
+        need = left[part][None] / within
+        return Levels(reached[None], need, np.zeros_like(need), np.ones(need.shape, np.bool_))
+
+    found = _middle(rows, twos, usable(rows), rates, in_time)
+    if found is None:
+        return _corner(best)
+    assert found.levels is not None
+    busy = (steps > 0) & (found.levels > 0)
+    return msgspec.structs.replace(found, level=float((steps[busy] / found.levels[busy]).max(initial=0.0)))
+
+
+def _corner(best: Solution) -> Solution:
+    return msgspec.structs.replace(best, alarm=best.alarm or CORNER_INSTEAD)
+
+
+def _middle(problem: Problem, pairs: Ints, c: Floats, together: Floats, duty: Duty) -> Solution | None:
+    """The end of the path of the program in which jobs have these duties; None where it ends nowhere."""
     count, scale, capacity = problem.count, problem.scale, problem.capacity
     part = (count > 0) & (c.max(axis=1, initial=0.0) > 0)
     kinds = np.flatnonzero(capacity > 0)
@@ -43,21 +86,13 @@ def _middle(problem: Problem, pairs: Ints, pair_rate: Floats, levels: Floats | N
     who = np.concatenate([np.column_stack([here, np.full(len(here), -1)]), pairs[two]])
     both = np.concatenate([np.stack([c[here], np.zeros_like(c[here])], axis=2), together[two]])[:, kinds]
     members = np.repeat(np.where(who >= 0, (np.cumsum(part) - 1)[who], -1), len(kinds), axis=0)
-    reached = both.reshape(-1, 2)
-    if levels is None:
-        rows = len(here)
-        duties = Levels(reached[None], np.zeros((1, rows)), np.ones((1, rows)), np.ones((1, rows), np.bool_))
-    else:
-        final = np.zeros(len(c))
-        final[np.arange(len(c)) if problem.of is None else problem.of] = levels
-        duties = last_filling(final[part], scale[part], problem.weight[part]).levels(reached, members)
     kind = np.tile(np.arange(len(kinds)), len(who))
+    duties = duty(both.reshape(-1, 2), members, part)
     program = Together(count[part], scale[part], capacity[kinds], members, kind, duties)
     try:
-        x = np.maximum(walk(program)[0], 0.0).reshape(len(who), len(kinds))
+        x = np.clip(walk(program)[0], 0.0, 1.0).reshape(len(who), len(kinds))
     except NoAnswer:
-        corner = (max_min_packed if levels is None else leximin_packed)(problem, pairs, pair_rate)
-        return msgspec.structs.replace(corner, alarm=corner.alarm or CORNER_INSTEAD)
+        return None
     x = np.where(both.any(axis=2), x, 0.0)
     share, pair_share = np.zeros_like(c), np.zeros(together.shape[:2])
     share[np.ix_(here, kinds)], pair_share[np.ix_(two, kinds)] = x[: len(here)], x[len(here) :]
@@ -69,7 +104,6 @@ def _solution(
 ) -> Solution:
     """Shares of jobs and of all pairs of jobs, from those of one job or pair of each class."""
     count = problem.count
-    share, pair_share = _fit(problem, pairs, share, pair_share)
     levels = (c * share).sum(axis=1)
     for side in (0, 1):
         np.add.at(levels, pairs[:, side], _mates(count, pairs, side) * (together[:, :, side] * pair_share).sum(axis=1))
@@ -89,21 +123,6 @@ def _solution(
         pairs=who[apart],
         pair_share=pair_share[used][source[apart]],
     )
-
-
-def _fit(problem: Problem, pairs: Ints, share: Floats, pair_share: Floats) -> tuple[Floats, Floats]:
-    """These, scaled down where rounding let them take more time or GPUs than there are."""
-    count, scale = problem.count, problem.scale
-    time = share.sum(axis=1)
-    for side in (0, 1):
-        np.add.at(time, pairs[:, side], _mates(count, pairs, side) * pair_share.sum(axis=1))
-    late = np.maximum(time, 1.0)
-    share = share / late[:, None]
-    pair_share = pair_share / late[pairs].max(axis=1)[:, None]
-    many = count[pairs[:, 0]] * _mates(count, pairs, 0)
-    use = (count * scale) @ share + (many * scale[pairs[:, 0]]) @ pair_share
-    tight = np.divide(problem.capacity, use, out=np.ones_like(use), where=use > problem.capacity)
-    return share * tight, pair_share * tight
 
 
 def _mates(count: Floats, pairs: Ints, side: int) -> Floats:

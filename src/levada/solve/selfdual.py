@@ -22,8 +22,11 @@ from levada.solve.highs import NoAnswer
 _STEPS = 100
 #: Where to stop, and what is good enough when numbers get no better.
 _TOLERANCE, _GOOD = 1e-8, 1e-6
-#: How often what a solve leaves over is solved for again: near the end numbers are far apart.
-_REFINED = 2
+#: On every diagonal, so that what is solved stays far from singular when numbers are far apart, near the end.
+#: Directions are a hair off by it, as they are in the solvers whose ends are repeated here.
+REGULAR = 7e-8
+#: How often at most what a solve leaves over is solved for again, what may be left, and how much less it has to become.
+_REFINED, _LEFT_OVER, _LESS = 9, 1e-14, 6.0
 #: Part of the way to the wall, the farthest step before that, and the least centring.
 _PART, _FARTHEST, _CENTRING = 0.99, 0.999, 1e-4
 
@@ -81,7 +84,7 @@ class Program(Protocol):
         ...
 
     def solve(self, weight: Rows, x: Floats, t: float, z: Rows) -> tuple[Floats, float, Rows]:
-        """dx, dt and dz with  backward(dz) = (x, t)  and  forward(dx, dt) - dz / weight = z."""
+        """dx, dt and dz with  backward(dz) + REGULAR (dx, dt) = (x, t)  and  forward(dx, dt) - dz / weight = z."""
         ...
 
 
@@ -113,13 +116,12 @@ class Alone:
         self.of_x, self.of_use = np.ones((rows, types)), np.repeat(scale[:, None], types, axis=1)
         self.of_time, self.of_level = np.ones((rows, types)), levels.c * levels.has[:, :, None]
         self.of_t = levels.pace * levels.has
-        self.with_t = bool(self.of_t.any())
         self.column, self.column_t = np.ones((rows, types)), 1.0
         self.row = Rows(np.ones((rows, types)), np.ones(types), np.ones(rows), np.ones((sets, rows)))
         for _ in range(3):
             self._equilibrate()
         self.cost = (np.zeros((rows, types)) if gain is None else -gain) / self.column
-        self.cost_t = -1.0 / self.column_t if self.with_t else 0.0
+        self.cost_t = -1.0 / self.column_t if self.of_t.any() else 0.0
         floor = levels.base * levels.has
         self.right = Rows(np.zeros((rows, types)), capacity, np.ones(rows), -floor).over(self.row)
 
@@ -164,36 +166,34 @@ class Alone:
     def solve(self, weight: Rows, x: Floats, t: float, z: Rows) -> tuple[Floats, float, Rows]:
         """See `Program`."""
         rows, types = x.shape
-        level = weight.level * self.has
-        more_x, more_t = self.backward(weight.by(z))
-        pull, pull_t = x + more_x, t + more_t
-        block = weight.time[:, None, None] * (self.of_time[:, :, None] * self.of_time[:, None, :])
-        block += np.einsum("si,sik,sij->ikj", level, self.of_level, self.of_level)
-        diagonal = np.arange(types)
-        block[:, diagonal, diagonal] += weight.x * self.of_x**2
-        # A hair on the diagonal: near the end numbers differ by more than their precision.
-        block[:, diagonal, diagonal] *= 1 + 1e-14
-        sides = np.zeros((rows, types, types + 2))
-        sides[:, :, 0] = pull
-        sides[:, diagonal, 1 + diagonal] = -self.of_use
-        rise = np.einsum("sik,si->ik", self.of_level, level * self.of_t)
-        sides[:, :, types + 1] = rise
-        solved = np.linalg.solve(block, sides)
+        sets = len(self.of_level)
+        # A row's x, time and levels stay together: to express one by the others would lose digits.
+        own, of_x = np.zeros((rows, types + 1 + sets, types + 1 + sets)), slice(0, types)
+        own[:, types, of_x] = own[:, of_x, types] = self.of_time
+        own[:, types + 1 :, of_x] = -self.of_level.swapaxes(0, 1)
+        own[:, of_x, types + 1 :] = own[:, types + 1 :, of_x].swapaxes(1, 2)
+        diagonal = np.arange(types + 1 + sets)
+        own[:, diagonal[:types], diagonal[:types]] = weight.x * self.of_x**2 + REGULAR
+        own[:, types, types] = -1.0 / weight.time
+        own[:, diagonal[types + 1 :], diagonal[types + 1 :]] = np.where(self.has, -1.0 / weight.level, -1.0).T
+        sides = np.zeros((rows, types + 1 + sets, types + 2))
+        sides[:, of_x, 0] = x - self.of_x * weight.x * z.x
+        sides[:, types, 0] = z.time
+        sides[:, types + 1 :, 0] = (self.has * z.level).T
+        sides[:, diagonal[:types], 1 + diagonal[:types]] = -self.of_use
+        sides[:, types + 1 :, types + 1] = -self.of_t.T
+        solved = np.linalg.solve(own, sides)
         joint = np.empty((types + 1, types + 2))
-        joint[:types] = np.einsum("ik,ikj->kj", self.count[:, None] * self.of_use, solved)
-        joint[types] = np.einsum("i,ik,ikj->j", self.count, rise, solved)
-        matrix, right = -joint[:, 1:], joint[:, 0].copy()
-        matrix[diagonal, diagonal] += 1.0 / weight.cap
-        matrix[types, types] += float((level * self.of_t**2).sum(axis=0) @ self.count)
-        right[types] += pull_t
-        if not self.with_t:
-            matrix[types], matrix[:, types] = 0.0, 0.0
-            matrix[types, types], right[types] = 1.0, 0.0
+        joint[:types] = np.einsum("ik,ikj->kj", self.count[:, None] * self.of_use, solved[:, of_x])
+        joint[types] = np.einsum("i,si,isj->j", self.count, self.of_t, solved[:, types + 1 :])
+        matrix, right = joint[:, 1:], np.append(z.cap, t) - joint[:, 0]
+        matrix[diagonal[:types], diagonal[:types]] -= 1.0 / weight.cap
+        matrix[types, types] += REGULAR
         common = np.linalg.solve(matrix, right)
-        dx, dt = solved[:, :, 0] + solved[:, :, 1:] @ common, float(common[types])
-        dz = weight.by(self.forward(dx, dt).plus(z, -1.0))
-        # What a type's use changes is known better than as a difference of sums.
-        return dx, dt, dz._replace(cap=common[:types] - weight.cap * z.cap)
+        each = solved[:, :, 0] + solved[:, :, 1:] @ common
+        dx = each[:, of_x]
+        dz = Rows(-weight.x * (self.of_x * dx + z.x), common[:types], each[:, types], each[:, types + 1 :].T)
+        return dx, float(common[types]), dz
 
 
 def follow(
@@ -207,14 +207,16 @@ def walk(program: Program) -> tuple[Floats, float]:
     """x and t at the end of the path; raises NoAnswer where it ends nowhere."""
     h, cost, cost_t, has = program.right, program.cost, program.cost_t, program.has
     one = Rows(*(np.ones_like(part) for part in h))
-    x, t, z = _solved(program, one, np.zeros_like(cost), 0.0, h)
+    even = one.times(1.0 / (1.0 + REGULAR))
+    x, t, z = _solved(program, even, np.zeros_like(cost), 0.0, h)
     s = _inside(z.times(-1.0), one, has)
-    _, _, z = _solved(program, one, -cost, -cost_t, one.times(0.0))
+    _, _, z = _solved(program, even, -cost, -cost_t, one.times(0.0))
     z = _inside(z, one, has)
     tau = kappa = 1.0
     degree = program.dot(one, one) + 1.0
     best = np.inf, x, t, tau
     size_h = max(1.0, np.sqrt(program.dot(h, h)))
+    size_cost = max(1.0, np.sqrt(program.dot_x(cost, cost_t, cost, cost_t)))
     for _ in range(_STEPS):
         back, back_t = program.backward(z)
         rest_x, rest_t = -back - cost * tau, -back_t - cost_t * tau
@@ -225,15 +227,15 @@ def walk(program: Program) -> tuple[Floats, float]:
         gap = program.dot(s, z)
         size = size_h + np.sqrt(program.dot_x(x, t, x, t)) + np.sqrt(program.dot(s, s))
         primal = np.sqrt(program.dot(rest_z, rest_z)) / size / tau
-        off = max(float(primal), gap / max(1.0, abs(value / tau)))
+        dual = np.sqrt(program.dot_x(rest_x, rest_t, rest_x, rest_t)) / (size_cost + np.sqrt(program.dot(z, z))) / tau
+        off = max(float(primal), float(dual), gap / max(1.0, -value / tau, -other / tau))
         if off < best[0]:
             best = off, x, t, tau
-        # Rounding may spoil the dual in the last step or two, but not the shares.
-        if off < _TOLERANCE:
+        if off < _TOLERANCE and (value < 0 or other <= _TOLERANCE):
             break
         mu = (gap + kappa * tau) / degree
-        weight = z.over(s)
-        scaling, ends = weight.root(), s.by(z).root()
+        scaling, ends = z.over(s).root(), s.by(z).root()
+        weight = one.over(s.over(z).plus(one, REGULAR))
         try:
             x1, t1, z1 = _solved(program, weight, -cost, -cost_t, h)
         except np.linalg.LinAlgError:
@@ -269,14 +271,30 @@ def walk(program: Program) -> tuple[Floats, float]:
 
 
 def _solved(program: Program, weight: Rows, x: Floats, t: float, z: Rows) -> tuple[Floats, float, Rows]:
-    """See `Program.solve`, refined."""
+    """See `Program.solve`, refined while that helps."""
     dx, dt, dz = program.solve(weight, x, t, z)
-    for _ in range(_REFINED):
+    enough, before = _LEFT_OVER * (1.0 + _largest(x, t, z)), np.inf
+    more: tuple[Floats, float, Rows] | None = None
+    for _ in range(_REFINED + 1):
         back, back_t = program.backward(dz)
+        rest_x = x - back - REGULAR * dx
+        rest_t = t - back_t - REGULAR * dt
         rest_z = z.plus(program.forward(dx, dt), -1.0).plus(dz.over(weight))
-        more_x, more_t, more_z = program.solve(weight, x - back, t - back_t if program.cost_t else 0.0, rest_z)
-        dx, dt, dz = dx + more_x, dt + more_t, dz.plus(more_z)
+        rest_z = rest_z._replace(level=np.where(program.has, rest_z.level, 0.0))
+        now = _largest(rest_x, rest_t, rest_z)
+        if more is not None and now > before:
+            return dx - more[0], dt - more[1], dz.plus(more[2], -1.0)
+        if now < enough or before < _LESS * now:
+            break
+        before = now
+        more = program.solve(weight, rest_x, rest_t, rest_z)
+        dx, dt, dz = dx + more[0], dt + more[1], dz.plus(more[2])
     return dx, dt, dz
+
+
+def _largest(x: Floats, t: float, z: Rows) -> float:
+    """The largest of all these numbers."""
+    return max(abs(t), *(float(np.abs(part).max(initial=0.0)) for part in (x, *z)))
 
 
 def _inside(point: Rows, one: Rows, has: Bools) -> Rows:

@@ -21,6 +21,7 @@ from levada.perf.model import ThroughputModel
 from levada.policies.gavel.forms import (
     INTERIOR,
     LEXIMIN,
+    able,
     by_reference,
     pairs_of,
     problem_of,
@@ -92,10 +93,13 @@ class FinishTimeFairness(Sharing):
         return so_far, FinishTimeState(accounts=accounts)
 
     def _solve(self, instance: Instance, rate: Floats, ideal: Floats) -> Shares:
-        problem = problem_of(instance, rate, weighted=False)
+        published = self.which == INTERIOR
+        problem = problem_of(instance, rate, weighted=False, published=published)
         given = (problem, instance.steps_left, instance.elapsed, ideal)
-        best, middle = partial(finish_time, *given), partial(finish_time_interior, *given)
-        return shares_of(sound(middle, best) if self.which == INTERIOR else best())
+        best = partial(finish_time, *given)
+        if not published:
+            return shares_of(best())
+        return shares_of(sound(partial(finish_time_interior, *given), best), able(instance))
 
 
 class FinishTimeFairnessPerf(FinishTimeFairness):
