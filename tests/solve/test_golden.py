@@ -125,6 +125,15 @@ def test_finish_time(given: Case, policies: dict[str, Any]) -> None:
 
 
 @plain
+def test_interior_shares_of_ratios_are_gavels(given: Case, policies: dict[str, Any]) -> None:
+    for name, rate in (("finish_time_fairness_perf", given.rate), ("finish_time_fairness", given.agnostic)):
+        found = finish_time_interior(given.problem(rate), given.steps, given.elapsed, given.ideal(rate))
+        distance = np.abs(found.share - np.array(policies[name]["x"]))[given.rate > 0]
+        assert (name, distance.max()) < (name, 1e-2)
+        assert (name, distance.mean()) < (name, 1e-4)
+
+
+@plain
 def test_makespan(given: Case, policies: dict[str, Any]) -> None:
     for name, rate in (("min_total_duration_perf", given.rate), ("min_total_duration", given.agnostic)):
         asked = given.problem(rate)

@@ -1,10 +1,10 @@
 """Points inside an optimal face. Interior-point solvers end there, simplex ends in a corner; all are optimal.
 
 Published results of policies that ask an interior-point solver depend on its choice: every job gets a little of every
-type. To repeat them, take these shares; to run jobs well, take `leximin`. Linear programs follow the path of such a
-solver (`selfdual`), which ends near where it ended, not in the middle. Finish-time fairness is no linear program for
-it: there the middle of the face (`central`) is taken, and so it is wherever the path ends nowhere (of water-filling and
-of pairs a corner).
+type. To repeat them, take these shares; to run jobs well, take `leximin`. All follow the path of such a solver
+(`selfdual`), which ends near where it ended, not in the middle. Where the path ends nowhere, the middle of the face
+(`central`) is taken, or of water-filling and of pairs a corner. Shares are as such a solver gives them: time and GPUs
+may be a billionth more than there are.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from levada.solve.leximin import leximin
 from levada.solve.problem import Problem, Solution, normalised, usable
 from levada.solve.safe import safe
 from levada.solve.selfdual import Levels, follow
+from levada.solve.selfdual_ratio import follow_ratio
 from levada.solve.total import UNMET, total
 
 #: Told where the path ends nowhere and there is no middle to take instead.
@@ -79,7 +80,7 @@ def total_interior(problem: Problem, cost: Floats | None = None, need: Floats | 
     """See `total`."""
     alarm = total(problem, cost, need).alarm if need is not None else ""
     needs = np.zeros(problem.jobs) if need is None or alarm == UNMET else np.maximum(need, 0.0)
-    rows, base = _apart(problem, needs)
+    rows, (base,) = _apart(problem, needs)
     rate, count = usable(rows), rows.count
     worth = rate if cost is None else rate / cost
     part = (count > 0) & (rate.max(axis=1, initial=0.0) > 0)
@@ -121,13 +122,23 @@ def searched(least: float) -> float:
 
 
 @safe
-def finish_time_interior(
-    problem: Problem, steps: Floats, elapsed: Floats, ideal: Floats, ratio: float | None = None
-) -> Solution:
-    """See `finish_time`; any shares with no larger ratio than this will do, which is the least there is by default."""
-    if ratio is None:
-        ratio = finish_time(problem, steps, elapsed, ideal).level
-    return _within(problem, Duties(steps, elapsed, ideal), ratio)
+def finish_time_interior(problem: Problem, steps: Floats, elapsed: Floats, ideal: Floats) -> Solution:
+    """See `finish_time`."""
+    runs = problem.each(usable(problem).max(axis=1, initial=0.0)) > 0
+    rows, (left, begun, whole) = _apart(problem, *(np.where(runs, column, 0.0) for column in (steps, elapsed, ideal)))
+    rate, kinds = usable(rows), rows.capacity > 0
+    part = (rows.count > 0) & (left > 0) & (whole > 0)
+    if not part.any():
+        return _solution(rows, np.zeros_like(rate), 0.0, rate)
+    given = rows.count[part], rows.scale[part], rows.capacity[kinds], rate[np.ix_(part, kinds)]
+    try:
+        found, ratio = follow_ratio(*given, left[part] / whole[part], begun[part] / whole[part])
+    except NoAnswer:
+        least = finish_time(problem, steps, elapsed, ideal).level
+        return _within(problem, Duties(steps, elapsed, ideal), least)
+    share = np.zeros_like(rate)
+    share[np.ix_(part, kinds)] = found
+    return _solution(rows, np.where(rate > 0, np.clip(share, 0.0, 1.0), 0.0), ratio, rate)
 
 
 def _within(problem: Problem, duties: Duties, ratio: float, roomy: bool = False) -> Solution:
@@ -138,7 +149,7 @@ def _within(problem: Problem, duties: Duties, ratio: float, roomy: bool = False)
     mine = Duties(duties.steps[part], duties.elapsed[part], duties.ideal[part])
     # A hair less than needed: without any inside there is no middle.
     need[part] = mine.need(ratio) * (1.0 if roomy else 1 - 1e-7)
-    rows, base = _apart(problem, need)
+    rows, (base,) = _apart(problem, need)
     rate, count = usable(rows), rows.count
     gpus = count * rows.scale
     runs = (count > 0) & (rate.max(axis=1, initial=0.0) > 0)
@@ -179,11 +190,11 @@ def _path(
     return np.where(c > 0, np.maximum(share, 0.0), 0.0)
 
 
-def _apart(problem: Problem, need: Floats) -> tuple[Problem, Floats]:
-    """The problem with jobs that need different rates in different rows, and the needs by row."""
+def _apart(problem: Problem, *columns: Floats) -> tuple[Problem, list[Floats]]:
+    """The problem with jobs of one row apart that differ in *columns*, and these by row."""
     rows = classify(problem)
     assert rows.of is not None
-    first, of = distinct_rows(np.column_stack([rows.of.astype(np.float64), need]))
+    first, of = distinct_rows(np.column_stack([rows.of.astype(np.float64), *columns]))
     old = rows.of[first]
     apart = Problem(
         rate=rows.rate[old],
@@ -193,7 +204,7 @@ def _apart(problem: Problem, need: Floats) -> tuple[Problem, Floats]:
         capacity=rows.capacity,
         of=of,
     )
-    return apart, need[first]
+    return apart, [column[first] for column in columns]
 
 
 def _solution(rows: Problem, share: Floats, level: float, c: Floats, alarm: str = "") -> Solution:

@@ -7,7 +7,7 @@ Such solvers stop before they come to the centre of the optimal face, somewhere 
 textbook method (homogeneous self-dual embedding, Nesterov-Todd scaling, Mehrotra's predictor and corrector, three
 rounds of equilibration) with the usual constants. Equal jobs stay equal all along, so that classes are exact, and a
 step costs O(rows types^3). `walk` takes any `Program`; the one with columns for two jobs that share GPUs is in
-`selfdual_pairs`.
+`selfdual_pairs`, that of finish-time ratios, which is not linear, in `selfdual_ratio`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from levada.core.types import Bools, Floats
 from levada.solve.highs import NoAnswer
+from levada.solve.symmetric import Rows, Scaling, depth, fall, level_weight, product, quotient, unit, unweighted
 
 _STEPS = 100
 #: Where to stop, and what is good enough when numbers get no better.
@@ -29,30 +30,6 @@ REGULAR = 7e-8
 _REFINED, _LEFT_OVER, _LESS = 9, 1e-14, 6.0
 #: Part of the way to the wall, the farthest step before that, and the least centring.
 _PART, _FARTHEST, _CENTRING = 0.99, 0.999, 1e-4
-
-
-class Rows(NamedTuple):
-    """A number per constraint: x >= 0 (as x is), capacities (types), time (rows) and levels (sets, rows)."""
-
-    x: Floats
-    cap: Floats
-    time: Floats
-    level: Floats
-
-    def times(self, factor: float) -> Rows:
-        return Rows(*(part * factor for part in self))
-
-    def plus(self, other: Rows, factor: float = 1.0) -> Rows:
-        return Rows(*(mine + factor * theirs for mine, theirs in zip(self, other, strict=True)))
-
-    def by(self, other: Rows) -> Rows:
-        return Rows(*(mine * theirs for mine, theirs in zip(self, other, strict=True)))
-
-    def over(self, other: Rows) -> Rows:
-        return Rows(*(mine / theirs for mine, theirs in zip(self, other, strict=True)))
-
-    def root(self) -> Rows:
-        return Rows(*(np.sqrt(part) for part in self))
 
 
 class Program(Protocol):
@@ -84,7 +61,10 @@ class Program(Protocol):
         ...
 
     def solve(self, weight: Rows, x: Floats, t: float, z: Rows) -> tuple[Floats, float, Rows]:
-        """dx, dt and dz with  backward(dz) + REGULAR (dx, dt) = (x, t)  and  forward(dx, dt) - dz / weight = z."""
+        """dx, dt and dz with  backward(dz) + REGULAR (dx, dt) = (x, t)  and  forward(dx, dt) - dz / weight = z.
+
+        See `unweighted`.
+        """
         ...
 
 
@@ -176,24 +156,40 @@ class Alone:
         own[:, diagonal[:types], diagonal[:types]] = weight.x * self.of_x**2 + REGULAR
         own[:, types, types] = -1.0 / weight.time
         own[:, diagonal[types + 1 :], diagonal[types + 1 :]] = np.where(self.has, -1.0 / weight.level, -1.0).T
-        sides = np.zeros((rows, types + 1 + sets, types + 2))
-        sides[:, of_x, 0] = x - self.of_x * weight.x * z.x
-        sides[:, types, 0] = z.time
-        sides[:, types + 1 :, 0] = (self.has * z.level).T
-        sides[:, diagonal[:types], 1 + diagonal[:types]] = -self.of_use
-        sides[:, types + 1 :, types + 1] = -self.of_t.T
-        solved = np.linalg.solve(own, sides)
-        joint = np.empty((types + 1, types + 2))
-        joint[:types] = np.einsum("ik,ikj->kj", self.count[:, None] * self.of_use, solved[:, of_x])
-        joint[types] = np.einsum("i,si,isj->j", self.count, self.of_t, solved[:, types + 1 :])
-        matrix, right = joint[:, 1:], np.append(z.cap, t) - joint[:, 0]
-        matrix[diagonal[:types], diagonal[:types]] -= 1.0 / weight.cap
-        matrix[types, types] += REGULAR
-        common = np.linalg.solve(matrix, right)
-        each = solved[:, :, 0] + solved[:, :, 1:] @ common
+        side, rise = np.zeros((rows, types + 1 + sets)), np.zeros((rows, types + 1 + sets))
+        side[:, of_x] = x - self.of_x * weight.x * z.x
+        side[:, types] = z.time
+        side[:, types + 1 :] = (self.has * z.level).T
+        rise[:, types + 1 :] = self.of_t.T
+        each, cap, dt = joined(own, side, self.of_use, rise, self.count, weight.cap, z.cap, t)
         dx = each[:, of_x]
-        dz = Rows(-weight.x * (self.of_x * dx + z.x), common[:types], each[:, types], each[:, types + 1 :].T)
-        return dx, float(common[types]), dz
+        dz = Rows(-weight.x * (self.of_x * dx + z.x), cap, each[:, types], each[:, types + 1 :].T)
+        return dx, dt, dz
+
+
+def joined(
+    own: Floats, side: Floats, use: Floats, rise: Floats, count: Floats, weight: Floats, cap: Floats, t: float
+) -> tuple[Floats, Floats, float]:
+    """The numbers of each row, of capacities, and of t, where rows have only the latter two in common.
+
+    *own* and *side* are each row's own equations; there its first columns count by *use* for capacities, and *rise*
+    says where t is in them. A row counts *count* times.
+    """
+    rows, size = side.shape
+    types = use.shape[1]
+    sides = np.zeros((rows, size, types + 2))
+    sides[:, :, 0] = side
+    sides[:, np.arange(types), 1 + np.arange(types)] = -use
+    sides[:, :, types + 1] = -rise
+    solved = np.linalg.solve(own, sides)
+    joint = np.empty((types + 1, types + 2))
+    joint[:types] = np.einsum("ik,ikj->kj", count[:, None] * use, solved[:, :types])
+    joint[types] = np.einsum("i,ik,ikj->j", count, rise, solved)
+    matrix, right = joint[:, 1:], np.append(cap, t) - joint[:, 0]
+    matrix[np.arange(types), np.arange(types)] -= 1.0 / weight
+    matrix[types, types] += REGULAR
+    common = np.linalg.solve(matrix, right)
+    return solved[:, :, 0] + solved[:, :, 1:] @ common, common[:types], float(common[types])
 
 
 def follow(
@@ -206,8 +202,8 @@ def follow(
 def walk(program: Program) -> tuple[Floats, float]:
     """x and t at the end of the path; raises NoAnswer where it ends nowhere."""
     h, cost, cost_t, has = program.right, program.cost, program.cost_t, program.has
-    one = Rows(*(np.ones_like(part) for part in h))
-    even = one.times(1.0 / (1.0 + REGULAR))
+    one = unit(h)
+    even = level_weight(h, REGULAR)
     x, t, z = _solved(program, even, np.zeros_like(cost), 0.0, h)
     s = _inside(z.times(-1.0), one, has)
     _, _, z = _solved(program, even, -cost, -cost_t, one.times(0.0))
@@ -234,33 +230,33 @@ def walk(program: Program) -> tuple[Floats, float]:
         if off < _TOLERANCE and (value < 0 or other <= _TOLERANCE):
             break
         mu = (gap + kappa * tau) / degree
-        scaling, ends = z.over(s).root(), s.by(z).root()
-        weight = one.over(s.over(z).plus(one, REGULAR))
         try:
+            scale = Scaling(s, z)
+            ends, weight = scale.ends, scale.weight(REGULAR)
             x1, t1, z1 = _solved(program, weight, -cost, -cost_t, h)
-        except np.linalg.LinAlgError:
+        except (NoAnswer, np.linalg.LinAlgError):
             break
         slope = kappa / tau - program.dot_x(cost, cost_t, x1, t1) - program.dot(h, z1)
         x2, t2, z2 = _solved(program, weight, rest_x, rest_t, s.plus(rest_z, -1.0))
         d_tau = (rest - kappa + program.dot_x(cost, cost_t, x2, t2) + program.dot(h, z2)) / slope
-        by_z = z2.plus(z1, d_tau).over(scaling)
+        by_z = scale(z2.plus(z1, d_tau))
         by_s = by_z.times(-1.0).plus(ends, -1.0)
         d_kappa = -kappa - kappa / tau * d_tau
         sigma = (1.0 - _reach(ends, by_s, by_z, has, tau, d_tau, kappa, d_kappa)) ** 3
         sigma = min(max(sigma, _CENTRING), 1.0)
-        aim = ends.by(ends).plus(by_s.by(by_z)).plus(one, -sigma * mu).over(ends)
+        aim = quotient(product(ends, ends).plus(product(by_s, by_z)).plus(one, -sigma * mu), ends)
         keep = 1.0 - sigma
-        toward = rest_z.times(-keep).plus(aim.over(scaling))
+        toward = rest_z.times(-keep).plus(scale(aim))
         x2, t2, z2 = _solved(program, weight, keep * rest_x, keep * rest_t, toward)
         aim_kappa = kappa * tau + d_kappa * d_tau - sigma * mu
         d_tau = (keep * rest - aim_kappa / tau + program.dot_x(cost, cost_t, x2, t2) + program.dot(h, z2)) / slope
         step_z = z2.plus(z1, d_tau)
-        by_z = step_z.over(scaling)
+        by_z = scale(step_z)
         by_s = aim.plus(by_z).times(-1.0)
         d_kappa = -(aim_kappa + kappa * d_tau) / tau
         way = _PART * _reach(ends, by_s, by_z, has, tau, d_tau, kappa, d_kappa)
         x, t = x + way * (x2 + d_tau * x1), t + way * (t2 + d_tau * t1)
-        z, s = z.plus(step_z, way), s.plus(by_s.over(scaling), way)
+        z, s = z.plus(step_z, way), s.plus(scale(by_s), way)
         tau, kappa = tau + way * d_tau, kappa + way * d_kappa
         if not np.isfinite(tau) or way < 1e-6:
             break
@@ -279,7 +275,7 @@ def _solved(program: Program, weight: Rows, x: Floats, t: float, z: Rows) -> tup
         back, back_t = program.backward(dz)
         rest_x = x - back - REGULAR * dx
         rest_t = t - back_t - REGULAR * dt
-        rest_z = z.plus(program.forward(dx, dt), -1.0).plus(dz.over(weight))
+        rest_z = z.plus(program.forward(dx, dt), -1.0).plus(unweighted(dz, weight))
         rest_z = rest_z._replace(level=np.where(program.has, rest_z.level, 0.0))
         now = _largest(rest_x, rest_t, rest_z)
         if more is not None and now > before:
@@ -298,9 +294,10 @@ def _largest(x: Floats, t: float, z: Rows) -> float:
 
 
 def _inside(point: Rows, one: Rows, has: Bools) -> Rows:
-    """The point, moved along the diagonal until all is well above 0; what is a hair below it is so by rounding."""
-    low = min(float(part.min(initial=np.inf)) for part in (point.x, point.cap, point.time, point.level[has]))
-    moved = point.plus(one, 1.0 - _PART if low > 0 or -1e-12 < low < 0 else 1.0 - low)
+    """The point, moved along the unit until it is well inside; a hair inside is on the wall, but for rounding."""
+    linear = (point.x, point.cap, point.time, point.level[has], depth(point.cone))
+    low = min(float(part.min(initial=np.inf)) for part in linear)
+    moved = point.plus(one, 1.0 - _PART if low > 1e-12 else 1.0 - low)
     return moved._replace(level=np.where(has, moved.level, 1.0))
 
 
@@ -309,7 +306,9 @@ def _reach(
 ) -> float:
     """How far these steps may go."""
     worst = max(-d_tau / tau, -d_kappa / kappa, 1e-13)
-    for end, s, z in zip(ends, by_s, by_z, strict=True):
+    for end, s, z in zip(ends[:4], by_s[:4], by_z[:4], strict=True):
         low = np.minimum(s, z) / end
         worst = max(worst, -float((low[has] if end is ends.level else low).min(initial=0.0)))
+    for step in (by_s.cone, by_z.cone):
+        worst = max(worst, float(fall(ends.cone, step).max(initial=0.0)))
     return min(1.0 / worst, _FARTHEST)

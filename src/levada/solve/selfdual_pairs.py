@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.types import Floats, Ints
-from levada.solve.selfdual import REGULAR, Levels, Rows
+from levada.solve.selfdual import REGULAR, Levels
+from levada.solve.symmetric import Rows
 
 _ROUNDS = 3
 
