@@ -18,7 +18,7 @@ from levada.solve.central import centre
 from levada.solve.classes import classify
 from levada.solve.finish_time import Duties, finish_time, makespan
 from levada.solve.highs import NoAnswer
-from levada.solve.last_filling import last_filling
+from levada.solve.last_filling import Filling, filled
 from levada.solve.leximin import leximin
 from levada.solve.problem import Problem, Solution, normalised, usable
 from levada.solve.safe import safe
@@ -49,7 +49,7 @@ def max_min_interior(problem: Problem) -> Solution:
 
 @safe
 def leximin_interior(problem: Problem, levels: Floats | None = None) -> Solution:
-    """See `leximin`, whose *levels* are found where they are not given; and `last_filling`."""
+    """See `leximin`, whose *levels* are found where they are not given; and `filled`."""
     if levels is None:
         best = leximin(problem)
         assert best.levels is not None
@@ -63,11 +63,15 @@ def leximin_interior(problem: Problem, levels: Floats | None = None) -> Solution
     final[rows.of] = levels
     kinds = rows.capacity > 0
     cell = np.ix_(part, kinds)
-    last = last_filling(final[part], rows.scale[part], rows.weight[part])
-    duties = last.levels(c[cell], np.arange(int(part.sum()))[:, None])
+    given = count[part], rows.scale[part], rows.capacity[kinds]
+
+    def solve(filling: Filling) -> tuple[Floats, Floats]:
+        found, _ = follow(*given, filling.levels(c[cell], np.arange(int(part.sum()))[:, None]))
+        return found, (c[cell] * found).sum(axis=1)
+
     share = np.zeros_like(c)
     try:
-        share[cell], _ = follow(count[part], rows.scale[part], rows.capacity[kinds], duties)
+        share[cell] = filled(final[part], rows.scale[part], rows.weight[part], solve)
     except NoAnswer:
         corner = leximin(problem)
         return msgspec.structs.replace(corner, alarm=corner.alarm or CORNER_INSTEAD)

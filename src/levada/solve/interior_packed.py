@@ -10,7 +10,7 @@ import numpy as np
 from levada.core.types import Bools, Floats, Ints
 from levada.solve.highs import NoAnswer
 from levada.solve.interior import CORNER_INSTEAD, searched
-from levada.solve.last_filling import last_filling
+from levada.solve.last_filling import Filling, filled
 from levada.solve.packed import apart, leximin_packed, makespan_packed, max_min_packed, with_pairs
 from levada.solve.pairs import of_jobs
 from levada.solve.problem import Problem, Solution, usable
@@ -38,14 +38,25 @@ def max_min_packed_interior(problem: Problem, pairs: Ints, pair_rate: Floats) ->
 @safe
 def leximin_packed_interior(problem: Problem, pairs: Ints, pair_rate: Floats, levels: Floats) -> Solution:
     """See `leximin_packed`, whose *levels* these are, and `leximin_interior`."""
-    final = np.zeros(len(problem.rate))
-    final[np.arange(len(final)) if problem.of is None else problem.of] = levels
-
-    def last(reached: Floats, members: Ints, part: Bools) -> Levels:
-        return last_filling(final[part], problem.scale[part], problem.weight[part]).levels(reached, members)
-
     c, together = with_pairs(problem, pairs, pair_rate)
-    return _middle(problem, pairs, c, together, last) or _corner(leximin_packed(problem, pairs, pair_rate))
+    of = np.arange(len(c)) if problem.of is None else problem.of
+    part = (problem.count > 0) & (c.max(axis=1, initial=0.0) > 0)
+
+    def by_row(each: Floats | None) -> Floats:
+        rows = np.zeros(len(c))
+        rows[of] = each
+        return rows[part]
+
+    def solve(filling: Filling) -> tuple[Solution, Floats]:
+        found = _middle(problem, pairs, c, together, lambda reached, members, part: filling.levels(reached, members))
+        if found is None:
+            raise NoAnswer("the path ends nowhere")
+        return found, by_row(found.levels)
+
+    try:
+        return filled(by_row(levels), problem.scale[part], problem.weight[part], solve)
+    except NoAnswer:
+        return _corner(leximin_packed(problem, pairs, pair_rate))
 
 
 @safe

@@ -290,7 +290,7 @@ def _solved(program: Program, weight: Rows, x: Floats, t: float, z: Rows) -> tup
 
 def _largest(x: Floats, t: float, z: Rows) -> float:
     """The largest of all these numbers."""
-    return max(abs(t), *(float(np.abs(part).max(initial=0.0)) for part in (x, *z)))
+    return max(abs(t), *(float(np.abs(part).max()) for part in (x, *z) if part.size))
 
 
 def _inside(point: Rows, one: Rows, has: Bools) -> Rows:
@@ -309,6 +309,6 @@ def _reach(
     for end, s, z in zip(ends[:4], by_s[:4], by_z[:4], strict=True):
         low = np.minimum(s, z) / end
         worst = max(worst, -float((low[has] if end is ends.level else low).min(initial=0.0)))
-    for step in (by_s.cone, by_z.cone):
-        worst = max(worst, float(fall(ends.cone, step).max(initial=0.0)))
+    for step in (by_s.cone, by_z.cone) if ends.cone.size else ():
+        worst = max(worst, float(fall(ends.cone, step).max()))
     return min(1.0 / worst, _FARTHEST)

@@ -32,11 +32,19 @@ class Rows(NamedTuple):
         x, cap, time, level = linear
         return Rows(x, cap, time, level, cone)
 
+    # Written out, because these are called ten thousands of times.
+
     def times(self, factor: float) -> Rows:
-        return Rows(*(part * factor for part in self))
+        return Rows(self.x * factor, self.cap * factor, self.time * factor, self.level * factor, self.cone * factor)
 
     def plus(self, other: Rows, factor: float = 1.0) -> Rows:
-        return Rows(*(mine + factor * theirs for mine, theirs in zip(self, other, strict=True)))
+        return Rows(
+            self.x + factor * other.x,
+            self.cap + factor * other.cap,
+            self.time + factor * other.time,
+            self.level + factor * other.level,
+            self.cone + factor * other.cone if self.cone.size else self.cone,
+        )
 
     def by(self, other: Rows) -> Rows:
         return Rows(*(mine * theirs for mine, theirs in zip(self, other, strict=True)))
@@ -53,9 +61,9 @@ class Scaling:
 
     def __init__(self, s: Rows, z: Rows) -> None:
         """Raises NoAnswer where one of them has left its cone."""
-        if min(float(depth(point.cone).min(initial=1.0)) for point in (s, z)) <= 0:
+        if s.cone.size and min(float(depth(point.cone).min()) for point in (s, z)) <= 0:
             raise NoAnswer("outside of a cone")
-        self._s, self._z = s, z
+        self._s, self._z, self._cones = s, z, bool(s.cone.size)
         self._linear = [np.sqrt(a / b) for a, b in zip(s[:4], z[:4], strict=True)]
         size_s, size_z = _size(s.cone), _size(z.cone)
         a, b = s.cone / size_s, z.cone / size_z
@@ -70,6 +78,8 @@ class Scaling:
         return Rows.of(linear, self._turned(v.cone))
 
     def _turned(self, v: Floats) -> Floats:
+        if not self._cones:
+            return v
         first, rest = self._turn[0], self._turn[1:]
         along = (rest * v[1:]).sum(axis=0)
         turned = np.concatenate([(first * v[0] + along)[None], v[1:] + rest * (v[0] + along / (1.0 + first))])
@@ -111,17 +121,17 @@ def unweighted(v: Rows, weight: Rows) -> Rows:
 def product(a: Rows, b: Rows) -> Rows:
     """a o b."""
     u, v = a.cone, b.cone
-    cone = np.concatenate([(u * v).sum(axis=0)[None], u[0] * v[1:] + v[0] * u[1:]])
+    cone = np.concatenate([(u * v).sum(axis=0)[None], u[0] * v[1:] + v[0] * u[1:]]) if u.size else u
     return Rows.of((mine * theirs for mine, theirs in zip(a[:4], b[:4], strict=True)), cone)
 
 
 def quotient(a: Rows, b: Rows) -> Rows:
     """What gives a when multiplied with b."""
     u, v = a.cone, b.cone
-    along = (v[1:] * u[1:]).sum(axis=0)
-    first = (v[0] * u[0] - along) / _size(v) ** 2
-    cone = np.concatenate([first[None], (u[1:] - first * v[1:]) / v[0]])
-    return Rows.of((mine / theirs for mine, theirs in zip(a[:4], b[:4], strict=True)), cone)
+    if u.size:
+        first = (v[0] * u[0] - (v[1:] * u[1:]).sum(axis=0)) / _size(v) ** 2
+        u = np.concatenate([first[None], (u[1:] - first * v[1:]) / v[0]])
+    return Rows.of((mine / theirs for mine, theirs in zip(a[:4], b[:4], strict=True)), u)
 
 
 def depth(cone: Floats) -> Floats:
