@@ -17,7 +17,12 @@ from levada.solve.interior import (
     searched,
     total_interior,
 )
-from levada.solve.interior_packed import leximin_packed_interior, max_min_packed_interior
+from levada.solve.interior_packed import (
+    finish_time_packed_interior,
+    leximin_packed_interior,
+    makespan_packed_interior,
+    max_min_packed_interior,
+)
 from levada.solve.leximin import hierarchical, leximin
 from levada.solve.max_min import max_min
 from levada.solve.nash import nash, strategy_proof
@@ -271,19 +276,32 @@ def test_interior_shares_of_pairs_are_gavels(given: Case, mode: str, pairs: Any,
     asked = given.problem()
     filled = leximin_packed(asked, *pairs).levels
     assert filled is not None
+    twos, rate = pairs
+    distorted = problem(given.rate / given.weight[:, None], given.capacity, scale=given.scale)
+    ratios = (twos, rate / given.weight[twos][:, None, :], given.steps, given.elapsed, given.ideal(given.rate))
     for name, found in (
         ("max_min_fairness_packed", max_min_packed_interior(asked, *pairs)),
         ("max_min_fairness_water_filling_packed", leximin_packed_interior(asked, *pairs, filled)),
+        ("min_total_duration_packed", makespan_packed_interior(asked, *pairs, given.steps)),
+        ("finish_time_fairness_packed", finish_time_packed_interior(distorted, *ratios)),
     ):
         check(asked, found)
         if "error" in policies[name]:
             continue
-        agrees(found, policies[name])
+        if name != "min_total_duration_packed":  # where any time within 5 % of the least will do
+            agrees(found, policies[name])
         assert found.pairs is not None
         assert found.pair_share is not None
         mine = {str(job): share for job, share in enumerate(found.share)}
         mine |= {str((int(a), int(b))): share for (a, b), share in zip(found.pairs, found.pair_share, strict=True)}
         rows, nothing = policies[name]["x_rows"], np.zeros(len(given.types))
-        distance = [mine.get(key, nothing) - np.array(rows.get(key, nothing)) for key in mine.keys() | rows.keys()]
-        assert (name, np.abs(distance).max()) < (name, 1e-2)
-        assert (name, np.abs(distance).mean()) < (name, 1e-3)
+        # Two jobs that reach nothing together never run, whatever share they have.
+        runs = {str((int(a), int(b))): both.any(axis=1) for (a, b), both in zip(twos, rate, strict=True)}
+        distance = [
+            (mine.get(key, nothing) - np.array(rows.get(key, nothing))) * runs.get(key, 1.0)
+            for key in mine.keys() | rows.keys()
+        ]
+        # Gavel's rates have single precision here, and so does what its programs of water-filling hold on to.
+        near = 1e-2 if "filling" in name else 1e-5
+        assert (name, np.abs(distance).max()) < (name, near)
+        assert (name, np.abs(distance).mean()) < (name, near / 10)

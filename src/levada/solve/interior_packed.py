@@ -11,16 +11,24 @@ from levada.core.types import Bools, Floats, Ints
 from levada.solve.highs import NoAnswer
 from levada.solve.interior import CORNER_INSTEAD, searched
 from levada.solve.last_filling import Filling, filled
-from levada.solve.packed import apart, leximin_packed, makespan_packed, max_min_packed, with_pairs
+from levada.solve.packed import (
+    apart,
+    finish_time_packed,
+    leximin_packed,
+    makespan_packed,
+    max_min_packed,
+    with_pairs,
+)
 from levada.solve.pairs import of_jobs
 from levada.solve.problem import Problem, Solution, usable
 from levada.solve.safe import safe
 from levada.solve.selfdual import Levels, walk
 from levada.solve.selfdual_pairs import Together
+from levada.solve.selfdual_ratio_pairs import follow_ratio_together
 
 #: What a program says of each row's levels, given those of both members per unit of time in each column, and the rows
-#: of these members. Only rows that have part in it count.
-Duty = Callable[[Floats, Ints, Bools], Levels]
+#: of these members. Only rows that have part in it count. Or what it says of their ratios, see `RatioTogether`.
+Duty = Callable[[Floats, Ints, Bools], Levels | Floats]
 
 
 @safe
@@ -77,7 +85,27 @@ def makespan_packed_interior(
         return _corner(best)
     assert found.levels is not None
     busy = (steps > 0) & (found.levels > 0)
-    return msgspec.structs.replace(found, level=float((steps[busy] / found.levels[busy]).max(initial=0.0)))
+    latest = float((steps[busy] / found.levels[busy]).max(initial=0.0))
+    return msgspec.structs.replace(found, level=latest, bound=latest)
+
+
+@safe
+def finish_time_packed_interior(
+    problem: Problem, pairs: Ints, pair_rate: Floats, steps: Floats, elapsed: Floats, ideal: Floats
+) -> Solution:
+    """See `finish_time_packed` and `finish_time_interior`."""
+    rows, twos, rates, (left, begun, whole) = apart(problem, pairs, pair_rate, steps, elapsed, ideal)
+    found = None
+    if ((left > 0) & (whole > 0)).all():
+        found = _middle(
+            rows, twos, usable(rows), rates, lambda _, __, part: np.stack([left[part], begun[part]]) / whole[part]
+        )
+    if found is None:
+        return _corner(finish_time_packed(problem, pairs, pair_rate, steps, elapsed, ideal))
+    assert found.levels is not None
+    busy = found.levels > 0
+    late = float(((elapsed[busy] + steps[busy] / found.levels[busy]) / ideal[busy]).max(initial=0.0))
+    return msgspec.structs.replace(found, level=late, bound=late)
 
 
 def _corner(best: Solution) -> Solution:
@@ -98,10 +126,15 @@ def _middle(problem: Problem, pairs: Ints, c: Floats, together: Floats, duty: Du
     both = np.concatenate([np.stack([c[here], np.zeros_like(c[here])], axis=2), together[two]])[:, kinds]
     members = np.repeat(np.where(who >= 0, (np.cumsum(part) - 1)[who], -1), len(kinds), axis=0)
     kind = np.tile(np.arange(len(kinds)), len(who))
-    duties = duty(both.reshape(-1, 2), members, part)
-    program = Together(count[part], scale[part], capacity[kinds], members, kind, duties)
+    reached = both.reshape(-1, 2)
+    duties = duty(reached, members, part)
+    given = count[part], scale[part], capacity[kinds], members, kind
     try:
-        x = np.clip(walk(program)[0], 0.0, 1.0).reshape(len(who), len(kinds))
+        if isinstance(duties, Levels):
+            x, _ = walk(Together(*given, duties))
+        else:
+            x = follow_ratio_together(*given, reached, duties)
+        x = np.clip(x, 0.0, 1.0).reshape(len(who), len(kinds))
     except NoAnswer:
         return None
     x = np.where(both.any(axis=2), x, 0.0)

@@ -128,16 +128,22 @@ class Together:
     def _among_rows(self, weight: Rows) -> Floats:
         """What is left for the rows' own numbers and t when all columns are expressed by them."""
         size = self._all
+        matrix = np.zeros((size + 1, size + 1))
+        matrix[:size, :size] = self._columns_between(weight)
+        matrix[np.arange(size), np.arange(size)] += 1.0 / self._whole(weight)
+        matrix[self._levels, size] = -self.of_t.ravel()
+        matrix[size, self._levels] = (self.count * self.of_t).ravel()
+        matrix[size, size] = REGULAR
+        return matrix
+
+    def _columns_between(self, weight: Rows) -> Floats:
+        """By row and row, what columns make of the numbers of the one in the sums of the other."""
+        size = self._all
         sign = np.ones(size)
         sign[self._levels] = -1.0
         signed = self.entry * sign[self.row]
         touching, touched = self.columns * signed / (weight.x * self.of_x**2 + REGULAR), self.jobs * signed
         products = touching[:, None] * touched[None]
         cells = self.row[:, None] * size + self.row[None]
-        matrix = np.zeros((size + 1, size + 1))
-        matrix[:size, :size] = np.bincount(cells.ravel(), products.ravel(), size * size).reshape(size, size)
-        matrix[np.arange(size), np.arange(size)] += 1.0 / self._whole(weight)
-        matrix[self._levels, size] = -self.of_t.ravel()
-        matrix[size, self._levels] = (self.count * self.of_t).ravel()
-        matrix[size, size] = REGULAR
-        return matrix
+        sums = np.bincount(cells.ravel(), products.ravel(), size * size)
+        return np.asarray(sums, np.float64).reshape(size, size)

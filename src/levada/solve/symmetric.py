@@ -149,5 +149,6 @@ def fall(ends: Floats, step: Floats) -> Floats:
 
 
 def _size(cone: Floats) -> Floats:
+    """The root of u0^2 - u u; next to nothing on the wall, where rounding may have gone a hair too far."""
     length = np.hypot(cone[1], cone[2])
-    return np.asarray(np.sqrt((cone[0] - length) * (cone[0] + length)), np.float64)
+    return np.asarray(np.sqrt(np.maximum((cone[0] - length) * (cone[0] + length), 1e-300)), np.float64)

@@ -35,6 +35,7 @@ from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.protocol import Needs
 from levada.solve.finish_time import finish_time
 from levada.solve.interior import finish_time_interior
+from levada.solve.interior_packed import finish_time_packed_interior
 from levada.solve.packed import finish_time_packed
 
 
@@ -118,10 +119,15 @@ class FinishTimeFairnessPacked(FinishTimeFairnessPerf):
     packs: ClassVar[bool] = True
 
     def _solve(self, instance: Instance, rate: Floats, ideal: Floats) -> Shares:
-        problem = problem_of(instance, rate / instance.weight[:, None], weighted=False)
+        published = self.which == INTERIOR
+        problem = problem_of(instance, rate / instance.weight[:, None], weighted=False, published=published)
         pairs, together = pairs_of(instance, problem)
         assert problem.of is not None
         weight = np.ones(len(problem.rate))
         weight[problem.of] = instance.weight
         together = together / weight[pairs][:, None, :]
-        return shares_of(finish_time_packed(problem, pairs, together, instance.steps_left, instance.elapsed, ideal))
+        given = (problem, pairs, together, instance.steps_left, instance.elapsed, ideal)
+        best = partial(finish_time_packed, *given)
+        if not published:
+            return shares_of(best())
+        return shares_of(sound(partial(finish_time_packed_interior, *given), best), able(instance))

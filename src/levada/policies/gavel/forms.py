@@ -19,8 +19,8 @@ from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import Shares
 from levada.solve.problem import Problem, Solution
 
-#: Which of many optimal shares: the best for the worst-off, then for the next, and so on; or the middle of them all,
-#: which is what the interior-point solver of the published policies found.
+#: Which of many optimal shares: the best for the worst-off, then for the next, and so on; or those that the
+#: interior-point solver of the published policies found.
 LEXIMIN, INTERIOR = "leximin", "interior"
 #: Or shares that are not optimal for the worst-off: the most speed in all while nobody falls far below leximin.
 EFFICIENT = "efficient"
