@@ -71,7 +71,7 @@ def limits(policy: str) -> tuple[float, float | None]:
         return 0.05, 0.05
     if policy.startswith("min_total_duration"):
         return 0.01, 0.01
-    return 0.03, None
+    return (0.05, None) if policy.startswith("finish_time_fairness") else (0.03, None)
 
 
 @pytest.mark.parametrize("case", chosen(exact=False))
