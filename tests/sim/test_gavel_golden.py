@@ -1,7 +1,8 @@
 """`--mechanism gavel` against Gavel itself: every job of every policy that solves no LP, and averages of the others.
 
-An LP has many optimal shares. Ours are those of Gavel's interior-point solver but for rounding, which decides between
-jobs that are equal; so policies with an LP are compared by averages. Some rows run only with LEVADA_ALL_GOLDEN=1.
+An LP has many optimal shares. Ours are those of Gavel's interior-point solver to nine digits and more; the rest is
+rounding, which decides between jobs that are equal, so policies with an LP are compared by averages. Some rows run only
+with LEVADA_ALL_GOLDEN=1.
 """
 
 import os
@@ -66,9 +67,11 @@ def test_every_job_ends_when_it_did_in_gavel(case: dict[str, Any]) -> None:
 
 def limits(policy: str) -> tuple[float, float | None]:
     """How far the average completion time, and the makespan, may be from Gavel's."""
+    if policy == "min_total_duration_packed":
+        return 0.05, 0.05
     if policy.startswith("min_total_duration"):
-        return 0.20, 0.05
-    return (0.10, None) if policy.startswith("finish_time_fairness") else (0.03, None)
+        return 0.01, 0.01
+    return (0.05, None) if policy.startswith("finish_time_fairness") else (0.03, None)
 
 
 @pytest.mark.parametrize("case", chosen(exact=False))

@@ -1,10 +1,10 @@
 """Points inside an optimal face. Interior-point solvers end there, simplex ends in a corner; all are optimal.
 
 Published results of policies that ask an interior-point solver depend on its choice: every job gets a little of every
-type. To repeat them, take these shares; to run jobs well, take `leximin`. Linear programs follow the path of such a
-solver (`selfdual`), which ends near where it ended, not in the middle. Finish-time fairness is no linear program for
-it: there the middle of the face (`central`) is taken, and so it is wherever the path ends nowhere (of water-filling and
-of pairs a corner).
+type. To repeat them, take these shares; to run jobs well, take `leximin`. All follow the path of such a solver
+(`selfdual`), which ends near where it ended, not in the middle. Where the path ends nowhere, the middle of the face
+(`central`) is taken, or of water-filling and of pairs a corner. Shares are as such a solver gives them: time and GPUs
+may be a billionth more than there are.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from levada.solve.central import centre
 from levada.solve.classes import classify
 from levada.solve.finish_time import Duties, finish_time, makespan
 from levada.solve.highs import NoAnswer
-from levada.solve.last_filling import last_filling
+from levada.solve.last_filling import Filling, filled
 from levada.solve.leximin import leximin
-from levada.solve.problem import Problem, Solution, fit, normalised, usable
+from levada.solve.problem import Problem, Solution, normalised, usable
 from levada.solve.safe import safe
 from levada.solve.selfdual import Levels, follow
+from levada.solve.selfdual_ratio import follow_ratio
 from levada.solve.total import UNMET, total
 
 #: Told where the path ends nowhere and there is no middle to take instead.
@@ -42,13 +43,13 @@ def max_min_interior(problem: Problem) -> Solution:
         share = _path(rows, c, part, pace=np.ones(len(c)))
     except NoAnswer:
         share = centre(c / unit, count, count * rows.scale, rows.capacity, pace=part.astype(float)).share
-    share = fit(share, count * rows.scale, rows.capacity, trace=0.0)
+    share = np.clip(share, 0.0, 1.0)
     return _solution(rows, share, float((c * share).sum(axis=1)[part].min()), c)
 
 
 @safe
 def leximin_interior(problem: Problem, levels: Floats | None = None) -> Solution:
-    """See `leximin`, whose *levels* are found where they are not given; and `last_filling`."""
+    """See `leximin`, whose *levels* are found where they are not given; and `filled`."""
     if levels is None:
         best = leximin(problem)
         assert best.levels is not None
@@ -62,15 +63,19 @@ def leximin_interior(problem: Problem, levels: Floats | None = None) -> Solution
     final[rows.of] = levels
     kinds = rows.capacity > 0
     cell = np.ix_(part, kinds)
-    last = last_filling(final[part], rows.scale[part], rows.weight[part])
-    duties = last.levels(c[cell], np.arange(int(part.sum()))[:, None])
+    given = count[part], rows.scale[part], rows.capacity[kinds]
+
+    def solve(filling: Filling) -> tuple[Floats, Floats]:
+        found, _ = follow(*given, filling.levels(c[cell], np.arange(int(part.sum()))[:, None]))
+        return found, (c[cell] * found).sum(axis=1)
+
     share = np.zeros_like(c)
     try:
-        share[cell], _ = follow(count[part], rows.scale[part], rows.capacity[kinds], duties)
+        share[cell] = filled(final[part], rows.scale[part], rows.weight[part], solve)
     except NoAnswer:
         corner = leximin(problem)
         return msgspec.structs.replace(corner, alarm=corner.alarm or CORNER_INSTEAD)
-    share = fit(np.where(c > 0, np.maximum(share, 0.0), 0.0), count * rows.scale, rows.capacity, trace=0.0)
+    share = np.where(c > 0, np.clip(share, 0.0, 1.0), 0.0)
     return _solution(rows, share, float((c * share).sum(axis=1)[part].min()), c)
 
 
@@ -79,7 +84,7 @@ def total_interior(problem: Problem, cost: Floats | None = None, need: Floats | 
     """See `total`."""
     alarm = total(problem, cost, need).alarm if need is not None else ""
     needs = np.zeros(problem.jobs) if need is None or alarm == UNMET else np.maximum(need, 0.0)
-    rows, base = _apart(problem, needs)
+    rows, (base,) = _apart(problem, needs)
     rate, count = usable(rows), rows.count
     worth = rate if cost is None else rate / cost
     part = (count > 0) & (rate.max(axis=1, initial=0.0) > 0)
@@ -92,28 +97,52 @@ def total_interior(problem: Problem, cost: Floats | None = None, need: Floats | 
         gain = count[:, None] * worth / float((count[:, None] * worth).max())
         c, gpus = rate / best[:, None], count * rows.scale
         share = centre(c, count, gpus, rows.capacity, gain=gain, base=base / best, floors=base > 0).share
-    share = fit(share, count * rows.scale, rows.capacity, trace=0.0)
+    share = np.clip(share, 0.0, 1.0)
     return _solution(rows, share, float((count[:, None] * worth * share).sum()), rate, alarm)
 
 
 @safe
 def makespan_interior(problem: Problem, steps: Floats, time: float | None = None) -> Solution:
-    """See `makespan`; any shares that end within *time* seconds will do, which is the least there is by default."""
+    """See `makespan`; any shares that end within *time* seconds will do, by default those of `searched`."""
     zeros = np.zeros(problem.jobs)
-    duties = Duties(steps, zeros, zeros + 1.0)
     if time is None:
-        return _within(problem, duties, makespan(problem, steps).level)
-    return _within(problem, duties, time, roomy=True)
+        time = searched(makespan(problem, steps).level)
+    return _within(problem, Duties(steps, zeros, zeros + 1.0), time, roomy=True)
+
+
+def searched(least: float) -> float:
+    """Where the published policy ends its search for the *least* time: it halves until it is within 5 %."""
+    low, high, top = 100.0, 1e6, 1e6
+    found = least if not np.isfinite(least) else None
+    while found is None:
+        while 1.05 * low < high:
+            middle = (low + high) / 2
+            if middle >= least:
+                found = high = middle
+            else:
+                low = middle
+        low, high, top = top, 10 * top, 10 * top
+    return found
 
 
 @safe
-def finish_time_interior(
-    problem: Problem, steps: Floats, elapsed: Floats, ideal: Floats, ratio: float | None = None
-) -> Solution:
-    """See `finish_time`; any shares with no larger ratio than this will do, which is the least there is by default."""
-    if ratio is None:
-        ratio = finish_time(problem, steps, elapsed, ideal).level
-    return _within(problem, Duties(steps, elapsed, ideal), ratio)
+def finish_time_interior(problem: Problem, steps: Floats, elapsed: Floats, ideal: Floats) -> Solution:
+    """See `finish_time`."""
+    runs = problem.each(usable(problem).max(axis=1, initial=0.0)) > 0
+    rows, (left, begun, whole) = _apart(problem, *(np.where(runs, column, 0.0) for column in (steps, elapsed, ideal)))
+    rate, kinds = usable(rows), rows.capacity > 0
+    part = (rows.count > 0) & (left > 0) & (whole > 0)
+    if not part.any():
+        return _solution(rows, np.zeros_like(rate), 0.0, rate)
+    given = rows.count[part], rows.scale[part], rows.capacity[kinds], rate[np.ix_(part, kinds)]
+    try:
+        found, ratio = follow_ratio(*given, left[part] / whole[part], begun[part] / whole[part])
+    except NoAnswer:
+        least = finish_time(problem, steps, elapsed, ideal).level
+        return _within(problem, Duties(steps, elapsed, ideal), least)
+    share = np.zeros_like(rate)
+    share[np.ix_(part, kinds)] = found
+    return _solution(rows, np.where(rate > 0, np.clip(share, 0.0, 1.0), 0.0), ratio, rate)
 
 
 def _within(problem: Problem, duties: Duties, ratio: float, roomy: bool = False) -> Solution:
@@ -124,7 +153,7 @@ def _within(problem: Problem, duties: Duties, ratio: float, roomy: bool = False)
     mine = Duties(duties.steps[part], duties.elapsed[part], duties.ideal[part])
     # A hair less than needed: without any inside there is no middle.
     need[part] = mine.need(ratio) * (1.0 if roomy else 1 - 1e-7)
-    rows, base = _apart(problem, need)
+    rows, (base,) = _apart(problem, need)
     rate, count = usable(rows), rows.count
     gpus = count * rows.scale
     runs = (count > 0) & (rate.max(axis=1, initial=0.0) > 0)
@@ -138,7 +167,7 @@ def _within(problem: Problem, duties: Duties, ratio: float, roomy: bool = False)
             best = np.maximum(rate.max(axis=1, initial=0.0), 1e-300)
             c = rate / best[:, None]
             share = centre(c, count, gpus, rows.capacity, base=base / best, floors=base > 0, mu=1.0).share
-    share = fit(share, gpus, rows.capacity, trace=0.0)
+    share = np.clip(share, 0.0, 1.0)
     reached = rows.each((rate * share).sum(axis=1))[part]
     late = (mine.elapsed + mine.steps / np.maximum(reached, 1e-300)) / mine.ideal
     return _solution(rows, share, float(late.max(initial=0.0)), rate)
@@ -165,11 +194,11 @@ def _path(
     return np.where(c > 0, np.maximum(share, 0.0), 0.0)
 
 
-def _apart(problem: Problem, need: Floats) -> tuple[Problem, Floats]:
-    """The problem with jobs that need different rates in different rows, and the needs by row."""
+def _apart(problem: Problem, *columns: Floats) -> tuple[Problem, list[Floats]]:
+    """The problem with jobs of one row apart that differ in *columns*, and these by row."""
     rows = classify(problem)
     assert rows.of is not None
-    first, of = distinct_rows(np.column_stack([rows.of.astype(np.float64), need]))
+    first, of = distinct_rows(np.column_stack([rows.of.astype(np.float64), *columns]))
     old = rows.of[first]
     apart = Problem(
         rate=rows.rate[old],
@@ -179,7 +208,7 @@ def _apart(problem: Problem, need: Floats) -> tuple[Problem, Floats]:
         capacity=rows.capacity,
         of=of,
     )
-    return apart, need[first]
+    return apart, [column[first] for column in columns]
 
 
 def _solution(rows: Problem, share: Floats, level: float, c: Floats, alarm: str = "") -> Solution:

@@ -1,22 +1,24 @@
-"""The last program of water-filling as published, whose solution is its answer.
+"""The programs of water-filling as published, of which the last one's solution is the answer.
 
 One program after the other raises all who can still rise by the same, and holds the others where they are. Which levels
-they come to is known (`leximin`), so only the last one need be solved to repeat where an interior-point solver ends.
+they come to is known (`leximin`), and so is who is held when.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from levada.core.types import Bools, Floats, Ints
+from levada.solve.highs import NoAnswer
 from levada.solve.selfdual import Levels
 
 #: A job that cannot rise by this factor and this much is held where it is.
 _FACTOR, _MORE = 1.0001, 1e-5
-#: Levels are known but for this part.
-_HAIR = 1e-9
+
+Shares = TypeVar("Shares")
 
 
 class Filling(NamedTuple):
@@ -44,14 +46,23 @@ class Filling(NamedTuple):
         )
 
 
-def last_filling(final: Floats, scale: Floats, weight: Floats) -> Filling:
-    """The last program for rows that come to these *final* levels."""
+def filled(final: Floats, scale: Floats, weight: Floats, solve: Callable[[Filling], tuple[Shares, Floats]]) -> Shares:
+    """What the last program gives to rows that come to these *final* levels; raises NoAnswer if the first has no end.
+
+    *solve* gives shares in some form, and the level of each row with them. Programs count on what they were given, not
+    on what is best, and so do those after them: they are a hair short of it, which decides where the last one ends.
+    """
     relation = scale / weight
-    floor, rising, level = np.zeros(len(final)), np.ones(len(final), np.bool_), 0.0
+    floor, rising = np.zeros(len(final)), np.ones(len(final), np.bool_)
+    found, levels = solve(Filling(floor, rising, scale, relation))
     while True:
-        before, level = level, float(final[rising].min())
-        held = rising & (final / relation < _FACTOR * level / relation + _MORE)
-        if not (rising & ~held).any():
-            return Filling(np.where(rising, before, floor) * (1 - _HAIR), rising, scale, relation)
-        floor = np.where(held, level, floor)
+        exact = float(final[rising].min())
+        held = rising & (final / relation < _FACTOR * exact / relation + _MORE)
+        floor = np.where(rising, float(levels[rising].min()), floor)
         rising = rising & ~held
+        if not rising.any() or not held.any():
+            return found
+        try:
+            found, levels = solve(Filling(floor, rising, scale, relation))
+        except NoAnswer:
+            return found

@@ -91,7 +91,7 @@ def hierarchical_packed(
 ) -> Solution:
     """See `hierarchical`."""
     in_turn = np.zeros(len(entity_weight), np.bool_) if fifo is None else np.asarray(fifo, np.bool_)
-    rows, pairs, rates, _ = _apart(problem, pairs, pair_rate, turns(problem, in_turn).astype(np.float64))
+    rows, pairs, rates, _ = apart(problem, pairs, pair_rate, turns(problem, in_turn).astype(np.float64))
     entities = Entities(rows, entity_weight, in_turn)
     c = relative(rows)
     together = _like(c, rows, pairs, rates)
@@ -113,7 +113,7 @@ def _check(solution: Solution, levels: Floats, best: Floats) -> None:
 @safe
 def makespan_packed(problem: Problem, pairs: Ints, pair_rate: Floats, steps: Floats) -> Solution:
     """See `makespan`."""
-    rows, pairs, rates, (left,) = _apart(problem, pairs, pair_rate, steps)
+    rows, pairs, rates, (left,) = apart(problem, pairs, pair_rate, steps)
     c = usable(rows)
     program, columns = _program(rows, c, np.maximum(left, 0.0), pairs, rates)
     answer, missing = columns.solve()
@@ -131,7 +131,7 @@ def finish_time_packed(
     problem: Problem, pairs: Ints, pair_rate: Floats, steps: Floats, elapsed: Floats, ideal: Floats
 ) -> Solution:
     """See `finish_time`."""
-    rows, pairs, rates, own = _apart(problem, pairs, pair_rate, steps, elapsed, ideal)
+    rows, pairs, rates, own = apart(problem, pairs, pair_rate, steps, elapsed, ideal)
     c = usable(rows)
     best = c.max(axis=1, initial=0.0)
     for side in (0, 1):
@@ -184,7 +184,7 @@ def total_packed(
     price = np.ones(len(problem.capacity)) if cost is None else cost
     asked = np.zeros(problem.jobs) if need is None else np.maximum(need, 0.0)
     for alarm, floor in (("", asked), (UNMET, np.zeros(problem.jobs))):
-        rows, twos, rates, (base,) = _apart(problem, pairs, pair_rate, floor)
+        rows, twos, rates, (base,) = apart(problem, pairs, pair_rate, floor)
         c = usable(rows)
         gpus = rows.count * rows.scale
         if (base[c.max(axis=1, initial=0.0) == 0] > 0).any():
@@ -234,7 +234,7 @@ def _program(problem: Problem, c: Floats, pace: Floats, pairs: Ints, together: F
     return program, Columns(program, count, problem.scale, pairs, together)
 
 
-def _apart(
+def apart(
     problem: Problem, pairs: Ints, pair_rate: Floats, *columns: Floats
 ) -> tuple[Problem, Ints, Floats, list[Floats]]:
     """The problem with jobs of one row apart that differ in *columns*, and these columns by row.

@@ -7,7 +7,7 @@ Such solvers stop before they come to the centre of the optimal face, somewhere 
 textbook method (homogeneous self-dual embedding, Nesterov-Todd scaling, Mehrotra's predictor and corrector, three
 rounds of equilibration) with the usual constants. Equal jobs stay equal all along, so that classes are exact, and a
 step costs O(rows types^3). `walk` takes any `Program`; the one with columns for two jobs that share GPUs is in
-`selfdual_pairs`.
+`selfdual_pairs`, that of finish-time ratios, which is not linear, in `selfdual_ratio`.
 """
 
 from __future__ import annotations
@@ -18,38 +18,18 @@ import numpy as np
 
 from levada.core.types import Bools, Floats
 from levada.solve.highs import NoAnswer
+from levada.solve.symmetric import Rows, Scaling, depth, fall, level_weight, product, quotient, unit, unweighted
 
 _STEPS = 100
 #: Where to stop, and what is good enough when numbers get no better.
 _TOLERANCE, _GOOD = 1e-8, 1e-6
-#: How often what a solve leaves over is solved for again: near the end numbers are far apart.
-_REFINED = 2
+#: On every diagonal, so that what is solved stays far from singular when numbers are far apart, near the end.
+#: Directions are a hair off by it, as they are in the solvers whose ends are repeated here.
+REGULAR = 7e-8
+#: How often at most what a solve leaves over is solved for again, what may be left, and how much less it has to become.
+_REFINED, _LEFT_OVER, _LESS = 9, 1e-14, 6.0
 #: Part of the way to the wall, the farthest step before that, and the least centring.
 _PART, _FARTHEST, _CENTRING = 0.99, 0.999, 1e-4
-
-
-class Rows(NamedTuple):
-    """A number per constraint: x >= 0 (as x is), capacities (types), time (rows) and levels (sets, rows)."""
-
-    x: Floats
-    cap: Floats
-    time: Floats
-    level: Floats
-
-    def times(self, factor: float) -> Rows:
-        return Rows(*(part * factor for part in self))
-
-    def plus(self, other: Rows, factor: float = 1.0) -> Rows:
-        return Rows(*(mine + factor * theirs for mine, theirs in zip(self, other, strict=True)))
-
-    def by(self, other: Rows) -> Rows:
-        return Rows(*(mine * theirs for mine, theirs in zip(self, other, strict=True)))
-
-    def over(self, other: Rows) -> Rows:
-        return Rows(*(mine / theirs for mine, theirs in zip(self, other, strict=True)))
-
-    def root(self) -> Rows:
-        return Rows(*(np.sqrt(part) for part in self))
 
 
 class Program(Protocol):
@@ -81,7 +61,10 @@ class Program(Protocol):
         ...
 
     def solve(self, weight: Rows, x: Floats, t: float, z: Rows) -> tuple[Floats, float, Rows]:
-        """dx, dt and dz with  backward(dz) = (x, t)  and  forward(dx, dt) - dz / weight = z."""
+        """dx, dt and dz with  backward(dz) + REGULAR (dx, dt) = (x, t)  and  forward(dx, dt) - dz / weight = z.
+
+        See `unweighted`.
+        """
         ...
 
 
@@ -113,13 +96,12 @@ class Alone:
         self.of_x, self.of_use = np.ones((rows, types)), np.repeat(scale[:, None], types, axis=1)
         self.of_time, self.of_level = np.ones((rows, types)), levels.c * levels.has[:, :, None]
         self.of_t = levels.pace * levels.has
-        self.with_t = bool(self.of_t.any())
         self.column, self.column_t = np.ones((rows, types)), 1.0
         self.row = Rows(np.ones((rows, types)), np.ones(types), np.ones(rows), np.ones((sets, rows)))
         for _ in range(3):
             self._equilibrate()
         self.cost = (np.zeros((rows, types)) if gain is None else -gain) / self.column
-        self.cost_t = -1.0 / self.column_t if self.with_t else 0.0
+        self.cost_t = -1.0 / self.column_t if self.of_t.any() else 0.0
         floor = levels.base * levels.has
         self.right = Rows(np.zeros((rows, types)), capacity, np.ones(rows), -floor).over(self.row)
 
@@ -164,36 +146,50 @@ class Alone:
     def solve(self, weight: Rows, x: Floats, t: float, z: Rows) -> tuple[Floats, float, Rows]:
         """See `Program`."""
         rows, types = x.shape
-        level = weight.level * self.has
-        more_x, more_t = self.backward(weight.by(z))
-        pull, pull_t = x + more_x, t + more_t
-        block = weight.time[:, None, None] * (self.of_time[:, :, None] * self.of_time[:, None, :])
-        block += np.einsum("si,sik,sij->ikj", level, self.of_level, self.of_level)
-        diagonal = np.arange(types)
-        block[:, diagonal, diagonal] += weight.x * self.of_x**2
-        # A hair on the diagonal: near the end numbers differ by more than their precision.
-        block[:, diagonal, diagonal] *= 1 + 1e-14
-        sides = np.zeros((rows, types, types + 2))
-        sides[:, :, 0] = pull
-        sides[:, diagonal, 1 + diagonal] = -self.of_use
-        rise = np.einsum("sik,si->ik", self.of_level, level * self.of_t)
-        sides[:, :, types + 1] = rise
-        solved = np.linalg.solve(block, sides)
-        joint = np.empty((types + 1, types + 2))
-        joint[:types] = np.einsum("ik,ikj->kj", self.count[:, None] * self.of_use, solved)
-        joint[types] = np.einsum("i,ik,ikj->j", self.count, rise, solved)
-        matrix, right = -joint[:, 1:], joint[:, 0].copy()
-        matrix[diagonal, diagonal] += 1.0 / weight.cap
-        matrix[types, types] += float((level * self.of_t**2).sum(axis=0) @ self.count)
-        right[types] += pull_t
-        if not self.with_t:
-            matrix[types], matrix[:, types] = 0.0, 0.0
-            matrix[types, types], right[types] = 1.0, 0.0
-        common = np.linalg.solve(matrix, right)
-        dx, dt = solved[:, :, 0] + solved[:, :, 1:] @ common, float(common[types])
-        dz = weight.by(self.forward(dx, dt).plus(z, -1.0))
-        # What a type's use changes is known better than as a difference of sums.
-        return dx, dt, dz._replace(cap=common[:types] - weight.cap * z.cap)
+        sets = len(self.of_level)
+        # A row's x, time and levels stay together: to express one by the others would lose digits.
+        own, of_x = np.zeros((rows, types + 1 + sets, types + 1 + sets)), slice(0, types)
+        own[:, types, of_x] = own[:, of_x, types] = self.of_time
+        own[:, types + 1 :, of_x] = -self.of_level.swapaxes(0, 1)
+        own[:, of_x, types + 1 :] = own[:, types + 1 :, of_x].swapaxes(1, 2)
+        diagonal = np.arange(types + 1 + sets)
+        own[:, diagonal[:types], diagonal[:types]] = weight.x * self.of_x**2 + REGULAR
+        own[:, types, types] = -1.0 / weight.time
+        own[:, diagonal[types + 1 :], diagonal[types + 1 :]] = np.where(self.has, -1.0 / weight.level, -1.0).T
+        side, rise = np.zeros((rows, types + 1 + sets)), np.zeros((rows, types + 1 + sets))
+        side[:, of_x] = x - self.of_x * weight.x * z.x
+        side[:, types] = z.time
+        side[:, types + 1 :] = (self.has * z.level).T
+        rise[:, types + 1 :] = self.of_t.T
+        each, cap, dt = joined(own, side, self.of_use, rise, self.count, weight.cap, z.cap, t)
+        dx = each[:, of_x]
+        dz = Rows(-weight.x * (self.of_x * dx + z.x), cap, each[:, types], each[:, types + 1 :].T)
+        return dx, dt, dz
+
+
+def joined(
+    own: Floats, side: Floats, use: Floats, rise: Floats, count: Floats, weight: Floats, cap: Floats, t: float
+) -> tuple[Floats, Floats, float]:
+    """The numbers of each row, of capacities, and of t, where rows have only the latter two in common.
+
+    *own* and *side* are each row's own equations; there its first columns count by *use* for capacities, and *rise*
+    says where t is in them. A row counts *count* times.
+    """
+    rows, size = side.shape
+    types = use.shape[1]
+    sides = np.zeros((rows, size, types + 2))
+    sides[:, :, 0] = side
+    sides[:, np.arange(types), 1 + np.arange(types)] = -use
+    sides[:, :, types + 1] = -rise
+    solved = np.linalg.solve(own, sides)
+    joint = np.empty((types + 1, types + 2))
+    joint[:types] = np.einsum("ik,ikj->kj", count[:, None] * use, solved[:, :types])
+    joint[types] = np.einsum("i,ik,ikj->j", count, rise, solved)
+    matrix, right = joint[:, 1:], np.append(cap, t) - joint[:, 0]
+    matrix[np.arange(types), np.arange(types)] -= 1.0 / weight
+    matrix[types, types] += REGULAR
+    common = np.linalg.solve(matrix, right)
+    return solved[:, :, 0] + solved[:, :, 1:] @ common, common[:types], float(common[types])
 
 
 def follow(
@@ -206,15 +202,17 @@ def follow(
 def walk(program: Program) -> tuple[Floats, float]:
     """x and t at the end of the path; raises NoAnswer where it ends nowhere."""
     h, cost, cost_t, has = program.right, program.cost, program.cost_t, program.has
-    one = Rows(*(np.ones_like(part) for part in h))
-    x, t, z = _solved(program, one, np.zeros_like(cost), 0.0, h)
+    one = unit(h)
+    even = level_weight(h, REGULAR)
+    x, t, z = _solved(program, even, np.zeros_like(cost), 0.0, h)
     s = _inside(z.times(-1.0), one, has)
-    _, _, z = _solved(program, one, -cost, -cost_t, one.times(0.0))
+    _, _, z = _solved(program, even, -cost, -cost_t, one.times(0.0))
     z = _inside(z, one, has)
     tau = kappa = 1.0
     degree = program.dot(one, one) + 1.0
     best = np.inf, x, t, tau
     size_h = max(1.0, np.sqrt(program.dot(h, h)))
+    size_cost = max(1.0, np.sqrt(program.dot_x(cost, cost_t, cost, cost_t)))
     for _ in range(_STEPS):
         back, back_t = program.backward(z)
         rest_x, rest_t = -back - cost * tau, -back_t - cost_t * tau
@@ -225,40 +223,40 @@ def walk(program: Program) -> tuple[Floats, float]:
         gap = program.dot(s, z)
         size = size_h + np.sqrt(program.dot_x(x, t, x, t)) + np.sqrt(program.dot(s, s))
         primal = np.sqrt(program.dot(rest_z, rest_z)) / size / tau
-        off = max(float(primal), gap / max(1.0, abs(value / tau)))
+        dual = np.sqrt(program.dot_x(rest_x, rest_t, rest_x, rest_t)) / (size_cost + np.sqrt(program.dot(z, z))) / tau
+        off = max(float(primal), float(dual), gap / max(1.0, -value / tau, -other / tau))
         if off < best[0]:
             best = off, x, t, tau
-        # Rounding may spoil the dual in the last step or two, but not the shares.
-        if off < _TOLERANCE:
+        if off < _TOLERANCE and (value < 0 or other <= _TOLERANCE):
             break
         mu = (gap + kappa * tau) / degree
-        weight = z.over(s)
-        scaling, ends = weight.root(), s.by(z).root()
         try:
+            scale = Scaling(s, z)
+            ends, weight = scale.ends, scale.weight(REGULAR)
             x1, t1, z1 = _solved(program, weight, -cost, -cost_t, h)
-        except np.linalg.LinAlgError:
+        except (NoAnswer, np.linalg.LinAlgError):
             break
         slope = kappa / tau - program.dot_x(cost, cost_t, x1, t1) - program.dot(h, z1)
         x2, t2, z2 = _solved(program, weight, rest_x, rest_t, s.plus(rest_z, -1.0))
         d_tau = (rest - kappa + program.dot_x(cost, cost_t, x2, t2) + program.dot(h, z2)) / slope
-        by_z = z2.plus(z1, d_tau).over(scaling)
+        by_z = scale(z2.plus(z1, d_tau))
         by_s = by_z.times(-1.0).plus(ends, -1.0)
         d_kappa = -kappa - kappa / tau * d_tau
         sigma = (1.0 - _reach(ends, by_s, by_z, has, tau, d_tau, kappa, d_kappa)) ** 3
         sigma = min(max(sigma, _CENTRING), 1.0)
-        aim = ends.by(ends).plus(by_s.by(by_z)).plus(one, -sigma * mu).over(ends)
+        aim = quotient(product(ends, ends).plus(product(by_s, by_z)).plus(one, -sigma * mu), ends)
         keep = 1.0 - sigma
-        toward = rest_z.times(-keep).plus(aim.over(scaling))
+        toward = rest_z.times(-keep).plus(scale(aim))
         x2, t2, z2 = _solved(program, weight, keep * rest_x, keep * rest_t, toward)
         aim_kappa = kappa * tau + d_kappa * d_tau - sigma * mu
         d_tau = (keep * rest - aim_kappa / tau + program.dot_x(cost, cost_t, x2, t2) + program.dot(h, z2)) / slope
         step_z = z2.plus(z1, d_tau)
-        by_z = step_z.over(scaling)
+        by_z = scale(step_z)
         by_s = aim.plus(by_z).times(-1.0)
         d_kappa = -(aim_kappa + kappa * d_tau) / tau
         way = _PART * _reach(ends, by_s, by_z, has, tau, d_tau, kappa, d_kappa)
         x, t = x + way * (x2 + d_tau * x1), t + way * (t2 + d_tau * t1)
-        z, s = z.plus(step_z, way), s.plus(by_s.over(scaling), way)
+        z, s = z.plus(step_z, way), s.plus(scale(by_s), way)
         tau, kappa = tau + way * d_tau, kappa + way * d_kappa
         if not np.isfinite(tau) or way < 1e-6:
             break
@@ -269,20 +267,37 @@ def walk(program: Program) -> tuple[Floats, float]:
 
 
 def _solved(program: Program, weight: Rows, x: Floats, t: float, z: Rows) -> tuple[Floats, float, Rows]:
-    """See `Program.solve`, refined."""
+    """See `Program.solve`, refined while that helps."""
     dx, dt, dz = program.solve(weight, x, t, z)
-    for _ in range(_REFINED):
+    enough, before = _LEFT_OVER * (1.0 + _largest(x, t, z)), np.inf
+    more: tuple[Floats, float, Rows] | None = None
+    for _ in range(_REFINED + 1):
         back, back_t = program.backward(dz)
-        rest_z = z.plus(program.forward(dx, dt), -1.0).plus(dz.over(weight))
-        more_x, more_t, more_z = program.solve(weight, x - back, t - back_t if program.cost_t else 0.0, rest_z)
-        dx, dt, dz = dx + more_x, dt + more_t, dz.plus(more_z)
+        rest_x = x - back - REGULAR * dx
+        rest_t = t - back_t - REGULAR * dt
+        rest_z = z.plus(program.forward(dx, dt), -1.0).plus(unweighted(dz, weight))
+        rest_z = rest_z._replace(level=np.where(program.has, rest_z.level, 0.0))
+        now = _largest(rest_x, rest_t, rest_z)
+        if more is not None and now > before:
+            return dx - more[0], dt - more[1], dz.plus(more[2], -1.0)
+        if now < enough or before < _LESS * now:
+            break
+        before = now
+        more = program.solve(weight, rest_x, rest_t, rest_z)
+        dx, dt, dz = dx + more[0], dt + more[1], dz.plus(more[2])
     return dx, dt, dz
 
 
+def _largest(x: Floats, t: float, z: Rows) -> float:
+    """The largest of all these numbers."""
+    return max(abs(t), *(float(np.abs(part).max()) for part in (x, *z) if part.size))
+
+
 def _inside(point: Rows, one: Rows, has: Bools) -> Rows:
-    """The point, moved along the diagonal until all is well above 0; what is a hair below it is so by rounding."""
-    low = min(float(part.min(initial=np.inf)) for part in (point.x, point.cap, point.time, point.level[has]))
-    moved = point.plus(one, 1.0 - _PART if low > 0 or -1e-12 < low < 0 else 1.0 - low)
+    """The point, moved along the unit until it is well inside; a hair inside is on the wall, but for rounding."""
+    linear = (point.x, point.cap, point.time, point.level[has], depth(point.cone))
+    low = min(float(part.min(initial=np.inf)) for part in linear)
+    moved = point.plus(one, 1.0 - _PART if low > 1e-12 else 1.0 - low)
     return moved._replace(level=np.where(has, moved.level, 1.0))
 
 
@@ -291,7 +306,9 @@ def _reach(
 ) -> float:
     """How far these steps may go."""
     worst = max(-d_tau / tau, -d_kappa / kappa, 1e-13)
-    for end, s, z in zip(ends, by_s, by_z, strict=True):
+    for end, s, z in zip(ends[:4], by_s[:4], by_z[:4], strict=True):
         low = np.minimum(s, z) / end
         worst = max(worst, -float((low[has] if end is ends.level else low).min(initial=0.0)))
+    for step in (by_s.cone, by_z.cone) if ends.cone.size else ():
+        worst = max(worst, float(fall(ends.cone, step).max()))
     return min(1.0 / worst, _FARTHEST)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.types import Floats, Ints
-from levada.solve.selfdual import Levels, Rows
+from levada.solve.selfdual import REGULAR, Levels
+from levada.solve.symmetric import Rows
 
 _ROUNDS = 3
 
@@ -52,7 +53,7 @@ class Together:
         scaled = Rows(np.ones(columns), *self._parts(np.ones(self._all)))
         for _ in range(_ROUNDS):
             scaled = self._equilibrate(scaled)
-        self.cost, self.cost_t = np.zeros(columns), -1.0 / self.column_t
+        self.cost, self.cost_t = np.zeros(columns), -1.0 / self.column_t if self.of_t.any() else 0.0
         self.right = Rows(np.zeros(columns), capacity, np.ones(rows), -levels.base).over(scaled)
         #: What `solve` needs of the weights that it was last given, and its scale.
         self._of: Rows | None = None
@@ -72,7 +73,7 @@ class Together:
         """Rows and columns, both divided by the root of their largest entry."""
         size = self.entry * (self.jobs > 0)
         column = np.sqrt(np.maximum(size.max(axis=0), self.of_x))
-        column_t = float(np.sqrt(self.of_t.max()))
+        column_t = float(np.sqrt(self.of_t.max())) or 1.0
         largest = np.zeros(self._all)
         np.maximum.at(largest, self.row, size)
         largest[self._levels] = np.maximum(largest[self._levels], self.of_t.ravel())
@@ -116,7 +117,7 @@ class Together:
             matrix = self._among_rows(weight)
             self._of, self._size = weight, np.append(np.sqrt(np.diag(matrix)[:-1]), 1.0)
             self._matrix = matrix / self._size / self._size[:, None]
-        pull = weight.x * self.of_x**2
+        pull = weight.x * self.of_x**2 + REGULAR
         alone = (x - self.of_x * weight.x * z.x) / pull
         right = np.append(self._whole(self._sums(alone)) - self._whole(z), t)
         found = np.linalg.solve(self._matrix, right / self._size) / self._size
@@ -127,15 +128,22 @@ class Together:
     def _among_rows(self, weight: Rows) -> Floats:
         """What is left for the rows' own numbers and t when all columns are expressed by them."""
         size = self._all
-        sign = np.ones(size)
-        sign[self._levels] = -1.0
-        signed = self.entry * sign[self.row]
-        touching, touched = self.columns * signed / (weight.x * self.of_x**2), self.jobs * signed
-        products = touching[:, None] * touched[None]
-        cells = self.row[:, None] * size + self.row[None]
         matrix = np.zeros((size + 1, size + 1))
-        matrix[:size, :size] = np.bincount(cells.ravel(), products.ravel(), size * size).reshape(size, size)
+        matrix[:size, :size] = self._columns_between(weight)
         matrix[np.arange(size), np.arange(size)] += 1.0 / self._whole(weight)
         matrix[self._levels, size] = -self.of_t.ravel()
         matrix[size, self._levels] = (self.count * self.of_t).ravel()
+        matrix[size, size] = REGULAR
         return matrix
+
+    def _columns_between(self, weight: Rows) -> Floats:
+        """By row and row, what columns make of the numbers of the one in the sums of the other."""
+        size = self._all
+        sign = np.ones(size)
+        sign[self._levels] = -1.0
+        signed = self.entry * sign[self.row]
+        touching, touched = self.columns * signed / (weight.x * self.of_x**2 + REGULAR), self.jobs * signed
+        products = touching[:, None] * touched[None]
+        cells = self.row[:, None] * size + self.row[None]
+        sums = np.bincount(cells.ravel(), products.ravel(), size * size)
+        return np.asarray(sums, np.float64).reshape(size, size)

@@ -21,6 +21,7 @@ from levada.perf.model import ThroughputModel
 from levada.policies.gavel.forms import (
     INTERIOR,
     LEXIMIN,
+    able,
     by_reference,
     pairs_of,
     problem_of,
@@ -34,6 +35,7 @@ from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.protocol import Needs
 from levada.solve.finish_time import finish_time
 from levada.solve.interior import finish_time_interior
+from levada.solve.interior_packed import finish_time_packed_interior
 from levada.solve.packed import finish_time_packed
 
 
@@ -92,10 +94,13 @@ class FinishTimeFairness(Sharing):
         return so_far, FinishTimeState(accounts=accounts)
 
     def _solve(self, instance: Instance, rate: Floats, ideal: Floats) -> Shares:
-        problem = problem_of(instance, rate, weighted=False)
+        published = self.which == INTERIOR
+        problem = problem_of(instance, rate, weighted=False, published=published)
         given = (problem, instance.steps_left, instance.elapsed, ideal)
-        best, middle = partial(finish_time, *given), partial(finish_time_interior, *given)
-        return shares_of(sound(middle, best) if self.which == INTERIOR else best())
+        best = partial(finish_time, *given)
+        if not published:
+            return shares_of(best())
+        return shares_of(sound(partial(finish_time_interior, *given), best), able(instance))
 
 
 class FinishTimeFairnessPerf(FinishTimeFairness):
@@ -114,10 +119,15 @@ class FinishTimeFairnessPacked(FinishTimeFairnessPerf):
     packs: ClassVar[bool] = True
 
     def _solve(self, instance: Instance, rate: Floats, ideal: Floats) -> Shares:
-        problem = problem_of(instance, rate / instance.weight[:, None], weighted=False)
+        published = self.which == INTERIOR
+        problem = problem_of(instance, rate / instance.weight[:, None], weighted=False, published=published)
         pairs, together = pairs_of(instance, problem)
         assert problem.of is not None
         weight = np.ones(len(problem.rate))
         weight[problem.of] = instance.weight
         together = together / weight[pairs][:, None, :]
-        return shares_of(finish_time_packed(problem, pairs, together, instance.steps_left, instance.elapsed, ideal))
+        given = (problem, pairs, together, instance.steps_left, instance.elapsed, ideal)
+        best = partial(finish_time_packed, *given)
+        if not published:
+            return shares_of(best())
+        return shares_of(sound(partial(finish_time_packed_interior, *given), best), able(instance))

@@ -19,8 +19,8 @@ from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import Shares
 from levada.solve.problem import Problem, Solution
 
-#: Which of many optimal shares: the best for the worst-off, then for the next, and so on; or the middle of them all,
-#: which is what the interior-point solver of the published policies found.
+#: Which of many optimal shares: the best for the worst-off, then for the next, and so on; or those that the
+#: interior-point solver of the published policies found.
 LEXIMIN, INTERIOR = "leximin", "interior"
 #: Or shares that are not optimal for the worst-off: the most speed in all while nobody falls far below leximin.
 EFFICIENT = "efficient"
@@ -38,21 +38,22 @@ def which_shares(value: Any, *more: str) -> str:
     return str(value)
 
 
-def problem_of(instance: Instance, rate: Floats | None = None, *, weighted: bool = True) -> Problem:
+def problem_of(
+    instance: Instance, rate: Floats | None = None, *, weighted: bool = True, published: bool = False
+) -> Problem:
     """The instance as a problem over classes of equal jobs; *rate* is what a policy believes, instead of the truth.
 
     A job gets no time on a type where it may not run or that is too small for it. What it is compared with stays what
-    the policy believes about the whole cluster, so its weight makes up for what the problem leaves out.
+    the policy believes about the whole cluster, so its weight makes up for what the problem leaves out. *Published*
+    policies do not ask whether it can run: they give it time there in vain, which `shares_of` then takes away.
     """
+    believed = instance.rate if rate is None else rate
+    truth, room = instance.rate, instance.capacity
+    if published:
+        truth, room = np.ones_like(believed), np.maximum(room, instance.scale.max(initial=0.0))
     # Equal rates are not enough: what two jobs reach together depends on what they are.
     rates, scale, weight, entity, of = rows_of(
-        instance.rate if rate is None else rate,
-        instance.rate,
-        instance.scale,
-        instance.weight,
-        instance.capacity,
-        instance.alike,
-        weighted,
+        believed, truth, instance.scale, instance.weight, room, instance.alike, weighted
     )
     return Problem(rate=rates, scale=scale, weight=weight, entity=entity, capacity=instance.capacity, of=of)
 
@@ -112,14 +113,18 @@ def sound(*attempts: Callable[[], Solution]) -> Solution:
     return solution
 
 
-def shares_of(solution: Solution) -> Shares:
-    """A solution as shares; pairs with the earlier row first."""
+def shares_of(solution: Solution, where: Bools | None = None) -> Shares:
+    """A solution as shares; pairs with the earlier row first. *Where* jobs can run is asked for published ones only."""
+    share = solution.share if where is None else np.where(where, solution.share, 0.0)
     if solution.pairs is None or solution.pair_share is None:
-        return Shares(share=solution.share, objective=solution.level, alarm=solution.alarm)
+        return Shares(share=share, objective=solution.level, alarm=solution.alarm)
+    pair_share = solution.pair_share
+    if where is not None:
+        pair_share = np.where(where[solution.pairs].all(axis=1), pair_share, 0.0)
     return Shares(
-        share=solution.share,
+        share=share,
         pairs=np.sort(solution.pairs, axis=1),
-        pair_share=solution.pair_share,
+        pair_share=pair_share,
         objective=solution.level,
         alarm=solution.alarm,
     )

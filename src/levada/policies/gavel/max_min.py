@@ -29,6 +29,7 @@ from levada.policies.gavel.forms import (
     EFFICIENT,
     INTERIOR,
     LEXIMIN,
+    able,
     all_alike,
     pairs_of,
     problem_of,
@@ -68,9 +69,12 @@ class MaxMinFairness(Sharing):
 
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
         """Shares with the highest lowest level."""
-        problem = problem_of(instance, instance.rate if self.aware else all_alike(instance))
+        published = self.which == INTERIOR
+        problem = problem_of(instance, instance.rate if self.aware else all_alike(instance), published=published)
         best, middle = partial(leximin, problem), partial(max_min_interior, problem)
-        return shares_of(sound(middle, best) if self.which == INTERIOR else sound(best, middle)), None
+        if not published:
+            return shares_of(sound(best, middle)), None
+        return shares_of(sound(middle, best), able(instance)), None
 
 
 class MaxMinFairnessPerf(MaxMinFairness):
@@ -103,14 +107,17 @@ class MaxMinFairnessPacked(MaxMinFairnessPerf):
 
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
         """Shares with the highest lowest level, or with the most speed above a floor."""
-        problem = problem_of(instance)
+        published = self.which == INTERIOR
+        problem = problem_of(instance, published=published)
         pairs, together = pairs_of(instance, problem)
         lowest = partial(max_min_packed, problem, pairs, together)
         all_levels = partial(leximin_packed, problem, pairs, together)
         if self.which == EFFICIENT:
             return shares_of(sound(partial(efficient_packed, problem, pairs, together, FLOOR), lowest)), None
+        if not published:
+            return shares_of(sound(all_levels, lowest)), None
         middle = partial(max_min_packed_interior, problem, pairs, together)
-        return shares_of(sound(middle if self.which == INTERIOR else all_levels, lowest)), None
+        return shares_of(sound(middle, lowest), able(instance)), None
 
 
 def _favour(instance: Instance) -> Floats:

@@ -13,7 +13,7 @@ import numpy as np
 
 from levada.core.types import Floats
 from levada.perf.model import ThroughputModel
-from levada.policies.gavel.forms import INTERIOR, LEXIMIN, pairs_of, problem_of, shares_of, sound, which_shares
+from levada.policies.gavel.forms import INTERIOR, LEXIMIN, able, pairs_of, problem_of, shares_of, sound, which_shares
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.protocol import Needs
@@ -42,11 +42,14 @@ class MaxSumThroughputPerf(Sharing):
 
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
         """Shares with the largest sum."""
-        problem = problem_of(instance, weighted=False)
+        published = self.which == INTERIOR
+        problem = problem_of(instance, weighted=False, published=published)
         cost = instance.prices if self.by_cost else None
         given = (problem, cost, self._need(instance))
-        best, middle = partial(total, *given), partial(total_interior, *given)
-        return shares_of(sound(middle, best) if self.which == INTERIOR else best()), None
+        best = partial(total, *given)
+        if not published:
+            return shares_of(best()), None
+        return shares_of(sound(partial(total_interior, *given), best), able(instance)), None
 
     def _need(self, instance: Instance) -> Floats | None:
         """The rate that reaches each deadline; none for jobs without one, or whose deadline has passed."""

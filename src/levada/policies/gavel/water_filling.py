@@ -20,6 +20,7 @@ from levada.perf.model import ThroughputModel
 from levada.policies.gavel.forms import (
     INTERIOR,
     LEXIMIN,
+    able,
     all_alike,
     pairs_of,
     problem_of,
@@ -77,12 +78,13 @@ class WaterFilling(Sharing):
 
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
         """Shares with the highest levels, lowest first."""
-        problem = problem_of(instance, instance.rate if self.aware else all_alike(instance))
+        published = self.which == INTERIOR and not self.entities
+        problem = problem_of(instance, instance.rate if self.aware else all_alike(instance), published=published)
         best = hierarchical(problem, *self._entities(instance)) if self.entities else leximin(problem)
-        if self.which != INTERIOR:
+        if not published:
             return shares_of(best), None
-        middle = partial(leximin_interior, problem, best.levels) if not self.entities else lambda: best
-        return shares_of(sound(middle, lambda: best)), None
+        middle = partial(leximin_interior, problem, best.levels)
+        return shares_of(sound(middle, lambda: best), able(instance)), None
 
     def _entities(self, instance: Instance) -> tuple[Floats, Bools]:
         """By number the weight of each entity, and whether it serves its jobs in turn."""
@@ -113,14 +115,15 @@ class WaterFillingPacked(WaterFillingPerf):
 
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
         """Shares with the highest levels, lowest first."""
-        problem = problem_of(instance)
+        published = self.which == INTERIOR and not self.entities
+        problem = problem_of(instance, published=published)
         given = (problem, *pairs_of(instance, problem))
         if not self.entities:
             best = sound(partial(leximin_packed, *given), partial(max_min_packed, *given))
-            if self.which != INTERIOR or best.levels is None:
-                return shares_of(best), None
+            if not published or best.levels is None:
+                return shares_of(best, able(instance) if published else None), None
             middle = partial(leximin_packed_interior, *given, best.levels)
-            return shares_of(sound(middle, lambda: best)), None
+            return shares_of(sound(middle, lambda: best), able(instance)), None
         among = self._entities(instance)
         together, alone = partial(hierarchical_packed, *given, *among), partial(hierarchical, problem, *among)
         return shares_of(sound(together, alone)), None
