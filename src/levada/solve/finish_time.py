@@ -22,6 +22,8 @@ from levada.solve.split import shadow
 
 #: A load this little above 1 is rounding.
 _FULL = 1 + 1e-9
+#: Binary digits of shares: beyond them is rounding.
+_DIGITS = 44
 #: More ratios than ever needed: prices are corners of a polyhedron, and none comes twice.
 _MOST = 200
 
@@ -66,9 +68,9 @@ def finish_time(problem: Problem, steps: Floats, elapsed: Floats, ideal: Floats,
         found = _newton(given, duties, start, warm)
     mass, ratio, prices, how, kept = found
     share = np.zeros((jobs, rate.shape[1]))
-    share[part] = shadow(
-        rate, mass, of[part], _spread(rate, mass, of[part], np.minimum(duties.need(ratio), best[part]))
-    )
+    needs = np.minimum(_spread(rate, mass, of[part], np.minimum(duties.need(ratio), best[part])), best[part])
+    # Equal jobs come out equal: what a split leaves in the last digits must not decide who is first.
+    share[part] = _rounded(shadow(rate, mass, of[part], needs))
     share = fit(share, rows.scale[of], rows.capacity)
     reached = (rate[of[part]] * share[part]).sum(axis=1)
     level = float(((duties.elapsed + duties.steps / np.maximum(reached, 1e-300)) / duties.ideal).max())
@@ -89,10 +91,16 @@ def makespan(problem: Problem, steps: Floats, warm: Warm | None = None) -> Solut
     return finish_time(problem, steps, np.zeros(jobs), np.ones(jobs), warm)
 
 
+def _rounded(share: Floats) -> Floats:
+    digits, place = np.frexp(share)
+    rounded: Floats = np.ldexp(np.round(digits * 2.0**_DIGITS), place - _DIGITS)
+    return rounded
+
+
 def _spread(rate: Floats, mass: Floats, of: Ints, need: Floats) -> Floats:
-    """These needs, where a class falls short by rounding a little less of each: or its smallest would bear it all."""
+    """These needs, all raised or lowered to what their class has: else its last job has all that is over, or missing."""
     there, asked = (rate * mass).sum(axis=1), np.bincount(of, need, len(rate))
-    return need * np.divide(there, asked, out=np.ones(len(rate)), where=there < asked)[of]
+    return need * np.divide(there, asked, out=np.ones(len(rate)), where=asked > 0)[of]
 
 
 def _by_speed(problem: Problem) -> Problem:
