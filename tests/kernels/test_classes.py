@@ -26,6 +26,16 @@ def test_equal_rows_have_one_number(keys: np.ndarray) -> None:
     assert len(first) == len(known)
 
 
+@given(jobs=st.lists(st.tuples(st.integers(0, 3), FEW), max_size=40))
+def test_a_group_is_the_jobs_of_one_row_that_are_favoured_alike(jobs: list[tuple[int, float]]) -> None:
+    row, favour = np.array([job[0] for job in jobs], np.int64), np.array([job[1] for job in jobs], np.float64)
+    rows, favours, count, of = both(KERNELS, "groups", row, favour)
+    assert rows[of].tolist() == row.tolist()
+    assert favours[of].tolist() == favour.tolist()
+    assert count.tolist() == [of.tolist().count(group) for group in range(len(rows))]
+    assert len({*zip(rows.tolist(), favours.tolist(), strict=True)}) == len(rows)
+
+
 @given(data=st.data(), jobs=st.integers(0, 12), types=st.integers(1, 4), weighted=st.booleans())
 def test_a_row_is_what_its_jobs_are(data: st.DataObject, jobs: int, types: int, weighted: bool) -> None:
     def drawn(values: list[float], *shape: int) -> np.ndarray:

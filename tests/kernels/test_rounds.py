@@ -110,6 +110,19 @@ def test_turns_are_fair_and_the_same_in_both(question: tuple[Any, ...]) -> None:
             assert not (free and priority[row, kind] > -np.inf and need[row] <= room[kind])
 
 
+@given(data=st.data(), jobs=st.integers(1, 40), types=st.integers(1, 4), seed=st.integers(0, 2**32 - 1))
+def test_those_in_doubt_of_their_wish_are_found(data: st.DataObject, jobs: int, types: int, seed: int) -> None:
+    """A little more is asked of some types than there is, by many jobs: compiled, only the last few take turns."""
+    drawn = np.random.default_rng(seed)
+    priority = drawn.integers(0, data.draw(st.sampled_from([3, 1000])), (jobs, types)).astype(np.float64)
+    priority[drawn.random((jobs, types)) < 0.1] = -np.inf
+    need = drawn.integers(0, data.draw(st.integers(1, 4)), jobs) + 1
+    asked = np.bincount(priority.argmax(axis=1), need, types).astype(np.int64)
+    left = asked + drawn.integers(-3, 4, types)
+    members = np.stack([np.arange(jobs), np.full(jobs, -1)], axis=1)
+    both(KERNELS, "take_turns", priority, need, members, left, drawn.random(jobs) < 0.1)
+
+
 FILLED = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3)), max_size=4, unique_by=lambda each: each[0])
 
 

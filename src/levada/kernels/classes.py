@@ -15,6 +15,13 @@ def distinct_rows(keys: Floats) -> tuple[Ints, Ints]:
     return found
 
 
+def groups(row: Ints, favour: Floats) -> tuple[Ints, Floats, Floats, Ints]:
+    """Jobs of the same *row* and *favour* are a group: the row and favour of each, how many jobs it has, in the order
+    in which groups first appear; and the group of each job."""
+    found: tuple[Ints, Floats, Floats, Ints] = kernels["classes"].groups(row, favour)
+    return found
+
+
 def rows_of(
     believed: Floats, rate: Floats, scale: Floats, weight: Floats, capacity: Floats, alike: Ints, weighted: bool
 ) -> tuple[Floats, Floats, Floats, Ints, Ints]:

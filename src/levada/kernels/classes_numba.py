@@ -46,6 +46,18 @@ def distinct_rows(keys: Any) -> Any:
 
 
 @numba.njit(cache=True)
+def groups(row: Any, favour: Any) -> Any:
+    keys = np.empty((len(row), 2), np.float64)
+    for i in range(len(row)):
+        keys[i, 0], keys[i, 1] = row[i], favour[i]
+    first, of = distinct_rows(keys)
+    count = np.zeros(len(first), np.float64)
+    for group in of:
+        count[group] += 1.0
+    return row[first], favour[first], count, of
+
+
+@numba.njit(cache=True)
 def rows_of(believed: Any, rate: Any, scale: Any, weight: Any, capacity: Any, alike: Any, weighted: bool) -> Any:
     jobs, types = believed.shape
     keys = np.empty((jobs, types + 2 + len(alike)), np.float64)

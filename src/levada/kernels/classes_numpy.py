@@ -27,6 +27,11 @@ def distinct_rows(keys: Floats) -> tuple[Ints, Ints]:
     return first[order], rank[of]
 
 
+def groups(row: Ints, favour: Floats) -> tuple[Ints, Floats, Floats, Ints]:
+    first, of = distinct_rows(np.column_stack([row, favour]))
+    return row[first], favour[first], np.bincount(of, minlength=len(first)).astype(np.float64), of
+
+
 def rows_of(
     believed: Floats, rate: Floats, scale: Floats, weight: Floats, capacity: Floats, alike: Ints, weighted: bool
 ) -> tuple[Floats, Floats, Floats, Ints, Ints]:

@@ -55,9 +55,15 @@ def commit(
     spoken = np.zeros(cap, np.bool_)
     slots = np.full(rows, -1, np.int64)
     at = np.empty(rows, np.int64)
-    moving, stale, cores = 0, False, False
+    moving, stale, cores, near = 0, False, False, 0
     for r in range(rows):
-        s = find(numbers, slot_of, said[0, r])
+        # Mostly in the order of the index: each search begins behind the last find.
+        while near < len(numbers) and numbers[near] < said[0, r]:
+            near += 1
+        if near < len(numbers) and numbers[near] == said[0, r]:
+            s = slot_of[near]
+        else:
+            s = find(numbers, slot_of, said[0, r])
         given, reason = said[2, r], said[3, r]
         if s < 0 or spoken[s] or given < 0 or not _may_be_said(reason) or in_view[r] != said[0, r]:
             return False, False, False
@@ -109,10 +115,7 @@ def commit(
         kind = said[1, r] if reached[r] > 0 else -1
         changed[s] = ints[c.TYPE, s] != kind or ints[c.COUNT, s] != reached[r]
         ints[c.TYPE, s], ints[c.COUNT, s] = kind, reached[r]
-    for r in range(rows):
-        s = slots[r]
-        if s >= 0:
-            _tell(said, ranked, batched, r, s, reached[r], ints, floats)
+    _tell(said, ranked, batched, slots, reached, ints, floats)
     return True, moving > 0 and _plan_operations(ints, slots, changed, target, held), stale
 
 
@@ -124,25 +127,31 @@ def _may_be_said(reason: int) -> bool:
 
 
 @numba.njit(cache=True)
-def _tell(said: Any, ranked: bool, batched: bool, r: int, s: int, reached: int, ints: Any, floats: Any) -> None:
-    """The reason, rank and batch size of one job after a decision."""
-    given = ints[c.COUNT, s] > 0
-    reason, evidence = said[3, r], said[4, r]
-    if not given:
-        if reached < said[2, r]:
-            reason, evidence = c.FRAGMENTED, 0
-        if reason == c.RUNS:
-            reason = c.CAPACITY
-        if reason == c.CAPACITY and floats[c.FIRST_STARTED, s] < np.inf:
-            reason = c.PREEMPTED
-            if outlasts(ints[c.REASON, s]):
-                reason, evidence = ints[c.REASON, s], ints[c.EVIDENCE, s]
-    elif ints[c.PHASE, s] == c.PENDING:
-        reason = c.SAYS_STARTING
-    ints[c.REASON, s], ints[c.EVIDENCE, s] = reason, evidence
-    if not ranked or said[5, r] >= 0:
-        ints[c.RANK, s] = said[5, r] if ranked else r
-    ints[c.BATCH, s] = said[len(said) - 1, r] if batched else 0
+def _tell(said: Any, ranked: bool, batched: bool, slots: Any, reached: Any, ints: Any, floats: Any) -> None:
+    """The reason, rank and batch size of each job after a decision."""
+    # Columns by themselves: a call for each job that takes whole blocks would take five times as long.
+    count, phase, first_started = ints[c.COUNT], ints[c.PHASE], floats[c.FIRST_STARTED]
+    reasons, evidences, ranks, batches = ints[c.REASON], ints[c.EVIDENCE], ints[c.RANK], ints[c.BATCH]
+    for r in range(len(slots)):
+        s = slots[r]
+        if s < 0:
+            continue
+        reason, evidence = said[3, r], said[4, r]
+        if count[s] == 0:
+            if reached[r] < said[2, r]:
+                reason, evidence = c.FRAGMENTED, 0
+            if reason == c.RUNS:
+                reason = c.CAPACITY
+            if reason == c.CAPACITY and first_started[s] < np.inf:
+                reason = c.PREEMPTED
+                if outlasts(reasons[s]):
+                    reason, evidence = reasons[s], evidences[s]
+        elif phase[s] == c.PENDING:
+            reason = c.SAYS_STARTING
+        reasons[s], evidences[s] = reason, evidence
+        if not ranked or said[5, r] >= 0:
+            ranks[s] = said[5, r] if ranked else r
+        batches[s] = said[len(said) - 1, r] if batched else 0
 
 
 @numba.njit(cache=True)

@@ -8,6 +8,9 @@ import numba
 import numpy as np
 
 from levada.kernels.rates_numba import hold
+from levada.kernels.turns_numba import take_turns
+
+__all__ = ["answer", "choose", "fill", "recall", "running", "take_turns"]
 
 _NOBODY, _ALONE = -1, -2
 _GONE = -2
@@ -392,81 +395,3 @@ def _rank(number: Any, credit: Any, rank: Any) -> None:
             behind += 1
     for place, at in enumerate(np.argsort(owed[:ahead], kind="mergesort")):
         rank[rows[at]] = place
-
-
-@numba.njit(cache=True)
-def take_turns(priority: Any, need: Any, members: Any, left: Any, taken: Any) -> Any:
-    # Each combination waits with the best pair that still fits. What does not fit now never will, so a combination
-    # that finds its pair gone goes back into line with the next; nobody need sort all pairs.
-    count, types = priority.shape
-    runs = np.full(count, -1, np.int64)
-    kind, wish = np.empty(count, np.int64), np.empty(count, np.float64)
-    line, size = np.empty(count, np.int64), 0
-    asked = np.zeros(types, np.int64)
-    contested = False
-    for at in range(count):
-        a, b = members[at, 0], members[at, 1]
-        if taken[a] or (b >= 0 and taken[b]):
-            continue
-        best, most = -1, -np.inf
-        for k in range(types):
-            if need[at] <= left[k] and priority[at, k] > most:
-                best, most = k, priority[at, k]
-        if best >= 0:
-            kind[at], wish[at] = best, most
-            line[size] = at
-            size += 1
-            asked[best] += need[at]
-            contested |= b >= 0
-    for k in range(types):
-        contested |= asked[k] > left[k]
-    if not contested:
-        # All first wishes fit beside each other.
-        for place in range(size):
-            at = line[place]
-            runs[at] = kind[at]
-            left[kind[at]] -= need[at]
-            taken[members[at, 0]] = True
-        return runs
-    # A heap: the highest wish stands first, of equal ones the lower row.
-    start = size // 2
-    while size > 0:
-        if start > 0:
-            start -= 1
-            place, at = start, line[start]
-        else:
-            place, at = 0, line[0]
-            a, b = members[at, 0], members[at, 1]
-            again = False
-            if not taken[a] and not (b >= 0 and taken[b]):
-                if need[at] <= left[kind[at]]:
-                    runs[at] = kind[at]
-                    left[kind[at]] -= need[at]
-                    taken[a] = True
-                    if b >= 0:
-                        taken[b] = True
-                else:
-                    best, most = -1, -np.inf
-                    for k in range(types):
-                        if need[at] <= left[k] and priority[at, k] > most:
-                            best, most = k, priority[at, k]
-                    again = best >= 0
-                    kind[at], wish[at] = best, most
-            if not again:
-                size -= 1
-                at = line[size]
-        # Let it sink to where it belongs.
-        while 2 * place + 1 < size:
-            child = 2 * place + 1
-            if child + 1 < size:
-                one, other = line[child + 1], line[child]
-                if wish[one] > wish[other] or (wish[one] == wish[other] and one < other):
-                    child += 1
-            ahead = line[child]
-            if not (wish[ahead] > wish[at] or (wish[ahead] == wish[at] and ahead < at)):
-                break
-            line[place] = ahead
-            place = child
-        if size > 0:
-            line[place] = at
-    return runs

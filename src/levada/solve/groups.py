@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from levada.core.types import Floats, Ints
-from levada.kernels.classes import distinct_rows
+from levada.kernels.classes import groups
 from levada.solve.problem import Problem
 
 
@@ -25,9 +25,8 @@ def groups_of(problem: Problem, favour: Floats | None) -> Groups:
     of = np.arange(rows) if problem.of is None else problem.of
     if favour is None:
         return Groups(row=np.arange(rows), favour=np.ones(rows), count=problem.count, of=of)
-    first, mine = distinct_rows(np.column_stack([of, favour]))
-    count = np.bincount(mine, minlength=len(first)).astype(np.float64)
-    return Groups(row=of[first], favour=favour[first], count=count, of=mine)
+    row, alike, count, mine = groups(of, favour)
+    return Groups(row=row, favour=alike, count=count, of=mine)
 
 
 def apart(problem: Problem, groups: Groups) -> Problem:
