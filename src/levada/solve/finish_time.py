@@ -98,7 +98,7 @@ def _rounded(share: Floats) -> Floats:
 
 
 def _spread(rate: Floats, mass: Floats, of: Ints, need: Floats) -> Floats:
-    """These needs, all raised or lowered to what their class has: else its last job has all that is over, or missing."""
+    """These needs, raised or lowered to what their class has: else its last job has all that is over, or missing."""
     there, asked = (rate * mass).sum(axis=1), np.bincount(of, need, len(rate))
     return need * np.divide(there, asked, out=np.ones(len(rate)), where=asked > 0)[of]
 
