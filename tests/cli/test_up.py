@@ -124,6 +124,37 @@ def test_jobs_may_be_left_running_and_are_found_again(home: Path) -> None:
     assert (again["phase"], again["generation"]) == ("Running", 1)
 
 
+def test_jobs_of_another_folder_start_again_only_when_somebody_says_that_they_are_gone(home: Path) -> None:
+    home.parent.mkdir(exist_ok=True)
+    first, store, go = home.with_name("first"), f"sqlite:///{home.parent}/shared.db", home.with_name("go")
+    words = ("--port", "0", "--store", store, "--node", "gpu=1")
+    assert levada("up", "--state", str(first), *words).returncode == 0
+    name = job(first, "sh", "-c", f"until [ -e {go} ]; do sleep 0.05; done")
+    until(lambda: phase(first, name) == "Running")
+    os.kill(json.loads((first / "server.json").read_text())["pid"], signal.SIGKILL)
+    go.touch()
+    until(lambda: left_behind(first) == [])
+    other = levada("up", "--state", str(home), *words)
+    assert other.returncode == 1
+    assert f"run in the folder {first} of this machine ({name}); go on there with --state {first}" in other.stderr
+    assert levada("up", "--state", str(home), *words, "--take-over", "another").returncode == 1
+    empty = levada("up", "--state", str(home), *words, "--take-over", "")
+    assert (empty.returncode, "--take-over: must be the host" in empty.stderr) == (2, True)
+    done = levada("up", "--state", str(home), *words, "--take-over", socket.gethostname())
+    assert done.returncode == 0, done.stderr
+    assert levada("wait", "--state", str(home), name, "--timeout", "180s").returncode == 0
+
+
+def test_a_hangup_that_is_ignored_stays_so(home: Path) -> None:
+    words = [sys.executable, "-m", "levada", "up", "--state", str(home), "--port", "0"]
+    ignoring = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *words]
+    with subprocess.Popen(ignoring, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as up:
+        until(lambda: up.poll() is not None or (home / "lock").exists())
+        up.send_signal(signal.SIGHUP)
+        _, err = up.communicate(timeout=WAIT_S)
+    assert up.returncode == 0, err
+
+
 def test_folders_and_files_are_those_of_who_names_them(home: Path) -> None:
     home.parent.mkdir(exist_ok=True)
     done = levada("up", "--state", "home", "--port", "0", "--store", "sqlite:///mine.db", cwd=home.parent)

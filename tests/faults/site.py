@@ -43,8 +43,6 @@ class Site:
         self.home, self.nodes, self.words = home, nodes, words
         #: What servers say; not on the disk of the folder, which may be full.
         self.log = log or home.with_name(home.name + ".log")
-        #: What comes before the command, e.g. to be on a machine of another name.
-        self.before: tuple[str, ...] = ()
         self.options: dict[str, float] = dict(OPTIONS)
         self.server: subprocess.Popen[bytes] | None = None
         self._client: Client | None = None
@@ -61,7 +59,7 @@ class Site:
             told += ["--set", f"{name}={value}"]
         with open(self.log, "ab") as log:
             self.server = subprocess.Popen(
-                [*self.before, sys.executable, "-m", "levada", *told],
+                [sys.executable, "-m", "levada", *told],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -26,8 +26,6 @@ class Stage:
         #: Where they are, by job.
         self.places: dict[str, list[str]] = {}
         self.taken: list[Op] = []
-        #: Jobs that it went on with, which another server had started.
-        self.adopted: list[str] = []
         self.epoch = 0
         #: Numbers of jobs that were done while no server watched.
         self.ended: list[int] = []
@@ -81,10 +79,6 @@ class Rehearsal:
             stage.names[op.job] = there[:size] + fresh
             stage.places[op.job] = [place.node for place in op.grant.places if place.group == "worker"]
             self.report(ev.Running(at=0.0, **_one(op)))
-
-    async def adopt(self, op: Op, launch: Launch) -> None:
-        assert self.stage.runs[op.job].generation == op.generation
-        self.stage.adopted.append(op.job)
 
     def report(self, *events: ev.Event, notes: tuple[Note, ...] = ()) -> None:
         """Something happens."""

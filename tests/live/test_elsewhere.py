@@ -8,13 +8,13 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from levada.live import elsewhere
+from levada.errors import Refused
 from levada.live.elsewhere import Elsewhere, Machine
 from tests.live.house import document, house
 from tests.live.rehearsal import Stage
 
-ONE = Machine(host="one", id="a", nodes=("n0", "n1"))
-TWO = Machine(host="two", id="b", nodes=("n0", "n1"))
+ONE = Machine(host="one", folder="/s", id="a")
+TWO = Machine(host="two", folder="/s", id="b")
 
 
 async def left_running(url: str, stage: Stage, machine: Machine = ONE) -> str:
@@ -55,7 +55,7 @@ def test_who_stands_by_waits_until_nothing_runs_that_it_cannot_see(url: str, cap
         job = await left_running(url, stage)
         async with AsyncExitStack() as stack:
             opening = asyncio.create_task(stack.enter_async_context(house(url, other, machine=TWO, wait=True)))
-            while "only a server of that machine sees them" not in caplog.text:
+            while "only its own server sees them" not in caplog.text:
                 await asyncio.sleep(0.01)
             assert not opening.done()
             async with house(url, stage, machine=ONE) as up:
@@ -90,43 +90,30 @@ def test_an_operator_may_say_that_a_machine_is_gone(url: str) -> None:
     asyncio.run(story())
 
 
-def test_machines_of_agents_have_some_time_to_join_and_are_lost_then(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    "then",
+    [
+        # Its folder is found again, though the machine has another name, as a container has each time, or it was moved.
+        Machine(host="renamed", folder="/s", id="a"),
+        Machine(host="one", folder="/t", id="a"),
+    ],
+)
+def test_who_sees_them_goes_on(sqlite_url: str, then: Machine) -> None:
     async def story() -> None:
-        stage, empty = Stage(), Stage({})
-        job = await left_running(sqlite_url, stage, Machine(host="one", id="a"))
-        async with house(sqlite_url, empty, machine=Machine(host="two", id="b")) as up:
-            await up.settle()
-            assert (up.phase(job), up.service.job(job)["generation"]) == ("Running", 1), "it is taken to run"
-            # As when its agent joins.
-            empty.cluster, empty.runs = stage.cluster, stage.runs
-            await up.until(lambda: empty.adopted == [job])
-            await up.kill()
-        monkeypatch.setattr(elsewhere, "AWAIT_S", 0.2)
-        async with house(sqlite_url, Stage({}), machine=Machine(host="three", id="c")) as up:
-            await up.until(lambda: up.phase(job) == "Pending")
-            assert {node["phase"] for node in up.service.nodes()} == {"Lost"}
-            assert up.service.job(job)["restarts"] == 1
+        stage = Stage()
+        job = await left_running(sqlite_url, stage)
+        async with house(sqlite_url, stage, machine=then) as up:
+            assert up.phase(job) == "Running"
+            assert len(stage.taken) == 1
 
     asyncio.run(story())
 
 
-@pytest.mark.parametrize(
-    ("first", "then"),
-    [
-        # Its folder is found again, though the machine has another name, as a container has each time.
-        (ONE, Machine(host="renamed", id="a", nodes=("n0", "n1"))),
-        # What runs is on machines of agents, which join whoever answers.
-        (Machine(host="one", id="a"), TWO),
-    ],
-)
-def test_who_sees_them_or_will_goes_on(sqlite_url: str, first: Machine, then: Machine) -> None:
+def test_another_folder_is_another_server_though_machine_and_path_have_the_same_name(sqlite_url: str) -> None:
     async def story() -> None:
-        stage = Stage()
-        job = await left_running(sqlite_url, stage, first)
-        async with house(sqlite_url, stage, machine=then) as up:
-            assert up.phase(job) == "Running"
-            assert len(stage.taken) == 1
+        job = await left_running(sqlite_url, Stage())
+        with pytest.raises(Refused, match=f"run in the folder /s of this machine .{job}.; go on there with --state /s"):
+            async with house(sqlite_url, Stage(), machine=Machine(host="one", folder="/s", id="c")):
+                pass
 
     asyncio.run(story())

@@ -130,13 +130,6 @@ class Backend(Protocol):
         """Takes an operation down; idempotent on (job, generation). A stop needs no launch."""
         ...
 
-    async def adopt(self, op: Op, launch: Launch) -> None:
-        """Goes on with workers that it has found, and that *op* was carried out with by another server.
-
-        Where it cannot tell that they are these, they stop and start again, as if the backend had restarted the job.
-        """
-        ...
-
     def reports(self) -> AsyncIterator[Report]:
         """What happens, at least once."""
         ...

@@ -10,11 +10,16 @@ from types import FrameType
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def _not_ignored() -> list[signal.Signals]:
+    """What is ignored, as under nohup, stays so."""
+    return [number for number in _ENDS if signal.getsignal(number) is not signal.SIG_IGN]
+
+
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
     """What would end this process while the block runs ends it right after."""
     heard: list[int] = []
-    before = {number: signal.signal(number, lambda came, _: heard.append(came)) for number in _ENDS}
+    before = {number: signal.signal(number, lambda came, _: heard.append(came)) for number in _not_ignored()}
     try:
         yield
     finally:
@@ -40,7 +45,7 @@ def tidied_up() -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, once) for number in _ENDS}
+    before = {number: signal.signal(number, once) for number in _not_ignored()}
     try:
         yield
     finally:

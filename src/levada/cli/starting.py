@@ -40,7 +40,13 @@ _KEPT = {
     "keep": "another --keep",
     "names": "another --allow-host",
 }
-_NOT_KEPT = {"options": "--set", "policy": "--policy", "certfile": "--certfile", "keyfile": "--keyfile"}
+_NOT_KEPT = {
+    "options": "--set",
+    "policy": "--policy",
+    "certfile": "--certfile",
+    "keyfile": "--keyfile",
+    "gone": "--take-over",
+}
 
 
 def bring_up(home: Home, setup: dict[str, Any]) -> None:
@@ -121,7 +127,7 @@ def _same(home: Home, setup: dict[str, Any]) -> None:
     other = [_KEPT[name] for name, value in asked.items() if name in kept and kept[name] != value]
     if other:
         raise Refused(f"the server that is up was started with {' and '.join(other)}; `levada down` first")
-    idle = [option for name, option in _NOT_KEPT.items() if setup[name]]
+    idle = [option for name, option in _NOT_KEPT.items() if setup.get(name)]
     if idle:
         chatter(f"{', '.join(idle)}: no effect on a server that is up; `levada down` first")
 
@@ -163,6 +169,8 @@ def _spawn(home: Home, setup: dict[str, Any]) -> subprocess.Popen[bytes]:
         words += ["--node", ",".join(f"{name}={amount}" for name, amount in gpus.items())]
     for name in setup.get("names") or ():
         words += ["--allow-host", name]
+    if setup.get("gone"):
+        words += ["--take-over", setup["gone"]]
     # The address of a database may hold a password, and everybody sees the words of a process.
     environment = {name: value for name, value in os.environ.items() if name != "LEVADA_STORE"}
     if setup["store"] is not None:

@@ -86,7 +86,8 @@ TakeOver = Annotated[
     typer.Option(
         "--take-over",
         metavar="HOST",
-        help="Nothing runs any more on this machine, whose server had the store before: start its jobs again here.",
+        help="Nothing runs any more of what the server of this machine had, which acted on the store before: start its "
+        "jobs again here.",
     ),
 ]
 AllowHost = Annotated[
@@ -148,7 +149,7 @@ def up(
         "keyfile": _absolute(keyfile),
         "insecure": insecure,
         "names": allow_host or None,
-        "gone": take_over,
+        "gone": _host(take_over),
     }
     if foreground:
         _stay(_folder(state), setup, output)
@@ -161,6 +162,12 @@ def up(
     with tidied_up():
         bring_up(home, setup)
     _tell(home.read(SERVER), output)
+
+
+def _host(name: str | None) -> str | None:
+    if name is not None and not name.strip():
+        raise BadInput.one("--take-over: must be the host that a server which refuses to start has named")
+    return name
 
 
 def serve(
@@ -201,7 +208,7 @@ def serve(
         "insecure": insecure,
         "names": allow_host or None,
         "wait": wait,
-        "gone": take_over,
+        "gone": _host(take_over),
     }
     _stay(_folder(state), setup, None)
 

@@ -10,7 +10,6 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from levada.core.cluster import Cluster
 from levada.engine import Engine, Options
 from levada.errors import BadInput, LevadaError, Refused, did_you_mean
 from levada.live.deadlines import Deadlines
-from levada.live.elsewhere import Awaited, Elsewhere, Machine, take_over
+from levada.live.elsewhere import Elsewhere, Machine, take_over
 from levada.live.learning import Learning, recall
 from levada.live.loop import SNAPSHOT_TURNS, Loop
 from levada.live.notify import Notifier
@@ -60,24 +59,20 @@ class Live:
         clock: Clock | None = None,
         stuck_after_s: float = STUCK_AFTER_S,
         gpu_use: Callable[[], Mapping[str, float]] | None = None,
-        folder: str | None = None,
         machine: Machine | None = None,
         keep: Keep | None = None,
     ) -> None:
         """*stuck_after_s*: when a job that makes no step is worth a warning, 0 for never; *gpu_use*: see `Warnings`.
 
-        *folder*: where this machine's processes are known from; *machine*: which one it is, and what it has itself;
-        *keep*: for how long what users may ask for is kept.
+        *machine*: where this server's processes are known from; *keep*: for how long what users may ask for is kept.
         """
         self.store, self.backend = store, backend
-        self._folder, self._machine, self._keep = folder, machine, keep or Keep()
+        self._machine, self._keep = machine, keep or Keep()
         self._clock = clock
         self._stuck_after_s, self._gpu_use = stuck_after_s, gpu_use
         self.holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         #: Why the lease could not be renewed, if so: most often the store takes no turn, either.
         self.unrenewed = ""
-        #: Machines of agents that had joined another server, which acted before.
-        self._awaited: Awaited | None = None
         self.loop: Loop
         self.learning: Learning
 
@@ -112,10 +107,8 @@ class Live:
 
     async def _open(self, lease: Lease, policy: str | None, options: Mapping[str, Any], gone: str | None) -> None:
         engine, last, replayed, differing = await recover(self.store, lease.sequence)
-        await self._check_folder(engine)
-        theirs = None
         if self._machine is not None:
-            theirs = await take_over(self.store, lease, engine, self._machine, gone)
+            await take_over(self.store, lease, engine, self._machine, gone)
         await recall(self.store, engine)
         clock = self._clock or MachineClock(last)
         records = await recover_records(self.store, engine, clock.now())
@@ -135,12 +128,8 @@ class Live:
             first.append(ev.Restarted(at=0.0))
         if options:
             first.append(ev.OptionsChanged(at=0.0, options=options))
-        cluster = await self.backend.cluster()
+        first += _nodes(engine, await self.backend.cluster())
         seen = await self.backend.running()
-        if theirs is not None:
-            self._awaited = Awaited(engine, cluster, theirs)
-            seen = {**self._awaited.believed(), **seen}
-        first += _nodes(engine, cluster, frozenset() if self._awaited is None else self._awaited.nodes)
         self.loop.expect_strays(seen)
         # What ended is told first: who only does not run any more starts again.
         first += [*meanwhile.events, _observed(seen)]
@@ -153,21 +142,6 @@ class Live:
             # Taken down before and perhaps not heard of: once more does no harm.
             if (op.number, op.generation) in issued:
                 await self.loop.apply(op)
-
-    async def _check_folder(self, engine: Engine) -> None:
-        """Raises Refused where jobs run that only another folder of this machine knows: they would start twice."""
-        if self._folder is None:
-            return
-        name = f"folder of {socket.gethostname()}"
-        last = await self.store.setting(name)
-        if last == self._folder:
-            return
-        if last is not None and engine.state.world.table.held.any():
-            raise Refused(
-                f"jobs of this store run in the folder {last} of this machine; go on there with --state {last}, "
-                "and use another folder when none runs"
-            )
-        await self.store.set_setting(name, self._folder)
 
     async def _acquire(self, wait: bool) -> Lease:
         told, seen, since = False, ("", 0.0), time.monotonic()
@@ -204,8 +178,6 @@ class Live:
                 Trimming(self.loop, self._keep).run,
             )
         ]
-        if self._awaited is not None:
-            sides.append(asyncio.create_task(_again_and_again(partial(self._awaited.run, self.loop))))
         work = asyncio.create_task(self.loop.run())
         try:
             done, _ = await asyncio.wait([work, *chores], return_when=asyncio.FIRST_COMPLETED)
@@ -327,14 +299,14 @@ def _observed(seen: Mapping[str, Seen]) -> ev.Observed:
     )
 
 
-def _nodes(engine: Engine, cluster: Cluster, awaited: frozenset[str]) -> list[ev.Event]:
-    """What is different about the machines since the engine last heard of them; *awaited* may come yet."""
+def _nodes(engine: Engine, cluster: Cluster) -> list[ev.Event]:
+    """What is different about the machines since the engine last heard of them."""
     inventory = engine.state.world.inventory
     told: list[ev.Event] = []
     known = {node.name: (number, node) for number, node in enumerate(inventory.node_values)}
     fresh = tuple(node for node in cluster.nodes if node.name not in known or inventory.lost[known[node.name][0]])
     changed = tuple(node for node in cluster.nodes if node not in fresh and node.devices != known[node.name][1].devices)
-    names = awaited.union(node.name for node in cluster.nodes)
+    names = {node.name for node in cluster.nodes}
     lost = tuple(name for name, (number, _) in known.items() if name not in names and not inventory.lost[number])
     if fresh:
         told.append(ev.NodesAdded(at=0.0, nodes=fresh))

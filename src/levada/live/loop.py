@@ -337,12 +337,6 @@ class Loop:
             )
             self._wish(Wish(events=(failed,), notes=(Note(job=op.job, type="trouble", text=why),)))
 
-    async def adopt(self, op: Op) -> None:
-        """Lets the backend go on with what it found of an operation, whose record another server has."""
-        record = self.records.by_id.get(op.job)
-        if record is not None and record.about.launch is not None:
-            await self.backend.adopt(op, record.about.launch)
-
     def _stops(self, strays: Iterable[int]) -> Iterator[Op]:
         for number in strays:
             if number in self._strays:

@@ -152,8 +152,7 @@ async def _run(
         backend,
         stuck_after_s=STUCK_AFTER_S if setup.stuck_after_s is None else setup.stuck_after_s,
         gpu_use=nvml.use if nvml.devices() else None,
-        folder=str(home.folder.absolute()),
-        machine=Machine(host=socket.gethostname(), id=home_id, nodes=tuple(node.name for node in here)),
+        machine=Machine(host=socket.gethostname(), folder=str(home.folder.absolute()), id=home_id),
         keep=Keep.of(setup.keep or {}),
     )
     try:

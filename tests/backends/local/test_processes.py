@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -228,6 +229,25 @@ def test_a_keeper_that_is_frozen_leaves_nothing_of_a_killed_shim(folder: Path) -
     assert end_of(folder, child).state is State.LOST
     found = procfs.look(hidden)
     assert found is None or found.is_zombie
+
+
+def test_who_is_named_in_place_of_the_keeper_is_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs can write into their folders; nobody must be ended because a job says so."""
+    monkeypatch.setattr(processes, "_KEEPER_S", 0.1)
+    with subprocess.Popen(["sleep", "600"]) as bystander:
+        try:
+            for number in (bystander.pid, -5, 2**40):
+                here = folder.with_name(f"w{number}")
+                started = procfs.look(bystander.pid)
+                assert started is not None
+                child = processes.start(here, python("pass"))
+                assert end_of(here, child).code == 0
+                run = json.loads((here / shim.RUN).read_text())
+                (here / shim.RUN).write_text(json.dumps({**run, "keeper": number, "keeper_started": started.started}))
+                assert end_of(here).code == 0
+            assert bystander.poll() is None
+        finally:
+            bystander.kill()
 
 
 def test_files_of_a_shim_are_its_owners_and_those_of_a_worker_as_it_wants(folder: Path, tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ class Agents:
         since = now - self._beaten
         if since < self.beat_s:
             return
-        # Who slept itself (a laptop's lid, a machine that stalls) has heard nobody: that is not their silence.
+        # Who stood still itself (stopped, or on a machine that stalls) has heard nobody: that is not their silence.
         slept = max(0.0, since - 2 * self.beat_s) if self._beaten else 0.0
         self._beaten = now
         for host in self._hosts.values():

@@ -199,23 +199,6 @@ class LocalBackend:
         self._after(op.job, gang)
         self.flush()
 
-    async def adopt(self, op: Op, launch: Launch) -> None:
-        """Goes on with what other machines have of a job, as an operation of another server left it."""
-        gang = self.gangs.get(op.job)
-        if gang is not None and gang.record.stage is not Stage.ADRIFT:
-            return  # something newer was said of it
-        self._supervisor.check(self.epoch)
-        if gang is None:
-            gang = self._new_gang(op.job, op.number, op.generation)
-        for host in self.hosts.values():
-            gang.seen.update(host.workers(op.job))
-        gang.record.last_world = max(gang.record.last_world, self._last_world(op.job, op.generation))
-        stood = self._stood.get(op.job)
-        is_it = stood is not None and (stood.number, stood.generation) == (op.number, op.generation)
-        gang.adopt(op, launch, self.epoch, self._clock.now(), is_it=is_it)
-        self._after(op.job, gang)
-        self.flush()
-
     def beside(self, work: Callable[[], None]) -> asyncio.Future[None]:
         """*work* on disk beside the loop, in a thread that never waits for those that look for processes."""
         return asyncio.get_running_loop().run_in_executor(self._writer, work)

@@ -131,10 +131,11 @@ class Crew:
         """All who trained have done their part; the others still wait to be let into a world that never begins."""
         workers = [member for member in self.record.members if not member.is_server]
         trained = [member for member in workers if not self.reads(member, lambda one: one.ready and not one.generation)]
-        ended = [self.seen[member.name] for member in trained if not self.is_alive(member.name)]
+        seen = [self.seen.get(member.name) for member in trained]
+        ended = [each for each in seen if each is not None and not each.alive]
         if not ended or len(ended) < len(trained):
             return False
-        return self.is_complete() or all(self.has_done(seen) for seen in ended)
+        return self.is_complete() or all(self.has_done(each) for each in ended)
 
     def resizes_in_process(self, was: Launch | None) -> bool:
         """All members live and can go over to another generation; *was* is what they were started with."""

@@ -10,13 +10,11 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import msgspec
-
 from levada.backends.local import files
 from levada.backends.local.hands import Hands
 from levada.backends.local.messages import ENDED, UNREACHABLE, Sighting
 from levada.backends.local.record import Record, Stage, Then
-from levada.backends.local.roster import Member, matched, members_of, started_in
+from levada.backends.local.roster import Member, matched, members_of
 from levada.backends.local.voice import Voice, exit_code, how, index_of
 from levada.backends.protocol import Launch
 from levada.core import events as ev
@@ -83,39 +81,6 @@ class Gang(Voice):
                 self._stop(Then.START, now)
             else:
                 self._begin(now)
-
-    def adopt(self, op: Op, launch: Launch, epoch: int, now: float, *, is_it: bool) -> None:
-        """Goes on with the workers that were found, where they are those that *op* is about.
-
-        *is_it*: their machines were last told of its generation.
-        """
-        assert op.grant is not None
-        with self._kept():
-            record = self.record
-            record.number, record.epoch, record.generation, record.kind = op.number, epoch, op.generation, op.kind
-            record.launch, record.places, record.batch = launch, op.grant.places, op.batch
-            record.told = "Running"
-            members = self._found(launch) if is_it else None
-            if members is None:
-                self._restart("it is not known which workers it has", now)
-            else:
-                record.members, record.world = members, record.last_world
-                self._published = record.world
-                self._settle(Stage.RUNNING, now)
-        self.step(now)
-
-    def _found(self, launch: Launch) -> tuple[Member, ...] | None:
-        """The members as they were started, by what is seen; None where that does not fit together."""
-        wanted = members_of(
-            self.record.places, framework=launch.framework, world=0, address=self._hands.address, port=lambda _: 0
-        )
-        found = []
-        for member in wanted:
-            names = [name for name in self.seen if index_of(name) == index_of(member.name)]
-            if not names:
-                return None
-            found.append(msgspec.structs.replace(member, name=max(names, key=started_in)))
-        return tuple(found) if set(self.alive()) <= {member.name for member in found} else None
 
     async def reserve(self, generation: int) -> None:
         """Before a job starts that has no workers: the disk knows the number of its next world before anybody waits."""

@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
@@ -146,10 +147,15 @@ def kill_start(child: subprocess.Popen[bytes]) -> None:
     found = procfs.look(child.pid)
     if child.poll() is None and found is not None:
         handle = os.pidfd_open(child.pid)
-        try:
-            _Keeper(handle, child.pid, found.started).end()
-        finally:
-            os.close(handle)
+
+        def end() -> None:
+            try:
+                _Keeper(handle, child.pid, found.started).end()
+            finally:
+                os.close(handle)
+
+        # It may take seconds, for which nobody else should wait.
+        threading.Thread(target=end, daemon=True).start()
 
 
 def keeper_lives(folder: Path) -> bool:
@@ -179,9 +185,12 @@ async def ended(folder: Path, child: subprocess.Popen[bytes] | None = None) -> S
         if watched is not None:
             await _gone(watched)
     with _watching_keeper(folder) as keeper:
-        if keeper is not None and not await _gone(keeper.handle, 0.0 if keeper.is_stopped() else _KEEPER_S):
-            await asyncio.to_thread(keeper.end)
-            await _gone(keeper.handle)
+        if keeper is not None:
+            late = not await _gone(keeper.handle, 0.0 if keeper.is_stopped() else _KEEPER_S)
+            # Jobs can write where its number stands: what does not prove to be the keeper is left alone.
+            if late and procfs.words(keeper.pid)[-1:] == [str(folder)]:
+                await asyncio.to_thread(keeper.end)
+                await _gone(keeper.handle)
     if child is not None:
         child.wait()
     return standing(folder)
@@ -278,7 +287,7 @@ def _watching_keeper(folder: Path) -> Iterator[_Keeper | None]:
     run = _read(folder / shim.RUN, _Run)
     try:
         handle = None if run is None or not run.keeper else os.pidfd_open(run.keeper)
-    except (ProcessLookupError, OverflowError):
+    except (OSError, OverflowError):  # it has ended, or no process has such a number
         handle = None
     try:
         keeper = None if run is None or handle is None else _Keeper(handle, run.keeper, run.keeper_started)

@@ -72,6 +72,15 @@ def is_same(pid: int, started: int) -> bool:
     return found is not None and found.started == started and not found.is_zombie
 
 
+def words(pid: int) -> list[str]:
+    """The command line of a process; empty where it may not be seen."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
+    except OSError:
+        return []
+
+
 def environment(pid: int) -> dict[str, str]:
     """The environment that a process was started with; empty where it may not be seen."""
     try:

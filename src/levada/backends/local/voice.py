@@ -52,8 +52,7 @@ class Voice(Crew):
 
     def publish_again(self) -> None:
         """A machine is back that may have missed something."""
-        known = self.record.key != ""  # of a world that another server made it is not
-        if known and self.record.stage in (Stage.STARTING, Stage.RUNNING, Stage.JOINING, Stage.SWITCHING):
+        if self.record.stage in (Stage.STARTING, Stage.RUNNING, Stage.JOINING, Stage.SWITCHING):
             self._published = 0
             self._publish()
 
