@@ -98,9 +98,10 @@ def test_nothing_stands_before_the_start_and_a_second_start_starts_nothing(folde
 
 def test_a_worker_that_is_asked_to_leave_may_save_first(folder: Path) -> None:
     code = (
-        "import signal, sys, time\n"
-        "def leave(*_):\n    print('saved')\n    sys.exit(75)\n"
-        "signal.signal(signal.SIGTERM, leave)\nprint('up')\ntime.sleep(600)"
+        # A signal may come in the middle of `print`, which cannot be called again from there.
+        "import os, signal, sys, time\n"
+        "def leave(*_):\n    os.write(1, b'saved')\n    sys.exit(75)\n"
+        "signal.signal(signal.SIGTERM, leave)\nos.write(1, b'up')\ntime.sleep(600)"
     )
     child = processes.start(folder, python(code))
     until(lambda: "up" in said(folder))
