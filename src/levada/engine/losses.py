@@ -87,7 +87,7 @@ def restart(state: State, slot: int, why: int) -> None:
         table.restarts[slot] += 1
         state.displaced[number] = state.displaced.get(number, 0) + 1
     state.wants_stop(one, intent)
-    state.say(one, why, state.leaves[int(table.number[slot])] if why == Code.LEFT else table.restarts[one])
+    state.say(one, why, state.leaves[int(table.number[slot])] if why == Code.LEFT else state.retries_used(slot))
     if world.places(world.held, slot).shape[1]:
         table.held[slot] = max(int(table.held[slot]), 1)  # parameter servers alone are something to stop, too
         plan_operations(state, one)

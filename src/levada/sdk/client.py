@@ -121,6 +121,8 @@ class Client:
         *names* are fields of a job; `progress.step` is a field of a field.
         """
         wanted = list(dict.fromkeys(names))
+        if not wanted:
+            raise ValueError("name one column at least")
         found: dict[str, list[Any]] = {name: [] for name in wanted}
         query = {"phase": phases, "user": user, "queue": queue, "label": _pairs(labels), "columns": ",".join(wanted)}
         for page in self._pages(query, limit, 2 * _PAGE):
