@@ -45,6 +45,8 @@ while (here / 'lingers').exists():
     time.sleep(0.01)
 if not (here / 'says nothing').exists():
     job.complete()
+while (here / 'hangs').exists():
+    time.sleep(0.01)
 """
 
 
@@ -213,6 +215,20 @@ class TestElastic(LocalTest):
                 await watch.for_(ev.JobsFinished)
                 assert await watch.backend.running() == {}
                 assert [note.type for note in watch.notes] == ["exit"], "nobody started again"
+
+        self.run(story)
+
+    def test_a_job_that_is_done_and_hangs_while_it_grows_is_ended(self) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                zero, one = place(0, "node-0", "0"), place(1, "node-0", "1")
+                launch = await self.trains(watch, zero, launch=self.elastic(grace_s=1.0))
+                for word in ("hangs", "late", "lingers", "end"):
+                    self.say(word)
+                await watch.backend.apply(op(OpKind.RESIZE, 2, zero, one), launch)
+                (self.here / "lingers").unlink()
+                await watch.for_(ev.JobsFinished)
+                assert not [note for note in watch.notes if note.type == "restart"]
 
         self.run(story)
 
