@@ -156,7 +156,9 @@ def _list(printer: Printer, folder: Path, known: dict[str, Any]) -> None:
 
 def _cpu_of(command: list[str]) -> float:
     """CPU seconds of a process, which must end well."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    # As users have it: what Python has compiled once it keeps.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=env)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0

@@ -1,6 +1,6 @@
 """`--mechanism gavel` against Gavel itself: every job of every policy that solves no LP, and averages of the others.
 
-An LP has many optimal shares. Ours are those of Gavel's interior-point solver to nine digits and more; the rest is
+An LP has many optimal shares. Ours are those of Gavel's interior-point solver to many digits; the rest is
 rounding, which decides between jobs that are equal, so policies with an LP are compared by averages. Some rows run only
 with LEVADA_ALL_GOLDEN=1.
 """

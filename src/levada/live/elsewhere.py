@@ -43,7 +43,7 @@ async def take_over(store: Store, lease: Lease, engine: Engine, here: Machine, g
         if last.host == here.host:
             raise Refused(
                 f"jobs of this store run in the folder {last.folder} of this machine ({some}); go on there with "
-                f"--state {last.folder}, and use another folder when none runs"
+                f"--state {last.folder}, or, when nothing of it runs any more, say so with --take-over {last.host}"
             )
         raise Elsewhere(
             f"{some} run on {last.host}, or on what had joined it, where only its own server sees them: start that "
