@@ -9,13 +9,16 @@ import subprocess
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
+from levada.backends.protocol import Report
 from levada.core import events as ev
 from levada.core.cluster import Cluster
 from levada.core.plan import OpKind
 from levada.errors import BadInput, NotFound, Refused
 from levada.live.store import LeaseLost, Store
+from tests.engine.contents import changed, contents
 from tests.live.house import damage_snapshots, document, house
 from tests.live.rehearsal import Stage
 from tests.patience import WAIT_S
@@ -360,6 +363,32 @@ def test_a_forecast_tells_when_a_waiting_job_should_start(url: str) -> None:
                 up.service.jobs(phases=None, user=None, queue=None, labels={}, after=None, limit=10)[0][-1]["id"]
                 == two["id"]
             )
+
+    asyncio.run(story())
+
+
+def test_no_question_changes_what_the_server_believes(url: str) -> None:
+    async def story() -> None:
+        async with house(url, Stage({"n0": {"v100": 2}})) as up:
+            jobs = [document(name, steps=100, workers={"min": 1, "max": 2}) for name in ("one", "two", "three")]
+            ids = [each["id"] for each in await up.service.submit(jobs, user="ann", key=None)]
+            await up.until(lambda: [up.phase(each) for each in ids].count("Running") == 2)
+            numbers = np.array([up.live.loop.records.by_id[ids[0]].number])
+            for steps in (5.0, 10.0):
+                up.live.loop.hear(Report(events=(ev.Progress(at=0.0, number=numbers, steps=np.array([steps])),)))
+                await up.settle()
+            state, service = up.live.loop.engine.state, up.service
+            believed = {each: service.curve(each) for each in ids}
+            before = contents(state)
+            for each in ids:
+                await service.explain(each)
+                service.job(each)
+            await service.whatif([document("four", steps=100)], user="ann", policy="max_min_fairness")
+            await service.whatif([document("five", steps=100)], user="ann", policy=None)
+            service.snapshot(), service.nodes(), service.queues(), service.policy(), service.policies()
+            assert not changed(before, contents(state))
+            assert {each: service.curve(each) for each in ids} == believed
+            assert all(not told["points"] for job, told in believed.items() if job != ids[0]), "they report nothing"
 
     asyncio.run(story())
 

@@ -235,7 +235,7 @@ def progress(state: State, event: Progress) -> None:
         milli = table.milli[some]
         # Speeds are those of whole GPUs: who has a part of one is believed to have that part of the speed.
         part = np.where((milli > 0) & (milli < WHOLE), milli / WHOLE, 1.0)
-        state.lessons.append(
+        state.note(
             Observations(
                 workload=table.workload[some],
                 gpu_type=table.held_type[some],

@@ -61,6 +61,8 @@ def tells_why(reasons: Ints) -> Bools:
     return ~_PLAIN[reasons]
 
 
+#: Batches of observations that may wait for the next decision; more are learned at once, so that memory is bounded.
+_MOST_LESSONS = 1024
 _ACCRUE_COLUMNS = (
     *(INT_COLUMNS.index(name) for name in ("observed", "phase", "milli")),
     *(
@@ -211,19 +213,44 @@ class State:
         self.next_try = -math.inf
         self.dirty = True
 
+    def note(self, seen: Observations) -> None:
+        """Remembers what was seen of jobs' speed until beliefs are asked for."""
+        self.lessons.append(seen)
+        if len(self.lessons) >= _MOST_LESSONS:
+            self.learn()
+
     def learn(self) -> None:
         """Lets beliefs catch up with what was seen. Many lessons at once cost about as much as one."""
-        if self.lessons and hasattr(self.perf, "observe"):
+        self._teach(self.perf)
+        self.lessons, self.pauses, self.over = [], [], []
+
+    def beliefs(self) -> Any:
+        """The throughput model after all lessons, for readers: nothing of the state changes."""
+        if not (self.lessons or self.pauses or self.over):
+            return self.perf
+        beliefs = self._copy_of_perf(self.world)
+        self._teach(beliefs)
+        return beliefs
+
+    def _teach(self, perf: Any) -> None:
+        """Tells *perf* what was seen since beliefs were last asked for."""
+        if self.lessons and hasattr(perf, "observe"):
             names = Observations.__struct_fields__
             columns = {name: np.concatenate([getattr(lesson, name) for lesson in self.lessons]) for name in names}
-            self.perf.observe(Observations(**columns))
-        if hasattr(self.perf, "observe_restart"):
+            perf.observe(Observations(**columns))
+        if hasattr(perf, "observe_restart"):
             for kind, workloads, seconds in self.pauses:
                 for workload, pause in zip(workloads.tolist(), seconds.tolist(), strict=True):
-                    self.perf.observe_restart(workload, kind, pause)
-        if self.over and hasattr(self.perf, "unbind"):
-            self.perf.unbind(np.concatenate(self.over))
-        self.lessons, self.pauses, self.over = [], [], []
+                    perf.observe_restart(workload, kind, pause)
+        if self.over and hasattr(perf, "unbind"):
+            perf.unbind(np.concatenate(self.over))
+
+    def _copy_of_perf(self, world: World) -> Any:
+        """An independent copy of the throughput model, for a state with *world*."""
+        perf = self.perf.copy() if hasattr(self.perf, "copy") else self.perf
+        if hasattr(perf, "attach"):
+            perf.attach(world.workloads, world.inventory.types)
+        return perf
 
     def say(self, slots: Ints, code: int, evidence: int | Ints = 0) -> None:
         """Gives these jobs a reason."""
@@ -296,18 +323,22 @@ class State:
         return slots[np.lexsort((table.number[slots], table.submitted[slots]))] if len(slots) > 1 else slots
 
     def copy(self) -> State:
-        """An independent copy, in O(active jobs + devices)."""
-        self.learn()
+        """An independent copy, in O(active jobs + devices): nothing that either one changes is shared.
+
+        Pending lessons go along as they are. Learning them here would change what this state believes, and when, by
+        asking.
+        """
         twin = State.__new__(State)
-        twin.__dict__.update(self.__dict__)
+        # Containers are copied by default, so that a field added later is not shared by oversight.
+        twin.__dict__.update({name: _copied(value) for name, value in self.__dict__.items()})
         twin.world = self.world.copy()
         twin.policy_state = copy.deepcopy(self.policy_state)
-        twin.perf = self.perf.copy() if hasattr(self.perf, "copy") else self.perf
-        if hasattr(twin.perf, "attach"):
-            twin.perf.attach(twin.world.workloads, twin.world.inventory.types)
-        twin.reservations, twin.claimed_rows = dict(self.reservations), dict(self.claimed_rows)
-        twin.leaves = dict(self.leaves)
-        twin.displaced = dict(self.displaced)
+        twin.perf = self._copy_of_perf(twin.world)
         twin.dependents = {number: list(after) for number, after in self.dependents.items()}
-        twin.commands, twin.most_workers, twin.fits = list(self.commands), dict(self.most_workers), set(self.fits)
+        twin.claimed_rows = {number: rows.copy() for number, rows in self.claimed_rows.items()}
         return twin
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a container, whose elements never change; anything else as it is."""
+    return value.copy() if isinstance(value, list | dict | set) else value

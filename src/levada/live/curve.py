@@ -22,7 +22,6 @@ def curve(record: Record, state: State) -> dict[str, Any]:
 
     `measured` is what was seen, `fitted` what is believed: the same, or what the curve says where nothing was seen.
     """
-    state.learn()
     slot = state.world.slot(record.id)
     table = state.world.table
     held = int(table.held[slot]) if slot >= 0 else 0
@@ -33,7 +32,7 @@ def curve(record: Record, state: State) -> dict[str, Any]:
         "points": [],
         "costs": [],
     }
-    perf, workload = state.perf, state.world.workloads.find(record.about.workload)
+    perf, workload = state.beliefs(), state.world.workloads.find(record.about.workload)
     if workload < 0 or not isinstance(perf, Estimator):
         return told
     told["costs"] = [

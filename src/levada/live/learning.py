@@ -39,10 +39,10 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
 def pack(state: State) -> bytes | None:
     """All that was learned; None where beliefs are of another kind."""
-    state.learn()
-    if not isinstance(state.perf, Estimator):
+    beliefs = state.beliefs()
+    if not isinstance(beliefs, Estimator):
         return None
-    told = state.perf.state()
+    told = beliefs.state()
     workloads = sorted({*told.workload, *told.restart_workload, *told.seen})
     types = sorted(set(told.gpu_type))
     moved = renumbered(
@@ -61,6 +61,7 @@ def unpack(state: State, packed: bytes | str) -> None:
     told = msgspec.json.decode(packed, type=Learned)
     if not isinstance(state.perf, Estimator):
         return
+    state.learn()  # what is pending belongs to the beliefs that are replaced
     names, kinds = state.world.workloads, state.world.inventory.types
     workloads = {place: names.find(name) for place, name in enumerate(told.workloads) if name in names}
     types = {place: kinds.find(name) for place, name in enumerate(told.types) if name in kinds}
@@ -75,7 +76,6 @@ async def recall(store: Store, engine: Engine) -> None:
     kept = await store.setting(_SETTING)
     if kept is None:
         return
-    engine.state.learn()
     try:
         unpack(engine.state, kept)
     except (msgspec.DecodeError, IndexError, KeyError, ValueError) as broken:
@@ -127,11 +127,11 @@ def _differs(rate: float, before: float | None) -> bool:
 
 def _rates(state: State) -> dict[tuple[int, int, int], float]:
     """What is well enough known of the workloads that have jobs."""
-    state.learn()
-    if not isinstance(state.perf, Estimator):
+    beliefs = state.beliefs()
+    if not isinstance(beliefs, Estimator):
         return {}
-    workload, gpu_type, size = state.perf.seen()
-    rates, sure = state.perf.believed(workload, gpu_type, size)
+    workload, gpu_type, size = beliefs.seen()
+    rates, sure = beliefs.believed(workload, gpu_type, size)
     told = np.isin(workload, state.world.table.workload[state.living()]) & (sure >= _NEWS_CONFIDENCE)
     cells = zip(workload[told].tolist(), gpu_type[told].tolist(), size[told].tolist(), strict=True)
     return dict(zip(cells, rates[told].tolist(), strict=True))

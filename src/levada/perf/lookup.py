@@ -30,8 +30,10 @@ class Lookup:
         if not self.keys.size:
             return np.full(keys.shape, -1, np.int64)
         if self._dense is None and int(self.keys[-1]) - int(self.keys[0]) <= _DENSE * self.keys.size:
-            self._dense = np.full(self.keys[-1] - self.keys[0] + 1, -1, np.int64)
-            self._dense[self.keys - self.keys[0]] = self.values
+            # Filled before others can see it: models in several threads share this map.
+            dense = np.full(self.keys[-1] - self.keys[0] + 1, -1, np.int64)
+            dense[self.keys - self.keys[0]] = self.values
+            self._dense = dense
         if self._dense is not None:
             inside = (keys >= self.keys[0]) & (keys <= self.keys[-1])
             return np.where(inside, self._dense[np.where(inside, keys - self.keys[0], 0)], -1)

@@ -133,13 +133,14 @@ class ProfileModel:
 
     def copy(self) -> "ProfileModel":
         """A model that answers the same and whose jobs are its own."""
-        self._row_of_workload.follow(self._workloads, self.profiles.workloads)
-        self._column_of_type.follow(self._types, self.profiles.types)
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin._row_of_workload = self._row_of_workload.copy()
         twin._column_of_type = self._column_of_type.copy()
         twin._row_of_job = self._row_of_job.copy()
+        # The lists of names stay with this one: the twin looks up what is in them now.
+        twin._row_of_workload.follow(self._workloads, self.profiles.workloads)
+        twin._column_of_type.follow(self._types, self.profiles.types)
         twin.attach((), ())
         return twin
 
