@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from levada.backends.protocol import Backend, Launch, LogLine, Note, Report
+from levada.backends.protocol import Backend, Launch, LogLine, Note, Observation
 from levada.core import events as ev
 from levada.core.grant import Grant, WorkerPlace
 from levada.core.plan import Op, OpKind
@@ -48,10 +48,10 @@ while True:
 class Watch:
     """A backend and all that it has told so far."""
 
-    def __init__(self, backend: Backend, meanwhile: Report) -> None:
-        self.backend = backend
-        self.events: list[ev.Event] = list(meanwhile.events)
-        self.notes: list[Note] = list(meanwhile.notes)
+    def __init__(self, backend: Backend, first: Observation) -> None:
+        self.backend, self.first = backend, first
+        self.events: list[ev.Event] = list(first.report.events)
+        self.notes: list[Note] = list(first.report.notes)
         self._task = asyncio.create_task(self._listen())
 
     async def _listen(self) -> None:
@@ -114,8 +114,7 @@ class Harness(ABC):
     async def opened(self, epoch: int = 1, *, leave: bool = False) -> AsyncIterator[Watch]:
         """A backend at work; afterwards nothing of it runs, unless it is left to the next one."""
         backend = self.make()
-        meanwhile = await backend.open(epoch)
-        watch = Watch(backend, meanwhile)
+        watch = Watch(backend, await backend.open(epoch))
         try:
             yield watch
             if not leave:
@@ -426,6 +425,40 @@ class Contract(Harness):
                 assert [note.data["exit_code"] for note in second.notes if "exit_code" in note.data] == [4]
             async with self.opened(3) as third:
                 await third.for_(ev.JobsFailed, 1)
+
+        self.run(story)
+
+    def test_a_job_that_ends_while_a_backend_opens_runs_or_has_ended(self) -> None:
+        async def story() -> None:
+            async with self.opened(1, leave=True) as first:
+                await first.backend.apply(op(OpKind.START, 1, place(0, "node-0", "0")), self.launch())
+                await first.for_(ev.Running, 1)
+                await self.up(first, 1, 1)
+            self.say("go", "0")
+            async with self.opened(2) as second:
+                told = [event for event in second.first.report.events if isinstance(event, ev.JobsFinished)]
+                assert bool(told) != ("toy-1" in second.first.running)
+                await second.for_(ev.JobsFinished, 1)
+
+        self.run(story)
+
+    @pytest.mark.parametrize("kind", [OpKind.START, OpKind.RESIZE])
+    def test_what_is_done_is_never_begun_again(self, kind: int) -> None:
+        async def story() -> None:
+            async with self.opened(1, leave=True) as first:
+                await first.backend.apply(op(OpKind.START, 1, place(0, "node-0", "0")), self.launch())
+                await self.up(first, 1, 1)
+                self.say("go", "0")
+                await first.for_(ev.JobsFinished, 1)
+                again = op(kind, 2, place(0, "node-0", "0"))
+                await first.backend.apply(again, self.launch())
+                await first.for_(ev.JobsFinished, 2)
+            async with self.opened(2) as second:
+                await second.for_(ev.JobsFinished, 2)
+                assert not second.first.running
+                await second.backend.apply(op(OpKind.STOP, 3), None)
+                await second.for_(ev.JobsFinished, 3)
+            assert [path.name for path in self.here.glob("up-*")] == ["up-1-0"]
 
         self.run(story)
 

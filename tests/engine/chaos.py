@@ -59,6 +59,8 @@ class Chaos:
         #: Devices that are left of a machine that has lost some.
         self.changed: dict[str, set[str]] = {}
         self.ended: list[int] = []
+        #: How they ended.
+        self.phases: dict[int, int] = {}
         self.generations: dict[int, int] = {}
         self.over: set[int] = set()
         self.wake = math.inf
@@ -86,6 +88,7 @@ class Chaos:
                 again = set(command.number.tolist()) & set(self.ended)
                 self._demand(not again, f"jobs {again} ended twice")
                 self.ended += command.number.tolist()
+                self.phases.update(zip(command.number.tolist(), command.phase.tolist(), strict=True))
             elif isinstance(command, Wake):
                 self.wake = command.at
             elif isinstance(command, StopStray):
@@ -135,7 +138,11 @@ class Chaos:
             self.story.append(f"lost: {OpKind.name(op.kind)} {op.job} g{op.generation}")
             return
         names = {"number": np.array([op.number]), "generation": np.array([op.generation])}
-        if op.number in self.over or op.generation < self.generations.get(op.number, 0):
+        if op.number in self.over:
+            # What is done is never begun again; the backend answers that it is done.
+            self.reports.append(ev.JobsFinished(at=self.now, **names))
+            return
+        if op.generation < self.generations.get(op.number, 0):
             return  # the backend refuses what is out of date
         self.generations[op.number] = op.generation
         if fail:
@@ -180,9 +187,9 @@ class Chaos:
 
     def finish(self, number: int) -> None:
         """A job that really runs is done."""
-        self.truth.pop(number, None)
+        generation, _ = self.truth.pop(number)
         self.over.add(number)
-        self.tell(ev.JobsFinished(at=self.now, number=np.array([number])))
+        self.tell(ev.JobsFinished(at=self.now, number=np.array([number]), generation=np.array([generation])))
 
     def save(self, number: int) -> None:
         """A job that really runs has saved a checkpoint."""

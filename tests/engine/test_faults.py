@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+import pytest
 
 from levada.core import events as ev
 from levada.core.job import Phase
 from levada.core.plan import OpKind
-from tests.engine.chaos import desk
+from tests.engine.chaos import Chaos, desk
 
 
 def test_a_start_waits_until_its_devices_are_seen_free() -> None:
@@ -317,3 +318,110 @@ def test_a_failed_resize_leaves_the_job_as_it_was() -> None:
     slot = chaos.engine.state.world.slot("j2")
     held = chaos.engine.state.world.held.owner
     assert ((held == slot) == (before == slot)).all(), "what it claimed is free again, what it had it has"
+
+
+def _taken_for_gone(chaos: Chaos, *, issue: bool = True) -> int:
+    """A job that has ended is not observed and its end has not been heard: it starts again. The generation that ran."""
+    generation, _ = chaos.truth.pop(0)
+    chaos.observe()
+    while issue and chaos.thoughts:
+        chaos.think()
+    return generation
+
+
+def _ends(kind: type[ev.JobsFinished | ev.JobsFailed | ev.JobsLeft], generation: int) -> ev.Event:
+    return kind(at=0.0, number=np.array([0]), generation=np.array([generation]))
+
+
+@pytest.mark.parametrize("carried_out", [False, True])
+def test_a_late_end_stops_the_start_that_followed_and_the_job_has_succeeded(carried_out: bool) -> None:
+    chaos = desk(2)
+    chaos.submit(min=2)
+    chaos.calm()
+    generation = _taken_for_gone(chaos)
+    assert [(op.kind, op.generation) for op in chaos.ops] == [(OpKind.START, generation + 1)]
+    if carried_out:
+        chaos.carry_out()
+        while chaos.reports:
+            chaos.deliver()
+        assert chaos.job("j1")["phase"] == Phase.RUNNING
+    chaos.tell(_ends(ev.JobsFinished, generation))
+    assert not chaos.ended, "the devices of the start are in use until it has stopped"
+    chaos.users("cancel", 0)
+    assert (chaos.ops[-1].kind, chaos.ops[-1].generation) == (OpKind.STOP, generation + 2)
+    chaos.submit(min=2)
+    chaos.calm()
+    assert chaos.phases[0] == Phase.SUCCEEDED
+    assert sorted(chaos.truth) == [1]
+
+
+def test_a_late_end_withdraws_a_start_that_has_not_gone_out() -> None:
+    chaos = desk(2)
+    chaos.submit(min=2)
+    chaos.calm()
+    generation = _taken_for_gone(chaos, issue=False)
+    chaos.tell(_ends(ev.JobsFinished, generation))
+    assert chaos.phases == {0: Phase.SUCCEEDED}
+    chaos.calm()
+    assert not chaos.truth
+
+
+@pytest.mark.parametrize("issue", [False, True])
+def test_a_late_failure_counts_once_and_withdraws_the_start_that_followed(issue: bool) -> None:
+    chaos = desk(2, backoff_s=1.0)
+    chaos.submit(min=2, retries=1)
+    chaos.calm()
+    generation = _taken_for_gone(chaos, issue=issue)
+    for _ in range(2):
+        chaos.tell(_ends(ev.JobsFailed, generation))
+    assert (chaos.why("j1"), chaos.job("j1")["restarts"]) == ("restarting", 1)
+    while chaos.job("j1")["phase"] != Phase.RUNNING:
+        chaos.calm()
+        chaos.pass_time(max(chaos.wake - chaos.now, 0.0))
+    chaos.tell(_ends(ev.JobsFailed, generation))
+    assert chaos.job("j1")["phase"] == Phase.RUNNING, "a backend may tell of an end again"
+    generation = _taken_for_gone(chaos, issue=issue)
+    chaos.tell(_ends(ev.JobsFailed, generation))
+    chaos.calm()
+    assert chaos.phases == {0: Phase.FAILED}, "its one retry is used up"
+    assert not chaos.truth
+
+
+def test_a_job_that_left_by_itself_starts_once() -> None:
+    chaos = desk(2, backoff_s=1.0)
+    chaos.submit(min=2)
+    chaos.calm()
+    generation = _taken_for_gone(chaos)
+    chaos.tell(_ends(ev.JobsLeft, generation))
+    assert [op.kind for op in chaos.ops] == [OpKind.START, OpKind.STOP]
+    assert chaos.why("j1") == "left"
+    chaos.calm()
+    assert not chaos.truth
+
+
+@pytest.mark.parametrize("resize", [False, True])
+def test_a_failure_that_crosses_an_operation_is_a_failure(resize: bool) -> None:
+    chaos = desk(4)
+    chaos.submit(min=1, max=4)
+    chaos.calm()
+    if resize:
+        chaos.submit(min=2)
+        chaos.think()
+    else:
+        chaos.users("suspend", 0)
+        chaos.users("resume", 0)
+    assert [op.kind for op in chaos.ops] == [OpKind.RESIZE if resize else OpKind.STOP]
+    chaos.break_job(0)
+    chaos.calm()
+    assert chaos.phases == {0: Phase.FAILED}
+
+
+def test_a_job_that_was_suspended_before_its_failure_was_heard_of_stays_so() -> None:
+    chaos = desk(2)
+    chaos.submit(min=2)
+    chaos.calm()
+    generation = _taken_for_gone(chaos, issue=False)
+    chaos.users("suspend", 0)
+    chaos.tell(_ends(ev.JobsFailed, generation))
+    chaos.calm()
+    assert chaos.job("j1")["phase"] == Phase.SUSPENDED

@@ -207,7 +207,10 @@ class Stand:
         if isinstance(event, ev.JobsFinished):
             for number in event.number.tolist():
                 (folder / workload(self.live.loop.records.by_number[number].id)).touch()
-                await self.until(lambda: ("JobsFinished", number, 0) in self.backend.done, f"the end of {number}")  # noqa: B023
+                await self.until(
+                    lambda: any(told[:2] == ("JobsFinished", number) for told in self.backend.done),  # noqa: B023
+                    f"the end of {number}",
+                )
         elif isinstance(event, ev.Running | ev.Released):
             for number, generation in zip(event.number.tolist(), event.generation.tolist(), strict=True):
                 key = (type(event).__name__, number, generation)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from levada.backends.protocol import Capabilities, Launch, LogLine, Note, Report, Seen, WorkerSeen
+from levada.backends.protocol import Capabilities, Launch, LogLine, Note, Observation, Report, Seen, WorkerSeen
 from levada.core import events as ev
 from levada.core.cluster import Cluster, Node
 from levada.core.plan import Op, OpKind
@@ -40,10 +40,11 @@ class Rehearsal:
         self.stage, self.answers = stage, answers
         self._reports: asyncio.Queue[Report] = asyncio.Queue()
 
-    async def open(self, epoch: int) -> Report:
+    async def open(self, epoch: int) -> Observation:
         self.stage.epoch = max(self.stage.epoch, epoch)
         ended, self.stage.ended = tuple(self.stage.ended), []
-        return Report(events=tuple(ev.JobsFinished(at=0.0, number=np.array([number])) for number in ended))
+        report = Report(events=tuple(ev.JobsFinished(at=0.0, number=np.array([number])) for number in ended))
+        return Observation(report=report, running=dict(self.stage.runs), cluster=self.stage.cluster)
 
     async def stop_all(self) -> None:
         self.stage.runs.clear()

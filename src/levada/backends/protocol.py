@@ -75,6 +75,16 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     running: int
 
 
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backend finds when it opens, all of one moment: what happens later is in `reports`."""
+
+    #: What ended while nobody watched; it is not in `running`.
+    report: Report = Report()
+    #: What runs, by job id.
+    running: Mapping[str, Seen] = {}
+    cluster: Cluster = Cluster()
+
+
 class WorkerSeen(msgspec.Struct, frozen=True, kw_only=True):
     """One worker as its supervisor sees it."""
 
@@ -103,10 +113,11 @@ class Backend(Protocol):
 
     capabilities: Capabilities
 
-    async def open(self, epoch: int) -> Report:
-        """Begins to watch, and tells what ended while nobody did; commands of a lower *epoch* are refused from now on.
+    async def open(self, epoch: int) -> Observation:
+        """Begins to watch, and tells how things are; commands of a lower *epoch* are refused from now on.
 
-        What it tells is not in `running` any more: who takes it for lost would start a job that is done.
+        The observation is of one moment: a job that ends is in its report, or it is in `running` and its end comes
+        in `reports`. A job that were in neither would be taken for lost and started again.
         """
         ...
 
@@ -127,11 +138,14 @@ class Backend(Protocol):
         ...
 
     async def apply(self, op: Op, launch: Launch | None) -> None:
-        """Takes an operation down; idempotent on (job, generation). A stop needs no launch."""
+        """Takes an operation down; idempotent on (job, generation). A stop needs no launch.
+
+        A job whose workers have finished is never begun again: the answer is `JobsFinished` of this generation.
+        """
         ...
 
     def reports(self) -> AsyncIterator[Report]:
-        """What happens, at least once."""
+        """What happens after `open`, at least once."""
         ...
 
     def workers(self, job: str) -> list[WorkerSeen]:

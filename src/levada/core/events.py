@@ -91,9 +91,14 @@ class WorkersFailed(_Event, frozen=True, kw_only=True):
 
 
 class JobsFinished(_Event, frozen=True, kw_only=True):
-    """Jobs are done. True whatever generation says so; nothing of them runs any more."""
+    """Jobs are done, and nothing of these generations runs any more. True whatever generation says so.
+
+    A start or resize of a newer generation is withdrawn: it is stopped before the job counts as succeeded.
+    """
 
     number: Ints
+    #: None: the current ones, as in logs that do not have it.
+    generation: Ints | None = None
 
 
 class JobsLeft(_Event, frozen=True, kw_only=True):

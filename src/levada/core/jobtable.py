@@ -78,6 +78,7 @@ class JobColumns:
     feasible: Ints  #: some state of the cluster could hold it
     batch: Ints  #: batch size that the policy wants, 0 = its own
     rank: Ints  #: its place in the policy's order at the last decision about it
+    ran: Ints  #: the last generation confirmed running, until its end is known; 0 = none
     submitted: Floats
     weight: Floats
     steps: Floats  #: total; nan = unknown

@@ -35,6 +35,7 @@ def released(state: State, event: Released) -> None:
         release(state, shrinks, everything=False)
         table.observed[shrinks] = np.minimum(table.observed[shrinks], table.count[shrinks])
     if stops.any():
+        table.ran[slots[stops]] = 0
         stopped(state, slots[stops])
     state.acked |= bool(len(slots))
 
@@ -71,6 +72,7 @@ def running(state: State, event: Running) -> None:
     table.resized[slots] = table.reported[slots] = state.now
     table.observed[slots] = table.held[slots]
     table.phase[slots] = Phase.RUNNING
+    table.ran[slots] = table.generation[slots]
     state.alarm(state.now + float((table.time_limit[slots] - table.running_s[slots]).min()))
     table.failures[slots] = table.unsure[slots] = 0
     _done(state, slots)

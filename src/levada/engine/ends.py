@@ -67,6 +67,7 @@ def _carry_out(state: State, slots: Ints, intent: Ints) -> None:
         (Intent.CANCEL, Phase.CANCELLED, Code.CANCELLED),
         (Intent.FAIL, Phase.FAILED, Code.FAILED),
         (Intent.TIME_LIMIT, Phase.FAILED, Code.TIME_LIMIT),
+        (Intent.SUCCEED, Phase.SUCCEEDED, Code.FINISHED),
     ):
         end(state, slots[intent == what], phase, code)
 

@@ -35,7 +35,7 @@ from levada.core.reasons import Code
 from levada.core.types import WHOLE, Ints, one_or_many
 from levada.engine.admit import judge_feasibility
 from levada.engine.ends import end, stopped
-from levada.engine.losses import lose_workers, restart
+from levada.engine.losses import lose_workers, restart, withdraw_operation
 from levada.engine.operations import plan_operations
 from levada.engine.state import Intent, State
 from levada.perf import Observations
@@ -131,8 +131,9 @@ def updated(state: State, event: JobsUpdated) -> None:
 
 
 def cancelled(state: State, event: JobsCancelled) -> None:
-    """Jobs that hold nothing are over at once; the others stop first."""
-    _stop_for(state, state.active_slots(event.number), Intent.CANCEL)
+    """Jobs that hold nothing are over at once; the others stop first. One that is done stays so."""
+    slots = state.active_slots(event.number)
+    _stop_for(state, slots[state.world.table.intent[slots] != Intent.SUCCEED], Intent.CANCEL)
 
 
 def suspended(state: State, event: JobsSuspended) -> None:
@@ -180,28 +181,71 @@ def _stop_for(state: State, slots: Ints, intent: int) -> None:
 
 
 def finished(state: State, event: JobsFinished) -> None:
-    """Jobs have succeeded, whatever was under way."""
-    end(state, state.active_slots(event.number), Phase.SUCCEEDED, Code.FINISHED)
+    """Jobs have succeeded, whatever was under way; what may run of a newer generation stops first."""
+    slots = state.active_slots(event.number)
+    if event.generation is not None:
+        told = zip(state.world.table.find(event.number).tolist(), event.generation.tolist(), strict=True)
+        newer = [slot for slot, generation in told if _may_run_newer(state, slot, generation)]
+        if newer:
+            for slot in newer:
+                _withdraw_if_out(state, slot)
+            _stop_for(state, np.array(newer, np.int64), Intent.SUCCEED)
+            slots = slots[np.isin(slots, newer, invert=True)]
+    end(state, slots, Phase.SUCCEEDED, Code.FINISHED)
+
+
+def _may_run_newer(state: State, slot: int, generation: int) -> bool:
+    """Whether workers of a newer generation than this one, which has ended, may run."""
+    table = state.world.table
+    if slot < 0 or generation >= table.generation[slot] or not table.held[slot]:
+        return False
+    # A stop that is out, or an operation that failed, adds no workers to the generation that ran last.
+    only_stops = not table.issued[slot] or table.op[slot] == OpKind.STOP
+    return not (table.ran[slot] == generation and only_stops and not table.unsure[slot])
+
+
+def _withdraw_if_out(state: State, slot: int) -> None:
+    table = state.world.table
+    if table.issued[slot] and table.op[slot] != OpKind.STOP:
+        withdraw_operation(state, slot)
+
+
+def _ended_runs(state: State, event: JobsLeft | JobsFailed) -> list[int]:
+    """Slots of the jobs whose run ended as *event* says; what they held and nothing uses any more is free.
+
+    An end counts once, and also after a newer operation went out, which is withdrawn: an observation may have missed
+    the end of a run, or the operation and the end may have crossed on the wire.
+    """
+    table = state.world.table
+    found = []
+    for slot, generation in zip(table.find(event.number).tolist(), event.generation.tolist(), strict=True):
+        current = slot >= 0 and generation == table.generation[slot] and table.held[slot] > 0
+        if slot < 0 or slot in found or not (current or 0 < generation == table.ran[slot]):
+            continue
+        found.append(slot)
+        if not current and _may_run_newer(state, slot, generation):
+            _withdraw_if_out(state, slot)
+        elif current or not table.issued[slot]:
+            state.world.clear_workers(state.world.held, slot)
+        if table.phase[slot] == Phase.SUSPENDED:
+            table.intent[slot] = Intent.SUSPEND  # its user suspended it after it was taken for gone
+    return found
 
 
 def left(state: State, event: JobsLeft) -> None:
     """Jobs saved and left by themselves: they start again, after pauses that grow while they do so early."""
     table = state.world.table
-    slots, _ = state.current(event.number, event.generation)
-    for slot in slots[table.held[slots] > 0]:
+    for slot in _ended_runs(state, event):
         number = int(table.number[slot])
         early = state.now - float(table.started[slot]) < _EARLY_S
         state.leaves[number] = state.leaves.get(number, 0) + 1 if early else 1
-        state.world.clear_workers(state.world.held, int(slot))
-        restart(state, int(slot), Code.LEFT)
+        restart(state, slot, Code.LEFT)
 
 
 def failed(state: State, event: JobsFailed) -> None:
     """Jobs broke and nothing of them runs: they start again from their checkpoint while they have retries left."""
-    slots, _ = state.current(event.number, event.generation)
-    for slot in slots[state.world.table.held[slots] > 0]:
-        state.world.clear_workers(state.world.held, int(slot))
-        restart(state, int(slot), Code.RESTARTING)
+    for slot in _ended_runs(state, event):
+        restart(state, slot, Code.RESTARTING)
 
 
 def workers_seen(state: State, event: WorkersStarted | WorkersStopped) -> None:

@@ -33,8 +33,7 @@ def lose_workers(state: State, slot: int, indices: Ints, nodes: Ints, why: int) 
         left = len(np.unique(rows[INDEX][(rows[INDEX] >= 0) & ~np.isin(rows[NODE], nodes)]))
         table.observed[slot] = min(int(table.observed[slot]), left)
         if table.op[slot] != OpKind.STOP:
-            table.op[slot], table.issued[slot], table.op_deadline[slot] = OpKind.NONE, 0, np.inf
-            table.unsure[slot] = 1  # the stop goes out after this event, and another loss may come before it does
+            withdraw_operation(state, slot)
             restart(state, slot, why)
         return
     gone = {(int(index), int(node)) for index, node in zip(indices, nodes, strict=True)}
@@ -66,6 +65,17 @@ def _go_on(state: State, slot: int, workers: Ints) -> None:
     plan_operations(state, one)
 
 
+def withdraw_operation(state: State, slot: int) -> None:
+    """Gives up the operation that is out, which may yet be carried out: the job keeps what it holds until a stop.
+
+    Only a stop of a newer generation overtakes it; the caller plans that stop. It goes out after this event, and
+    another loss may come before it does, so the outcome counts as unknown from now on.
+    """
+    table = state.world.table
+    table.op[slot], table.issued[slot], table.op_deadline[slot] = OpKind.NONE, 0, np.inf
+    table.unsure[slot] = 1
+
+
 def restart(state: State, slot: int, why: int) -> None:
     """What is left of a broken job stops; then it starts again, or has failed when its retries are used up.
 
@@ -75,6 +85,7 @@ def restart(state: State, slot: int, why: int) -> None:
     world, table = state.world, state.world.table
     one = np.array([slot])
     intent = int(table.intent[slot])
+    table.ran[slot] = 0  # the end of this run is accounted for here; hearing of it again changes nothing
     state.account(one)
     if intent == Intent.WAIT and why == Code.RESTARTING:
         if state.retries_used(slot) < table.retries[slot]:

@@ -35,6 +35,8 @@ class Intent(Codes):
     FAIL: Final = 3
     #: A time limit ends a job as its user wished it: it fails, with that reason.
     TIME_LIMIT: Final = 4
+    #: The job is done; a start or resize that was issued before this was known is stopped first.
+    SUCCEED: Final = 5
 
 
 _OUTLASTING = np.zeros(max(Code.numbers()) + 1, bool)

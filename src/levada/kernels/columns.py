@@ -56,7 +56,8 @@ from __future__ import annotations
     FEASIBLE,
     BATCH,
     RANK,
-) = range(49)
+    RAN,
+) = range(50)
 
 # Rows of the block of floating-point numbers.
 (

@@ -247,6 +247,7 @@ def running(
         floats[c.RESIZED, s] = floats[c.REPORTED, s] = now
         ints[c.OBSERVED, s] = ints[c.HELD, s]
         ints[c.PHASE, s] = c.RUNNING
+        ints[c.RAN, s] = ints[c.GENERATION, s]
         alarm = min(alarm, floats[c.TIME_LIMIT, s] - floats[c.RUNNING_S, s])
         ints[c.FAILURES, s] = ints[c.UNSURE, s] = 0
         ints[c.ISSUED, s] = 0
@@ -300,7 +301,7 @@ def released(
             ints[c.OBSERVED, s] = min(ints[c.OBSERVED, s], ints[c.COUNT, s])
         if stops[s]:
             ints[c.HELD, s], ints[c.HELD_TYPE, s] = 0, -1
-            ints[c.OBSERVED, s] = ints[c.UNSURE, s] = ints[c.ISSUED, s] = 0
+            ints[c.OBSERVED, s] = ints[c.UNSURE, s] = ints[c.ISSUED, s] = ints[c.RAN, s] = 0
             floats[c.OP_DEADLINE, s] = np.inf
             floats[c.RUN_WAITING_S, s] = 0.0
             ints[c.CHANGED, s] = revision

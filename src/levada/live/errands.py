@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
-from levada.core.plan import Op
+from levada.core.plan import Op, OpKind
 
 
 class Errands:
@@ -24,8 +24,14 @@ class Errands:
         return len(self._ops)
 
     def add(self, ops: Iterable[Op]) -> None:
-        """Takes operations whose turn is written down."""
-        self._ops.extend(ops)
+        """Takes operations whose turn is written down; a stop withdraws those of its job that are still queued."""
+        fresh = list(ops)
+        stopped = {op.job for op in fresh if op.kind == OpKind.STOP}
+        if stopped and len(self._ops) > 1:
+            # The first one may be with the backend already.
+            first = self._ops.popleft()
+            self._ops = deque([first, *(op for op in self._ops if op.job not in stopped)])
+        self._ops.extend(fresh)
         if self._ops:
             self._news.set()
 

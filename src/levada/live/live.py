@@ -112,7 +112,7 @@ class Live:
         await recall(self.store, engine)
         clock = self._clock or MachineClock(last)
         records = await recover_records(self.store, engine, clock.now())
-        meanwhile = await self.backend.open(lease.epoch)
+        seen = await self.backend.open(lease.epoch)
         last_line = await self.store.last_history()
         self.loop = Loop(engine, self.store, lease, self.backend, clock, records, last_line)
         # What had to be put right is kept at once, so that nobody has to do it again.
@@ -128,14 +128,13 @@ class Live:
             first.append(ev.Restarted(at=0.0))
         if options:
             first.append(ev.OptionsChanged(at=0.0, options=options))
-        first += _nodes(engine, await self.backend.cluster())
-        seen = await self.backend.running()
-        self.loop.expect_strays(seen)
-        # What ended is told first: who only does not run any more starts again.
-        first += [*meanwhile.events, _observed(seen)]
+        first += _nodes(engine, seen.cluster)
+        self.loop.expect_strays(seen.running)
+        # Ends come before the observation: a job that is not observed and has not ended starts again.
+        first += [*seen.report.events, _observed(seen.running)]
         waiting = engine.outstanding()
         notes = [Note(job=job, type="recovered", text=_OTHERWISE) for job in differing if job in records.by_id]
-        self.loop.hear(Report(events=tuple(first), notes=(*notes, *meanwhile.notes)))
+        self.loop.hear(Report(events=tuple(first), notes=(*notes, *seen.report.notes)))
         await self.loop.turn()
         issued = {(op.number, op.generation) for op in engine.outstanding()}
         for op in waiting:

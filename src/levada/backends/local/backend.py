@@ -39,7 +39,7 @@ from levada.backends.local.record import Record, Stage, load
 from levada.backends.local.remote import Socket
 from levada.backends.local.roster import covering, started_in
 from levada.backends.local.supervisor import Supervisor
-from levada.backends.protocol import Capabilities, Launch, LogLine, Note, Report, Seen, WorkerSeen
+from levada.backends.protocol import Capabilities, Launch, LogLine, Note, Observation, Report, Seen, WorkerSeen
 from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.events import Event, Progress
 from levada.core.plan import Op, OpKind
@@ -97,7 +97,7 @@ class LocalBackend:
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    async def open(self, epoch: int) -> Report:
+    async def open(self, epoch: int) -> Observation:
         """Finds what runs, goes on with what was under way, and tells what ended while nobody watched."""
         self.epoch = epoch
         self._supervisor.take_epoch(epoch)
@@ -107,6 +107,7 @@ class LocalBackend:
             self.gangs[record.job] = Gang(record, HandsOf(self, record))
         self.here.mps_pipe = await asyncio.to_thread(start_mps, self.here.nodes, self.home)
         self.agents.load()
+        # From here on nothing is awaited: the answer is one moment's.
         for host in list(self.hosts.values()):
             self.hear(host.everything())
         for job, gang in self.gangs.items():
@@ -119,9 +120,13 @@ class LocalBackend:
         if is_real(self.here.nodes):
             machine = Machine(self.here.nodes[0], self.home, self._look_at, self._nvml)
             self._depend_on(asyncio.create_task(machine.run()))
-        return Report(
-            events=tuple(event for report in told for event in report.events),
-            notes=tuple(note for report in told for note in report.notes),
+        return Observation(
+            report=Report(
+                events=tuple(event for report in told for event in report.events),
+                notes=tuple(note for report in told for note in report.notes),
+            ),
+            running=self._running(),
+            cluster=self._cluster(),
         )
 
     def _depend_on(self, task: asyncio.Task[None]) -> None:
@@ -175,10 +180,16 @@ class LocalBackend:
 
     async def cluster(self) -> Cluster:
         """The machines as they are now."""
+        return self._cluster()
+
+    def _cluster(self) -> Cluster:
         return Cluster(nodes=tuple(node for host in self.hosts.values() if not host.lost for node in host.nodes))
 
     async def running(self) -> Mapping[str, Seen]:
         """All that runs, by job id."""
+        return self._running()
+
+    def _running(self) -> dict[str, Seen]:
         found = {}
         for job, gang in self.gangs.items():
             if any(seen.alive for seen in gang.seen.values()):

@@ -59,6 +59,12 @@ class Gang(Voice):
         if op.generation == record.generation and record.stage is not Stage.ADRIFT and not stray:
             self._tell_again()
             return
+        if record.told == "JobsFinished" and record.number == op.number:
+            # The operation and the end crossed: what is done is never begun again.
+            record.generation = op.generation
+            self._hands.save()
+            self._tell_again()
+            return
         survives = record.stage is Stage.SWITCHING and record.told == "Running"
         record.number, record.epoch = op.number, epoch
         record.generation, record.kind, record.told = op.generation, op.kind, ""

@@ -18,6 +18,7 @@ from levada.core import events as ev
 _EVENTS: dict[str, type[Any]] = {
     "Running": ev.Running,
     "Released": ev.Released,
+    "JobsFinished": ev.JobsFinished,
     "JobsFailed": ev.JobsFailed,
     "JobsLeft": ev.JobsLeft,
 }
@@ -91,9 +92,7 @@ class Voice(Crew):
 
     def _tell_again(self) -> None:
         record = self.record
-        if record.told == "JobsFinished":
-            self._hands.tell(ev.JobsFinished(at=0.0, number=_one(record.number)))
-        elif record.told == "OperationFailed":
+        if record.told == "OperationFailed":
             self._tell(ev.OperationFailed, why=record.why)
         elif record.told:
             self._tell(_EVENTS[record.told])
