@@ -436,6 +436,7 @@ class TestPast(AgentsTest):
                 for name in past:
                     seen = Sighting(job=job.id, name=name, state=ENDED, code=0, why="ended long ago; " * 60)
                     job.workers[name] = Worker(worker.folder, seen, lambda *_: None)
+                backend.gangs[job.id].record.placed.update(dict.fromkeys(past, "node-0"))
                 assert len(wire.encode(wire.Told(news=agent._supervisor.everything(), all=True))) > MOST_MESSAGE
                 async with served(backend, "127.0.0.1", self.port):
                     await watch.until(lambda: self.connected(watch) == {"x"}, "the agent again")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import logging
 import secrets
+import socket as sockets
 import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from levada.backends.local import claims, files, folders, wire
-from levada.backends.local.messages import RUNS, Sighting
+from levada.backends.local.messages import RUNS, News, Sighting
 from levada.backends.local.record import Stage
 from levada.backends.local.remote import Known, RemoteHost, Socket
 from levada.core.cluster import Foreign, Node
@@ -132,9 +134,9 @@ class Agents:
         elif host.nodes != known.nodes and not host.lost:
             self._backend.tell(NodesChanged(at=0.0, nodes=known.nodes))
         host.update(known)
-        here = self._backend.here
-        if here.address.startswith(_LOOPBACK) and not register.server_address.startswith(_LOOPBACK):
-            here.address = register.server_address  # where others find this machine
+        here, address = self._backend.here, register.server_address
+        if here.address.startswith(_LOOPBACK) and not address.startswith(_LOOPBACK) and _is_of_this_machine(address):
+            here.address = address  # where others find this machine
         return host
 
     async def _listen(self, host: RemoteHost, socket: Socket) -> None:
@@ -143,7 +145,7 @@ class Agents:
             message = wire.read_from_agent(text)
             host.hear(message)
             if isinstance(message, wire.Part):
-                host.gather(claims.sound_news(message.news))
+                host.gather(self._check(host, message.news))
             elif isinstance(message, wire.Told):
                 self._hear(host, message)
             elif isinstance(message, wire.Machine):
@@ -157,20 +159,39 @@ class Agents:
             _log.info("%s has joined", host.name)
         if told.all:
             self._save()
-        backend.hear(host.learn(msgspec.structs.replace(told, news=claims.sound_news(told.news))))
+        backend.hear(host.learn(msgspec.structs.replace(told, news=self._check(host, told.news))))
         if told.all:
             for gang in backend.gangs.values():
                 if host in backend.hosts_of(gang):
                     gang.publish_again()
         backend.flush()
 
+    def _check(self, host: RemoteHost, news: News) -> News:
+        """The part of *news* that the agent may report; it is told to stop workers it should not have."""
+        gangs = self._backend.gangs
+        nodes = {node.name for node in host.nodes}
+        verdict = claims.check_news(news, nodes, lambda job: gangs[job].record if job in gangs else None)
+        if verdict.rejected:
+            host.reject(verdict.rejected)
+        host.note_worlds(verdict.worlds)
+        if verdict.strays:
+            host.send_away(verdict.strays, self._backend.epoch)
+        return verdict.news
+
+    def newest_world(self, job: str) -> int:
+        """The newest generation of workers that an agent has folders of, of a job without a record here."""
+        return max((host.stray_worlds.get(job, 0) for host in self._hosts.values()), default=0)
+
     def _look_at(self, host: RemoteHost, machine: wire.Machine) -> None:
         names = {node.name for node in host.nodes}
         if {node.name for node in machine.nodes} != names or claims.fault_of_nodes(machine.nodes):
-            _log.warning("%s told of nodes that are not its own, which nobody believes", host.name)
+            host.reject(["nodes that belong to another machine, or cannot be"])
             return
+        own = claims.own_foreign(machine.foreign, names)
+        if len(own) < len(machine.foreign):
+            host.reject(["foreign use of GPUs on other nodes"])
         host.known = msgspec.structs.replace(host.known, nodes=machine.nodes)
-        tell_machine(self._backend, host, machine.nodes, claims.own_foreign(machine.foreign, names))
+        tell_machine(self._backend, host, machine.nodes, own)
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -207,3 +228,14 @@ def tell_machine(backend: LocalBackend, host: Host, nodes: tuple[Node, ...], for
     if gone:
         backend.tell(ForeignGone(at=0.0, ids=gone))
     backend.flush()
+
+
+def _is_of_this_machine(address: str) -> bool:
+    """Whether *address* is one of this machine's own: an agent cannot send workers to another one."""
+    try:
+        family = sockets.AF_INET6 if ipaddress.ip_address(address).version == 6 else sockets.AF_INET
+        with sockets.socket(family, sockets.SOCK_STREAM) as probe:
+            probe.bind((address, 0))
+    except (OSError, ValueError):
+        return False
+    return True

@@ -400,6 +400,7 @@ class LocalBackend:
         seen = [one for host in self.hosts.values() for one in host.workers(job).values()]
         entered = [one.reading.generation for one in seen if one.reading is not None]
         told = [self._supervisor.saved_by(job), *(started_in(one.name) for one in seen), *entered]
+        told.append(self.agents.newest_world(job))
         # What jobs can write may be anything.
         return max([generation, *(world for world in told if world < _MOST_WORLDS)])
 

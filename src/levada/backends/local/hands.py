@@ -160,6 +160,7 @@ class HandsOf:
     def save(self) -> None:
         """Keeps the record."""
         record = self._record
+        record.note_placed()
         # Only what a later generation must never fall below waits for the disk.
         now = record.generation, record.last_world
         record.save(self._backend.home / "jobs" / record.job, durable=now != self._durable)

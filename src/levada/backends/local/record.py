@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 
 from levada.backends.local import files, folders
-from levada.backends.local.roster import Member
+from levada.backends.local.roster import Member, started_in
 from levada.backends.protocol import Launch
 from levada.core.grant import WorkerPlace
 from levada.core.plan import OpKind
 
 _log = logging.getLogger(__name__)
 GANG = "gang.json"
+#: Worker names remembered per place and node: at least as many as a supervisor keeps the folders of.
+_PLACED = 4
 
 
 class Stage(StrEnum):
@@ -71,12 +74,29 @@ class Record(msgspec.Struct, kw_only=True):
     members: tuple[Member, ...] = ()
     newcomers: tuple[Member, ...] = ()
     leavers: tuple[Member, ...] = ()
+    #: The node of each worker started so far, by name (the newest per place): an agent may report on these alone.
+    placed: dict[str, str] = {}
     #: What the engine was told of `generation`: nothing, Running, Released, OperationFailed, JobsFailed,
     #: JobsLeft, JobsFinished.
     told: str = ""
     #: What it is known to do: use the runtime, resize in process.
     runtime: bool = False
     in_process: bool = False
+
+    def note_placed(self) -> None:
+        """Adds the current workers to `placed`, and drops the oldest of each place."""
+        crew = (*self.members, *self.newcomers, *self.leavers)
+        fresh = {member.name: member.node for member in crew if self.placed.get(member.name) != member.node}
+        if not fresh:
+            return
+        kept: dict[str, str] = {}
+        counts: Counter[tuple[str, str]] = Counter()
+        for name, node in sorted({**self.placed, **fresh}.items(), key=lambda item: -started_in(item[0])):
+            place = name.partition("-")[2], node
+            counts[place] += 1
+            if counts[place] <= _PLACED:
+                kept[name] = node
+        self.placed = kept
 
     def save(self, folder: Path, *, durable: bool = False) -> None:
         """Keeps it; *durable* so that it outlives a loss of power."""
@@ -87,9 +107,11 @@ class Record(msgspec.Struct, kw_only=True):
 def load(folder: Path) -> Record | None:
     """What was kept of the job in *folder*; None where nothing whole is there."""
     try:
-        return msgspec.json.decode(folders.read_file(folder / GANG), type=Record)
+        record = msgspec.json.decode(folders.read_file(folder / GANG), type=Record)
     except OSError:
         return None
     except msgspec.DecodeError as damage:
         _log.warning("%s is damaged and not used: %s", folder / GANG, damage)
         return None
+    record.note_placed()  # older versions kept no such map
+    return record

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
-from levada.backends.local import wire
+from levada.backends.local import claims, wire
 from levada.backends.local.logs import Chunk, Cursor
 from levada.backends.local.messages import (
     LOST,
@@ -20,6 +21,8 @@ from levada.backends.local.messages import (
     UNREACHABLE,
     Command,
     Forget,
+    Kept,
+    Leave,
     News,
     Sighting,
     StartWorker,
@@ -27,10 +30,15 @@ from levada.backends.local.messages import (
 from levada.backends.local.ports import FIRST, LAST
 from levada.core.cluster import Foreign, Node
 
+_log = logging.getLogger(__name__)
 #: So long a machine has to answer a question about its logs.
 _ANSWER_S = 10.0
 #: Of the free ports that an agent tells the newest count.
 _PORTS = 64
+#: Rejected reports of one agent are logged at most this often.
+_COMPLAIN_S = 60.0
+#: Of workers and jobs that its agent was not told to run, this many are taken notice of per connection.
+_MOST_STRAYS = 10_000
 
 
 class Socket(Protocol):
@@ -71,10 +79,17 @@ class RemoteHost:
         self.lost = False
         self.heard = time.monotonic()
         self.foreign: tuple[Foreign, ...] = ()
+        #: Reports that its agent had no right to make.
+        self.rejected = 0
+        #: The newest generation of workers it has folders of, of jobs that this server has no record of.
+        self.stray_worlds: dict[str, int] = {}
+        self._sent_away: set[tuple[str, str]] = set()
+        self._complained: float | None = None
         self._ports: deque[int] = deque(maxlen=_PORTS)
         self._seen: dict[str, dict[str, Sighting]] = {}
         #: Of all that its agent sees, what it has told so far.
-        self._parts: list[News] = []
+        self._told_so_far: dict[tuple[str, str], Sighting] = {}
+        self._kept_so_far: dict[str, Kept] = {}
         self._socket: Socket | None = None
         self._outbox: asyncio.Queue[str] = asyncio.Queue()
         self._untaken: deque[wire.Do] = deque()
@@ -95,8 +110,10 @@ class RemoteHost:
         # Where it is the same agent again, it does not listen there any more.
         await self.dismiss(f"another agent named {self.name} took over: give this one another --name")
         self._socket = socket
-        self._parts = []
-        self._ports.extend(ports)
+        self._told_so_far, self._kept_so_far = {}, {}
+        self._sent_away.clear()
+        self.stray_worlds.clear()
+        self._ports.extend(claims.usable_ports(ports))
         self._outbox = asyncio.Queue()
         self._post(welcome)
         for command in self._untaken:
@@ -136,28 +153,63 @@ class RemoteHost:
         """What concerns only this machine."""
         self.heard = time.monotonic()
         if isinstance(message, wire.Beat):
-            self._ports.extend(message.ports)
+            self._ports.extend(claims.usable_ports(message.ports))
         elif isinstance(message, wire.Took):
+            if message.number > self._number:
+                self.reject(["a command that was never given"])
+                return
             while self._untaken and self._untaken[0].number <= message.number:
                 self._untaken.popleft()
         elif isinstance(message, wire.LogAnswer):
             question = self._questions.pop(message.question, None)
-            if question is not None and not question.done():
+            if question is None or question.done():
+                return  # the answer came too late
+            if claims.is_chunk(message.chunk):
                 question.set_result(message.chunk)
+            else:
+                self.reject(["log lines without times"])
+                question.set_exception(ConnectionError("the machine sent a log that cannot be read"))
+
+    def reject(self, reasons: Sequence[str]) -> None:
+        """Counts reports that its agent may not make, and logs at most one line a minute."""
+        self.rejected += len(reasons)
+        now = time.monotonic()
+        if self._complained is None or now - self._complained >= _COMPLAIN_S:
+            self._complained = now
+            _log.warning("ignoring reports of agent %s (%d so far): %s", self.name, self.rejected, reasons[0])
+
+    def note_worlds(self, worlds: Mapping[str, int]) -> None:
+        """Remembers generations whose names are taken there: a job without a record must not use them again."""
+        for job, world in worlds.items():
+            if job in self.stray_worlds or len(self.stray_worlds) < _MOST_STRAYS:
+                self.stray_worlds[job] = max(self.stray_worlds.get(job, 0), world)
+
+    def send_away(self, strays: Sequence[Sighting], epoch: int) -> None:
+        """Tells the agent to stop workers that it was not told to run: once per connection."""
+        names: dict[str, list[str]] = {}
+        for seen in strays:
+            if len(self._sent_away) < _MOST_STRAYS and (seen.job, seen.name) not in self._sent_away:
+                self._sent_away.add((seen.job, seen.name))
+                names.setdefault(seen.job, []).append(seen.name)
+        for job, found in names.items():
+            # Not repeated: the agent reports them again after a reconnect, if they are still there.
+            self._number += 1
+            self._post(wire.Do(number=self._number, command=Leave(job=job, epoch=epoch, names=tuple(found))))
 
     # --- what it sees -----------------------------------------------------------------------------------------------
 
     def gather(self, part: News) -> None:
         """Keeps a part of all that its agent sees until it has told the rest."""
-        self._parts.append(part)
+        self._told_so_far.update(((seen.job, seen.name), seen) for seen in part.sightings)
+        self._kept_so_far.update((kept.job, kept) for kept in part.kept)
 
     def learn(self, told: wire.Told) -> News:
         """Takes over what its agent sees; what it does not see any more is lost."""
-        parts = [told.news]
+        fresh, kept = list(told.news.sightings), told.news.kept
         if told.all:
-            parts, self._parts = [*self._parts, told.news], []
-        fresh = [seen for part in parts for seen in part.sightings]
-        if told.all:
+            self.gather(told.news)
+            fresh, kept = list(self._told_so_far.values()), tuple(self._kept_so_far.values())
+            self._told_so_far, self._kept_so_far = {}, {}
             self.connected = True
             commands = [message.command for message in self._untaken]
             there = {(command.job, command.name) for command in commands if isinstance(command, StartWorker)}
@@ -170,11 +222,7 @@ class RemoteHost:
             ]
         for seen in fresh:
             self._seen.setdefault(seen.job, {})[seen.name] = seen
-        return News(
-            sightings=tuple(fresh),
-            kept=tuple(kept for part in parts for kept in part.kept),
-            stood=tuple(stood for part in parts for stood in part.stood),
-        )
+        return News(sightings=tuple(fresh), kept=kept)
 
     def assume(self, seen: Sighting) -> None:
         """While its agent is away, what ran there last is taken to run."""
