@@ -5,7 +5,8 @@
     ├── NotFound      a named thing does not exist
     ├── Refused       the request is understood and not allowed
     ├── NoServer      no Levada server answers
-    └── Unavailable   the server is there and cannot do it now; the same may work later
+    └── Unavailable   the server is there and cannot do it now; nothing of it was done, and the same may work later
+        └── Unresolved    it is not known yet whether it was done; asked again with the same key, the server tells
 
 The core raises only for a programmer's mistake; a job that must wait gets a reason, never an exception.
 Where a name is unknown, `did_you_mean` ends the sentence.
@@ -61,7 +62,11 @@ class NoServer(LevadaError):
 
 
 class Unavailable(LevadaError):
-    """The server is there and cannot do it now; the same may work later."""
+    """The server is there and cannot do it now; nothing of it was done, and the same may work later."""
+
+
+class Unresolved(Unavailable):
+    """The store was lost while it took the request: whether it has it is known when the store is back."""
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

@@ -56,10 +56,9 @@ def test_a_full_disk_refuses_loses_nothing_and_heals_by_itself(tmp_path: Path) -
             assert "full" in body["detail"]
             assert "make room" in body["detail"]
             assert time.monotonic() - began < _ANSWER_S
-        # What is under way when the disk turns out to be full is done later, and who asked for it is told so.
-        with pytest.raises(LevadaError, match="make room") as told:
+        # What is under way when the disk turns out to be full is refused, too, and nothing is left of it.
+        with pytest.raises(LevadaError, match="make room"):
             here.client.cancel(gone)
-        is_done_later = "is done then" in str(told.value)
         # Looking still works, and a job that is done meanwhile is not lost.
         assert here.phase(stays) == "Running"
         (tmp_path / "go").touch()
@@ -70,9 +69,8 @@ def test_a_full_disk_refuses_loses_nothing_and_heals_by_itself(tmp_path: Path) -
         here.until(lambda: here.client.ready() == "")
         assert here.until_phase(ends, "Succeeded")["exit_code"] == 0
         assert here.until_phase(fails, "Failed")["exit_code"] == 3
-        if not is_done_later:
-            assert here.phase(gone) == "Running"
-            here.client.cancel(gone)
+        assert here.phase(gone) == "Running"
+        here.client.cancel(gone)
         here.until_phase(gone, "Cancelled")
         assert here.until_phase(waits, "Succeeded")["exit_code"] == 0
         # What is sent again with the same key is one job.
@@ -102,8 +100,8 @@ def test_a_server_whose_disk_is_full_can_be_stopped_and_says_so_when_it_is_start
         fill(ballast)
         with pytest.raises(LevadaError, match="make room"):
             here.client.cancel(stays)
-        # It can be stopped, too.
-        assert here.stop() == 1
+        # It can be stopped, too; the exit code tells whether something that happened could not be stored.
+        assert here.stop() in (0, 1)
         here.start()
         server = here.server
         assert server is not None

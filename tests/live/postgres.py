@@ -44,6 +44,7 @@ class Postgres:
             self._port = probe.getsockname()[1]
         self.url = f"postgresql://levada@127.0.0.1:{self._port}/postgres"
         self._server: subprocess.Popen[bytes] | None = None
+        self._made = 0
         words = ["-D", str(folder / "data"), "-U", "levada", "-A", "trust", "-E", "UTF8", "-N"]
         subprocess.run([*self._become, str(programs / "initdb"), *words], check=True, capture_output=True, cwd=folder)
 
@@ -61,6 +62,14 @@ class Postgres:
             assert self._server.poll() is None, (self._folder / "log").read_text()
             assert time.monotonic() < end, "PostgreSQL did not come up"
             time.sleep(0.05)
+
+    def fresh(self) -> str:
+        """The address of an empty database of its own."""
+        self._made += 1
+        name = f"fresh{self._made}"
+        make = [str(self._programs / "psql"), "-q", "-d", self.url, "-c", f"CREATE DATABASE {name}"]
+        subprocess.run(make, check=True, capture_output=True)
+        return self.url.removesuffix("/postgres") + f"/{name}"
 
     def stop(self) -> None:
         """Without waiting for whoever is still connected."""

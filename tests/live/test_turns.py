@@ -6,13 +6,15 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from levada.backends.protocol import Launch
+from levada.backends.protocol import Launch, Report
+from levada.core import events as ev
 from levada.core.plan import Op, OpKind
-from levada.errors import BadInput, LevadaError, Refused, Unavailable
+from levada.errors import BadInput, LevadaError, Refused, Unavailable, Unresolved
 from levada.live import snapshot
-from levada.live.store import Changes, Deed, Lease, LeaseLost, Store, StoreTrouble
+from levada.live.store import Changes, Deed, Lease, LeaseLost, Store, StoreTrouble, Unconfirmed
 from levada.live.store.keys import KeyStore
 from tests.live.house import House, document, house
 from tests.live.rehearsal import Rehearsal, Stage
@@ -24,17 +26,37 @@ class Balky(Store):
     def __init__(self, store: Store) -> None:
         super().__init__(store.database)
         self.refuses = 0
+        #: The next turn is not taken, whatever it is.
+        self.refuses_any = False
+        #: No answer comes to a commit, which was done or not, nor to anything else, until it is back.
+        self.breaks: str | None = None
+        self.is_away = False
         self.is_full = False
         self.go = asyncio.Event()
         self.go.set()
 
     async def append(self, lease: Lease, changes: Changes) -> Lease:
+        if self.is_away:
+            raise StoreTrouble("the connection is refused")
+        if self.breaks and changes.jobs:
+            if self.breaks == "after":
+                await super().append(lease, changes)
+            self.breaks, self.is_away = None, True
+            raise Unconfirmed("the connection broke")
+        if self.refuses_any:
+            self.refuses_any = False
+            raise StoreTrouble("the disk is full; make room")
         if changes.jobs:
             await self.go.wait()
             if self.refuses:
                 self.refuses -= 1
                 raise StoreTrouble("the disk is full; make room")
         return await super().append(lease, changes)
+
+    async def is_appended(self, lease: Lease, changes: Changes) -> bool:
+        if self.is_away:
+            raise StoreTrouble("the connection is refused")
+        return await super().is_appended(lease, changes)
 
     async def renew(self, lease: Lease, now: float, lasts_s: float) -> None:
         if self.is_full:
@@ -90,15 +112,74 @@ def test_commands_leave_only_when_their_turn_is_written(here: str) -> None:
     asyncio.run(story())
 
 
-def test_what_was_put_off_and_is_asked_for_again_is_one_job(here: str) -> None:
+def test_a_submission_that_was_refused_leaves_nothing_behind(here: str) -> None:
+    async def story() -> None:
+        stage = Stage()
+        async with house(here, stage) as up:
+            loop = up.live.loop
+            balky(up).refuses = 2
+            for key in ("k", None):
+                with pytest.raises(Unavailable, match="nothing of it was done"):
+                    await up.service.submit([document()], user="ann", key=key)
+                assert not loop.records.by_id
+                assert not loop.engine.state.world.numbers
+                assert loop.engine.state.submitted == 0
+            await up.until(lambda: not loop.trouble)
+            (view,) = await up.service.submit([document()], user="ann", key="k")
+            await up.until(lambda: up.phase(view["id"]) == "Running")
+            assert list(loop.records.by_id) == [view["id"]] == list(stage.runs)
+            lines = [line.text for line in await up.live.store.history() if line.type == "submitted"]
+            assert len(lines) == 1
+        async with house(here, stage) as again:
+            assert list(again.live.loop.records.by_id) == [view["id"]] == list(stage.runs)
+
+    asyncio.run(story())
+
+
+def test_a_refused_cancel_changes_nothing_and_what_happened_with_it_is_kept(here: str) -> None:
     async def story() -> None:
         async with house(here) as up:
-            balky(up).refuses = 2
-            with pytest.raises(Unavailable, match="done then"):
-                await up.service.submit([document()], user="ann", key="k")
-            await up.until(lambda: not up.live.loop.trouble)
+            names = [(await up.service.submit([document(each)], user="ann", key=None))[0]["id"] for each in "ab"]
+            await up.until(lambda: all(up.phase(each) == "Running" for each in names))
+            await up.settle()
+            before = await up.live.store.last_history()
+            number = np.array([up.backend.stage.runs.pop(names[1]).number])
+            balky(up).refuses_any = True
+            up.live.loop.hear(Report(events=(ev.JobsFinished(at=0.0, number=number),)))
+            with pytest.raises(Unavailable, match="nothing of it was done"):
+                await up.service.cancel(names[0])
+            await up.until(lambda: up.phase(names[1]) == "Succeeded")
+            assert up.phase(names[0]) == "Running"
+            told = [(line.job, line.data.get("phase")) for line in await up.live.store.history(after=before)]
+            assert told == [(names[1], "Succeeded")]
+            await up.service.cancel(names[0])
+            await up.until(lambda: up.phase(names[0]) == "Cancelled")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("breaks", ["before", "after"])
+def test_what_a_lost_commit_did_is_known_when_the_store_is_back(here: str, breaks: str) -> None:
+    async def story() -> None:
+        stage = Stage()
+        async with house(here, stage) as up:
+            store, loop = balky(up), up.live.loop
+            store.breaks = breaks
+            for _ in range(2):
+                with pytest.raises(Unresolved, match="same key"):
+                    await up.service.submit([document()], user="ann", key="k")
+            with pytest.raises(Unavailable) as told:
+                await up.service.submit([document("other")], user="ann", key="other")
+            assert not isinstance(told.value, Unresolved), "this one was never sent"
+            assert not loop.records.by_id, "nothing is shown that may not be there"
+            store.is_away = False
+            await up.until(lambda: not loop.trouble)
+            assert len(loop.records.by_id) == (breaks == "after")
             (view,) = await up.service.submit([document()], user="ann", key="k")
-            assert list(up.live.loop.records.by_id) == [view["id"]]
+            await up.until(lambda: up.phase(view["id"]) == "Running")
+            assert list(loop.records.by_id) == [view["id"]] == list(stage.runs)
+        async with house(here, stage) as again:
+            assert list(again.live.loop.records.by_id) == [view["id"]] == list(stage.runs)
 
     asyncio.run(story())
 

@@ -43,14 +43,15 @@ class Chronicle:
     """Remembers how jobs looked after the last turn."""
 
     def __init__(self, state: State) -> None:
-        self._last = _columns(state)
+        #: How they looked; replaced by each turn, never changed.
+        self.last = _columns(state)
         #: Numbers of the jobs that stand otherwise since the last turn.
         self.moved: list[int] = []
 
     def changes(self, state: State) -> Iterator[Happened]:
         """What a turn changed, by slot; jobs that are over are told of elsewhere."""
-        before, now = self._last, _columns(state)
-        self._last = now
+        before, now = self.last, _columns(state)
+        self.last = now
         if before.shape[1] < now.shape[1]:
             padding = np.full((len(_WATCHED), now.shape[1] - before.shape[1]), -1, np.int64)
             before = np.concatenate([before, padding], axis=1)

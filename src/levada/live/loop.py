@@ -1,8 +1,9 @@
 """The one event loop: what happens goes to the engine, is written down, and only then has consequences.
 
 Everything that is waiting when a turn begins goes into that turn, so that many requests share one commit. While the
-store does not take a turn, nothing new is accepted and no command leaves; it is tried again until it does. Whoever
-waits for that turn is told so: what they asked for is done later, unless the server ends before.
+store does not take a turn, no request is accepted and no command leaves. Requests of that turn are refused and taken
+back, so that nothing is left of them; what has happened cannot be refused: its turn is tried again until it is stored.
+Where the connection broke in the middle of a commit, the log tells afterwards whether the turn counts.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from levada.core.events import Decided, DecideFailed, Event, JobsSubmitted, Oper
 from levada.core.job import Job, Phase
 from levada.core.plan import Op, OpKind
 from levada.engine import Engine
-from levada.errors import LevadaError, Unavailable
+from levada.errors import LevadaError, Unavailable, Unresolved
 from levada.live import snapshot, turn, views
 from levada.live.broadcast import Broadcast
 from levada.live.decided import Decisions
 from levada.live.errands import Errands
 from levada.live.records import Record, Records
-from levada.live.store import Changes, Deed, Lease, LeaseLost, RequestRow, Store, StoreTrouble
+from levada.live.savepoint import Savepoint
+from levada.live.store import Changes, Deed, Lease, LeaseLost, RequestRow, Store, StoreTrouble, Unconfirmed
 from levada.live.story import End, Story
 from levada.live.thinking import think
 
@@ -44,6 +46,12 @@ SNAPSHOT_TURNS = 500
 _REMEMBERED = 500
 #: No timer is set for longer.
 _LONGEST_SLEEP_S = 3600.0
+
+
+#: Told where a commit got no answer.
+_UNRESOLVED = (
+    "it is not known yet whether it was stored: ask again with the same key, or look when the database is back"
+)
 
 
 class Wish(msgspec.Struct, kw_only=True):
@@ -85,6 +93,8 @@ class Loop:
         self.plans: list[dict[str, Any]] = []
         #: (user, key) of submissions that the store remembers.
         self.keys: set[tuple[str, str]] = set()
+        #: Those of which it is not known whether the store has them.
+        self._unresolved: set[tuple[str, str]] = set()
         self._story = Story(engine, records, last_line)
         self._wishes: list[Wish] = []
         #: Ids of jobs among them.
@@ -105,8 +115,10 @@ class Loop:
 
     # --- from outside -----------------------------------------------------------------------------------------------
 
-    def check(self) -> None:
-        """Raises Unavailable where nothing can be written down now."""
+    def check(self, key: tuple[str, str] | None = None) -> None:
+        """Raises Unavailable where nothing can be stored now; Unresolved for (user, *key*) that may be stored."""
+        if key in self._unresolved:
+            raise Unresolved(f"{self.trouble}; {_UNRESOLVED}")
         if self.trouble or self._stopping:
             raise Unavailable(self.trouble or "the server is stopping")
 
@@ -196,14 +208,18 @@ class Loop:
         """One turn of the engine with all that waits."""
         wishes, self._wishes = self._wishes, []
         try:
-            await self._turn(wishes)
+            while not await self._turn(wishes):
+                # Requests are refused; what happened has happened all the same.
+                wishes = [wish for wish in wishes if wish.done is None]
         except BaseException:
             # It is not done and will not be: after a restart the engine knows nothing of it.
             _tell_off(wishes, "the server had to stop; look what is there before you ask again")
             raise
 
-    async def _turn(self, wishes: list[Wish]) -> None:
+    async def _turn(self, wishes: list[Wish]) -> bool:
+        """Whether the turn was stored; if not, everything is as it was before it, and its requests are refused."""
         progress, self._progress = self._progress, {}
+        savepoint = self._savepoint(wishes)
         now = self.clock.now()
         told = _told(wishes, now)
         state = self.engine.state
@@ -241,7 +257,9 @@ class Loop:
                 requests=[wish.request() for wish in wishes if wish.request is not None],
                 deeds=[wish.deed.row(now) for wish in wishes if wish.deed is not None],
             )
-            await self._append(changes, wishes)
+            if not await self._append(changes, wishes, savepoint):
+                self._progress = {**progress, **self._progress}
+                return False
             self.keys.update((row.user, row.key) for row in changes.requests)
             self._story.is_written(ended)
             self.broadcast.publish(lines)
@@ -252,6 +270,7 @@ class Loop:
         self._keep(told, ops, now)
         self._carry_out(commands, asks, ops)
         await self._snapshot_if_due()
+        return True
 
     # --- parts of a turn --------------------------------------------------------------------------------------------
 
@@ -279,31 +298,69 @@ class Loop:
                 wish.done.set_exception(LevadaError(f"the engine does not take it: {why}"))
         return taken
 
-    async def _append(self, changes: Changes, wishes: Sequence[Wish]) -> None:
-        while True:
+    def _savepoint(self, wishes: Sequence[Wish]) -> Savepoint | None:
+        """Where a turn with requests can be taken back to; None where it has none, so that nothing can be refused."""
+        if all(wish.done is None for wish in wishes):
+            return None
+        fresh = [record for wish in wishes for record in wish.records]
+        return Savepoint(self.engine, self._story, self.records, fresh)
+
+    async def _append(self, changes: Changes, wishes: Sequence[Wish], savepoint: Savepoint | None) -> bool:
+        """Whether the turn is stored. Without requests it is tried until it is; with them it is taken back."""
+        stored = None
+        while stored is None:
             try:
                 self.lease = await self.store.append(self.lease, changes)
-                break
+                stored = True
             except StoreTrouble as trouble:
-                if not self.trouble:
-                    _log.error("%s", trouble)
-                self.trouble = str(trouble)
-                self._put_off(wishes)
-                if self._stopping:
-                    raise  # whoever asked has been told, and what happened is told again after the next start
-                await asyncio.sleep(_RETRY_S)
+                if savepoint is not None:
+                    stored = await self._resolve(trouble, changes, wishes, savepoint)
+                else:
+                    await self._wait_for_store(trouble)
         if self.trouble:
             _log.warning("the store works again")
             self.trouble = ""
-        self.since_snapshot += 1
+        self._unresolved.clear()
+        self.since_snapshot += stored
+        return stored
 
-    def _put_off(self, wishes: Sequence[Wish]) -> None:
-        """Nobody waits for a store that may be away for long: who came too late for this turn has to come again."""
+    async def _resolve(
+        self, trouble: StoreTrouble, changes: Changes, wishes: Sequence[Wish], savepoint: Savepoint
+    ) -> bool:
+        """Takes a turn back that the store did not take, and waits until the store answers; whether it took it after
+        all, as it may where the connection broke in the middle of the commit."""
+        savepoint.undo()
+        unsure = isinstance(trouble, Unconfirmed)
+        if not unsure:
+            _tell_off(wishes, f"{trouble}; nothing of it was done")
+        while True:
+            try:
+                stored = await self.store.is_appended(self.lease, changes)
+                break
+            except StoreTrouble as still:
+                if unsure:
+                    self._unresolved = {(row.user, row.key) for row in changes.requests}
+                    _tell_off(wishes, f"{trouble}; {_UNRESOLVED}", Unresolved)
+                await self._wait_for_store(still)
+        if stored:
+            savepoint.redo()
+            self.lease = msgspec.structs.replace(self.lease, sequence=self.lease.sequence + 1)
+        else:
+            _tell_off(wishes, f"{trouble}; nothing of it was done")
+        return stored
+
+    async def _wait_for_store(self, trouble: StoreTrouble) -> None:
+        """A pause before the next try. No request waits for a store that may be away for long."""
+        if not self.trouble:
+            _log.error("%s", trouble)
+        self.trouble = str(trouble)
         late = [wish for wish in self._wishes if wish.done is not None]
         self._coming.clear()
         self._wishes = [wish for wish in self._wishes if wish.done is None]
         _tell_off(late, self.trouble)
-        _tell_off(wishes, f"{self.trouble}; what you asked for is done then: look before you ask again")
+        if self._stopping:
+            raise trouble  # whoever asked has been told, and what happened is told again after the next start
+        await asyncio.sleep(_RETRY_S)
 
     def _carry_out(self, commands: Sequence[Command], asks: Sequence[Decide], ops: Sequence[Op]) -> None:
         self._errands.add(ops)
@@ -424,8 +481,8 @@ def _told(wishes: Sequence[Wish], now: float) -> tuple[Event, ...]:
     return (JobsSubmitted(at=now, jobs=JobBatch.of(jobs)), *events) if jobs else tuple(events)
 
 
-def _tell_off(wishes: Sequence[Wish], why: str) -> None:
+def _tell_off(wishes: Sequence[Wish], why: str, kind: type[Unavailable] = Unavailable) -> None:
     """Whoever waits for these waits no longer."""
     for wish in wishes:
         if wish.done is not None and not wish.done.done():
-            wish.done.set_exception(Unavailable(why))
+            wish.done.set_exception(kind(why))

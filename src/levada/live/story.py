@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from levada.backends.protocol import Note
 from levada.core.commands import JobsEnded
 from levada.core.events import Event, Progress
+from levada.core.types import Ints
 from levada.engine import Engine
 from levada.live import views
 from levada.live.chronicle import Chronicle
@@ -21,6 +22,15 @@ from levada.live.store import HistoryLine
 End = tuple[Record, float, dict[str, Any]]
 
 
+class Mark(NamedTuple):
+    """A point in the story."""
+
+    line: int
+    #: How jobs looked, for the next comparison.
+    last: Ints
+    leaving: Mapping[str, dict[str, Any]]
+
+
 class Story:
     """Follows the engine from turn to turn."""
 
@@ -30,6 +40,14 @@ class Story:
         self._mentioned: set[int] = set()
         #: How jobs that have just ended looked before: that they have is true once it is written down.
         self.leaving: dict[str, dict[str, Any]] = {}
+
+    def mark(self) -> Mark:
+        """Where the story is; `restore` goes back there."""
+        return Mark(self._line, self._chronicle.last, dict(self.leaving))
+
+    def restore(self, mark: Mark) -> None:
+        """Forgets what was told since *mark*."""
+        self._line, self._chronicle.last, self.leaving = mark.line, mark.last, dict(mark.leaving)
 
     def begin(self, told: Sequence[Event], notes: Sequence[Note], now: float) -> dict[str, dict[str, Any]]:
         """How the jobs look that these events may end: after that the engine has forgotten them."""

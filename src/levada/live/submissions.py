@@ -55,8 +55,8 @@ class Submissions:
     ) -> list[dict[str, Any]]:
         digest = hashlib.sha256(msgspec.json.encode(documents, order="deterministic")).hexdigest()
         async with self._under_way.setdefault((user, key), asyncio.Lock()):
-            # First: a submission that was put off is in the store when the trouble is over, and not before.
-            self.loop.check()
+            # First: whether the store has what it was given when it was lost is known when it is back, and not before.
+            self.loop.check((user, key))
             before = await self.loop.store.request(user, key) if (user, key) in self.loop.keys else None
             if before is None:
                 return await self._views(await self._accept(documents, user, key, digest, deed))

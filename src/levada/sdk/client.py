@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
+from levada.errors import Unresolved
 from levada.sdk.models import OVER, Curve, Event, Job, Json, Node, Queue, Token
 from levada.sdk.place import Address, find
 from levada.sdk.streams import Logs, Watch
-from levada.sdk.transport import Reply, Transport, segment
+from levada.sdk.transport import Reply, Transport, Unanswered, segment
 
 _API = "/api/v1"
 _PAGE = 500
@@ -77,7 +78,11 @@ class Client:
 
             key = secrets.token_hex(16)
         body = _sendable(documents)
-        answer = self._call("POST", "/jobs", body=body, headers={"Idempotency-Key": key}, repeatable=True).json()
+        try:
+            answer = self._call("POST", "/jobs", body=body, headers={"Idempotency-Key": key}, repeatable=True).json()
+        except (Unanswered, Unresolved) as unknown:
+            hint = f"the jobs may have been accepted: submit them again with the key {key} (--key) to have them once"
+            raise type(unknown)(f"{unknown}; {hint}") from None
         jobs: list[Job] = answer["items"]
         return jobs
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from levada.errors import BadInput, Fault, LevadaError, NoServer, NotFound, Refused
+from levada.errors import BadInput, Fault, LevadaError, NoServer, NotFound, Refused, Unresolved
 from levada.sdk.place import Address
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ class Lost(Exception):
 
 class Silent(Lost):
     """The connection is there, and no answer comes."""
+
+
+class Unanswered(NoServer):
+    """The server got the request, or may have got it, and what became of it is not known."""
 
 
 def segment(name: str) -> str:
@@ -110,17 +114,24 @@ class Transport:
         self, method: str, target: str, content: bytes | None, headers: Mapping[str, str] | None, repeatable: bool
     ) -> Reply:
         pauses = Pauses(self._patience_s)
+        sent = False
         while True:
             try:
                 connection = self._connected()
             except OSError as error:
                 # A server that was there may be starting anew; one that never was is not there.
                 if not (self._reached and pauses.pause()):
-                    raise self._no_server(error) from None
+                    absent = self._no_server(error)
+                    raise (Unanswered(str(absent)) if sent else absent) from None
                 self._relocate()
                 continue
+            sent = True
             try:
                 return self._exchange(connection, method, target, content, headers)
+            except Unresolved:
+                # Asked again with its key, the server tells once it knows.
+                if not (repeatable and pauses.pause()):
+                    raise
             except Lost as error:
                 connection.close()
                 # Who was silent for that long was waited for long enough.
@@ -241,8 +252,10 @@ class Transport:
         url = self._address.url
         if isinstance(error, Silent) and repeatable:
             silent = f"the server at {url} has not answered for {self._timeout_s:g} s"
-            return NoServer(f"{silent}; try again, and where that does not help, see its server.log and start it anew")
-        return NoServer(f"the connection to {url} broke ({error}); look at what became of it, then try again")
+            return Unanswered(
+                f"{silent}; try again, and where that does not help, see its server.log and start it anew"
+            )
+        return Unanswered(f"the connection to {url} broke ({error}); look at what became of it, then try again")
 
     def wait_out(self, error: Lost, pauses: Pauses) -> None:
         """Waits a little before the next try; raises NoServer when patience is over."""
@@ -304,6 +317,8 @@ def error_of(status: int, body: bytes) -> LevadaError:
     """The error that an answer tells of."""
     try:
         problem = json.loads(body)
+        if status == 503 and problem.get("code") == "unresolved":
+            return Unresolved(str(problem.get("detail")))
         detail = str(problem.get("detail") or problem.get("title") or "")
         faults = [Fault(str(each["path"]), str(each["text"])) for each in problem.get("errors") or ()]
     except (ValueError, AttributeError, KeyError, TypeError):

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from levada.errors import BadInput, Fault, LevadaError, NotFound, Refused
+from levada.errors import BadInput, Fault, LevadaError, NotFound, Refused, Unresolved
 
 MEDIA_TYPE = "application/problem+json"
 _LOG = logging.getLogger("levada.server")
@@ -50,14 +50,19 @@ class Problem(HTTPException):
 
 
 def response(
-    status: int, detail: str, *, faults: Sequence[Fault] = (), headers: Mapping[str, str] | None = None
+    status: int,
+    detail: str,
+    *,
+    faults: Sequence[Fault] = (),
+    headers: Mapping[str, str] | None = None,
+    code: str | None = None,
 ) -> Response:
     """A problem as an answer."""
     body: dict[str, Any] = {
         "status": status,
         "title": HTTPStatus(status).phrase,
         "detail": detail,
-        "code": CODES.get(status, "error"),
+        "code": code or CODES.get(status, "error"),
     }
     if faults:
         body["errors"] = [{"path": fault.path, "text": fault.text} for fault in faults]
@@ -73,7 +78,8 @@ def of_error(error: LevadaError) -> Response:
     if isinstance(error, Refused):
         return response(409, str(error))
     # The server itself cannot: it is starting, stopping, or has lost its store.
-    return response(503, str(error), headers={"Retry-After": "1"})
+    code = "unresolved" if isinstance(error, Unresolved) else None
+    return response(503, str(error), headers={"Retry-After": "1"}, code=code)
 
 
 def register(app: FastAPI) -> None:

@@ -42,6 +42,14 @@ class StoreTrouble(LevadaError):
     """The database does not take or give what it should; nothing was lost, and the same may work later."""
 
 
+class Unconfirmed(StoreTrouble):
+    """The database was asked to commit and did not say that it had: whether it did must be looked up."""
+
+
+class _CommitFailed(Exception):
+    """A commit got no answer, or a bad one; the cause tells more."""
+
+
 class Database:
     """One database of either kind."""
 
@@ -89,6 +97,11 @@ class Database:
             return await work
         except IntegrityError:
             raise  # a fault of ours, which trying again does not mend
+        except _CommitFailed as failed:
+            cause = failed.__cause__
+            if not isinstance(cause, SQLAlchemyError | sqlite3.Error | OSError):
+                raise
+            raise Unconfirmed(str(trouble(cause, self.url))) from cause
         except (SQLAlchemyError, sqlite3.Error, OSError) as broken:
             raise trouble(broken, self.url) from broken
 
@@ -112,8 +125,14 @@ class _Sqlite:
 
     async def _within(self, threads: ThreadPoolExecutor, work: Callable[[Connection], T]) -> T:
         def run() -> T:
-            with self._engine.begin() as connection:
-                return work(connection)
+            with self._engine.connect() as connection:
+                transaction = connection.begin()
+                done = work(connection)
+                try:
+                    transaction.commit()
+                except Exception as broken:
+                    raise _CommitFailed from broken
+                return done
 
         return await asyncio.get_running_loop().run_in_executor(threads, run)
 
@@ -132,8 +151,14 @@ class _Postgres:
         self._engine: AsyncEngine = create_async_engine(url, pool_pre_ping=True, hide_parameters=True)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        async with self._engine.begin() as connection:
-            return await connection.run_sync(work)
+        async with self._engine.connect() as connection:
+            transaction = await connection.begin()
+            done = await connection.run_sync(work)
+            try:
+                await transaction.commit()
+            except Exception as broken:
+                raise _CommitFailed from broken
+            return done
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         return await self.read(work)

@@ -149,6 +149,20 @@ class Store:
         await self.database.write(write)
         return msgspec.structs.replace(lease, sequence=sequence)
 
+    async def is_appended(self, lease: Lease, changes: Changes) -> bool:
+        """Whether an append with *lease* whose answer was lost was committed; raises LeaseLost.
+
+        Waits for the row that the append writes: a commit that is still under way is not missed.
+        """
+
+        def look(connection: Connection) -> bool:
+            epoch = connection.execute(select(tables.lease.c.epoch).with_for_update()).scalar_one()
+            if epoch != lease.epoch:
+                raise LeaseLost("another server acts on this store now")
+            return _is_written(connection, lease, changes)
+
+        return await self.database.write(look)
+
     async def entries(self, after: int) -> AsyncIterator[tuple[int, float, bytes]]:
         """The log after that sequence number: (sequence, at, body)."""
         row = tables.log.c
