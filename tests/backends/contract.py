@@ -378,6 +378,23 @@ class Contract(Harness):
 
         self.run(story)
 
+    def test_a_start_that_a_server_that_goes_has_stopped_is_done_when_it_is_applied_again(self) -> None:
+        async def story() -> None:
+            start = op(OpKind.START, 1, place(0, "node-0", "0"), place(1, "node-1", "1"))
+            async with self.opened(1, leave=True) as first:
+                await first.backend.apply(start, self.launch())
+                await first.until(lambda: any(one.pid for one in first.backend.workers("toy-1")), "a process")
+                assert not first.all(ev.Running)
+                await first.backend.stop_all()
+                assert await first.backend.running() == {}
+            async with self.opened(2) as second:
+                assert await second.backend.running() == {}
+                await second.backend.apply(start, self.launch())
+                await second.for_(ev.Running, 1)
+                assert (await second.backend.running())["toy-1"].running == 2
+
+        self.run(story)
+
     def test_an_older_epoch_is_refused(self) -> None:
         async def story() -> None:
             async with self.opened(epoch=1) as old, self.opened(epoch=2):

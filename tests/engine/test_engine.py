@@ -12,9 +12,9 @@ from levada.core import codec
 from levada.core import events as ev
 from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Node
-from levada.core.commands import Apply, Decide, Wake
+from levada.core.commands import Apply, Decide, JobsEnded, Wake
 from levada.core.job import Job, Phase, Preemptible
-from levada.core.plan import OpKind
+from levada.core.plan import Op, OpKind
 from levada.engine import Engine, Options, answer
 from tests.engine.chaos import Chaos, desk
 
@@ -168,6 +168,38 @@ def test_after_a_restart_of_the_shell_what_was_asked_is_asked_again() -> None:
     (op,) = engine.ops(apply.plan)
     (again,) = engine.outstanding()
     assert (again.job, again.kind, again.generation, again.grant) == (op.job, op.kind, op.generation, op.grant)
+
+
+def started() -> tuple[Engine, Op]:
+    """An engine with one job, and its start, which is out and not acknowledged."""
+    engine = Engine(cluster=Cluster(nodes=(Node.of("n0", {"v100": 4}),)), options=Options(op_timeout_s=300.0))
+    commands = engine.handle(ev.JobsSubmitted(at=0.0, jobs=JobBatch.of([Job(id="a", submitted=0.0)])))
+    (decide,) = [command for command in commands if isinstance(command, Decide)]
+    engine.handle(answer(decide, 0.0))
+    (op,) = engine.outstanding()
+    return engine, op
+
+
+def test_after_a_restart_of_the_shell_an_operation_has_its_whole_time_again() -> None:
+    engine, op = started()
+    engine.handle(ev.Restarted(at=4000.0))
+    engine.handle(ev.Tick(at=4299.0))
+    assert [each.generation for each in engine.outstanding()] == [op.generation]
+
+
+def test_after_a_restart_of_the_shell_a_start_of_a_job_that_is_to_stop_is_overtaken_by_a_stop() -> None:
+    """It cannot be applied again, since it has no grant any more."""
+    engine, op = started()
+    number = np.array([op.number])
+    engine.handle(ev.JobsCancelled(at=1.0, number=number))
+    assert engine.outstanding() == []
+    commands = engine.handle(ev.Restarted(at=2.0))
+    (apply,) = [command for command in commands if isinstance(command, Apply)]
+    (stop,) = engine.ops(apply.plan)
+    assert (stop.kind, stop.generation) == (OpKind.STOP, op.generation + 1)
+    over = engine.handle(ev.Released(at=3.0, number=number, generation=np.array([stop.generation])))
+    (ended,) = [command for command in over if isinstance(command, JobsEnded)]
+    assert ended.phase.tolist() == [Phase.CANCELLED]
 
 
 def test_a_job_that_goes_on_without_any_worker_survives_the_loss_of_the_first() -> None:

@@ -99,6 +99,14 @@ class Site:
         self.server = None
         return code
 
+    def down(self) -> int:
+        """SIGINT, as `levada down` sends it: jobs save and leave; the exit code."""
+        assert self.server is not None
+        self.server.send_signal(signal.SIGINT)
+        code = self.server.wait(WAIT_S)
+        self.server = None
+        return code
+
     @property
     def client(self) -> Client:
         """Talks to whatever server is up."""

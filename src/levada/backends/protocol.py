@@ -126,7 +126,10 @@ class Backend(Protocol):
         ...
 
     async def stop_all(self) -> None:
-        """Returns when all workers have saved and left; their jobs start again when somebody says so."""
+        """Returns when all workers have saved and left.
+
+        An operation that this interrupted is carried out when it is applied again, under the same generation.
+        """
         ...
 
     async def cluster(self) -> Cluster:

@@ -156,6 +156,27 @@ def overdue(state: State) -> None:
         timed_out(state, OperationTimedOut(at=state.now, number=numbers, generation=generations))
 
 
+def ask_again(state: State) -> None:
+    """After a restart: what is out is applied once more, so its time limit begins now.
+
+    A job that is to stop by now has no grant to apply: a stop overtakes its operation.
+    """
+    table = state.world.table
+    slots = state.living()
+    slots = slots[table.issued[slots] > 0]
+    table.issued_at[slots] = state.now
+    table.op_deadline[slots] = state.now + state.options.op_timeout_s
+    if len(slots):
+        state.alarm(state.now + state.options.op_timeout_s)
+    for slot in slots[(table.op[slots] != OpKind.STOP) & (table.count[slots] == 0)]:
+        one = np.array([slot])
+        _done(state, one)
+        table.unsure[one] = 1
+        state.wants_stop(one, int(table.intent[slot]))
+        table.retry_at[one] = state.now
+        plan_operations(state, one)
+
+
 def _done(state: State, slots: Ints) -> None:
     table = state.world.table
     table.op[slots] = OpKind.NONE

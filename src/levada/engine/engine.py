@@ -183,6 +183,7 @@ class Engine:
 
     def _restarted(self, _event: ev.Restarted) -> None:
         """Nobody will answer what was asked before."""
+        acks.ask_again(self.state)
         self.state.deciding = None
         self.state.dirty = True
         # Whoever was told of a time to wake has forgotten it.

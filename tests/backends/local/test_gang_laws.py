@@ -15,7 +15,7 @@ import pytest
 from levada.backends.local.files import COMPLETE, IN_PROCESS, READY, Reading, World
 from levada.backends.local.gang import Gang
 from levada.backends.local.messages import ENDED, LOST, RUNS, STARTING, Sighting
-from levada.backends.local.record import Record, Stage
+from levada.backends.local.record import Record, Stage, Then
 from levada.backends.local.roster import Member
 from levada.backends.protocol import Launch, Note
 from levada.core import events as ev
@@ -240,3 +240,58 @@ def test_a_job_that_says_that_it_is_complete_is_done_however_the_others_end() ->
         other.end(1)
     machine.tick()
     assert isinstance(machine.told[-1], ev.JobsFinished)
+
+
+def _down(machine: Machine) -> None:
+    """The server stops all workers and ends; another one finds what is on disk."""
+    for _ in range(2000):
+        if not machine.gang.alive() and not machine.gang.starts():
+            break
+        machine.gang.quit(machine.now)
+        machine.tick()
+    assert machine.devices() == [], "something runs though the server has stopped it"
+    machine.crash()
+
+
+@pytest.mark.parametrize("kind", [OpKind.START, OpKind.RESIZE, OpKind.STOP])
+def test_an_operation_that_a_server_ended_in_the_middle_of_is_done_when_it_is_applied_again(kind: int) -> None:
+    """Whatever the stage; the server may not have heard that it was complete."""
+    stages = set()
+    for seed in range(120):
+        machine = Machine(seed)
+        machine.kind = True
+        generation, last = 1, op(OpKind.START, 1, *machine.places())
+        machine.gang.apply(last, machine.launch, 1, machine.now)
+        if kind != OpKind.START:
+            while not machine.outcome(1):
+                machine.tick()
+            for _ in range(20):
+                machine.tick()
+            generation, last = 2, op(kind, 2, *(machine.places() if kind == OpKind.RESIZE else []))
+            machine.gang.apply(last, machine.launch, 1, machine.now)
+        for _ in range(seed % 40):
+            machine.tick()
+        record = machine.gang.record
+        stages.add((record.stage, record.then if record.stage is Stage.STOPPING else None))
+        _down(machine)
+        machine.told.clear()
+        machine.gang.apply(last, machine.launch, 2, machine.now)
+        for _ in range(200):
+            machine.tick()
+        assert machine.outcome(generation), f"seed {seed} hangs"
+        assert machine.gang.record.stage is (Stage.IDLE if kind == OpKind.STOP else Stage.RUNNING)
+        wanted = {(where.node, device) for where in machine.gang.record.places for device in where.devices}
+        assert set(machine.devices()) == (set() if kind == OpKind.STOP else wanted)
+    resized = {
+        (Stage.JOINING, None),
+        (Stage.SWITCHING, None),
+        (Stage.STOPPING, Then.START),
+        (Stage.STARTING, None),
+        (Stage.RUNNING, None),
+    }
+    expected = {
+        OpKind.START: {(Stage.STARTING, None), (Stage.RUNNING, None)},
+        OpKind.RESIZE: resized,
+        OpKind.STOP: {(Stage.STOPPING, Then.RELEASED), (Stage.IDLE, None)},
+    }
+    assert stages >= expected[kind]

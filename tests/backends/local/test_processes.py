@@ -220,6 +220,34 @@ def test_a_keeper_that_is_frozen_is_ended_and_the_code_is_right(folder: Path, is
     assert child.wait() == -signal.SIGKILL
 
 
+@pytest.mark.parametrize(("end", "code"), [("sys.exit(5)", 5), ("os.kill(os.getpid(), 11)", -11)])
+def test_a_shim_that_does_nothing_after_its_worker_is_ended_and_the_code_is_right(
+    folder: Path, end: str, code: int
+) -> None:
+    """What the worker left behind ends, too."""
+    script = (
+        "import os, pathlib, sys, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\n"
+        f"while not pathlib.Path('go').exists(): time.sleep(0.005)\n{end}"
+    )
+    child = processes.start(folder, python(script, cwd=str(folder.parent)))
+    until(lambda: processes.standing(folder).pid is not None)
+    worker, holder = processes.standing(folder).pid, processes.standing(folder).shim
+    assert worker is not None
+    assert holder is not None
+    assert processes.idle_shim(folder) is None, "its worker lives"
+    until(lambda: len(procfs.descendants(worker)) == 1)
+    (left,) = procfs.descendants(worker)
+    os.kill(holder, signal.SIGSTOP)
+    (folder.parent / "go").touch()
+    until(lambda: (found := processes.idle_shim(folder)) is not None and found.code is not None)
+    idle = processes.idle_shim(folder)
+    assert idle == (True, code)
+    processes.end_idle_shim(folder, idle)
+    found = end_of(folder, child)
+    assert (found.state, found.code, found.asked) == (State.ENDED, code, False)
+    assert not procfs.is_same(left.pid, left.started)
+
+
 def test_a_keeper_that_is_frozen_leaves_nothing_of_a_killed_shim(folder: Path) -> None:
     code = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    print(os.getpid(), flush=True)\ntime.sleep(600)"
     child = processes.start(folder, python(code))

@@ -282,6 +282,41 @@ class TestSupervisor(LocalTest):
 
         self.run(story)
 
+    @pytest.mark.parametrize("frozen", [("shim",), ("shim", "keeper")])
+    def test_a_guard_that_is_frozen_when_its_worker_ends_is_ended_and_the_job_is_done(
+        self, frozen: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(supervisor, "_POLL_S", 0.05)
+
+        async def story() -> None:
+            async with self.opened() as watch:
+                await watch.backend.apply(op(OpKind.START, 1, place(0, "node-0", "0")), self.launch())
+                await watch.for_(ev.Running, 1)
+                await self.up(watch, 1, 1)
+                run = json.loads((self.home / "jobs" / "toy-1" / "workers" / "g1-0" / "run.json").read_text())
+                for who in frozen:
+                    os.kill(run[who], signal.SIGSTOP)
+                self.say("go", "0")
+                await watch.for_(ev.JobsFinished)
+                await watch.until(lambda: not procfs.is_same(run["keeper"], run["keeper_started"]), "its end")
+                assert [one.exit_code for one in watch.backend.workers("toy-1")] == [0]
+
+        self.run(story)
+
+    def test_a_job_whose_guard_is_frozen_saves_when_it_is_stopped(self) -> None:
+        async def story() -> None:
+            async with self.opened() as watch:
+                await watch.backend.apply(op(OpKind.START, 1, place(0, "node-0", "0")), self.launch())
+                await watch.for_(ev.Running, 1)
+                await self.up(watch, 1, 1)
+                run = json.loads((self.home / "jobs" / "toy-1" / "workers" / "g1-0" / "run.json").read_text())
+                os.kill(run["shim"], signal.SIGSTOP)
+                await watch.backend.apply(op(OpKind.STOP, 2), None)
+                await watch.for_(ev.Released, 2)
+                assert [one.exit_code for one in watch.backend.workers("toy-1")] == [75]
+
+        self.run(story)
+
     def test_a_start_that_is_frozen_is_undone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         real = processes.start
 

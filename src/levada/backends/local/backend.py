@@ -108,10 +108,11 @@ class LocalBackend:
         self.here.mps_pipe = await asyncio.to_thread(start_mps, self.here.nodes, self.home)
         self.agents.load()
         # From here on nothing is awaited: the answer is one moment's.
+        for gang in self.gangs.values():
+            gang.tell_end_again()  # before anything is heard: an end that is found now is told once
         for host in list(self.hosts.values()):
             self.hear(host.everything())
-        for job, gang in self.gangs.items():
-            gang.tell_end_again()
+        for job in list(self.gangs):
             self.step(job)
         self.flush()
         told = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
@@ -153,7 +154,7 @@ class LocalBackend:
 
     async def stop_all(self) -> None:
         """Returns when all workers have saved and left; their jobs start again when somebody says so."""
-        while running := [job for job, gang in self.gangs.items() if gang.alive()]:
+        while running := [job for job, gang in self.gangs.items() if gang.alive() or gang.starts()]:
             for job in running:
                 self.gangs[job].quit(self._clock.now())
                 self._after(job, self.gangs[job])

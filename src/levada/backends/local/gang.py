@@ -56,7 +56,8 @@ class Gang(Voice):
             return
         # Workers that nobody should have are stopped under the generation that they were found with.
         stray = op.kind == OpKind.STOP and record.kind != OpKind.STOP
-        if op.generation == record.generation and record.stage is not Stage.ADRIFT and not stray:
+        again = stray or record.stage is Stage.ADRIFT or self._was_quit()
+        if op.generation == record.generation and not again:
             self._tell_again()
             return
         if record.told == "JobsFinished" and record.number == op.number:
@@ -94,11 +95,23 @@ class Gang(Voice):
         await self._hands.reserve(generation, max(record.last_world + 1, generation))
 
     def quit(self, now: float) -> None:
-        """Everybody saves and leaves, whatever was under way."""
-        if self.record.stage is not Stage.STOPPING:
+        """Stops all workers, whatever was under way; the operation is carried out when it is applied again."""
+        record = self.record
+        if record.stage is not Stage.STOPPING or record.then is Then.START:
             with self._kept():
-                self._stop(Then.RELEASED, now)
+                # Workers that are leaving already keep the time that they have.
+                self._stop(Then.RELEASED, record.since if record.stage is Stage.STOPPING else now)
             self.step(now)
+
+    def starts(self) -> bool:
+        """Workers are being started, or will be when others have left."""
+        record = self.record
+        return record.stage is Stage.STARTING or (record.stage is Stage.STOPPING and record.then is Then.START)
+
+    def _was_quit(self) -> bool:
+        """`quit` ended the last operation: all was released, which completes nothing but a stop."""
+        record = self.record
+        return record.stage is Stage.IDLE and record.told == "Released" and record.kind != OpKind.STOP
 
     # --- the machine ------------------------------------------------------------------------------------------------
 

@@ -104,6 +104,7 @@ class _Run(msgspec.Struct, frozen=True):
     """What counts of run.json."""
 
     worker: int
+    worker_started: int = 0
     #: The process above the shim, and when it was started; none of older shims.
     keeper: int = 0
     keeper_started: int = 0
@@ -134,7 +135,15 @@ def standing(folder: Path) -> Standing:
 
 def ask_to_leave(folder: Path) -> bool:
     """SIGTERM to the worker, SIGKILL after its grace period; False where there is no shim to ask."""
-    return _signal(folder, signal.SIGTERM)
+    is_asked = _signal(folder, signal.SIGTERM)
+    if is_asked:
+        thaw(folder)
+    return is_asked
+
+
+def thaw(folder: Path) -> bool:
+    """SIGCONT to the shim, which changes nothing unless it is frozen; False where there is none."""
+    return _signal(folder, signal.SIGCONT)
 
 
 def kill(folder: Path) -> bool:
@@ -162,6 +171,37 @@ def keeper_lives(folder: Path) -> bool:
     """Whether the process above the shim of *folder* is there still."""
     run = _read(folder / shim.RUN, _Run)
     return run is not None and run.keeper > 0 and procfs.is_same(run.keeper, run.keeper_started)
+
+
+class IdleShim(NamedTuple):
+    """A shim that is there though its worker has ended."""
+
+    is_stopped: bool
+    #: How the worker ended, while the shim has not reaped it.
+    code: int | None
+
+
+def idle_shim(folder: Path) -> IdleShim | None:
+    """The shim of *folder* if its worker has ended; None where the worker lives, or there is no shim."""
+    run, holder = _read(folder / shim.RUN, _Run), _holder(folder)
+    if run is None or holder is None:
+        return None
+    worker, guard = procfs.look(run.worker), procfs.look(holder)
+    is_worker = worker is not None and worker.started == run.worker_started
+    if guard is None or (is_worker and worker is not None and not worker.is_zombie):
+        return None
+    unreaped = is_worker and worker is not None and worker.parent == holder
+    return IdleShim(guard.is_stopped, procfs.exit_code(run.worker) if unreaped else None)
+
+
+def end_idle_shim(folder: Path, idle: IdleShim) -> None:
+    """Kills a shim that does nothing, and keeps the exit code of its worker; raises OSError."""
+    _log.warning("killing the guard in %s: its worker has ended, and it does nothing", folder)
+    if idle.code is not None:
+        # Before the kill: whoever waits for the end of the shim looks here next.
+        told = {"code": idle.code, "asked": False, "at": time.time(), "lost_output": 0}
+        folders.replace_file(folder / shim.EXIT, msgspec.json.encode(told))
+    kill(folder)
 
 
 def bar(folder: Path) -> bool:

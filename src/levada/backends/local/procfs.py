@@ -66,6 +66,18 @@ def descendants(pid: int) -> list[Process]:
     return found
 
 
+def exit_code(pid: int) -> int | None:
+    """The exit code of a process that has ended and that its parent has not reaped, or minus the signal."""
+    found = look(pid)
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            line = file.read()
+        status = int(line[line.rindex(b")") + 2 :].split()[49])
+        return os.waitstatus_to_exitcode(status) if found is not None and found.is_zombie else None
+    except (OSError, ValueError):
+        return None
+
+
 def is_same(pid: int, started: int) -> bool:
     """Whether that very process still lives."""
     found = look(pid)

@@ -46,6 +46,8 @@ _LOOK_S = 3.0
 _GONE, _SHARED_GONE = "gone", ".gone"
 #: How often a worker that is watched is looked at all the same, in rounds: a watch may have been lost.
 _DOUBT_EVERY = 30
+#: How often, in rounds, it is checked that no guard is frozen whose worker has ended.
+_GUARD_EVERY = 5
 #: Folders of workers that have ended are kept so often for each index: `logs --previous`.
 _KEEP = 3
 
@@ -269,6 +271,8 @@ class Supervisor:
         self._rounds += 1
         for at, job in enumerate(list(self.jobs.values())):
             self._read(job)
+            if (at + self._rounds) % _GUARD_EVERY == 0:
+                self._check_guards(job)
             if (at + self._rounds) % _DOUBT_EVERY == 0:
                 for worker in job.alive():
                     worker.doubt()
@@ -280,6 +284,13 @@ class Supervisor:
                 worker.look()
             except OSError as trouble:
                 _log.warning("%s of %s could not be looked at: %s", worker.seen.name, job.id, trouble)
+
+    def _check_guards(self, job: _Job) -> None:
+        for worker in job.alive():
+            try:
+                worker.check_guard()
+            except OSError as trouble:
+                _log.warning("guard of %s of %s could not be checked: %s", worker.seen.name, job.id, trouble)
 
     async def _look_around(self) -> None:
         """Scripts without the runtime tell by what they write: one folder after the other, beside the loop."""

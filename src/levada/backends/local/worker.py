@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from levada.backends.local import files, processes, shim
+from levada.backends.local import files, processes, procfs, shim
 from levada.backends.local.messages import ENDED, LOST, RUNS, STARTING, Sighting
 from levada.backends.local.processes import State
 
@@ -26,18 +26,23 @@ _SWEEP_S = 2.0
 _AGAIN_S = 1.0
 #: A shim that was started takes its lock within so long.
 _START_S = 5.0
+#: A guard whose worker has ended, and that does nothing about it for so long, is killed.
+_IDLE_S = 10.0
 
 
 class Worker:
     """Watched by a task of its own. *note* hears what is seen of it, and whether that cannot wait."""
 
-    __slots__ = ("_leave", "_note", "_report", "child", "folder", "seen", "task")
+    __slots__ = ("_doubted", "_idle_since", "_leave", "_note", "_report", "child", "folder", "seen", "task")
 
     def __init__(self, folder: Path, seen: Sighting, note: Callable[[Sighting, bool], None]) -> None:
         self.folder, self.seen = folder, seen
         self._report, self._note = str(folder / files.REPORT), note
         #: It shall leave, and has not been told: its shim may just be starting.
         self._leave = False
+        #: Since when its process has ended and its guard has not.
+        self._idle_since: float | None = None
+        self._doubted = False
         self.task: asyncio.Task[None] | None = None
         self.child: subprocess.Popen[bytes] | None = None
 
@@ -75,6 +80,30 @@ class Worker:
         reading = files.read_report(self._report)
         if reading is not None and reading != self.seen.reading:
             self._see(reading=reading)
+
+    def check_guard(self) -> None:
+        """Lets a guard go on that was frozen when its worker ended, and kills one that still does nothing.
+
+        Raises OSError. Else the end is never seen, and the GPUs are never free.
+        """
+        if self.seen.state != RUNS or self.seen.pid is None:
+            return
+        process = procfs.look(self.seen.pid)
+        if process is not None and not process.is_zombie:
+            self._idle_since = None
+            return
+        now = time.monotonic()
+        self._idle_since = self._idle_since or now
+        idle = processes.idle_shim(self.folder)
+        if idle is None:
+            # Its guard has ended, too, and perhaps its keeper is frozen: once is enough, since an end takes time.
+            if not self._doubted:
+                self._doubted = True
+                self.doubt()
+        elif now - self._idle_since >= _IDLE_S and (idle.is_stopped or idle.code is not None):
+            processes.end_idle_shim(self.folder, idle)
+        elif idle.is_stopped:
+            processes.thaw(self.folder)
 
     def doubt(self) -> None:
         """Watches it anew where it has ended or nobody watches: an end that is never seen keeps its GPUs."""
