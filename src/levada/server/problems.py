@@ -50,14 +50,19 @@ class Problem(HTTPException):
 
 
 def response(
-    status: int, detail: str, *, faults: Sequence[Fault] = (), headers: Mapping[str, str] | None = None
+    status: int,
+    detail: str,
+    *,
+    code: str = "",
+    faults: Sequence[Fault] = (),
+    headers: Mapping[str, str] | None = None,
 ) -> Response:
     """A problem as an answer."""
     body: dict[str, Any] = {
         "status": status,
         "title": HTTPStatus(status).phrase,
         "detail": detail,
-        "code": CODES.get(status, "error"),
+        "code": code or CODES.get(status, "error"),
     }
     if faults:
         body["errors"] = [{"path": fault.path, "text": fault.text} for fault in faults]
@@ -71,7 +76,7 @@ def of_error(error: LevadaError) -> Response:
     if isinstance(error, NotFound):
         return response(404, str(error))
     if isinstance(error, Refused):
-        return response(409, str(error))
+        return response(409, str(error), code=error.code)
     # The server itself cannot: it is starting, stopping, or has lost its store.
     return response(503, str(error), headers={"Retry-After": "1"})
 
