@@ -54,7 +54,15 @@ class NotFound(LevadaError):
 
 
 class Refused(LevadaError):
-    """The request is understood and not allowed."""
+    """The request is understood and not allowed; *code* says why, for programs that know what to do then."""
+
+    def __init__(self, text: str, code: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+
+
+#: Of a `Refused`: work would be lost that no checkpoint has, and whoever asks did not say that this is meant.
+UNSAVED = "unsaved"
 
 
 class NoServer(LevadaError):

@@ -198,7 +198,7 @@ def test_a_page_about_one_job(shell: Shell) -> None:
     assert "Command:    sh -c" in page
     assert f"Folder:     {shell.folder}" in page
     assert "Progress:   not known, of 1000 steps" in page
-    assert "Retries:    0 after a failure" in page
+    assert "Retries:    0 of 0 used" in page
     assert page.count("node-") >= 2
     assert "submitted" in page
     shell("cancel", name)
@@ -278,11 +278,13 @@ def test_changes(shell: Shell) -> None:
     assert shell.json("get", "job", name)["priority"] == 7
     assert "needs one of --priority" in shell("update", name, code=2)
     assert "there is no queue nowhere" in shell("update", name, "--queue", "nowhere", code=2)
-    assert shell("scale", name, "1") == f"{name}: 1 worker from now on\n"
+    told = shell("scale", name, "1")
+    assert told == f"{name}: Will change to 1 worker after its first checkpoint in $LEVADA_CHECKPOINT_DIR.\n"
     told = shell("scale", name, "99", code=5)
     assert f"there is room for 2 workers of {name} at most; with more it would never run again" in told
-    shell.until(lambda: shell.json("get", "job", name)["max"] == 1)
-    assert shell("suspend", name) == f"Suspended {name}\n"
+    view = shell.json("get", "job", name)
+    assert (view["min"], view["max"], view["fixed"]) == (1, 2, 1)
+    assert shell("suspend", name, "--force") == f"Suspended {name}\n"
     shell("wait", name, "--for", "Suspended")
     assert shell("resume", name) == f"Resumed {name}\n"
     shell("wait", name, "--for", "Running")
@@ -431,7 +433,7 @@ def test_a_job_that_leaves_by_itself_with_75_starts_again_and_says_so(shell: She
     finally:
         pauses(5.0)
     view = shell.json("get", "job", name)
-    assert (view["exit_code"], view["restarts"], view["generation"]) == (0, 0, 2)
+    assert (view["exit_code"], view["restarts"], view["retried"], view["generation"]) == (0, 1, 0, 2)
     events = [json.loads(line) for line in shell("events", name, "-o", "jsonl").splitlines()]
     assert [event["text"] for event in events if event.get("reason") == "left"] == [
         "Pending: It left by itself with exit code 75 soon after its start (time 1 in a row); "
@@ -467,9 +469,9 @@ def test_updates_and_resizes_are_events_that_say_what_they_are(shell: Shell) -> 
         "It was changed: max is 2 (it was 4), min is 2 (it was 4).",
     ]
     texts = {event["text"] for event in events if event.get("phase") == "Resizing"}
-    assert texts == {"Resizing: It is being given other workers."}
+    assert texts == {"Resizing: Restarting with 2 workers."}
     assert {event["type"] for event in events} <= {"submitted", "phase", "reason", "grant", "update", "restart"}
-    assert "no multiple of the job's step (2)" in shell("scale", name, "3", code=2)
+    assert "3 is no multiple of the job's step (2)" in shell("scale", name, "3", code=2)
     shell("cancel", name)
     shell("wait", name, code=103)
 

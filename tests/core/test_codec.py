@@ -52,6 +52,8 @@ EVENTS: tuple[ev.Event, ...] = (
     ev.Progress(at=1.0, number=TWO, steps=np.array([math.nan, -0.0])),
     ev.CheckpointSaved(at=1.0, number=ONE, generation=ONE),
     ev.ResizesInPlace(at=1.0, number=ONE, generation=ONE),
+    ev.ResizeModes(at=1.0, number=ONE, in_place=ONE),
+    ev.JobsRestarted(at=1.0, number=ONE, generation=ONE),
     ev.NodesAdded(at=1.0, nodes=(NODE,)),
     ev.NodesChanged(at=1.0, nodes=(NODE, Node(name="m", cordoned=True))),
     ev.NodesCordoned(at=1.0, names=("n",), cordoned=False),

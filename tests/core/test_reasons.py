@@ -10,7 +10,7 @@ from levada.core.reasons import SENTENCES, Code, reason
 @pytest.mark.parametrize("code", Code.numbers(), ids=Code.name)
 def test_every_code_has_a_sentence_that_formats(code: int) -> None:
     told = reason(code, 4711)
-    assert told.text == SENTENCES[code].replace("{evidence}", "4711")
+    assert told.text == SENTENCES[code].replace("{evidence}", "4711").replace("{workers}", "4711 workers")
     assert told.text[0].isupper()
     assert told.text.endswith(".")
     assert "{" not in told.text
@@ -24,3 +24,4 @@ def test_no_two_codes_say_the_same() -> None:
 def test_a_number_that_is_nothing_is_not_told() -> None:
     assert reason(Code.TOO_LARGE, 0).text == "No state of this cluster could hold its minimum."
     assert "0" not in reason(Code.FRAGMENTED, 0).text
+    assert reason(Code.RESIZING, 1).text == "Changing to 1 worker without a restart."

@@ -52,7 +52,7 @@ class Plan:
         if phase != "Failed":
             return [f"{self.name} never ended: {phase}, {job['reason']}"]
         if self.code and code == self.code:
-            return [] if job["restarts"] == self.retries else [f"{self.name} failed after {job['restarts']} restarts"]
+            return [] if job["retried"] == self.retries else [f"{self.name} failed after {job['retried']} retries"]
         if self.hurt > self.retries or (self.hurt and self.code):
             return [] if code in (None, 128 + signal.SIGKILL) else [f"{self.name} was killed and left with {code}"]
         return [f"{self.name} Failed with {code} after {self.hurt} kills, meant {self.code}: {job['reason']}"]
@@ -110,7 +110,7 @@ class Mayhem:
                 client.cancel(plan.id)
                 plan.cancelled = True
             elif what == "suspend":
-                (client.resume if plan.suspended else client.suspend)(plan.id)
+                client.resume(plan.id) if plan.suspended else client.suspend(plan.id, force=True)
                 plan.suspended = not plan.suspended
             elif what == "scale":
                 client.scale(plan.id, chance.randint(1, 4))

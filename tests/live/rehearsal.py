@@ -34,7 +34,7 @@ class Stage:
 class Rehearsal:
     """One server's view of a stage."""
 
-    capabilities = Capabilities(live_resize=True)
+    capabilities = Capabilities(in_place_with_runtime=frozenset({"plain"}))
 
     def __init__(self, stage: Stage, *, answers: bool = True) -> None:
         self.stage, self.answers = stage, answers

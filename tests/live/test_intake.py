@@ -53,7 +53,7 @@ def test_documented_job() -> None:
     )
     assert (launch.min_workers, launch.max_workers, launch.gpus_milli, launch.steps) == (1, 8, 1000, 200000)
     # Parameter servers are TensorFlow's.
-    assert (launch.framework, job.resizes_in_place) == ("tensorflow", True)
+    assert (launch.framework, job.resizes_in_place) == ("tensorflow", False)
 
 
 def test_what_a_plain_job_is() -> None:
@@ -100,7 +100,10 @@ def test_units() -> None:
 def test_torchrun_in_our_own_job() -> None:
     document = {"apiVersion": "levada.dev/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"run": {"command": ["python", "t.py"], "framework": "torchrun"}}}  # fmt: skip
     (job,) = prepared(document)
-    assert (job.launch.framework, job.job.resizes_in_place) == ("torchrun", True)
+    assert (job.launch.framework, job.job.resizes_in_place) == ("torchrun", False)
+    # Whether it is resized in place, the backend says.
+    (job,) = prepared(document, in_place=frozenset({"torchrun"}))
+    assert job.job.resizes_in_place
 
 
 def test_the_ends_of_an_array_wrap_around() -> None:
@@ -114,7 +117,7 @@ def test_mpijob() -> None:
     (job,) = prepared(MPI)
     assert (job.id, job.kind, job.workload) == ("mnist-20261115-153048-k3x9", "MPIJob", "mnist")
     # Voda counts epochs, and its lowest number is the most important.
-    assert (job.job.steps, job.job.priority, job.job.resizes_in_place) == (150, -3, True)
+    assert (job.job.steps, job.job.priority, job.job.resizes_in_place) == (150, -3, False)
     assert job.launch.env["JOB_NAME"] == job.id
     assert job.launch.command[2] == (
         f"horovodrun -np 1 --max-np 8 python train.py --out /outputs/{job.id} --at $(date)"

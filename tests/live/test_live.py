@@ -256,7 +256,8 @@ def test_a_job_that_runs_is_not_scaled_to_what_can_never_be(url: str) -> None:
             with pytest.raises(Refused, match=r"room for 4 workers of .* at most"):
                 await up.service.scale(view["id"], 99)
             assert up.service.job(view["id"])["max"] == 4
-            assert (await up.service.scale(view["id"], 4))["min"] == 4
+            scaled = await up.service.scale(view["id"], 4)
+            assert (scaled["fixed"], scaled["min"], scaled["max"]) == (4, 1, 4)
 
     asyncio.run(story())
 

@@ -194,10 +194,19 @@ def test_the_first_snapshot_of_all_can_be_read() -> None:
     assert [(each.node, each.device) for each in found["whole"].held] == [("n0", "0"), ("n0", "1")]
 
 
-def test_what_a_lost_machine_has_cost_is_kept() -> None:
+def test_a_version_without_fixed_sizes_and_used_retries_is_read() -> None:
     engine = at_work("fifo")
-    engine.state.displaced[3] = 2
-    assert thaw(freeze(engine)).state.displaced == {3: 2}
+    table, slot = engine.state.world.table, engine.state.world.slot("whole")
+    table.restarts[slot] = 3
+
+    def as_before(plain: dict[str, Any]) -> None:
+        for name in ("own_min", "own_max", "fixed", "retried", "accepts_loss"):
+            del plain["jobs"]["ints"][name]
+        plain["jobs"]["displaced"] = {int(table.number[slot]): 2}
+
+    revived = thaw(changed(freeze(engine), as_before)).state.world.table
+    assert (revived.own_min[slot], revived.own_max[slot]) == (table.min[slot], table.max[slot])
+    assert (revived.retried[slot], revived.restarts[slot], revived.fixed[slot]) == (1, 3, 0)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +230,7 @@ def test_nothing_that_an_engine_remembers_is_forgotten_here() -> None:
     engine = at_work("fifo")
     state, world = engine.state, engine.state.world
     elsewhere = {"world", "policy", "policy_named", "policy_options", "policy_state", "options", "in_view", "perf"}
-    elsewhere |= {"reservations", "dependents", "claimed_rows", "leaves", "displaced"}
+    elsewhere |= {"reservations", "dependents", "claimed_rows", "leaves"}
     # Given anew, empty between turns, or remembered only for speed.
     needless = {"make_policy", "commands", "lessons", "pauses", "over", "most_workers", "fits"}
     assert set(vars(state)) == {*portrait.PLAIN} | elsewhere | needless

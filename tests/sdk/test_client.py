@@ -16,7 +16,8 @@ def test_a_job_is_submitted_looked_at_changed_and_ended(client: Client) -> None:
     assert client.get("resnet50")["id"] == job["id"]
     assert client.get(job["id"][-4:])["id"] == job["id"]
     assert client.update(job["id"], priority=7)["priority"] == 7
-    assert client.scale(job["id"], 3)["max"] == 3
+    scaled = client.scale(job["id"], 3)
+    assert (scaled["fixed"], scaled["message"]) == (3, "Fixed at 3 workers.")
     assert client.suspend(job["id"])["phase"] == "Suspended"
     assert client.resume(job["id"])["phase"] == "Pending"
     assert client.explain(job["id"])["job"] == job["id"]

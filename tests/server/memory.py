@@ -167,7 +167,7 @@ class MemoryService:
     def version(self, job_id: str) -> str:
         return str(self.versions[job_id])
 
-    async def update(self, job_id: str, changes: Json) -> Json:
+    async def update(self, job_id: str, changes: Json, *, force: bool = False) -> Json:
         job = self.not_over(job_id)
         if changes.get("queue", "default") not in self.queue_of:
             raise BadInput.one(f"there is no queue {changes['queue']}", "queue")
@@ -183,14 +183,14 @@ class MemoryService:
     async def cancel(self, job_id: str) -> Json:
         return self.change(self.not_over(job_id), "Cancelled")
 
-    async def suspend(self, job_id: str) -> Json:
+    async def suspend(self, job_id: str, *, force: bool = False) -> Json:
         return self.change(self.not_over(job_id), "Suspended")
 
     async def resume(self, job_id: str) -> Json:
         return self.change(self.not_over(job_id), "Pending")
 
-    async def scale(self, job_id: str, workers: int) -> Json:
-        return await self.update(job_id, {"min": workers, "max": workers})
+    async def scale(self, job_id: str, workers: int, *, force: bool = False) -> Json:
+        return {**await self.update(job_id, {"fixed": workers}), "message": f"Fixed at {workers} workers."}
 
     async def explain(self, job_id: str) -> Json:
         job = self.by_id[job_id]
@@ -417,6 +417,9 @@ def _job(prepared: Any, user: str) -> Json:
         "running_s": 0.0,
         "gpu_seconds": 0.0,
         "restarts": 0,
+        "retried": 0,
+        "fixed": None,
+        "preemptible": "auto",
         "resizes": 0,
         "moves": 0,
         "exit_code": None,

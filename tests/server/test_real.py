@@ -95,8 +95,8 @@ def test_jobs_are_changed_suspended_resumed(client: Client) -> None:
     [job] = client.submit(document("change"))
     client.wait(job["id"], phases=["Running"], timeout_s=WAIT_S)
     assert client.update(job["id"], priority=5, weight=2.0)["priority"] == 5
-    assert client.scale(job["id"], 2)["max"] == 2
-    client.suspend(job["id"])
+    assert client.scale(job["id"], 2)["fixed"] == 2
+    client.suspend(job["id"], force=True)
     client.wait(job["id"], phases=["Suspended"], timeout_s=WAIT_S)
     client.resume(job["id"])
     client.wait(job["id"], phases=["Running"], timeout_s=WAIT_S)
@@ -214,7 +214,7 @@ def test_the_runtime_reports_over_http(real: Served, client: Client) -> None:
     theirs = real.ask("POST", "/api/v1/worker/report", {"job": "other", "step": 1}, token=environment["LEVADA_TOKEN"])
     assert (theirs.status, theirs.json()["code"]) == (403, "not_allowed")
     # One whose job was stopped is told no.
-    client.suspend(job["id"])
+    client.suspend(job["id"], force=True)
     client.wait(job["id"], phases=["Suspended"], timeout_s=WAIT_S)
     channel.exchange(Report(flags=3, generation=generation, step=60), hurry=True)
     assert channel.dropped == 1  # which also closed its connection

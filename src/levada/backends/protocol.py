@@ -15,7 +15,10 @@ from levada.core.plan import Op
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a backend can do."""
 
-    live_resize: bool = False
+    #: Frameworks whose jobs it resizes in place; jobs of any other are stopped and started again with the new size.
+    in_place: frozenset[str] = frozenset()
+    #: Frameworks whose jobs it resizes in place once all their workers say that they use the runtime.
+    in_place_with_runtime: frozenset[str] = frozenset()
     suspend: bool = True
     fractions: bool = False
     #: Workers run on exactly the devices they were granted.

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, TypeVar
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from levada.cli.confirm import confirm
 from levada.cli.connection import JobName, JobNames, Server, State, connect
 from levada.cli.exit import ExitCode, code_of
 from levada.cli.output import chatter, data
-from levada.cli.words import counted
-from levada.errors import BadInput, LevadaError, NoServer
+from levada.errors import UNSAVED, BadInput, LevadaError, NoServer, Refused
+
+if TYPE_CHECKING:
+    from levada.sdk.models import Job
 
 T = TypeVar("T")
 
 _MOST_AT_ONCE = 8
+Force = Annotated[
+    bool, typer.Option("--force", help="Restart it now for its new size, though work is lost that it has not saved.")
+]
+
+
+class MayPreempt(StrEnum):
+    """Values of `--preemptible`."""
+
+    AUTO = "auto"
+    TRUE = "true"
+    FALSE = "false"
 
 
 def register(app: typer.Typer) -> None:
@@ -40,10 +55,29 @@ def delete(names: JobNames, server: Server = None, state: State = None) -> None:
         _each(names, lambda name: f"Training job deleted: {client.cancel(name)['id']}")
 
 
-def suspend(names: JobNames, server: Server = None, state: State = None) -> None:
-    """Stop jobs, after a checkpoint, until they are resumed."""
+def suspend(
+    names: JobNames,
+    force: Annotated[bool, typer.Option("--force", help="Suspend jobs that lose work they have not saved.")] = False,
+    server: Server = None,
+    state: State = None,
+) -> None:
+    """Stop jobs, after a checkpoint, until they are resumed.
+
+    A job that has saved nothing is left alone without --force; on a terminal you are asked.
+    """
     with connect(server, state) as client:
-        _each(names, lambda name: f"Suspended {client.suspend(name)['id']}")
+
+        def act(name: str) -> str:
+            try:
+                return f"Suspended {client.suspend(name, force=force)['id']}"
+            except Refused as refused:
+                # Several are asked for at a time: questions would be mixed up.
+                alone = refused.code == UNSAVED and len(names) == 1
+                if not (alone and confirm(f"levada: {refused}", "Suspend it and lose that work?")):
+                    raise
+            return f"Suspended {client.suspend(name, force=True)['id']}"
+
+        _each(names, act)
 
 
 def resume(names: JobNames, server: Server = None, state: State = None) -> None:
@@ -87,33 +121,65 @@ def _together(act: Callable[[str], T], names: list[str]) -> Iterator[T]:
 def scale(
     name: JobName,
     workers: Annotated[int, typer.Argument(metavar="N", min=1, help="How many workers.", show_default=False)],
+    force: Force = False,
     server: Server = None,
     state: State = None,
 ) -> None:
-    """Give a job this many workers, neither more nor less, until its range is changed."""
+    """Fix a job at N workers (undo: `levada update JOB --min 1 --max 4`).
+
+    A job that takes a restart and has saved nothing changes after its first checkpoint; --force does it now.
+    """
     with connect(server, state) as client:
-        job = client.scale(name, workers)
-    data(f"{job['id']}: {counted(workers, 'worker')} from now on")
+        job = _resize(lambda forced: client.scale(name, workers, force=forced), force)
+    data(f"{job['id']}: {job['message']}")
 
 
 def update(
     name: JobName,
     priority: Annotated[int | None, typer.Option("--priority", help="Higher is more important.")] = None,
     queue: Annotated[str | None, typer.Option("--queue", help="The queue it waits in.")] = None,
-    least: Annotated[int | None, typer.Option("--min", min=1, help="The fewest workers.")] = None,
-    most: Annotated[int | None, typer.Option("--max", min=1, help="The most workers.")] = None,
+    least: Annotated[int | None, typer.Option("--min", min=1, help="The fewest workers; undoes `scale`.")] = None,
+    most: Annotated[int | None, typer.Option("--max", min=1, help="The most workers; undoes `scale`.")] = None,
     weight: Annotated[float | None, typer.Option("--weight", help="Its share beside others.")] = None,
+    preemptible: Annotated[
+        MayPreempt | None,
+        typer.Option(
+            "--preemptible",
+            help="Whether it may be resized, moved or stopped for others: true at once, false never, "
+            "auto when no work is lost.",
+        ),
+    ] = None,
+    force: Force = False,
     server: Server = None,
     state: State = None,
 ) -> None:
-    """Change a job: its priority, queue, range of workers or weight."""
+    """Change a job: its priority, queue, range of workers, weight, or whether it may be preempted."""
     changes: dict[str, Any] = {"priority": priority, "queue": queue, "min": least, "max": most, "weight": weight}
+    if preemptible is not None:
+        changes["preemptible"] = "auto" if preemptible is MayPreempt.AUTO else preemptible is MayPreempt.TRUE
     changes = {key: value for key, value in changes.items() if value is not None}
     if not changes:
-        raise BadInput.one("levada update needs one of --priority, --queue, --min, --max, --weight")
+        raise BadInput.one("levada update needs one of --priority, --queue, --min, --max, --weight, --preemptible")
     with connect(server, state) as client:
-        job = client.update(name, **changes)
-    data(
-        f"{job['id']}: "
-        + ", ".join(f"{key} {value:g}" if key == "weight" else f"{key} {value}" for key, value in changes.items())
-    )
+        job = _resize(lambda forced: client.update(name, **changes, force=forced), force)
+    data(f"{job['id']}: " + ", ".join(f"{key} {_value(value)}" for key, value in changes.items()))
+    if job.get("unsaved"):
+        chatter(f"{job['message']}")
+
+
+def _resize(act: Callable[[bool], Job], force: bool) -> Job:
+    """Change a job's size; where that waits for a checkpoint, offer to do it now."""
+    job = act(force)
+    if not job.get("unsaved"):
+        return job
+    now = f"restart it now and lose {job['unsaved']}"
+    if confirm(f"{job['id']}: {job['message']}", f"{now[0].upper()}{now[1:]}?"):
+        return act(True)
+    chatter(f"To {now}: --force")
+    return job
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -33,7 +33,8 @@ def job_page(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], curve:
         ("State", job["phase"]),
         ("Reason", jobtable.why(job)),
         ("GPUs", f"{number(job['gpus'])} {job['gpu_type'] or ''}".strip()),
-        ("Workers", f"{len(job['workers'])} of {jobtable.sizes(job)}{_each(job)}"),
+        ("Workers", f"{len(job['workers'])} of {jobtable.sizes(job)}{_each(job)}{_fixed(job)}"),
+        ("Preempt", str(job.get("preemptible", "auto")).lower()),
         ("Command", job.get("command") or "-"),
         ("Folder", job.get("workdir") or "-"),
         ("Progress", _steps(done)),
@@ -45,7 +46,7 @@ def job_page(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], curve:
         ("Waited", short(job["waiting_s"])),
         ("Ran", f"{short(job['running_s'])} ({job['gpu_seconds'] / 3600:.2f} GPU hours)"),
         ("Changes", ", ".join(counted(job[f"{each}s"], each) for each in ("restart", "resize", "move"))),
-        ("Retries", f"{job.get('retries', 0)} after a failure"),
+        ("Retries", f"{job.get('retried', 0)} of {job.get('retries', 0)} used"),
         ("Exit code", "-" if job["exit_code"] is None else str(job["exit_code"])),
         ("Labels", ", ".join(f"{key}={value}" for key, value in job["labels"].items()) or "-"),
     ]
@@ -83,6 +84,11 @@ def _each(job: Mapping[str, Any]) -> str:
     """How many GPUs a worker has, where that is not one."""
     each = job.get("gpus_per_worker", 1)
     return "" if each == 1 else f", {number(each)} GPUs each" if each else ", without a GPU"
+
+
+def _fixed(job: Mapping[str, Any]) -> str:
+    """The size that its user fixed, if so."""
+    return f", fixed at {job['fixed']} by its user" if job.get("fixed") else ""
 
 
 def speeds(curve: Mapping[str, Any]) -> str:

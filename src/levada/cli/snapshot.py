@@ -131,6 +131,8 @@ def _case_job(job: dict[str, Any]) -> dict[str, Any]:
         raise KeyError("spec")
     spec = content.spec
     done = job["progress"] or {}
+    if job.get("fixed"):
+        job = {**job, "min": job["fixed"], "max": job["fixed"]}
     made: dict[str, Any] = {
         "id": job["id"],
         "submitted": moment(job["submitted"]),

@@ -218,12 +218,14 @@ def _changed(client: Client, job: Any, document: Any) -> dict[str, str]:
     """Gives a job that is there what its document says of it now, as far as that can change."""
     spec = document.content.spec
     wanted = {"priority": spec.priority, "queue": spec.queue, "min": spec.workers.min, "max": spec.workers.max}
+    wanted |= {"preemptible": spec.preemptible} if "preemptible" in spec.model_fields_set else {}
     changes = {name: value for name, value in wanted.items() if job[name] != value}
     if "weight" in spec.model_fields_set:
         changes["weight"] = spec.weight
     if changes:
         client.update(job["id"], **changes)
-    chatter(f"{job['id']} is there already: its priority, queue, workers and weight can change, and nothing else")
+    can_change = "its priority, queue, workers, weight and preemptible can change, and nothing else"
+    chatter(f"{job['id']} is there already: {can_change}")
     return {"kind": "job", "name": job["id"], "result": "changed" if changes else "unchanged"}
 
 

@@ -39,6 +39,12 @@ class JobUpdate(msgspec.Struct, frozen=True, kw_only=True):
     priority: int | None = None
     weight: float | None = None
     queue: str | None = None
+    #: A `Preemptible`.
+    preemptible: int | None = None
+    #: Fixes the size inside the job's own range, which grows to include it; a new `min` or `max` ends that.
+    fixed: int | None = None
+    #: A size that takes a restart is taken at once, though the job has saved nothing or is not preemptible.
+    force: bool = False
 
 
 class JobsUpdated(_Event, frozen=True, kw_only=True):
@@ -131,6 +137,20 @@ class CheckpointSaved(_Event, frozen=True, kw_only=True):
 
 class ResizesInPlace(_Event, frozen=True, kw_only=True):
     """Jobs turned out to change their size without a restart, and to survive the loss of any worker, the first too."""
+
+    number: Ints
+    generation: Ints
+
+
+class ResizeModes(_Event, frozen=True, kw_only=True):
+    """Whether the backend resizes these jobs in place (1) or restarts them (0), by their framework."""
+
+    number: Ints
+    in_place: Ints
+
+
+class JobsRestarted(_Event, frozen=True, kw_only=True):
+    """All workers of these jobs were stopped and started again, as part of an operation or by the backend itself."""
 
     number: Ints
     generation: Ints
@@ -307,6 +327,8 @@ Event: TypeAlias = (
     | Progress
     | CheckpointSaved
     | ResizesInPlace
+    | ResizeModes
+    | JobsRestarted
     | NodesAdded
     | NodesChanged
     | NodesCordoned

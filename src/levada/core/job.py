@@ -100,7 +100,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     #: Jobs that must have succeeded before this one starts.
     after: tuple[str, ...] = ()
     preemptible: int = Preemptible.ALWAYS
-    #: Its framework changes size without a restart.
+    #: The backend changes its size without a restart of all workers.
     resizes_in_place: bool = True
 
     @property

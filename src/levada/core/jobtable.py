@@ -27,10 +27,13 @@ class JobColumns:
 
     # what the user asked for
     number: Ints  #: unique, grows with each job; -1 in a free slot
-    min: Ints
+    min: Ints  #: the range that policies see: the job's own, or narrowed to `fixed`
     max: Ints
     step: Ints
     desired: Ints
+    own_min: Ints  #: the job's own range, within which it survives a loss
+    own_max: Ints
+    fixed: Ints  #: the size its user fixed it at, inside its own range; 0 = none
     milli: Ints
     gpu_memory: Ints
     cpu: Ints
@@ -44,7 +47,7 @@ class JobColumns:
     workload: Ints
     entity: Ints
     preemptible: Ints
-    resizes_in_place: Ints  #: 0, 1, or ANY_LOSS
+    resizes_in_place: Ints  #: as the backend says: 0 = by restart, 1, or ANY_LOSS
     retries: Ints
     any_type: Ints
     affinity: Ints  #: numbers of tags; 0 = none
@@ -67,10 +70,12 @@ class JobColumns:
     reason: Ints
     evidence: Ints
     saved: Ints  #: it has a checkpoint of this run
+    accepts_loss: Ints  #: its user wants another size now, though unsaved work is lost; until its next operation
     aside: Ints  #: it is set aside: no decision is about it; 1 = until it is resumed or updated, 2 = for good
     failures: Ints  #: operations that failed in a row
     unsure: Ints  #: an operation got lost: it may hold what it held before, what it was to hold, or both
-    restarts: Ints  #: it failed, or lost its machine, and started again
+    restarts: Ints  #: how often all its workers were started again, for whatever reason
+    retried: Ints  #: how many of its retries are used: restarts after a failure of its own
     resizes: Ints
     moves: Ints
     waits_for: Ints  #: jobs it comes after that have not succeeded yet; -1 = one of them never will

@@ -43,6 +43,9 @@ class Newcomers(Mapping[str, Any]):
             new[name][:] = column
         if "desired" not in columns:
             new["desired"][:] = new["min"]
+        for own, name in (("own_min", "min"), ("own_max", "max")):
+            if own not in columns:
+                new[own][:] = new[name]
         new["has_rows"][:] = needs_rows(new["milli"], new["servers"])
         new["since"][:] = new["submitted"]
         new["aside"][:] = np.where(_possible(new), 0, IMPOSSIBLE)

@@ -49,9 +49,13 @@ class Code(Codes):
     DRAINED: Final = 33
     LEFT: Final = 34
     RESIZING: Final = 35
+    #: As `RESIZING`, of a job whose workers all stop and start again for it.
+    RESTARTING_RESIZED: Final = 36
+    #: A worker was lost, too few are left, and the job may not start again.
+    NO_RETRIES: Final = 37
 
 
-#: One sentence per code. `{evidence}` is the number in the evidence column.
+#: One sentence per code. `{evidence}` is the number in the evidence column, `{workers}` so many workers.
 SENTENCES: dict[int, str] = {
     Code.RUNS: "It runs.",
     Code.NEW: "It has just arrived; the next decision is about it.",
@@ -66,7 +70,7 @@ SENTENCES: dict[int, str] = {
     Code.SUSPENDED: "Its user has suspended it.",
     Code.PREEMPTED: "It was stopped so that others could run; it goes on when its turn comes.",
     Code.NODE_LOST: "A node it ran on was lost; it starts again from its checkpoint.",
-    Code.RESTARTING: "It failed and starts again (restart {evidence}).",
+    Code.RESTARTING: "Failed; restarting from its checkpoint (retry {evidence}).",
     Code.BACKOFF: "An operation on it failed; the next try comes after a pause (try {evidence}).",
     Code.SET_ASIDE: "It kept failing ({evidence} times in a row) and is set aside until it is updated or resumed.",
     Code.REJECTED: "The policy's last decision broke a rule and was not carried out.",
@@ -78,7 +82,7 @@ SENTENCES: dict[int, str] = {
     Code.UNKNOWN_SPEED: "The policy needs to know how fast it runs or how much is left, and nothing is known yet.",
     Code.FINISHED: "It has succeeded.",
     Code.CANCELLED: "It was cancelled.",
-    Code.FAILED: "It failed.",
+    Code.FAILED: "Failed.",
     Code.WAITS_FOR_DEVICES: "It starts as soon as others have given up their devices: {evidence} to go.",
     Code.IN_LINE: "A job before it does not fit yet, and under this policy nobody overtakes.",
     Code.CANNOT_RUN: "As far as is known, it makes no progress on any GPU type that is there.",
@@ -86,7 +90,9 @@ SENTENCES: dict[int, str] = {
     Code.DRAINED: "A node it ran on is being drained; it goes on elsewhere when its turn comes.",
     Code.LEFT: "It left by itself with exit code 75 soon after its start (time {evidence} in a row); "
     "it starts again from its checkpoint after a pause.",
-    Code.RESIZING: "It is being given other workers.",
+    Code.RESIZING: "Changing to {workers} without a restart.",
+    Code.RESTARTING_RESIZED: "Restarting with {workers}.",
+    Code.NO_RETRIES: "Lost a worker; fewer than min ({evidence}) are left and no retries remain.",
     Code.INVALID: "Its description cannot be carried out.",
     Code.TIME_LIMIT: "It has run as long as its time limit allows.",
     Code.USER_LIMIT: "What one user may have in its queue leaves no room for its minimum.",
@@ -97,6 +103,7 @@ SENTENCES: dict[int, str] = {
 _WITH_NOTHING: dict[int, str] = {
     Code.FRAGMENTED: "Enough is free in all, but not where its workers fit.",
     Code.TOO_LARGE: "No state of this cluster could hold its minimum.",
+    Code.NO_RETRIES: "A worker failed and no retries remain.",
 }
 
 
@@ -111,4 +118,5 @@ def reason(code: int, evidence: int = 0) -> Reason:
     """The reason in words."""
     name = Code.name(code).lower().replace("_", "-")
     sentence = SENTENCES[code] if evidence else _WITH_NOTHING.get(code, SENTENCES[code])
-    return Reason(code=name, text=sentence.format(evidence=evidence))
+    workers = f"{evidence} worker{'' if evidence == 1 else 's'}"
+    return Reason(code=name, text=sentence.format(evidence=evidence, workers=workers))

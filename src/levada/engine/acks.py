@@ -64,6 +64,7 @@ def running(state: State, event: Running) -> None:
     confirm(state, slots)
     _time_restarts(state, slots)
     starts = slots[table.op[slots] == OpKind.START]
+    table.restarts[starts] += table.first_started[starts] < np.inf
     table.first_started[starts] = np.minimum(table.first_started[starts], state.now)
     table.started[starts] = state.now
     for column in (table.run_running_s, table.run_gpu_seconds, table.run_waiting_s):
@@ -71,6 +72,10 @@ def running(state: State, event: Running) -> None:
     table.saved[starts] = 0
     table.resized[slots] = table.reported[slots] = state.now
     table.observed[slots] = table.held[slots]
+    table.accepts_loss[slots] = 0
+    # It has the size again that its user fixed, which it went below after a loss.
+    fixed = slots[(table.fixed[slots] > 0) & (table.held[slots] == table.fixed[slots])]
+    table.min[fixed] = table.fixed[fixed]
     table.phase[slots] = Phase.RUNNING
     table.ran[slots] = table.generation[slots]
     state.alarm(state.now + float((table.time_limit[slots] - table.running_s[slots]).min()))

@@ -59,6 +59,7 @@ def judge_feasibility(state: State, slots: Ints) -> None:
     room, exists = _room(state, slots)
     most = room.max(axis=0)
     by_queue, by_user = _within_limits(world, slots, room)
+    _widen(state, slots, by_user.max(axis=0))
     fits_queue, fits_user = (limit.max(axis=0) >= table.min[slots] for limit in (by_queue, by_user))
     fits = most >= table.min[slots]
     feasible = fits & exists & fits_user
@@ -76,6 +77,13 @@ def judge_feasibility(state: State, slots: Ints) -> None:
             hit = bad & waits
             state.say(slots[hit], code, evidence[hit])
     state.say(slots[waits & feasible & _INFEASIBLE[table.reason[slots]]], Code.NEW)
+
+
+def _widen(state: State, slots: Ints, most: Ints) -> None:
+    """A size that a user fixed and that can never be had is no minimum: these jobs may be smaller."""
+    table = state.world.table
+    wide = slots[(table.fixed[slots] > 0) & (most < table.min[slots])]
+    table.min[wide] = table.own_min[wide]
 
 
 def most_workers(state: State, slot: int) -> int:

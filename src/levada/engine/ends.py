@@ -47,9 +47,7 @@ def stopped(state: State, slots: Ints) -> None:
 def _pause_after_failures(state: State, slots: Ints) -> None:
     """Only now: what was left of a broken job must not keep its devices through the pause."""
     table = state.world.table
-    tries = np.where(table.reason[slots] == Code.RESTARTING, table.restarts[slots], 0)
-    if state.displaced:
-        tries = np.minimum(tries, [state.retries_used(slot) for slot in slots.tolist()])
+    tries = np.where(table.reason[slots] == Code.RESTARTING, table.retried[slots], 0)
     tries = np.where(table.reason[slots] == Code.LEFT, table.evidence[slots], tries)
     tries = np.maximum(tries, table.failures[slots])
     for at in tries.nonzero()[0]:
@@ -114,9 +112,8 @@ def end(state: State, slots: Ints, phase: int, code: int) -> None:
         )
     )
     state.over.append(numbers)
-    for number in numbers.tolist() if state.leaves or state.displaced else ():
+    for number in numbers.tolist() if state.leaves else ():
         state.leaves.pop(number, None)
-        state.displaced.pop(number, None)
     world.remove_jobs(slots)
     state.ended += len(slots)
     state.turnover = True

@@ -347,6 +347,8 @@ _HANDLERS: dict[type, Callable[[Engine, Any], None]] = {
     ev.Progress: lambda engine, event: jobs.progress(engine.state, event),
     ev.CheckpointSaved: lambda engine, event: jobs.checkpoint_saved(engine.state, event),
     ev.ResizesInPlace: lambda engine, event: jobs.resizes_in_place(engine.state, event),
+    ev.ResizeModes: lambda engine, event: jobs.resize_modes(engine.state, event),
+    ev.JobsRestarted: lambda engine, event: jobs.restarted(engine.state, event),
     ev.Observed: lambda engine, event: jobs.observed(engine.state, event),
     ev.NodesAdded: lambda engine, event: nodes.put(engine.state, event),
     ev.NodesChanged: lambda engine, event: nodes.put(engine.state, event),

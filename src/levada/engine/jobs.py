@@ -15,18 +15,20 @@ from levada.core.events import (
     JobsFailed,
     JobsFinished,
     JobsLeft,
+    JobsRestarted,
     JobsResumed,
     JobsSubmitted,
     JobsSuspended,
     JobsUpdated,
     Observed,
     Progress,
+    ResizeModes,
     ResizesInPlace,
     WorkersFailed,
     WorkersStarted,
     WorkersStopped,
 )
-from levada.core.job import LARGEST_PRIORITY, LARGEST_SIZE, Phase
+from levada.core.job import LARGEST_PRIORITY, LARGEST_SIZE, Phase, Preemptible
 from levada.core.jobtable import ANY_LOSS
 from levada.core.newcomers import IMPOSSIBLE, Newcomers
 from levada.core.plan import OpKind
@@ -99,28 +101,39 @@ def _put_aside_impossible(state: State, slots: Ints) -> None:
         return
     bad = slots[table.aside[slots] == IMPOSSIBLE]
     # Nothing that scans all jobs shall stumble over them.
-    table.min[bad] = table.max[bad] = table.desired[bad] = table.step[bad] = table.weight[bad] = 1
+    for column in (table.min, table.max, table.own_min, table.own_max, table.desired, table.step, table.weight):
+        column[bad] = 1
     state.say(bad, Code.INVALID)
 
 
 def updated(state: State, event: JobsUpdated) -> None:
-    """Priority, weight, queue or range change; an update that would leave no valid range changes nothing of its job."""
+    """Users change what their jobs ask for; an update that would leave no valid range changes nothing of its job."""
     world, table = state.world, state.world.table
     for update in event.updates:
         for slot in state.active_slots(np.array([update.number])):
-            low = int(table.min[slot]) if update.min is None else update.min
-            high = int(table.max[slot]) if update.max is None else update.max
+            low = int(table.own_min[slot]) if update.min is None else update.min
+            high = int(table.own_max[slot]) if update.max is None else update.max
+            fixed = int(table.fixed[slot]) if update.min is None and update.max is None else 0
+            fixed = fixed if update.fixed is None else update.fixed
+            if fixed:
+                low, high = min(low, fixed), max(high, fixed)
             weight = float(table.weight[slot]) if update.weight is None else update.weight
             asked = int(table.desired[slot]) if update.desired is None else update.desired
             priority = int(table.priority[slot]) if update.priority is None else update.priority
-            whole = all(isinstance(number, int) for number in (low, high, asked, priority))
+            preemptible = int(table.preemptible[slot]) if update.preemptible is None else update.preemptible
+            whole = all(isinstance(number, int) for number in (low, high, asked, priority, fixed, preemptible))
             if not (whole and 1 <= low <= high <= LARGEST_SIZE and 0 < weight < float("inf")):
                 continue
-            if abs(priority) > LARGEST_PRIORITY:
+            if abs(priority) > LARGEST_PRIORITY or fixed < 0 or preemptible not in Preemptible.numbers():
                 continue
-            table.min[slot], table.max[slot], table.weight[slot] = low, high, weight
-            table.desired[slot] = max(low, min(high, asked))
-            table.priority[slot] = priority
+            table.own_min[slot], table.own_max[slot], table.weight[slot] = low, high, weight
+            resized = update.min is not None or update.max is not None or update.fixed is not None
+            if resized:
+                table.fixed[slot] = fixed
+                table.min[slot], table.max[slot] = (fixed, fixed) if fixed else (low, high)
+            table.desired[slot] = max(int(table.min[slot]), min(int(table.max[slot]), asked))
+            table.priority[slot], table.preemptible[slot] = priority, preemptible
+            table.accepts_loss[slot] = int(update.force) if resized else table.accepts_loss[slot]
             if update.queue is not None:
                 table.queue_name[slot] = world.queue_names.add(update.queue)
                 table.queue[slot] = world.queue_number(update.queue)
@@ -311,6 +324,24 @@ def resizes_in_place(state: State, event: ResizesInPlace) -> None:
     slots = slots[(table.held[slots] > 0) & (table.resizes_in_place[slots] != ANY_LOSS)]
     table.resizes_in_place[slots] = ANY_LOSS
     state.dirty |= bool(len(slots))
+
+
+def resize_modes(state: State, event: ResizeModes) -> None:
+    """The backend says how it resizes these jobs."""
+    table = state.world.table
+    found = table.find(event.number)
+    rows = (found >= 0).nonzero()[0]
+    table.resizes_in_place[found[rows]] = event.in_place[rows] > 0
+    state.dirty |= bool(len(rows))
+
+
+def restarted(state: State, event: JobsRestarted) -> None:
+    """All workers of these jobs start again: what the workers before them saved is no checkpoint of theirs."""
+    table = state.world.table
+    slots, _ = state.current(event.number, event.generation)
+    slots = slots[table.held[slots] > 0]
+    table.restarts[slots] += 1
+    table.saved[slots] = 0
 
 
 def observed(state: State, event: Observed) -> None:

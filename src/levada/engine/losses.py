@@ -21,11 +21,12 @@ def lose_workers(state: State, slot: int, indices: Ints, nodes: Ints, why: int) 
     """The workers (below zero: parameter servers) with these indices on these nodes are gone from *slot*.
 
     Where the framework can go on without them (the parameter servers live, worker 0 too unless it is as any other, and
-    the minimum is left) the job is smaller from now on; otherwise what is left of it stops, and it starts again when
-    its turn comes.
+    the job's own minimum is left) the job is smaller from now on; otherwise what is left of it stops, and it starts
+    again when its turn comes. A size that its user fixed is no minimum: the job may be smaller until it has it again.
     """
     world, table = state.world, state.world.table
     state.account(np.array([slot]))
+    table.min[slot] = table.own_min[slot]
     rows = world.places(world.held, slot)
     if table.issued[slot] or table.unsure[slot]:
         # An operation may yet be carried out, even on a node that comes back: until a stop of a newer generation has
@@ -47,10 +48,11 @@ def lose_workers(state: State, slot: int, indices: Ints, nodes: Ints, why: int) 
     settled = table.phase[slot] == Phase.RUNNING and table.intent[slot] == Intent.WAIT
     in_place = int(table.resizes_in_place[slot])
     first = 0 if in_place == ANY_LOSS else 1
-    if settled and in_place and len(workers) >= table.min[slot] and indices.min() >= first:
+    could = settled and in_place and indices.min() >= first
+    if could and len(workers) >= table.min[slot]:
         _go_on(state, slot, workers)
     else:
-        restart(state, slot, why)
+        restart(state, slot, why, least=int(table.min[slot]) if could else 0)
 
 
 def _go_on(state: State, slot: int, workers: Ints) -> None:
@@ -76,11 +78,11 @@ def withdraw_operation(state: State, slot: int) -> None:
     table.unsure[slot] = 1
 
 
-def restart(state: State, slot: int, why: int) -> None:
+def restart(state: State, slot: int, why: int, *, least: int = 0) -> None:
     """What is left of a broken job stops; then it starts again, or has failed when its retries are used up.
 
     A lost node is nobody's fault and costs no retry, nor does leaving with a checkpoint. A job that was on its way out
-    just goes.
+    just goes. *least*: the minimum, where the job stops only because fewer are left.
     """
     world, table = state.world, state.world.table
     one = np.array([slot])
@@ -88,17 +90,13 @@ def restart(state: State, slot: int, why: int) -> None:
     table.ran[slot] = 0  # the end of this run is accounted for here; hearing of it again changes nothing
     state.account(one)
     if intent == Intent.WAIT and why == Code.RESTARTING:
-        if state.retries_used(slot) < table.retries[slot]:
-            table.restarts[slot] += 1
+        if table.retried[slot] < table.retries[slot]:
+            table.retried[slot] += 1
         else:
-            intent = Intent.FAIL
-    elif intent == Intent.WAIT and why == Code.NODE_LOST and table.count[slot] and table.first_started[slot] < np.inf:
-        # Once, however many of its nodes go one after the other, and not where it was to stop anyway.
-        number = int(table.number[slot])
-        table.restarts[slot] += 1
-        state.displaced[number] = state.displaced.get(number, 0) + 1
+            intent, why = Intent.FAIL, Code.NO_RETRIES
     state.wants_stop(one, intent)
-    state.say(one, why, state.leaves[int(table.number[slot])] if why == Code.LEFT else state.retries_used(slot))
+    evidence = {Code.LEFT: state.leaves.get(int(table.number[slot]), 0), Code.NO_RETRIES: least}
+    state.say(one, why, evidence.get(why, int(table.retried[slot])))
     if world.places(world.held, slot).shape[1]:
         table.held[slot] = max(int(table.held[slot]), 1)  # parameter servers alone are something to stop, too
         plan_operations(state, one)

@@ -170,7 +170,9 @@ def _send(state: State, slots: Ints) -> None:
     starts = op == OpKind.START
     table.phase[slots] = np.where(starts, Phase.STARTING, np.where(stops, Phase.STOPPING, Phase.RESIZING))
     state.say(slots[starts], Code.STARTING)
-    state.say(slots[op == OpKind.RESIZE], Code.RESIZING)
+    for in_place, code in ((True, Code.RESIZING), (False, Code.RESTARTING_RESIZED)):
+        chosen = slots[(op == OpKind.RESIZE) & ((table.resizes_in_place[slots] > 0) == in_place)]
+        state.say(chosen, code, table.count[chosen])
     state.say(slots[stops & ~tells_why(table.reason[slots])], Code.STOPPING)
     take(state, slots[~stops], plan.add_device)
     table.changed[slots] = state.revision

@@ -45,7 +45,8 @@ _TELLING = _OUTLASTING.copy()
 _TELLING[[Code.BACKOFF, Code.SET_ASIDE]] = True
 #: These only say what a job does.
 _PLAIN = np.zeros(max(Code.numbers()) + 1, bool)
-_PLAIN[[Code.RUNS, Code.NEW, Code.STARTING, Code.STOPPING, Code.RESIZING, Code.WAITS_FOR_DEVICES]] = True
+_PLAIN[[Code.RUNS, Code.NEW, Code.STARTING, Code.STOPPING, Code.WAITS_FOR_DEVICES]] = True
+_PLAIN[[Code.RESIZING, Code.RESTARTING_RESIZED]] = True
 
 
 def outlasts(reasons: Ints) -> Bools:
@@ -156,8 +157,6 @@ class State:
         self.dependents: dict[int, list[int]] = {}
         #: How often a job left by itself soon after its start, in a row, by its number.
         self.leaves: dict[int, int] = {}
-        #: How many of a job's restarts came from lost machines, which cost no retry, by number.
-        self.displaced: dict[int, int] = {}
         #: Rows that operations under way have claimed, by job number; whole devices are marked in the held plane.
         self.claimed_rows: dict[int, Ints] = {}
         #: How many workers of a shape an empty cluster could hold, per type; forgotten when the cluster changes.
@@ -269,8 +268,15 @@ class State:
         """Per slot whether a decision may not stop, shrink or move what it has."""
         table = self.world.table
         never = table.preemptible == Preemptible.NEVER
-        unsaved = (table.preemptible == Preemptible.AUTO) & (table.resizes_in_place == 0) & (table.saved == 0)
-        return (table.count > 0) & (never | unsaved) & (table.held > 0)
+        unsaved = (table.preemptible == Preemptible.AUTO) & self.restart_loses_work()
+        # Its user wants another size at once, whatever that costs.
+        asked = (table.accepts_loss > 0) & ((table.held < table.min) | (table.held > table.max))
+        return (table.count > 0) & (never | unsaved) & (table.held > 0) & ~asked
+
+    def restart_loses_work(self) -> Bools:
+        """Per slot whether any change is a restart from nothing that this run has done."""
+        table = self.world.table
+        return (table.resizes_in_place == 0) & (table.saved == 0)
 
     def backoff(self, number: int, failures: int) -> float:
         """Seconds until the next try: doubling, with a jitter that is the same for the same job and try."""
@@ -295,11 +301,6 @@ class State:
         if len(slots) == 1:
             return slots if slots[0] >= 0 else slots[:0]
         return distinct(slots[slots >= 0])
-
-    def retries_used(self, slot: int) -> int:
-        """How often a job has started again because it failed."""
-        table = self.world.table
-        return int(table.restarts[slot]) - self.displaced.get(int(table.number[slot]), 0)
 
     def wants_stop(self, slots: Ints, intent: int) -> None:
         """These jobs shall hold nothing, and *intent* follows when they do."""

@@ -12,6 +12,9 @@ from __future__ import annotations
     MAX,
     STEP,
     DESIRED,
+    OWN_MIN,
+    OWN_MAX,
+    FIXED,
     MILLI,
     GPU_MEMORY,
     CPU,
@@ -45,10 +48,12 @@ from __future__ import annotations
     REASON,
     EVIDENCE,
     SAVED,
+    ACCEPTS_LOSS,
     ASIDE,
     FAILURES,
     UNSURE,
     RESTARTS,
+    RETRIED,
     RESIZES,
     MOVES,
     WAITS_FOR,
@@ -57,7 +62,7 @@ from __future__ import annotations
     BATCH,
     RANK,
     RAN,
-) = range(50)
+) = range(55)
 
 # Rows of the block of floating-point numbers.
 (
@@ -91,11 +96,11 @@ OP_NONE, OP_START, OP_RESIZE, OP_STOP = range(4)
 NEVER, AUTO, ALWAYS, AT_ONCE = range(4)
 # Reasons.
 RUNS, CAPACITY, FRAGMENTED, PREEMPTED, NODE_LOST, RESTARTING, BACKOFF, SET_ASIDE = 0, 2, 3, 11, 12, 13, 14, 15
-INTERRUPTED, DRAINED, LEFT, SAYS_RESIZING = 32, 33, 34, 35
+INTERRUPTED, DRAINED, LEFT, SAYS_RESIZING, SAYS_RESTARTING_RESIZED = 32, 33, 34, 35, 36
 QUEUE_LIMIT, TOO_LARGE, UNKNOWN_TYPE, USER_LIMIT = 5, 6, 7, 29
 NEW, SAYS_STARTING, SAYS_STOPPING, WAITS_FOR_DEVICES = 1, 17, 18, 26
 #: The last reason there is, and those that no policy can know: that a job is over.
-LAST_REASON = 35
+LAST_REASON = 37
 FINISHED, CANCELLED, FAILED, TIME_LIMIT_REACHED = 23, 24, 25, 28
 # Values of a device's owner besides a slot.
 FREE, SHARED = -1, -2

@@ -93,7 +93,9 @@ def issue(
                 ints[c.REASON, s], ints[c.EVIDENCE, s] = c.SAYS_STARTING, 0
             else:
                 ints[c.PHASE, s] = c.RESIZING
-                ints[c.REASON, s], ints[c.EVIDENCE, s] = c.SAYS_RESIZING, 0
+                by_restart = ints[c.RESIZES_IN_PLACE, s] == 0
+                ints[c.REASON, s] = c.SAYS_RESTARTING_RESIZED if by_restart else c.SAYS_RESIZING
+                ints[c.EVIDENCE, s] = ints[c.COUNT, s]
                 ints[c.RESIZES, s] += resized
         operations[0, r], operations[1, r], operations[2, r] = ints[c.NUMBER, s], op, ints[c.GENERATION, s]
         operations[3, r] = -1 if op == c.OP_STOP else ints[c.TYPE, s]

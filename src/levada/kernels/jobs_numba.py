@@ -45,6 +45,8 @@ def protected(ints: Any, s: int) -> bool:
     """Whether a decision may not stop, shrink or move what the job has."""
     if ints[c.COUNT, s] <= 0 or ints[c.HELD, s] <= 0:
         return False
+    if ints[c.ACCEPTS_LOSS, s] > 0 and not ints[c.MIN, s] <= ints[c.HELD, s] <= ints[c.MAX, s]:
+        return False
     kind = ints[c.PREEMPTIBLE, s]
     unsaved = kind == c.AUTO and ints[c.RESIZES_IN_PLACE, s] == 0 and ints[c.SAVED, s] == 0
     return kind == c.NEVER or unsaved
@@ -75,7 +77,8 @@ def tells(reason: int) -> bool:
 def plain(reason: int) -> bool:
     """Whether a reason only says what a job does, not why it stops or was stopped."""
     does = reason == c.SAYS_STARTING or reason == c.SAYS_STOPPING or reason == c.WAITS_FOR_DEVICES
-    return does or reason == c.RUNS or reason == c.NEW or reason == c.SAYS_RESIZING
+    resizes = reason == c.SAYS_RESIZING or reason == c.SAYS_RESTARTING_RESIZED
+    return does or resizes or reason == c.RUNS or reason == c.NEW
 
 
 @numba.njit(cache=True)

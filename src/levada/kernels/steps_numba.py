@@ -240,12 +240,16 @@ def running(
         if ints[c.COUNT, s] > 0:
             ints[c.HELD, s] = ints[c.COUNT, s]
         if ints[c.OP, s] == c.OP_START:
+            ints[c.RESTARTS, s] += floats[c.FIRST_STARTED, s] < np.inf
             floats[c.FIRST_STARTED, s] = min(floats[c.FIRST_STARTED, s], now)
             floats[c.STARTED, s] = now
             floats[c.RUN_RUNNING_S, s] = floats[c.RUN_GPU_SECONDS, s] = floats[c.RUN_WAITING_S, s] = 0.0
             ints[c.SAVED, s] = 0
         floats[c.RESIZED, s] = floats[c.REPORTED, s] = now
         ints[c.OBSERVED, s] = ints[c.HELD, s]
+        ints[c.ACCEPTS_LOSS, s] = 0
+        if ints[c.FIXED, s] > 0 and ints[c.HELD, s] == ints[c.FIXED, s]:
+            ints[c.MIN, s] = ints[c.FIXED, s]
         ints[c.PHASE, s] = c.RUNNING
         ints[c.RAN, s] = ints[c.GENERATION, s]
         alarm = min(alarm, floats[c.TIME_LIMIT, s] - floats[c.RUNNING_S, s])
@@ -276,7 +280,7 @@ def released(
         if s < 0:
             return False, False, False, False
         if ints[c.OP, s] == c.OP_STOP:
-            again = ints[c.FAILURES, s] > 0 or (ints[c.REASON, s] == c.RESTARTING and ints[c.RESTARTS, s] > 0)
+            again = ints[c.FAILURES, s] > 0 or (ints[c.REASON, s] == c.RESTARTING and ints[c.RETRIED, s] > 0)
             if ints[c.INTENT, s] != 0 or ints[c.ASIDE, s] != 0 or again:
                 return False, False, False, False
     stops = np.zeros(ints.shape[1], np.bool_)

@@ -57,6 +57,7 @@ class _World(Simulation):
         self.use.advance(now)
         table = engine.state.world.table
         slots = engine.state.living()
+        self._resizes_restart = 0 in table.resizes_in_place.take(slots).tolist()
         self.pace.add(table.number[slots], table.steps[slots] - table.steps_done[slots])
         runs = slots[(table.held[slots] > 0) & (table.issued[slots] == 0)]
         self._run(runs, now)
@@ -85,10 +86,10 @@ class _World(Simulation):
         if table.op[slot] == OpKind.STOP:
             self.add(ev.Released(at=now + self.costs.stop_s, number=numbers, generation=generations))
             return
-        done = now + (_COSTS.start_s or 0.0)
+        one = np.array([slot])
+        done = now + float(np.max(self._lasts(numbers, table.op[one], table.count[one])))
         self.add(ev.Running(at=done, number=numbers, generation=generations))
         if table.count[slot] > 0:
-            one = np.array([slot])
             speed = rates(self.truth, world, world.target, one, table.type[one], table.count[one])
             self.pace.go(numbers, now, speed, np.array([done]))
 

@@ -24,7 +24,7 @@ from levada.jobfile.pods import expanded
 _CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 SUFFIX_LENGTH = 4
 ENDINGS = len(_CHARACTERS) ** SUFFIX_LENGTH
-_PREEMPTIBLE = {"auto": Preemptible.AUTO, True: Preemptible.AT_ONCE, False: Preemptible.NEVER}
+PREEMPTIBLE = {"auto": Preemptible.AUTO, True: Preemptible.AT_ONCE, False: Preemptible.NEVER}
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,11 +47,18 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepare(
-    document: Mapping[str, Any], *, user: str, now: float, suffix: str, kubernetes: bool = False
+    document: Mapping[str, Any],
+    *,
+    user: str,
+    now: float,
+    suffix: str,
+    kubernetes: bool = False,
+    in_place: frozenset[str] = frozenset(),
 ) -> list[Prepared]:
     """The jobs of one job document: one, or one per index of its array.
 
     *suffix* are four characters a-z and 0-9 chosen at random; the jobs of an array have those that follow them.
+    *in_place*: see `Capabilities`.
     Raises BadInput for a bad document, and Refused for one that only Kubernetes can run unless *kubernetes*.
     """
     checked = check(dict(document))
@@ -66,7 +73,7 @@ def prepare(
         raise Refused(f"{checked.name}: spec.run is not given, and without it a job runs on Kubernetes only")
     indices = model.array_indices(spec.array) if spec.array is not None else [None]
     return [
-        _one(checked, checked.content, _id(checked, now, _moved(suffix, place)), user, now, index)
+        _one(checked, checked.content, _id(checked, now, _moved(suffix, place)), user, now, index, in_place)
         for place, index in enumerate(indices)
     ]
 
@@ -118,10 +125,16 @@ def _moved(suffix: str, by: int) -> str:
 
 
 def _one(
-    checked: Document, content: model.Job, identity: str, user: str, now: float, array_index: int | None
+    checked: Document,
+    content: model.Job,
+    identity: str,
+    user: str,
+    now: float,
+    array_index: int | None,
+    in_place: frozenset[str],
 ) -> Prepared:
     launch = _launch(checked, content.spec, identity, user, array_index)
-    job = _job(checked, content.spec, identity, user, now, launch.framework)
+    job = _job(checked, content.spec, identity, user, now, launch.framework in in_place)
     return Prepared(
         id=identity,
         job=job,
@@ -135,7 +148,7 @@ def _one(
     )
 
 
-def _job(checked: Document, spec: model.JobSpec, identity: str, user: str, now: float, framework: str) -> Job:
+def _job(checked: Document, spec: model.JobSpec, identity: str, user: str, now: float, in_place: bool) -> Job:
     servers = spec.parameter_servers
     deadline = spec.deadline.timestamp() if isinstance(spec.deadline, datetime) else spec.deadline
     if isinstance(spec.deadline, float | int) and deadline is not None:
@@ -170,9 +183,9 @@ def _job(checked: Document, spec: model.JobSpec, identity: str, user: str, now: 
         time_limit_s=spec.time_limit,
         retries=spec.retries,
         after=tuple(spec.after),
-        preemptible=_PREEMPTIBLE[spec.preemptible],
-        # A plain job may turn out to use the runtime; its workers say so when they run.
-        resizes_in_place=framework not in ("plain", "mpi"),
+        preemptible=PREEMPTIBLE[spec.preemptible],
+        # A job may turn out to use the runtime; its workers say so when they run.
+        resizes_in_place=in_place,
     )
 
 

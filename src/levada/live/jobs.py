@@ -5,30 +5,40 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from levada.backends.protocol import Note
 from levada.core import events as ev
-from levada.core.job import LARGEST_PRIORITY, LARGEST_SIZE
+from levada.core.job import LARGEST_PRIORITY, LARGEST_SIZE, Preemptible
 from levada.engine.admit import most_workers
-from levada.errors import BadInput, Fault, Refused, did_you_mean
+from levada.errors import UNSAVED, BadInput, Fault, Refused, did_you_mean
 from levada.jobfile.model import next_multiple
 from levada.live import views
+from levada.live.intake import PREEMPTIBLE
 from levada.live.records import Record
 from levada.live.submissions import Submissions
 
-_CHANGES = {"min", "max", "priority", "weight", "queue"}
+_CHANGES = {"min", "max", "priority", "weight", "queue", "preemptible"}
 
 
 def _in_words(update: ev.JobUpdate, before: dict[str, Any]) -> str:
     """What an update changes of a job that looked so."""
-    values = {name: getattr(update, name) for name in sorted(_CHANGES)}
+    values = {name: getattr(update, name) for name in ("fixed", *sorted(_CHANGES))}
+    if update.preemptible is not None:
+        values["preemptible"] = views.preemptible(update.preemptible)
     parts = [
-        f"{name} is {value}" + (f" (it was {before[name]})" if name in before else "")
+        f"{name} is {views.in_file(value)}" + (f" (it was {views.in_file(before[name])})" if name in before else "")
         for name, value in values.items()
         if value is not None
     ]
     return f"It was changed: {', '.join(parts)}."
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 class Jobs(Submissions):
@@ -105,32 +115,82 @@ class Jobs(Submissions):
 
     # --- change -----------------------------------------------------------------------------------------------------
 
-    async def update(self, job_id: str, changes: dict[str, Any]) -> dict[str, Any]:
-        """Changes priority, queue, min, max, weight."""
+    async def update(self, job_id: str, changes: dict[str, Any], *, force: bool = False) -> dict[str, Any]:
+        """Changes priority, queue, min, max, weight, preemptible; a new range ends `scale` and is had as there."""
         record = self._living(job_id)
-        checked = self._checked(record, changes)
-        change = ev.JobsUpdated(at=0.0, updates=(checked,))
-        self._check_it_fits(record, change)
-        note = Note(job=record.id, type="update", text=_in_words(checked, self.loop.view(record)))
-        await self.loop.tell(change, notes=(note,))
-        return self.loop.view(record)
+        return await self._change(record, self._checked(record, changes), force=force)
 
-    async def scale(self, job_id: str, workers: int) -> dict[str, Any]:
-        """Fixes a job's size: it has that many workers, neither more nor less, until its range is changed."""
-        return await self.update(job_id, {"min": workers, "max": workers})
+    async def scale(self, job_id: str, workers: int, *, force: bool = False) -> dict[str, Any]:
+        """Fixes a job at so many workers until its range is changed.
+
+        A job that would be restarted from nothing keeps its size until it has saved a checkpoint; with *force* it is
+        restarted now. `message` of the answer says when it has the new size, and `unsaved` what *force* would lose.
+        """
+        record = self._living(job_id)
+        self._check_size(record, workers)
+        return await self._change(record, ev.JobUpdate(number=record.number, fixed=workers), force=force)
+
+    async def _change(self, record: Record, update: ev.JobUpdate, *, force: bool) -> dict[str, Any]:
+        update = msgspec.structs.replace(update, force=force)
+        change = ev.JobsUpdated(at=0.0, updates=(update,))
+        self._check_it_fits(record, change)
+        note = Note(job=record.id, type="update", text=_in_words(update, self.loop.view(record)))
+        await self.loop.tell(change, notes=(note,))
+        resized = update.fixed is not None or update.min is not None or update.max is not None
+        return {**self.loop.view(record), **(self._when(record, update) if resized else {})}
+
+    def _check_size(self, record: Record, workers: int) -> None:
+        """Raises BadInput for a size that no job, or this one, can have."""
+        if not 1 <= workers <= LARGEST_SIZE:
+            raise BadInput.one(f"must be 1 to {LARGEST_SIZE:,}", "workers")
+        world = self.loop.engine.state.world
+        step = int(world.table.step[world.slot(record.id)])
+        if workers % step:
+            raise BadInput.one(f"{workers} is no multiple of the job's step ({step})", "workers")
 
     def _check_it_fits(self, record: Record, change: ev.JobsUpdated) -> None:
-        """Raises Refused where a job that runs could never run again."""
+        """Raises Refused where a job that runs could never run again, or never have the size that is asked for."""
         state = self.loop.engine.state
         slot = state.world.slot(record.id)
         if slot < 0 or not state.world.table.held[slot]:
             return
+        (update,) = change.updates
         twin = self.loop.engine.fork()
         twin.handle(change)
-        if state.world.table.feasible[slot] and not twin.state.world.table.feasible[slot]:
-            most = int(most_workers(twin.state, slot))
+        most = most_workers(twin.state, slot)
+        never = bool(state.world.table.feasible[slot] and not twin.state.world.table.feasible[slot])
+        if never or (update.fixed is not None and most < update.fixed):
             of = "worker" if most == 1 else "workers"
             raise Refused(f"there is room for {most} {of} of {record.id} at most; with more it would never run again")
+
+    def _when(self, record: Record, update: ev.JobUpdate) -> dict[str, Any]:
+        """When a job has the size that was asked for, and what it would lose if it had to have it now."""
+        state = self.loop.engine.state
+        table, slot = state.world.table, state.world.slot(record.id)
+        workers = update.fixed
+        what = "its new range" if workers is None else f"{workers} worker{'' if workers == 1 else 's'}"
+        if slot < 0 or not table.held[slot] or not table.count[slot]:
+            return {"message": f"Will start with {what}."}
+        if table.min[slot] <= table.held[slot] <= table.max[slot]:
+            return {"message": f"Has {what} now."}
+        if not state.protected()[slot]:
+            how = "without a restart" if table.resizes_in_place[slot] else "by a restart"
+            return {"message": f"Changing to {what} {how}."}
+        unsaved = self._unsaved(slot)
+        if table.preemptible[slot] == Preemptible.NEVER:
+            return {"message": f"Will change to {what} when it next starts: it is not preemptible.", "unsaved": unsaved}
+        text = f"Will change to {what} after its first checkpoint in $LEVADA_CHECKPOINT_DIR."
+        return {"message": text, "unsaved": unsaved}
+
+    def _unsaved(self, slot: int) -> str | None:
+        """The work that a running job loses if it is stopped now; None where it loses nothing."""
+        state = self.loop.engine.state
+        table = state.world.table
+        workers = int(table.observed[slot])
+        if not (state.restart_loses_work()[slot] and workers):
+            return None
+        ran_s = float(table.run_running_s[slot]) + max(0.0, self.loop.clock.now() - float(table.since[slot]))
+        return f"{_duration(ran_s)} of work of {workers} worker{'' if workers == 1 else 's'}"
 
     def _checked(self, record: Record, changes: dict[str, Any]) -> ev.JobUpdate:
         state = self.loop.engine.state
@@ -144,6 +204,8 @@ class Jobs(Submissions):
         for name in ("min", "max", "priority"):
             if name in known and (isinstance(known[name], bool) or not isinstance(known[name], int)):
                 faults.append(Fault(name, "must be a whole number"))
+        if known.get("preemptible", "auto") not in ("auto", True, False):
+            faults.append(Fault("preemptible", "must be auto, true or false"))
         weight = known.get("weight", 1.0)
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
             faults.append(Fault("weight", "must be a number above 0"))
@@ -157,8 +219,8 @@ class Jobs(Submissions):
             faults.append(Fault("", f"nothing to change; give some of {', '.join(sorted(_CHANGES))}"))
         if not faults:
             step = int(state.world.table.step[slot])
-            least = known.get("min", int(state.world.table.min[slot]))
-            most = known.get("max", int(state.world.table.max[slot]))
+            least = known.get("min", int(state.world.table.own_min[slot]))
+            most = known.get("max", int(state.world.table.own_max[slot]))
             if not 1 <= least <= LARGEST_SIZE:
                 faults.append(Fault("min", f"must be 1 to {LARGEST_SIZE:,}"))
             elif not least <= most <= LARGEST_SIZE:
@@ -177,14 +239,27 @@ class Jobs(Submissions):
             raise BadInput(faults)
         if "weight" in known:
             known["weight"] = float(known["weight"])
+        if "preemptible" in known:
+            known["preemptible"] = PREEMPTIBLE[known["preemptible"]]
         return ev.JobUpdate(number=record.number, **known)
 
     async def cancel(self, job_id: str) -> dict[str, Any]:
         """Ends a job for good; one that is over already is Refused."""
         return await self._do(job_id, ev.JobsCancelled)
 
-    async def suspend(self, job_id: str) -> dict[str, Any]:
-        """Stops a job until it is resumed."""
+    async def suspend(self, job_id: str, *, force: bool = False) -> dict[str, Any]:
+        """Stops a job until it is resumed; one that would lose unsaved work is Refused unless *force*."""
+        record = self._living(job_id)
+        world = self.loop.engine.state.world
+        slot = world.slot(record.id)
+        # One that is preemptible at once may lose its work at any time, as its user said.
+        asks = slot >= 0 and not force and world.table.preemptible[slot] in (Preemptible.AUTO, Preemptible.NEVER)
+        if asks and (lost := self._unsaved(slot)) is not None:
+            raise Refused(
+                f"{record.id} has saved no checkpoint since it started: {lost} would be lost; "
+                "use --force (force=true over HTTP) to suspend it anyway",
+                UNSAVED,
+            )
         return await self._do(job_id, ev.JobsSuspended)
 
     async def resume(self, job_id: str) -> dict[str, Any]:

@@ -17,9 +17,10 @@ import msgspec
 import numpy as np
 
 from levada.backends.clock import Clock, MachineClock
-from levada.backends.protocol import Backend, Note, Report, Seen
+from levada.backends.protocol import Backend, Capabilities, Note, Report, Seen
 from levada.core import events as ev
 from levada.core.cluster import Cluster
+from levada.core.jobtable import ANY_LOSS
 from levada.engine import Engine, Options
 from levada.errors import BadInput, LevadaError, Refused, did_you_mean
 from levada.live.deadlines import Deadlines
@@ -27,6 +28,7 @@ from levada.live.elsewhere import Elsewhere, Machine, take_over
 from levada.live.learning import Learning, recall
 from levada.live.loop import SNAPSHOT_TURNS, Loop
 from levada.live.notify import Notifier
+from levada.live.records import Records
 from levada.live.recover import recover, recover_records
 from levada.live.store import Lease, LeaseLost, Store, StoreTrouble
 from levada.live.trimming import Keep, Trimming
@@ -128,6 +130,7 @@ class Live:
             first.append(ev.Restarted(at=0.0))
         if options:
             first.append(ev.OptionsChanged(at=0.0, options=options))
+        first += _resize_modes(engine, records, self.backend.capabilities)
         first += _nodes(engine, seen.cluster)
         self.loop.expect_strays(seen.running)
         # Ends come before the observation: a job that is not observed and has not ended starts again.
@@ -296,6 +299,26 @@ def _observed(seen: Mapping[str, Seen]) -> ev.Observed:
         generation=np.array([each.generation for each in found], np.int64),
         running=np.array([each.running for each in found], np.int64),
     )
+
+
+def _resize_modes(engine: Engine, records: Records, capabilities: Capabilities) -> list[ev.Event]:
+    """How this backend resizes jobs, where the engine believes otherwise: another backend or version took them."""
+    table = engine.state.world.table
+    wrong: dict[int, int] = {}
+    for slot in engine.state.living().tolist():
+        record, believed = records.by_number.get(int(table.number[slot])), int(table.resizes_in_place[slot])
+        if record is None or record.about.launch is None:
+            continue
+        framework = record.about.launch.framework
+        if believed == ANY_LOSS and framework in capabilities.in_place_with_runtime:
+            continue  # its workers said so
+        expected = int(framework in capabilities.in_place)
+        if believed != expected:
+            wrong[record.number] = expected
+    if not wrong:
+        return []
+    numbers, modes = np.array(list(wrong), np.int64), np.array(list(wrong.values()), np.int64)
+    return [ev.ResizeModes(at=0.0, number=numbers, in_place=modes)]
 
 
 def _nodes(engine: Engine, cluster: Cluster) -> list[ev.Event]:

@@ -83,6 +83,7 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True):
     dependents: Mapping[int, tuple[int, ...]] = {}
     claimed_rows: Mapping[int, Ints] = {}
     leaves: Mapping[int, int] = {}
+    #: Restarts that cost no retry, of a version that had no column `retried`.
     displaced: Mapping[int, int] = {}
 
 
@@ -163,7 +164,6 @@ def _jobs(state: State) -> Jobs:
         dependents={number: tuple(after) for number, after in state.dependents.items()},
         claimed_rows=state.claimed_rows,
         leaves=state.leaves,
-        displaced=state.displaced,
     )
 
 
@@ -269,6 +269,7 @@ def _take_jobs(state: State, kept: Jobs) -> None:
         for name, column in columns.items():
             if name in known:
                 getattr(table, name)[:] = column
+    _derive_missing(table, kept)
     table.preference[:] = kept.preference
     table.list_anew(kept.free)
     table.add_types(len(world.inventory.types))
@@ -277,8 +278,17 @@ def _take_jobs(state: State, kept: Jobs) -> None:
     world.next_number = kept.next_number
     state.dependents = {number: list(after) for number, after in kept.dependents.items()}
     state.leaves = dict(kept.leaves)
-    state.displaced = dict(kept.displaced)
     state.claimed_rows = {number: rows.copy() for number, rows in kept.claimed_rows.items()}
+
+
+def _derive_missing(table: JobTable, kept: Jobs) -> None:
+    """Columns that the version which wrote *kept* did not have, from those it had."""
+    for name, source in (("own_min", "min"), ("own_max", "max")):
+        if name not in kept.ints:
+            getattr(table, name)[:] = getattr(table, source)
+    if "retried" not in kept.ints:
+        free = np.array([kept.displaced.get(number, 0) for number in table.number.tolist()], np.int64)
+        table.retried[:] = np.maximum(table.restarts - free, 0)
 
 
 def _plane(kept: Places) -> Plane:

@@ -37,6 +37,7 @@ class Record:
         "about",
         "ended",
         "exit_code",
+        "failure",
         "id",
         "number",
         "rate",
@@ -52,6 +53,8 @@ class Record:
         self.ended: float | None = None
         self.result: dict[str, Any] | None = None
         self.exit_code: int | None = None
+        #: What broke last, and with which exit code.
+        self.failure: tuple[str, int | None] = ("", None)
         #: Steps, when they were told, and the pace since.
         self.steps = 0.0
         self.reported_at: float | None = None

@@ -99,13 +99,13 @@ class Service(Jobs, Machines, Past):
 
     async def whatif(self, documents: list[dict[str, Any]], *, user: str, policy: str | None) -> dict[str, Any]:
         """What would become of these jobs, and of those that are there, by forward simulation; nothing is created."""
-        now = self.loop.clock.now()
+        now, in_place = self.loop.clock.now(), self.loop.backend.capabilities.in_place
 
         def read() -> list[Job]:
             return [
                 each.job
                 for number, document in enumerate(documents)
-                for each in prepare(document, user=user, now=now, suffix=f"{number:04d}"[-4:])
+                for each in prepare(document, user=user, now=now, suffix=f"{number:04d}"[-4:], in_place=in_place)
             ]
 
         jobs = await asyncio.to_thread(read)  # an array may be thousands
@@ -164,8 +164,9 @@ class Service(Jobs, Machines, Past):
         saves = report.get("saves")
         if isinstance(saves, int) and saves > 0 and not table.saved[slot]:
             events.append(ev.CheckpointSaved(at=0.0, number=number, generation=generations))
-        flags = report.get("flags")
-        if isinstance(flags, int) and flags & 2 and table.resizes_in_place[slot] == 0:
+        flags, launch = report.get("flags"), record.about.launch
+        able = launch is not None and launch.framework in self.loop.backend.capabilities.in_place_with_runtime
+        if able and isinstance(flags, int) and flags & 2 and table.resizes_in_place[slot] == 0:
             events.append(ev.ResizesInPlace(at=0.0, number=number, generation=generations))
         self.loop.hear(Report(events=tuple(events)))
         return {}

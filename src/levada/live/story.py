@@ -55,6 +55,9 @@ class Story:
             record = self._records.by_id.get(note.job)
             if record is not None and "exit_code" in note.data:
                 record.exit_code = note.data["exit_code"]
+                record.failure = (note.text, record.exit_code)
+            elif record is not None and "cause" in note.data:
+                record.failure = (note.data["cause"], note.data.get("lost_exit_code"))
         numbers: set[int] = set()
         for event in told:
             column = getattr(event, "number", None)

@@ -112,7 +112,9 @@ class Submissions:
 
     def _prepare(self, document: dict[str, Any], user: str, now: float, taken: set[str]) -> list[Prepared]:
         while True:
-            made = prepare(document, user=user, now=now, suffix=ending(secrets.randbelow(ENDINGS)))
+            suffix = ending(secrets.randbelow(ENDINGS))
+            in_place = self.loop.backend.capabilities.in_place
+            made = prepare(document, user=user, now=now, suffix=suffix, in_place=in_place)
             if not any(self.loop.is_taken(each.id) or each.id in taken for each in made):
                 break
             if made[0].id == made[0].workload:

@@ -14,7 +14,7 @@ import numpy as np
 from levada.backends.protocol import WorkerSeen
 from levada.core.commands import JobsEnded
 from levada.core.inventory import UNLIMITED
-from levada.core.job import Phase
+from levada.core.job import Phase, Preemptible
 from levada.core.plan import Op, OpKind
 from levada.core.plane import FREE
 from levada.core.queue import Queue
@@ -39,6 +39,16 @@ def moment(seconds: float | None) -> str | None:
 def whole(number: float) -> int | float:
     """Without a needless fraction."""
     return int(number) if float(number).is_integer() else round(float(number), 3)
+
+
+def preemptible(code: int) -> str | bool:
+    """A `Preemptible` as a job file says it."""
+    return "auto" if code == Preemptible.AUTO else code != Preemptible.NEVER
+
+
+def in_file(value: Any) -> str:
+    """A value as YAML has it."""
+    return str(value).lower() if isinstance(value, bool) else "none" if value is None else str(value)
 
 
 def positions(state: State) -> dict[int, int]:
@@ -94,8 +104,10 @@ def living_job(
         "reason": {"code": why.code, "text": why.text},
         "position": place,
         "gpus": whole(held * milli / WHOLE),
-        "min": int(table.min[slot]),
-        "max": int(table.max[slot]),
+        "min": int(table.own_min[slot]),
+        "max": int(table.own_max[slot]),
+        "fixed": int(table.fixed[slot]) or None,
+        "preemptible": preemptible(int(table.preemptible[slot])),
         "gpu_type": world.inventory.types[int(table.held_type[slot])] if held and milli else None,
         "nodes": sorted({place.node for place in places}),
         "workers": [
@@ -123,6 +135,7 @@ def living_job(
         "gpu_seconds": round(float(table.gpu_seconds[slot]) + passed * runs * milli / WHOLE, 3),
         "restarts": int(table.restarts[slot]),
         "retries": int(table.retries[slot]),
+        "retried": int(table.retried[slot]),
         "resizes": int(table.resizes[slot]),
         "moves": int(table.moves[slot]),
         "exit_code": None,
@@ -134,9 +147,16 @@ def ended_job(record: Record, told: JobsEnded, row: int, last: Mapping[str, Any]
     """A job at its end; *last* is how it looked before."""
     why = reason(int(told.reason[row]), 0)
     phase = Phase.label(int(told.phase[row]))
-    text = why.text
-    if phase == "Failed" and record.exit_code is not None:
-        text += f" The exit code was {record.exit_code}; `levada logs {record.id}` shows its output."
+    text, (cause, lost_code) = why.text, record.failure
+    exit_code = record.exit_code
+    if phase == "Failed":
+        exit_code = lost_code if exit_code is None else exit_code
+        if why.code == "failed" and cause:
+            retries = int(last.get("retries") or 0)
+            remedy = f"All {retries} retries are used" if retries else "Set `retries` to restart from the checkpoint"
+            text = f"Failed: {cause}. {remedy}."
+        if exit_code is not None:
+            text += f" The exit code was {exit_code}; `levada logs {record.id}` shows its output."
     return {
         **last,
         "phase": phase,
@@ -155,7 +175,7 @@ def ended_job(record: Record, told: JobsEnded, row: int, last: Mapping[str, Any]
         "restarts": int(told.restarts[row]),
         "resizes": int(told.resizes[row]),
         "moves": int(told.moves[row]),
-        "exit_code": 0 if phase == "Succeeded" and record.exit_code is None else record.exit_code,
+        "exit_code": 0 if phase == "Succeeded" and exit_code is None else exit_code,
     }
 
 
@@ -178,6 +198,8 @@ def plain_job(record: Record) -> dict[str, Any]:
         "gpus": 0,
         "min": 1 if launch is None else launch.min_workers,
         "max": 1 if launch is None else launch.max_workers,
+        "fixed": None,
+        "preemptible": document.get("preemptible", "auto"),
         "gpu_type": None,
         "nodes": [],
         "workers": [],
@@ -192,6 +214,7 @@ def plain_job(record: Record) -> dict[str, Any]:
         "gpu_seconds": 0.0,
         "restarts": 0,
         "retries": document.get("retries", 0),
+        "retried": 0,
         "resizes": 0,
         "moves": 0,
         "exit_code": None,

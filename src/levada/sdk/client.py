@@ -156,12 +156,18 @@ class Client:
         min: int | None = None,
         max: int | None = None,
         weight: float | None = None,
+        preemptible: str | bool | None = None,
         version: str | None = None,
+        force: bool = False,
     ) -> Job:
-        """Changes what is given. With a *version* it is refused where the job has changed since."""
+        """Changes what is given. With a *version* it is refused where the job has changed since.
+
+        A new range that takes a restart waits for a checkpoint; with *force* it does not.
+        """
         given = {"priority": priority, "queue": queue, "min": min, "max": max, "weight": weight}
-        body = {key: value for key, value in given.items() if value is not None}
-        job: Job = self._call("PATCH", _job(name), body=body, headers=_if_match(version)).json()
+        body = {key: value for key, value in {**given, "preemptible": preemptible}.items() if value is not None}
+        query = _forced(force)
+        job: Job = self._call("PATCH", _job(name), query=query, body=body, headers=_if_match(version)).json()
         return job
 
     def cancel(self, name: str, *, version: str | None = None) -> Job:
@@ -169,17 +175,20 @@ class Client:
         job: Job = self._call("DELETE", _job(name), headers=_if_match(version)).json()
         return job
 
-    def suspend(self, name: str) -> Job:
-        """Stops the job until it is resumed."""
-        return self._act(name, "suspend")
+    def suspend(self, name: str, *, force: bool = False) -> Job:
+        """Stops the job until it is resumed; Refused with the code `unsaved` where that loses work, unless *force*."""
+        return self._act(name, "suspend", force=force)
 
     def resume(self, name: str) -> Job:
         """Lets a suspended job go on."""
         return self._act(name, "resume")
 
-    def scale(self, name: str, workers: int) -> Job:
-        """Asks for this many workers."""
-        return self._act(name, "scale", {"workers": workers})
+    def scale(self, name: str, workers: int, *, force: bool = False) -> Job:
+        """Fixes the job at this many workers; `message` of the answer says when it has them.
+
+        A job that would be restarted from nothing waits for its first checkpoint; with *force* it does not.
+        """
+        return self._act(name, "scale", {"workers": workers}, force=force)
 
     def explain(self, name: str) -> Json:
         """Why it waits or has this size, its position, when it should start and end."""
@@ -405,8 +414,8 @@ class Client:
     def _json(self, path: str, method: str = "GET", body: Any = None) -> Any:
         return self._call(method, path, body=body).json()
 
-    def _act(self, name: str, verb: str, body: Json | None = None) -> Job:
-        job: Job = self._call("POST", _job(name, verb), body=body).json()
+    def _act(self, name: str, verb: str, body: Json | None = None, *, force: bool = False) -> Job:
+        job: Job = self._call("POST", _job(name, verb), query=_forced(force), body=body).json()
         return job
 
     def _node(self, node: str, verb: str, **query: Any) -> Node:
@@ -433,6 +442,10 @@ def _job(name: str, part: str = "") -> str:
 
 def _pairs(labels: Mapping[str, str] | None) -> list[str] | None:
     return [f"{key}={value}" for key, value in (labels or {}).items()] or None
+
+
+def _forced(force: bool) -> dict[str, str]:
+    return {"force": "true"} if force else {}
 
 
 def _if_match(version: str | None) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 Json = dict[str, Any]
 
@@ -50,6 +50,10 @@ class Job(TypedDict):
     gpus: float
     min: int
     max: int
+    #: The size its user fixed it at; None = any of its range.
+    fixed: int | None
+    #: `auto`, True or False, as in its job file.
+    preemptible: str | bool
     gpu_type: str | None
     nodes: list[str]
     workers: list[WorkerView]
@@ -74,6 +78,11 @@ class Job(TypedDict):
     command: str | None
     workdir: str | None
     retries: int
+    #: How many of its retries are used.
+    retried: int
+    #: After a change of its size: when the job has it, and what it would lose if it had to have it now.
+    message: NotRequired[str | None]
+    unsaved: NotRequired[str | None]
 
 
 class CurvePoint(TypedDict):

@@ -321,15 +321,16 @@ def error_of(status: int, body: bytes) -> LevadaError:
             return Unresolved(str(problem.get("detail")))
         detail = str(problem.get("detail") or problem.get("title") or "")
         faults = [Fault(str(each["path"]), str(each["text"])) for each in problem.get("errors") or ()]
+        code = str(problem.get("code") or "")
     except (ValueError, AttributeError, KeyError, TypeError):
-        detail, faults = body.decode("utf-8", "replace").strip(), []
+        detail, faults, code = body.decode("utf-8", "replace").strip(), [], ""
     detail = detail or f"the server answered {status}"
     if status in (400, 413, 415, 422):
         return BadInput(faults or [Fault("", detail)])
     if status == 404:
         return NotFound(detail)
     if status in (401, 403, 409, 412, 428):
-        return Refused(detail)
+        return Refused(detail, code)
     return LevadaError(detail)
 
 

@@ -111,6 +111,8 @@ class JobView(View):
     gpus: Number
     min: int
     max: int
+    fixed: int | None = Field(default=None, description="The size its user fixed it at; null = any of its range.")
+    preemptible: Literal["auto"] | bool = Field(default="auto", description="As in its job file.")
     gpu_type: str | None
     nodes: list[str]
     workers: list[WorkerView]
@@ -133,6 +135,9 @@ class JobView(View):
     command: str | None = Field(default=None, description="What its workers run, shortened.")
     workdir: str | None = Field(default=None, description="The folder that they start in.")
     retries: int = Field(default=0, description="How often it may start again after it failed.")
+    retried: int = Field(default=0, description="How many of its retries are used.")
+    message: str | None = Field(default=None, description="After a change of its size: when the job has it.")
+    unsaved: str | None = Field(default=None, description="And what it would lose if it had to have it now.")
 
 
 class JobColumns(BaseModel):
@@ -298,6 +303,7 @@ class Update(Given):
     min: Annotated[Whole, Field(ge=1, le=LARGEST)] = Field(default_factory=_absent)
     max: Annotated[Whole, Field(ge=1, le=LARGEST)] = Field(default_factory=_absent)
     weight: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] = Field(default_factory=_absent)
+    preemptible: Literal["auto"] | bool = Field(default_factory=_absent)
 
 
 class Scale(Given):

@@ -104,24 +104,24 @@ class Service(Protocol):
         """Changes whenever the job's view changes in substance, which its progress does not."""
         ...
 
-    async def update(self, job_id: str, changes: Json) -> Json:
-        """Changes priority, queue, min, max, weight."""
+    async def update(self, job_id: str, changes: Json, *, force: bool = False) -> Json:
+        """Changes priority, queue, min, max, weight, preemptible; with *force* a new range restarts an unsaved job."""
         ...
 
     async def cancel(self, job_id: str) -> Json:
         """Ends a job for good; one that is over already is Refused."""
         ...
 
-    async def suspend(self, job_id: str) -> Json:
-        """Stops a job until it is resumed."""
+    async def suspend(self, job_id: str, *, force: bool = False) -> Json:
+        """Stops a job until it is resumed; Refused where that loses unsaved work, unless *force*."""
         ...
 
     async def resume(self, job_id: str) -> Json:
         """Lets a suspended job wait for GPUs again."""
         ...
 
-    async def scale(self, job_id: str, workers: int) -> Json:
-        """Asks for another size."""
+    async def scale(self, job_id: str, workers: int, *, force: bool = False) -> Json:
+        """Fixes a job at a size, with *force* at once; `message` of the answer says when it has it."""
         ...
 
     async def explain(self, job_id: str) -> Json:

@@ -53,9 +53,9 @@ def response(
     status: int,
     detail: str,
     *,
+    code: str = "",
     faults: Sequence[Fault] = (),
     headers: Mapping[str, str] | None = None,
-    code: str | None = None,
 ) -> Response:
     """A problem as an answer."""
     body: dict[str, Any] = {
@@ -76,9 +76,9 @@ def of_error(error: LevadaError) -> Response:
     if isinstance(error, NotFound):
         return response(404, str(error))
     if isinstance(error, Refused):
-        return response(409, str(error))
+        return response(409, str(error), code=error.code)
     # The server itself cannot: it is starting, stopping, or has lost its store.
-    code = "unresolved" if isinstance(error, Unresolved) else None
+    code = "unresolved" if isinstance(error, Unresolved) else ""
     return response(503, str(error), headers={"Retry-After": "1"}, code=code)
 
 

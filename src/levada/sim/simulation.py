@@ -94,7 +94,8 @@ class Simulation:
         #: Failures since it was last looked how far jobs are, and how far they were.
         self._lost, self._far = 0, (-1, 0.0)
         self._packed = False
-        self._restarts = False
+        #: Some job is restarted to be resized; and then guards ask how far jobs are.
+        self._resizes_restart = self._restarts = False
         self._asked: Any = None
         #: How often it is told how far jobs are, and when it was.
         self._tell_s, self._told = math.inf, 0.0
@@ -275,7 +276,7 @@ class Simulation:
         table = self.engine.state.world.table
         slots = table.find(numbers)
         self.pace.add(numbers, table.steps.take(slots))
-        self._restarts = self._restarts or 0 in table.resizes_in_place.take(slots).tolist()
+        self._resizes_restart = self._restarts = self._restarts or 0 in table.resizes_in_place.take(slots).tolist()
         truth: Any = self.truth
         if truth is not self.engine.state.perf and hasattr(truth, "bind"):
             truth.bind(numbers, table.workload.take(slots))
@@ -318,7 +319,20 @@ class Simulation:
         return done + self._report(ev.Running, number, generation, lasts)
 
     def _lasts(self, number: Ints, kind: Ints, count: Ints) -> Floats | float:
-        """Seconds that these starts and resizes take; one number where all take the same."""
+        """Seconds that these starts and resizes take; one number where all take the same.
+
+        A resize that is not in place is a stop and a start.
+        """
+        start = self.costs.start_s
+        if self._resizes_restart and start is not None:
+            table = self.engine.state.world.table
+            by_restart = (kind != _START) & (table.resizes_in_place.take(table.find(number)) == 0)
+            if by_restart.any():
+                told = self._lasts_in_place(number, kind, count)
+                return np.where(by_restart, self.costs.stop_s + start, told)
+        return self._lasts_in_place(number, kind, count)
+
+    def _lasts_in_place(self, number: Ints, kind: Ints, count: Ints) -> Floats | float:
         start, resize = self.costs.start_s, self.costs.resize_s
         if start is not None and start == resize:
             return start

@@ -167,7 +167,7 @@ class TestElastic(LocalTest):
 
         self.run(story)
 
-    def test_too_few_that_are_left_fail_the_job(self) -> None:
+    def test_whether_enough_are_left_is_for_the_engine_to_say(self) -> None:
         async def story() -> None:
             async with self.opened() as watch:
                 launch = self.elastic(min_workers=2)
@@ -175,9 +175,13 @@ class TestElastic(LocalTest):
                 victim = self.pids(watch)[1]
                 assert victim is not None
                 os.kill(victim, signal.SIGKILL)
-                await watch.for_(ev.JobsFailed, 1)
+                await watch.for_(ev.WorkersFailed, 1)
+                (note,) = [note for note in watch.notes if note.type == "loss"]
+                assert note.text == "worker 1 was killed (signal 9); 1 is left"
+                assert (note.data["cause"], note.data["lost_exit_code"]) == ("worker 1 was killed (signal 9)", 137)
+                await watch.backend.apply(op(OpKind.STOP, 2), None)
+                await watch.for_(ev.Released, 2)
                 assert await watch.backend.running() == {}
-                assert [note.data["exit_code"] for note in watch.notes if "exit_code" in note.data] == [137]
 
         self.run(story)
 
@@ -192,6 +196,7 @@ class TestElastic(LocalTest):
                 await watch.until(lambda: any(note.type == "restart" for note in watch.notes), "a restart")
                 (self.here / "late").unlink()
                 await watch.for_(ev.Running, 2)
+                assert len(watch.all(ev.JobsRestarted, 2)) == 1
                 assert self.pids(watch)[0] != first[0]
                 assert len(self.pids(watch)) == 2
                 lines = await self.said(watch)

@@ -17,6 +17,7 @@ import numpy as np
 
 from levada.backends.clock import MachineClock
 from levada.backends.local.agents import Agents, tell_machine
+from levada.backends.local.crew import IN_PROCESS
 from levada.backends.local.devices import Nvml
 from levada.backends.local.gang import Gang
 from levada.backends.local.hands import HandsOf
@@ -93,7 +94,7 @@ class LocalBackend:
         self._broken = ""
         self._is_closed = False
         self._nvml = nvml
-        self.capabilities = Capabilities(live_resize=True, fractions=True)
+        self.capabilities = Capabilities(in_place_with_runtime=IN_PROCESS, fractions=True)
 
     # --- life -------------------------------------------------------------------------------------------------------
 

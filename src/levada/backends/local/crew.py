@@ -12,6 +12,9 @@ from levada.backends.protocol import Launch
 
 #: A script without the runtime is up when its process has lived so long.
 _MOMENT_S = 0.25
+#: Frameworks whose workers can go over to another generation, if their script uses the runtime. Others bring their
+#: workers together at their start and never again, so that another size takes a restart.
+IN_PROCESS = frozenset({"plain"})
 
 
 class Crew:
@@ -141,6 +144,6 @@ class Crew:
         """All members live and can go over to another generation; *was* is what they were started with."""
         record = self.record
         same = was is not None and record.launch is not None and was.command == record.launch.command
-        plain = self.launch.framework == "plain" and record.in_process
+        able = self.launch.framework in IN_PROCESS and record.in_process
         alive = all(self.reads(member, lambda reading: reading.in_process) for member in record.members)
-        return same and plain and alive
+        return same and able and alive

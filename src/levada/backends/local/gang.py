@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from levada.backends.local import files
+from levada.backends.local.crew import IN_PROCESS
 from levada.backends.local.hands import Hands
 from levada.backends.local.messages import ENDED, UNREACHABLE, Sighting
 from levada.backends.local.record import Record, Stage, Then
@@ -244,6 +245,8 @@ class Gang(Voice):
             record.then = Then.FINISHED
         then = record.then
         if then is Then.START:
+            if record.kind != OpKind.START or record.told == "Running":
+                self._tell(ev.JobsRestarted)  # a start is told of when it is complete
             if record.kind == OpKind.RESIZE and record.told == "":
                 self._tell(ev.Released)
             elif record.told == "Running":
@@ -275,6 +278,7 @@ class Gang(Voice):
         record.port, record.key = self._hands.port(record.members[0].node), _fresh_key()
         self.seen = {name: seen for name, seen in self.seen.items() if seen.alive}
         self.forsaken.clear()
+        self._told_saved = -1  # what workers before these saved is no checkpoint of theirs
         self._settle(Stage.STARTING, now)
 
     def _join(self, now: float) -> None:
@@ -316,9 +320,12 @@ class Gang(Voice):
         record = self.record
         left = tuple(member for member in record.members if self.is_alive(member.name))
         gone = [member for member in record.members if not self.is_alive(member.name)]
-        enough = sum(not member.is_server for member in left) >= self.launch.min_workers
-        if enough and record.in_process and not any(member.is_server for member in gone):
-            self._note("loss", f"worker {index_of(broken.name)} {how(broken)}; the others go on")
+        workers = sum(not member.is_server for member in left)
+        if workers and record.in_process and not any(member.is_server for member in gone):
+            # Whether that is enough for the job, the engine knows.
+            cause = f"worker {index_of(broken.name)} {how(broken)}"
+            are_left = f"{workers} {'is' if workers == 1 else 'are'} left"
+            self._note("loss", f"{cause}; {are_left}", cause=cause, lost_exit_code=exit_code(broken))
             record.port = self._hands.port(left[0].node)
             for member in gone:
                 # What was on a machine that is lost is the machine's news.
@@ -388,7 +395,8 @@ class Gang(Voice):
         if not told:
             return
         record.runtime = True
-        in_process = len(told) == len(record.members) and all(reading.in_process for reading in told)
+        able = self.launch.framework in IN_PROCESS
+        in_process = able and len(told) == len(record.members) and all(reading.in_process for reading in told)
         if in_process and not self._told_in_process:
             record.in_process = True
             self._hands.save()

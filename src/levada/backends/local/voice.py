@@ -139,5 +139,5 @@ def how(seen: Sighting) -> str:
     if seen.state == LOST:
         return seen.why or "was lost"
     if seen.code is not None and seen.code < 0:
-        return f"was ended by signal {-seen.code}"
+        return f"was killed (signal {-seen.code})"
     return f"left with exit code {seen.code}"

@@ -40,6 +40,7 @@ router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"], route_class=StrictRoute
 IfMatch = Annotated[
     str | None, Header(description="The ETag of the job as you know it; 412 where it has changed since.")
 ]
+Force = Annotated[bool, Query(description="Restart or stop the job though it loses work that it has not saved.")]
 #: What is wrong with it is told in words, not as a pattern.
 Label = Annotated[str, Field(json_schema_extra={"pattern": "^[^=\\u0000]+="})]
 _COLUMNS = "Only these fields, with commas between, each as one list: `id,phase,reason.text`."
@@ -147,14 +148,15 @@ async def update(
     name: Name,
     changes: Update,
     if_match: IfMatch = None,
+    force: Force = False,
 ) -> Any:
-    """Change priority, queue, range or weight of a job."""
+    """Change priority, queue, range, weight or preemptible of a job."""
     given = changes.model_dump(exclude_unset=True)
     if not given:
-        raise BadInput.one("name at least one of priority, queue, min, max, weight")
+        raise BadInput.one("name at least one of priority, queue, min, max, weight, preemptible")
     note(request, " ".join(f"{key}={value}" for key, value in given.items()))
     async with _writing(context, who, name, if_match) as job_id:
-        changed = await context.service.update(job_id, given)
+        changed = await context.service.update(job_id, given, force=force)
         return answer(changed, headers={"ETag": _etag(context, changed)})
 
 
@@ -166,10 +168,10 @@ async def cancel(context: Ctx, who: User, name: Name, if_match: IfMatch = None) 
 
 
 @router.post("/{name}/suspend", response_model=JobView)
-async def suspend(context: Ctx, who: User, name: Name, if_match: IfMatch = None) -> Any:
-    """Stop a job until it is resumed."""
+async def suspend(context: Ctx, who: User, name: Name, if_match: IfMatch = None, force: Force = False) -> Any:
+    """Stop a job until it is resumed; 409 with the code `unsaved` where that loses work, unless forced."""
     async with _writing(context, who, name, if_match) as job_id:
-        return answer(await context.service.suspend(job_id))
+        return answer(await context.service.suspend(job_id, force=force))
 
 
 @router.post("/{name}/resume", response_model=JobView)
@@ -180,11 +182,19 @@ async def resume(context: Ctx, who: User, name: Name, if_match: IfMatch = None) 
 
 
 @router.post("/{name}/scale", response_model=JobView)
-async def scale(request: Request, context: Ctx, who: User, name: Name, size: Scale, if_match: IfMatch = None) -> Any:
-    """Ask for another number of workers."""
+async def scale(
+    request: Request,
+    context: Ctx,
+    who: User,
+    name: Name,
+    size: Scale,
+    if_match: IfMatch = None,
+    force: Force = False,
+) -> Any:
+    """Fix a job at a number of workers, until its range is changed; `message` says when it has them."""
     note(request, f"workers={size.workers}")
     async with _writing(context, who, name, if_match) as job_id:
-        return answer(await context.service.scale(job_id, size.workers))
+        return answer(await context.service.scale(job_id, size.workers, force=force))
 
 
 @router.get("/{name}/explain")
