@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from levada.runtime.report import READY, SAVES
 from tests.runtime.supervisor import Worker, free_port, supervising
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +91,7 @@ def test_resized_by_a_new_start(tmp_path: Path, python: str, undisturbed: float)
         before = job.start(2)
         job.entered()
         job.reached(100)
-        assert [worker.report.flags for worker in before] == [1, 1]
+        assert [worker.report.flags for worker in before] == [READY | SAVES] * 2
         for worker in before:
             worker.signal(signal.SIGTERM)
         assert [worker.ended() for worker in before] == [75, 75]

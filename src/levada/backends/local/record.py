@@ -77,6 +77,9 @@ class Record(msgspec.Struct, kw_only=True):
     #: What it is known to do: use the runtime, resize in process.
     runtime: bool = False
     in_process: bool = False
+    #: The steps in its last checkpoint when it was asked to stop and left others unsaved, though it had said that it
+    #: would save. Below 0 where it never did.
+    broken_at: float = -1.0
 
     def save(self, folder: Path, *, durable: bool = False) -> None:
         """Keeps it; *durable* so that it outlives a loss of power."""
