@@ -236,6 +236,7 @@ def test_a_checkpoint_that_cannot_be_loaded_counts_for_nothing(tmp_path: Path) -
         (kept / "model.json").write_text('{"trained": 4')
         (worker,) = job.start(1, lease={"total_steps": 200})
         assert worker.ended() == 0
+        assert "steps was not loaded" in worker.output
         assert worker.report.step == trained(kept) == 200
 
 

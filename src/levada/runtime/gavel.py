@@ -21,6 +21,7 @@ import levada.runtime
 from levada.runtime import place
 from levada.runtime.checkpoint import Outdated, Progress
 from levada.runtime.job import FAILED, LEFT, Job
+from levada.runtime.loading import protect_loaders
 from levada.runtime.stepcount import StepCount
 
 #: Scripts, and the processes that they spawn, find `gavel_iterator` here.
@@ -61,6 +62,7 @@ class GavelIterator:
         #: The script says that it has trained enough, and the lease did not end its loop.
         self._is_script_done = False
         self._own_job: Job | None = None
+        protect_loaders()
         self._init_logger()
 
     @property
@@ -87,7 +89,17 @@ class GavelIterator:
                 self._say(f"asked to leave after step {job.step}")
         if self._is_done:
             raise StopIteration
-        item = next(self._items)
+        try:
+            item = next(self._items)
+        except StopIteration:
+            raise
+        except Exception as error:
+            # SIGTERM goes to all processes of the worker, and one that loads data may have ended by it.
+            if not job.is_asked_to_stop:
+                raise
+            self._is_done = job.is_stopped = True
+            self._say(f"asked to leave after step {job.step}; no more data: {error}")
+            raise StopIteration from None
         self._is_busy = True
         return item
 
@@ -111,6 +123,8 @@ class GavelIterator:
         loaded = self._load(*arguments, **named)
         if loaded is not None:
             self._progress = found
+        elif found.step:
+            self._say(f"the checkpoint with {found.step} steps was not loaded: steps are counted from 0 again")
         return loaded
 
     def save_checkpoint(self, *arguments: Any, **named: Any) -> Any:

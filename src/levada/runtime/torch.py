@@ -23,7 +23,6 @@ import contextlib
 import io
 import os
 import re
-import signal
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from hmac import compare_digest
@@ -43,6 +42,7 @@ from levada.runtime.framework import Framework
 from levada.runtime.group import Group, PeerLost
 from levada.runtime.job import Job
 from levada.runtime.link import digest
+from levada.runtime.loading import IgnoresStop
 from levada.runtime.place import Place
 from levada.runtime.world import World
 
@@ -253,7 +253,7 @@ class Loader:
     def __init__(self, dataset: Any, sampler: Shares, options: dict[str, Any]) -> None:
         self.dataset = dataset
         self.sampler = sampler
-        self._options = {**options, "worker_init_fn": _Steadfast(options.get("worker_init_fn"))}
+        self._options = {**options, "worker_init_fn": IgnoresStop(options.get("worker_init_fn"))}
 
     def __len__(self) -> int:
         return self.sampler.batch_count
@@ -264,18 +264,6 @@ class Loader:
     def starting_at(self, position: int) -> Iterator[Any]:
         """This worker's part of the batches from *position* on."""
         return iter(DataLoader(self.dataset, batch_sampler=self.sampler.batches(position), **self._options))
-
-
-class _Steadfast:
-    """Prepares a process that loads data to go on when the whole process group is asked to stop: its parent ends it."""
-
-    def __init__(self, then: Callable[[int], None] | None) -> None:
-        self._then = then
-
-    def __call__(self, number: int) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if self._then is not None:
-            self._then(number)
 
 
 class TorchJob(Job):
