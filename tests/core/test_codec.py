@@ -51,6 +51,7 @@ EVENTS: tuple[ev.Event, ...] = (
     ev.JobsFailed(at=1.0, number=ONE, generation=ONE),
     ev.Progress(at=1.0, number=TWO, steps=np.array([math.nan, -0.0])),
     ev.CheckpointSaved(at=1.0, number=ONE, generation=ONE),
+    ev.SavesOnStop(at=1.0, number=ONE, generation=ONE),
     ev.ResizesInPlace(at=1.0, number=ONE, generation=ONE),
     ev.ResizeModes(at=1.0, number=ONE, in_place=ONE),
     ev.JobsRestarted(at=1.0, number=ONE, generation=ONE),

@@ -169,6 +169,7 @@ STALE = [
     ev.JobsLeft,
     ev.JobsFailed,
     ev.CheckpointSaved,
+    ev.SavesOnStop,
 ]
 
 

@@ -15,6 +15,7 @@ from levada.core.cluster import Cluster, Node
 from levada.core.commands import Apply, Decide, JobsEnded, Wake
 from levada.core.job import Job, Phase, Preemptible
 from levada.core.plan import Op, OpKind
+from levada.core.reasons import Code
 from levada.engine import Engine, Options, answer
 from tests.engine.chaos import Chaos, desk
 
@@ -133,7 +134,8 @@ def test_a_job_starts_after_those_it_comes_after() -> None:
     assert chaos.why("j3") == "dependency-failed"
 
 
-def test_protected_jobs_are_not_touched_until_they_have_saved() -> None:
+@pytest.mark.parametrize("told", [ev.CheckpointSaved, ev.SavesOnStop])
+def test_protected_jobs_are_not_touched_until_they_have_saved_or_will(told: type[ev.CheckpointSaved]) -> None:
     chaos = desk(4)
     chaos.submit(min=1, max=4, preemptible=Preemptible.AUTO, resizes_in_place=False)
     chaos.calm()
@@ -141,7 +143,7 @@ def test_protected_jobs_are_not_touched_until_they_have_saved() -> None:
     chaos.calm()
     assert chaos.sizes() == {"j1": 4, "j2": 0}
     generation = np.array([chaos.job("j1")["generation"]])
-    chaos.tell(ev.CheckpointSaved(at=0.0, number=np.array([0]), generation=generation))
+    chaos.tell(told(at=0.0, number=np.array([0]), generation=generation))
     chaos.calm()
     assert chaos.sizes() == {"j1": 2, "j2": 2}
 
@@ -258,6 +260,16 @@ def test_a_time_limit_ends_a_job() -> None:
         chaos.calm()
     assert chaos.ended == [0]
     assert chaos.now == 100.0, "woken in time, and not before"
+
+
+def test_a_job_that_left_when_its_time_was_up_has_failed_and_does_not_start_again() -> None:
+    chaos = desk(2)
+    chaos.submit(min=1, time_limit_s=100.0)
+    chaos.calm()
+    # Nobody woke the engine in time, as when its server is away: the worker's lease ended.
+    left = ev.JobsLeft(at=106.0, number=np.array([0]), generation=np.array([1]))
+    (ended,) = [command for command in chaos.engine.handle(left) if isinstance(command, JobsEnded)]
+    assert (ended.phase.tolist(), ended.reason.tolist()) == ([Phase.FAILED], [Code.TIME_LIMIT])
 
 
 def test_explain_says_what_would_help_and_who_is_before() -> None:

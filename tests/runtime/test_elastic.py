@@ -9,12 +9,12 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from levada.runtime.report import COMPLETE, IN_PROCESS, LEAVES, READY, SAVES
 from tests.runtime.supervisor import Worker, supervising
 
 TRAIN = str(Path(__file__).parents[2] / "examples" / "numpy" / "train.py")
 STEPS = 300
 ENV = {"STEPS": str(STEPS), "STEP_SECONDS": "0.01"}
-READY, IN_PROCESS, COMPLETE, LEAVES = 1, 2, 4, 8
 
 
 @cache
@@ -52,7 +52,7 @@ def test_one_becomes_three_becomes_one_and_the_net_is_the_same(tmp_path: Path) -
         job.resize([first], add=2)
         job.entered()
         second, third = job.members[1:]
-        assert [worker.report.flags for worker in job.members] == [READY | IN_PROCESS] * 3
+        assert [worker.report.flags for worker in job.members] == [READY | IN_PROCESS | SAVES] * 3
         assert 0 < first.report.pause_s < 5
         job.reached(int(first.report.step) + 20)
         assert second.report.step > 20

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from levada.runtime.report import COMPLETE, READY, SAVES
 from tests.runtime.supervisor import Worker, free_port, supervising
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +91,7 @@ def test_resized_by_a_new_start(tmp_path: Path, python: str, undisturbed: float)
         before = job.start(2)
         job.entered()
         job.reached(100)
-        assert [worker.report.flags for worker in before] == [1, 1]
+        assert [worker.report.flags for worker in before] == [READY | SAVES] * 2
         for worker in before:
             worker.signal(signal.SIGTERM)
         assert [worker.ended() for worker in before] == [75, 75]
@@ -172,20 +173,46 @@ def test_processes_that_load_data_do_not_stand_in_the_way_of_a_stop(tmp_path: Pa
         assert "Error" not in worker.output
 
 
+SHARES = """
+import levada.runtime.torch, torch
+job = levada.runtime.torch.init()
+data = torch.arange(22)
+loader = job.loader(data, batch_size=4)
+assert loader.dataset is data
+job.state(seen=[])
+for epoch in job.epochs(2):
+    loader.sampler.set_epoch(epoch)  # as code for torch's DistributedSampler does
+    share, seen = list(loader.sampler), []
+    for items in job.steps(loader):
+        seen += items.tolist()
+    print(job.rank, epoch, len(loader), len(loader.sampler) == len(share), seen == share, *seen)
+job.complete()
+"""
+
+
+def test_a_loader_shows_its_dataset_and_the_samples_of_this_worker(tmp_path: Path, python: str) -> None:
+    (tmp_path / "shares.py").write_text(SHARES)
+    with supervising(tmp_path, [str(tmp_path / "shares.py")], ENV, python) as job:
+        workers = job.start(2)
+        assert [worker.ended() for worker in workers] == [0, 0]
+        lines = [line.split() for worker in workers for line in worker.output.splitlines()]
+    assert [line[:5] for line in lines] == [[rank, epoch, "5", "True", "True"] for rank in "01" for epoch in "01"]
+    for epoch in "01":
+        samples = [int(sample) for line in lines if line[1] == epoch for sample in line[5:]]
+        assert len(samples) == len(set(samples)) == 20, "five whole batches, and each sample once"
+
+
 GAVEL = """
 import json, os, sys, time
 import torch, torch.distributed as dist
 from gavel_iterator import GavelIterator
-
-def load(path):
-    return None
 
 def save(steps, path):
     with open(path, "w") as file:
         json.dump(steps, file)
 
 dist.init_process_group("gloo")
-items = GavelIterator(range(1000), sys.argv[1], load, save)
+items = GavelIterator(range(1000), sys.argv[1], None, save)
 steps = torch.zeros(1)
 while not items.done:
     for item in items:
@@ -213,3 +240,11 @@ def test_workers_of_a_gavel_script_leave_after_the_same_step(tmp_path: Path, pyt
         left = {re.findall(r"left after (\d+)", worker.output)[0] for worker in workers}
         assert left == {(kept / "steps.json").read_text()}
         assert workers[0].report.saved_step == float(*left) >= 20
+
+        # It goes on from there, and all of them end with the last step that was granted.
+        total = int(*left) + 15
+        workers = job.start(2, lease={"total_steps": total})
+        assert [worker.ended() for worker in workers] == [0, 0]
+        assert [re.findall(r"left after (\d+)", worker.output) for worker in workers] == [["15"], ["15"]]
+        assert [worker.report.step for worker in workers] == [total, total]
+        assert workers[0].report.flags & COMPLETE

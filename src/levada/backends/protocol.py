@@ -49,7 +49,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     #: Per worker: cores in 1/1000ths and MiB; 0 = not limited.
     cpu: int = 0
     memory: int = 0
+    #: Of the whole job.
     steps: float | None = None
+    #: What is left of its time limit when the operation goes out.
+    seconds: float | None = None
     array_index: int | None = None
 
 

@@ -135,6 +135,13 @@ class CheckpointSaved(_Event, frozen=True, kw_only=True):
     generation: Ints
 
 
+class SavesOnStop(_Event, frozen=True, kw_only=True):
+    """Jobs save when they are asked to stop: stopping them loses nothing, though they have no checkpoint yet."""
+
+    number: Ints
+    generation: Ints
+
+
 class ResizesInPlace(_Event, frozen=True, kw_only=True):
     """Jobs turned out to change their size without a restart, and to survive the loss of any worker, the first too."""
 
@@ -326,6 +333,7 @@ Event: TypeAlias = (
     | JobsFailed
     | Progress
     | CheckpointSaved
+    | SavesOnStop
     | ResizesInPlace
     | ResizeModes
     | JobsRestarted

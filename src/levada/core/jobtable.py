@@ -20,6 +20,8 @@ from levada.kernels.state import enter, without
 NOT_ALLOWED = 32767
 #: A job that resizes in place goes on without any worker that is lost, the first one too.
 ANY_LOSS = 2
+#: A job has said that it saves when it is asked to stop.
+SAVES_ON_STOP = 2
 
 
 class JobColumns:
@@ -69,7 +71,7 @@ class JobColumns:
     intent: Ints  #: what follows when it has stopped, an `Intent`
     reason: Ints
     evidence: Ints
-    saved: Ints  #: it has a checkpoint of this run
+    saved: Ints  #: it may be stopped without losing work: 1 = it has a checkpoint of this run, or SAVES_ON_STOP
     accepts_loss: Ints  #: its user wants another size now, though unsaved work is lost; until its next operation
     aside: Ints  #: it is set aside: no decision is about it; 1 = until it is resumed or updated, 2 = for good
     failures: Ints  #: operations that failed in a row

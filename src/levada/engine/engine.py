@@ -346,6 +346,7 @@ _HANDLERS: dict[type, Callable[[Engine, Any], None]] = {
     ev.JobsFailed: lambda engine, event: jobs.failed(engine.state, event),
     ev.Progress: lambda engine, event: jobs.progress(engine.state, event),
     ev.CheckpointSaved: lambda engine, event: jobs.checkpoint_saved(engine.state, event),
+    ev.SavesOnStop: lambda engine, event: jobs.saves_on_stop(engine.state, event),
     ev.ResizesInPlace: lambda engine, event: jobs.resizes_in_place(engine.state, event),
     ev.ResizeModes: lambda engine, event: jobs.resize_modes(engine.state, event),
     ev.JobsRestarted: lambda engine, event: jobs.restarted(engine.state, event),

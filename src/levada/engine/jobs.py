@@ -24,17 +24,18 @@ from levada.core.events import (
     Progress,
     ResizeModes,
     ResizesInPlace,
+    SavesOnStop,
     WorkersFailed,
     WorkersStarted,
     WorkersStopped,
 )
 from levada.core.job import LARGEST_PRIORITY, LARGEST_SIZE, Phase, Preemptible
-from levada.core.jobtable import ANY_LOSS
+from levada.core.jobtable import ANY_LOSS, SAVES_ON_STOP
 from levada.core.newcomers import IMPOSSIBLE, Newcomers
 from levada.core.plan import OpKind
 from levada.core.plane import INDEX, NODE
 from levada.core.reasons import Code
-from levada.core.types import WHOLE, Ints, one_or_many
+from levada.core.types import WHOLE, Bools, Ints, one_or_many
 from levada.engine.admit import judge_feasibility
 from levada.engine.ends import end, stopped
 from levada.engine.losses import lose_workers, restart, withdraw_operation
@@ -252,6 +253,10 @@ def left(state: State, event: JobsLeft) -> None:
         number = int(table.number[slot])
         early = state.now - float(table.started[slot]) < _EARLY_S
         state.leaves[number] = state.leaves.get(number, 0) + 1 if early else 1
+        one = np.array([slot])
+        state.account(one)
+        if table.intent[slot] == Intent.WAIT and _is_out_of_time(state, one)[0]:
+            table.intent[slot] = Intent.TIME_LIMIT  # its lease ended while nobody was there to stop it
         restart(state, slot, Code.LEFT)
 
 
@@ -309,11 +314,20 @@ def progress(state: State, event: Progress) -> None:
 
 def checkpoint_saved(state: State, event: CheckpointSaved) -> None:
     """Jobs may be restarted without loss from now on."""
+    _may_be_stopped(state, event, 1)
+
+
+def saves_on_stop(state: State, event: SavesOnStop) -> None:
+    """Jobs may be restarted without loss, since they save when they are asked to stop."""
+    _may_be_stopped(state, event, SAVES_ON_STOP)
+
+
+def _may_be_stopped(state: State, event: CheckpointSaved | SavesOnStop, why: int) -> None:
     table = state.world.table
     slots, _ = state.current(event.number, event.generation)
     # Only the first one is news: some jobs write one every few seconds.
     slots = slots[(table.held[slots] > 0) & (table.saved[slots] == 0)]
-    table.saved[slots] = 1
+    table.saved[slots] = why
     state.dirty |= bool(len(slots))
 
 
@@ -379,7 +393,13 @@ def time_limits(state: State) -> None:
     if not len(limited):
         return
     state.account(limited)
-    # Sums of times end a hair short of the limit; waking up for that hair would never end.
-    over = limited[table.running_s[limited] >= table.time_limit[limited] - 1e-6]
+    over = limited[_is_out_of_time(state, limited)]
     if len(over):
         _stop_for(state, over, Intent.TIME_LIMIT)
+
+
+def _is_out_of_time(state: State, slots: Ints) -> Bools:
+    """Which of these jobs have run as long as they may, up to what they are accounted for."""
+    table = state.world.table
+    # Sums of times end a hair short of the limit; waking up for that hair would never end.
+    return np.asarray(table.running_s[slots] >= table.time_limit[slots] - 1e-6)

@@ -385,6 +385,8 @@ class Loop:
         try:
             if launch is None and op.kind != OpKind.STOP:
                 raise LevadaError("nothing is known of what it runs")
+            if launch is not None:
+                launch = msgspec.structs.replace(launch, seconds=self._seconds_left(op.job))
             await self.backend.apply(op, launch)
         except Exception as broken:
             why = str(broken) or type(broken).__name__
@@ -393,6 +395,15 @@ class Loop:
                 at=0.0, number=np.array([op.number]), generation=np.array([op.generation]), why=why
             )
             self._wish(Wish(events=(failed,), notes=(Note(job=op.job, type="trouble", text=why),)))
+
+    def _seconds_left(self, job: str) -> float | None:
+        """What is left of the job's time limit; None where it has none."""
+        state = self.engine.state
+        table, slot = state.world.table, state.world.slot(job)
+        if slot < 0 or table.time_limit[slot] == math.inf:
+            return None
+        running = max(self.clock.now() - float(table.since[slot]), 0.0) if table.observed[slot] else 0.0
+        return max(float(table.time_limit[slot] - table.running_s[slot]) - running, 0.0)
 
     def _stops(self, strays: Iterable[int]) -> Iterator[Op]:
         for number in strays:

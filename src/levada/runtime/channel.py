@@ -48,6 +48,8 @@ class FolderChannel:
         self._path = folder.parent.parent / "world.json"
         self._seen: tuple[int, int, int] | None = None
         self.news = News()
+        # The supervisor writes it before it starts a worker: the lease is known before the first step.
+        self._read_world()
 
     def exchange(self, report: Report, hurry: bool) -> News:
         """Writes the report in place, and reads the world where its file is a new one."""
@@ -56,6 +58,10 @@ class FolderChannel:
             self._writer.write(report)
         except OSError:
             self.dropped += 1  # a disk that is full stops no training
+        self._read_world()
+        return self.news
+
+    def _read_world(self) -> None:
         try:
             found = self._path.stat()
             seen = (found.st_ino, found.st_mtime_ns, found.st_size)
@@ -64,7 +70,6 @@ class FolderChannel:
                 self._seen = seen
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass  # not there yet, or not whole: the next look tells
-        return self.news
 
 
 class NoChannel:

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 NAME = "levada.checkpoint"
 FENCE = "generation"
@@ -36,16 +36,29 @@ class Outdated(Exception):
     """A newer generation has saved: this worker should not be here any more."""
 
 
-def peek(folder: Path) -> Progress | None:
-    """How far the checkpoint in *folder* is; None where there is none."""
+def peek(folder: Path, job: str = "") -> Progress | None:
+    """How far the checkpoint of *job* in *folder* is; None where there is none, or only one of another job."""
+    header = _header(folder)
+    if header is None or not _is_of(header, job):
+        return None
+    return Progress(**{name: int(header.get(name, 0)) for name in Progress._fields})
+
+
+def _header(folder: Path) -> dict[str, Any] | None:
     try:
         with open(folder / NAME, "rb") as file:
-            told = json.loads(file.readline())
+            header = json.loads(file.readline())
     except FileNotFoundError:
         return None
     except ValueError:
         raise ValueError(f"{folder / NAME} is no checkpoint of Levada: move it away to start anew") from None
-    return Progress(**{name: int(told.get(name, 0)) for name in Progress._fields})
+    return header if isinstance(header, dict) else {}
+
+
+def _is_of(header: dict[str, Any] | None, job: str) -> bool:
+    """A folder that the user chose may hold the checkpoint of an earlier job; one without a name is the job's own."""
+    owner = (header or {}).get("job", "")
+    return not job or owner in ("", job)
 
 
 def load(folder: Path) -> bytes:
@@ -55,16 +68,22 @@ def load(folder: Path) -> bytes:
         return file.read()
 
 
-def save(folder: Path, generation: int, progress: Progress, state: bytes) -> None:
-    """Replaces the checkpoint; raises Outdated where a newer generation has saved there."""
+def save(folder: Path, generation: int, progress: Progress, state: bytes, job: str = "") -> None:
+    """Replaces the checkpoint; raises Outdated where a newer generation of the same job has saved there."""
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
-        fence = saved_by(folder)
-        if fence > generation:
-            raise Outdated(f"generation {fence} has saved in {folder}, so generation {generation} does not")
-        _write(folder, FENCE, f"{generation}\n".encode())
-        header = json.dumps({"generation": generation, **progress._asdict()}).encode() + b"\n"
-        _write(folder, NAME, header, state)
+        check(folder, generation, job)
+        replace(folder, FENCE, f"{generation}\n".encode())
+        owner = {"job": job} if job else {}
+        header = json.dumps({"generation": generation, **owner, **progress._asdict()}).encode() + b"\n"
+        replace(folder, NAME, header, state)
+
+
+def check(folder: Path, generation: int, job: str = "") -> None:
+    """Raises Outdated where a newer generation of *job* has saved, or begun to, in *folder*."""
+    fence = saved_by(folder)
+    if fence > generation and _is_of(_header(folder), job):
+        raise Outdated(f"generation {fence} has saved in {folder}, so generation {generation} does not")
 
 
 def saved_by(folder: Path) -> int:
@@ -75,7 +94,7 @@ def saved_by(folder: Path) -> int:
         return 0
 
 
-def _write(folder: Path, name: str, *parts: bytes) -> None:
+def replace(folder: Path, name: str, *parts: bytes) -> None:
     """Puts a file in its place once every byte of it is on disk."""
     fresh = folder / f".{name}.{os.getpid()}"
     try:

@@ -56,7 +56,8 @@ class HttpChannel:
             "generation": report.generation or place.generation,
             "rank": self._rank(report.generation),
             "flags": report.flags,
-            "step": report.step,
+            # One that has not begun does not know yet how far the checkpoint is.
+            "step": report.step if report.generation else None,
             "step_s": report.step_s,
             "saves": report.saves,
             "saved_step": report.saved_step,

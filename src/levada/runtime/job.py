@@ -26,7 +26,7 @@ from levada.runtime.group import Group
 from levada.runtime.membership import Asked, Excluded, Membership
 from levada.runtime.place import Place
 from levada.runtime.pulse import Pulse
-from levada.runtime.report import COMPLETE, IN_PROCESS, LEAVES, READY, Report
+from levada.runtime.report import COMPLETE, IN_PROCESS, LEASED, LEAVES, READY, SAVES, Report
 from levada.runtime.rhythm import Rhythm
 from levada.runtime.state import State
 from levada.runtime.world import World
@@ -86,6 +86,10 @@ class Job:
         #: Set by others than the step loop, for a worker alone; members of a group look up when it is due.
         self._attention = False
         self._rhythm = Rhythm()
+        #: The members have agreed to stop: what the script calls the end of its work is not the end of the job.
+        self.is_stopped = False
+        #: Of the whole job, where it follows a lease that grants them.
+        self.total_steps = math.inf
         self._has_ended = False
         self._members = Membership(
             place, self._state, self._framework, self._world_heard, lambda: self._asked is not None
@@ -145,10 +149,17 @@ class Job:
         if save is not None and load is not None:
             self._state.add_functions(save, load)
 
+    @property
+    def is_joined(self) -> bool:
+        """Whether this worker is a member and trains."""
+        return self._members.is_in
+
     def join(self) -> None:
         """Waits until all members are there and share one state; `steps` and `epochs` do it by themselves."""
         if not self._members.is_in:
             self._flags |= READY | (IN_PROCESS if self._is_elastic else 0)
+            if self._state and self.checkpoint_dir is not None:
+                self._flags |= SAVES
             self._enter(None)
 
     @overload
@@ -209,14 +220,39 @@ class Job:
         self.saved_step = self.step if step is None else step
         if self.is_asked_to_stop:
             self._flags |= LEAVES
+            self._pulse.flush()  # the script may be about to end in a way that leaves no time for a last report
 
     def tick(self) -> bool:
         """Counts a step and says whether to stop now: for scripts with a loop of their own, that is not elastic."""
         self.step += 1
         return (self._attention or self.step >= self._rhythm.due) and self.verdict() is Verdict.STOP
 
+    def follow_lease(self) -> None:
+        """Only `complete` ends the job from now on, not exit code 0; and the script saves when it has to leave.
+
+        Of several workers the main one answers for that: it saves, and may still do so when the others have left.
+        """
+        if self.is_main:
+            self._flags |= LEASED | SAVES
+        self._pulse.wait_for_news()
+        # Fixed for this process, so that workers that count the same steps end after the same one.
+        self.total_steps = self._pulse.news.lease.total_steps
+
+    def hand_over(self) -> None:
+        """Another process reports for this worker from now on. This one outlives SIGTERM and says nothing more."""
+        self._has_ended = True
+        self._pulse.end()
+
     def complete(self) -> None:
-        """Says that the whole job is done. To be called by every worker, before it ends with exit code 0."""
+        """Says that the whole job is done. To be called by every worker, before it ends with exit code 0.
+
+        After the supervisor asked to stop it has no effect: the job goes on from its checkpoint.
+        """
+        if not self.is_stopped:
+            self.finish()
+
+    def finish(self) -> None:
+        """Says that the whole job is done, even where it was asked to stop after its last step."""
         self._flags |= COMPLETE
         if self._is_elastic:
             with contextlib.suppress(ConnectionError):
@@ -298,7 +334,8 @@ class Job:
             self._rhythm.due = self._lease_step
         if -votes[1] > members.generation:
             return Verdict.SWITCH
-        return Verdict.STOP if votes[0] else Verdict.GO_ON
+        self.is_stopped = votes[0] > 0
+        return Verdict.STOP if self.is_stopped else Verdict.GO_ON
 
     @property
     def _is_save_due(self) -> bool:

@@ -43,9 +43,16 @@ class Pulse:
         """Training stood still until now: that is no step time."""
         self._last = (0.0, 0.0)
 
+    def wait_for_news(self) -> None:
+        """Returns when the supervisor was heard once; does not wait long for a server."""
+        self._wait_for_looks(1)
+
     def flush(self) -> None:
         """Returns when what there is to tell now is told; does not wait long for a server."""
-        deadline, looks = time.monotonic() + _GOODBYE_S, self.looks + 2
+        self._wait_for_looks(self.looks + 2)
+
+    def _wait_for_looks(self, looks: int) -> None:
+        deadline = time.monotonic() + _GOODBYE_S
         while self.looks < looks and self._thread.is_alive() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 

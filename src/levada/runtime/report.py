@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 #: Flags.
-READY, IN_PROCESS, COMPLETE, LEAVES = 1, 2, 4, 8
+READY, IN_PROCESS, COMPLETE, LEAVES, SAVES, LEASED = 1, 2, 4, 8, 16, 32
 
 NAME = "report"
 SIZE = 128
@@ -29,7 +29,8 @@ class Report(NamedTuple):
     """What a worker says of itself, in the order of the file."""
 
     #: READY: uses the runtime and can join. IN_PROCESS: resizes in place. COMPLETE: the whole job is done.
-    #: LEAVES: saved and leaves on request.
+    #: LEAVES: saved and leaves on request. SAVES: will save when it is asked to leave. LEASED: exit code 0 alone does
+    #: not mean that the job is done, only COMPLETE does.
     flags: int = 0
     #: The one it trains in; 0 before the first.
     generation: int = 0

@@ -23,10 +23,10 @@ import contextlib
 import io
 import os
 import re
-import signal
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from hmac import compare_digest
+from itertools import chain
 from typing import Any
 
 import torch
@@ -42,6 +42,7 @@ from levada.runtime.framework import Framework
 from levada.runtime.group import Group, PeerLost
 from levada.runtime.job import Job
 from levada.runtime.link import digest
+from levada.runtime.loading import IgnoresStop
 from levada.runtime.place import Place
 from levada.runtime.world import World
 
@@ -209,51 +210,60 @@ class Parallel:
         self._wrapped = self.module
 
 
-class Loader:
-    """Batches of a dataset, shared out among the members: batch by batch the same samples, however many members.
+class Shares:
+    """The samples of this worker in the current pass, in its order; other ones when the members have changed.
 
-    Each worker gets its part of every batch. A last batch that is not full is left out.
+    A last batch that is not full is left out.
     """
 
-    def __init__(
-        self, job: TorchJob, dataset: Any, batch_size: int, shuffle: bool, seed: int, options: dict[str, Any]
-    ) -> None:
+    def __init__(self, job: TorchJob, count: int, batch_size: int, shuffle: bool, seed: int) -> None:
         self._job = job
-        self._dataset = dataset
+        self._count = count
         self._batch_size = batch_size
         self._shuffle = shuffle
         self._seed = seed
-        self._options = {**options, "worker_init_fn": _Steadfast(options.get("worker_init_fn"))}
+        self.batch_count = count // batch_size
 
     def __len__(self) -> int:
-        return len(self._dataset) // self._batch_size
+        return self.batch_count * len(range(self._job.rank, self._batch_size, self._job.world_size))
+
+    def __iter__(self) -> Iterator[int]:
+        return chain.from_iterable(self.batches(0))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Nothing, for code that calls it as for torch's DistributedSampler: the job knows in which pass it is."""
+
+    def batches(self, position: int) -> list[list[int]]:
+        """Its part of the batches from *position* on."""
+        if self._shuffle:
+            generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._job.epoch)
+            order = torch.randperm(self._count, generator=generator).tolist()
+        else:
+            order = list(range(self._count))
+        rank, size, whole = self._job.rank, self._job.world_size, self._batch_size
+        return [order[at * whole : (at + 1) * whole][rank::size] for at in range(position, self.batch_count)]
+
+
+class Loader:
+    """Batches of a dataset, shared out among the members: batch by batch the same samples, however many members.
+
+    Each worker gets its part of every batch. `dataset` and `sampler` are there as in torch's DataLoader.
+    """
+
+    def __init__(self, dataset: Any, sampler: Shares, options: dict[str, Any]) -> None:
+        self.dataset = dataset
+        self.sampler = sampler
+        self._options = {**options, "worker_init_fn": IgnoresStop(options.get("worker_init_fn"))}
+
+    def __len__(self) -> int:
+        return self.sampler.batch_count
 
     def __iter__(self) -> Iterator[Any]:
         return self.starting_at(0)
 
     def starting_at(self, position: int) -> Iterator[Any]:
         """This worker's part of the batches from *position* on."""
-        count = len(self._dataset)
-        if self._shuffle:
-            generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._job.epoch)
-            order = torch.randperm(count, generator=generator).tolist()
-        else:
-            order = list(range(count))
-        rank, size, whole = self._job.rank, self._job.world_size, self._batch_size
-        batches = [order[at * whole : (at + 1) * whole][rank::size] for at in range(position, len(self))]
-        return iter(DataLoader(self._dataset, batch_sampler=batches, **self._options))
-
-
-class _Steadfast:
-    """Prepares a process that loads data to go on when the whole process group is asked to stop: its parent ends it."""
-
-    def __init__(self, then: Callable[[int], None] | None) -> None:
-        self._then = then
-
-    def __call__(self, number: int) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if self._then is not None:
-            self._then(number)
+        return iter(DataLoader(self.dataset, batch_sampler=self.sampler.batches(position), **self._options))
 
 
 class TorchJob(Job):
@@ -281,4 +291,4 @@ class TorchJob(Job):
         It should be a multiple of every number of workers, since gradients are averaged over workers.
         *options* are those of torch's DataLoader.
         """
-        return Loader(self, dataset, batch_size, shuffle, seed, options)
+        return Loader(dataset, Shares(self, len(dataset), batch_size, shuffle, seed), options)

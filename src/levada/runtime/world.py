@@ -42,6 +42,8 @@ class Lease(NamedTuple):
     until_time: float = math.inf
     #: At its end: stop as if asked to. Otherwise go on, since a server that is away stops nobody.
     stops: bool = False
+    #: The steps of the whole job, over all restarts. Only scripts for Gavel, which do not count them, end there.
+    total_steps: float = math.inf
 
     def is_over(self, step: int, now: float) -> bool:
         """Whether it is time to stop."""
@@ -61,8 +63,10 @@ def parse_world(told: Mapping[str, Any]) -> World:
 
 
 def parse_lease(told: Mapping[str, Any]) -> Lease:
-    """A lease as `{"until_step": 500, "until_time": 1790000000.0, "then": "stop"}`; each may be absent or null."""
-    step, time = told.get("until_step"), told.get("until_time")
-    return Lease(
-        math.inf if step is None else float(step), math.inf if time is None else float(time), told.get("then") == "stop"
-    )
+    """A lease as `{"total_steps": 500, "until_time": 1790000000.0, "then": "stop"}`; each may be absent or null."""
+
+    def limit(name: str) -> float:
+        value = told.get(name)
+        return math.inf if value is None else float(value)
+
+    return Lease(limit("until_step"), limit("until_time"), told.get("then") == "stop", limit("total_steps"))

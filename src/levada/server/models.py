@@ -361,7 +361,8 @@ class WorkerReport(Given):
     rank: Annotated[Whole, Field(ge=0, le=LARGEST)] | None = None
     flags: Annotated[Whole, Field(ge=0, le=2**32)] | None = Field(
         default=None,
-        description="1 uses the runtime, 2 resizes in process, 4 all is done, 8 leaves on request.",
+        description="1 uses the runtime, 2 resizes in process, 4 all is done, 8 leaves on request, "
+        "16 saves when asked to leave, 32 exit code 0 alone does not end the job.",
     )
     step: Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)] | None = Field(
         default=None, description="Steps done, by the whole job."

@@ -110,6 +110,9 @@ class Machine:
         self.told.append(event)
         self._check(event)
 
+    def progress(self, steps: float) -> None:
+        pass
+
     def note(self, note: Note) -> None:
         pass
 

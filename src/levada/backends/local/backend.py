@@ -317,7 +317,8 @@ class LocalBackend:
         if seen.state in (LOST, UNREACHABLE):
             gang.forsaken.add(seen.name)
         if _has_advanced(before, seen) and gang.has(seen.name):
-            self._progress[gang.record.number] = max(reading.steps for reading in gang.readings())
+            # One that has not begun does not know yet how far the checkpoint is.
+            self._progress[gang.record.number] = max(one.steps for one in gang.readings() if one.generation)
         return gang.busy or before is None or _matters(before, seen)
 
     def _hear_kept(self, kept: Kept) -> None:
@@ -384,10 +385,14 @@ class LocalBackend:
         now = time.monotonic()
         if self._progress and now - self._told_progress >= _PROGRESS_S:
             self._told_progress = now
-            numbers = np.fromiter(self._progress.keys(), np.int64, len(self._progress))
-            steps = np.fromiter(self._progress.values(), np.float64, len(self._progress))
-            self._progress = {}
-            self.tell(Progress(at=0.0, number=numbers, steps=steps))
+            self.tell_progress(dict(self._progress))
+
+    def tell_progress(self, steps: Mapping[int, float]) -> None:
+        """How far these jobs are, by number; it replaces what was heard of them and is not told yet."""
+        for number in steps:
+            self._progress.pop(number, None)
+        numbers = np.fromiter(steps.keys(), np.int64, len(steps))
+        self.tell(Progress(at=0.0, number=numbers, steps=np.fromiter(steps.values(), np.float64, len(steps))))
 
     def _new_gang(self, job: str, number: int, generation: int) -> Gang:
         record = Record(job=job, number=number, generation=generation, last_world=self._last_world(job, generation))
@@ -431,7 +436,8 @@ _PHASES = {STARTING: "Starting", RUNS: "Running", "ended": "Exited", "lost": "Lo
 def _has_advanced(before: Sighting | None, after: Sighting) -> bool:
     """Whether it tells of other steps than before."""
     old = None if before is None else before.reading
-    return after.reading is not None and (old is None or old.steps != after.reading.steps)
+    new = after.reading
+    return new is not None and new.generation > 0 and (old is None or not old.generation or old.steps != new.steps)
 
 
 def _matters(before: Sighting, after: Sighting) -> bool:

@@ -95,7 +95,16 @@ class Crew:
     def has_done(self, seen: Sighting) -> bool:
         """It has ended well: its part is done, or the whole job."""
         complete = seen.reading is not None and seen.reading.complete
-        return seen.state == ENDED and (complete or (seen.code == files.DONE and not seen.asked))
+        done = seen.code == files.DONE and not seen.asked and not self.is_leased(seen)
+        return seen.state == ENDED and (complete or done)
+
+    def is_leased(self, seen: Sighting) -> bool:
+        """How it ends does not say whether the job is done."""
+        return seen.reading is not None and seen.reading.leased
+
+    def left_by_itself(self, seen: Sighting) -> bool:
+        """It saved and left so as to be started again, which is no failure."""
+        return seen.code == files.LEFT or (seen.code == files.DONE and self.is_leased(seen))
 
     def broken(self, members: Sequence[Member]) -> Sighting | None:
         """The worker that is gone though nobody asked, if any: one that tells a code before those that do not."""

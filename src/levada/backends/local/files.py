@@ -22,7 +22,7 @@ HOSTS, DISCOVER_HOSTS = "hosts", "discover_hosts.sh"
 DONE, LEFT = 0, 75
 
 #: Flags of a report.
-READY, IN_PROCESS, COMPLETE, LEAVES = 1, 2, 4, 8
+READY, IN_PROCESS, COMPLETE, LEAVES, SAVES, LEASED = 1, 2, 4, 8, 16, 32
 
 _MAGIC = b"LEVADA1\0"
 _LAYOUT = struct.Struct("<8sQQQdddQddQ")
@@ -63,12 +63,33 @@ class Reading(msgspec.Struct, frozen=True):
         """It says that the whole job is done."""
         return bool(self.flags & COMPLETE)
 
+    @property
+    def saves_on_stop(self) -> bool:
+        """It will save when it is asked to leave."""
+        return bool(self.flags & SAVES)
+
+    @property
+    def leased(self) -> bool:
+        """Exit code 0 does not say that the job is done; only `complete` does."""
+        return bool(self.flags & LEASED)
+
 
 class Address(msgspec.Struct, frozen=True):
     """Where something listens."""
 
     address: str
     port: int
+
+
+class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How long workers may train without being told again."""
+
+    #: Of the whole job, over all restarts.
+    total_steps: float | None = None
+    #: Unix time.
+    until_time: float | None = None
+    #: At that time.
+    then: str = ""
 
 
 class World(msgspec.Struct, frozen=True):
@@ -80,6 +101,7 @@ class World(msgspec.Struct, frozen=True):
     master: Address
     #: Members prove to each other that they know it, so that no stranger takes a place.
     key: str = ""
+    lease: Lease | None = None
 
 
 def checkpoint_folder(folder: str, shared: str, job: str, number: int) -> str:

@@ -10,7 +10,6 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from levada.backends.local import files
 from levada.backends.local.crew import IN_PROCESS
 from levada.backends.local.hands import Hands
 from levada.backends.local.messages import ENDED, UNREACHABLE, Sighting
@@ -176,6 +175,8 @@ class Gang(Voice):
         elif self.waits_for_peers() and now - record.since > self.launch.start_limit_s:
             self._give_up("workers wait for others that never joined them", now)
         else:
+            if self.launch.seconds is not None:
+                self._publish()  # now that it is known when they are over
             self._look_at_readings()
 
     def _joining(self, now: float) -> None:
@@ -244,6 +245,7 @@ class Gang(Voice):
         if record.then in (Then.START, Then.RELEASED) and self.finished():
             record.then = Then.FINISHED
         then = record.then
+        self._tell_steps(then)
         if then is Then.START:
             if record.kind != OpKind.START or record.told == "Running":
                 self._tell(ev.JobsRestarted)  # a start is told of when it is complete
@@ -336,16 +338,17 @@ class Gang(Voice):
         elif broken.state == UNREACHABLE:
             # The engine knows, and what it wants to happen to the rest is on its way.
             return
-        elif broken.code == files.LEFT and now - record.since > _WORTH_RESTARTING_S:
-            self._restart(f"worker {index_of(broken.name)} saved and left by itself", now)
+        elif self.left_by_itself(broken) and now - record.since > _WORTH_RESTARTING_S:
+            self._restart(f"{self._how_it_left(broken)} by itself", now)
         else:
             self._fail(broken, now)
 
     def _fail(self, broken: Sighting, now: float) -> None:
         record = self.record
         record.code = exit_code(broken)
-        record.why = f"worker {index_of(broken.name)} {how(broken)}"
-        self._stop(Then.LEFT if broken.code == files.LEFT else Then.FAILED, now)
+        left = self.left_by_itself(broken)
+        record.why = self._how_it_left(broken) if left else f"worker {index_of(broken.name)} {how(broken)}"
+        self._stop(Then.LEFT if left else Then.FAILED, now)
 
     def _give_up(self, why: str, now: float) -> None:
         """A start that does not succeed is undone. Of a resize nothing is left then, so that the job broke."""
@@ -402,8 +405,10 @@ class Gang(Voice):
             self._hands.save()
             self._told_in_process = True
             self._tell(ev.ResizesInPlace)
-        if any(reading.saved for reading in told):
+        if any(reading.saved and reading.saved_steps > record.broken_at for reading in told):
             self._tell_saved()
+        if record.broken_at < 0 and any(reading.saves_on_stop for reading in told):
+            self._tell_saves_on_stop()
 
 
 _STEPS = {

@@ -61,6 +61,10 @@ class Hands(Protocol):
         """Tells the engine."""
         ...
 
+    def progress(self, steps: float) -> None:
+        """Tells the engine how far the job is, before whatever is told next."""
+        ...
+
     def note(self, note: Note) -> None:
         """Tells people."""
         ...
@@ -181,6 +185,10 @@ class HandsOf:
     def tell(self, event: Event) -> None:
         """Tells the engine."""
         self._backend.tell(event)
+
+    def progress(self, steps: float) -> None:
+        """Tells the engine how far the job is."""
+        self._backend.tell_progress({self._record.number: steps})
 
     def note(self, note: Note) -> None:
         """Tells people."""

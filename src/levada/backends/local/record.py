@@ -82,6 +82,9 @@ class Record(msgspec.Struct, kw_only=True):
     #: What it is known to do: use the runtime, resize in process.
     runtime: bool = False
     in_process: bool = False
+    #: The steps in its last checkpoint when it was asked to stop and left others unsaved, though it had said that it
+    #: would save. Below 0 where it never did.
+    broken_at: float = -1.0
 
     def note_placed(self) -> None:
         """Adds the current workers to `placed`, and drops the oldest of each place."""

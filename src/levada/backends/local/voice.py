@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 
 from levada.backends.local.crew import Crew
-from levada.backends.local.files import Address, World
+from levada.backends.local.files import Address, Lease, World
 from levada.backends.local.hands import Hands
 from levada.backends.local.messages import LOST, UNREACHABLE, Sighting
-from levada.backends.local.record import Record, Stage
+from levada.backends.local.record import Record, Stage, Then
 from levada.backends.local.roster import started_in
 from levada.backends.protocol import Note
 from levada.core import events as ev
+
+#: A lease ends so long after the time limit: first the engine has its turn.
+_LEASE_SLACK_S = 5.0
 
 _EVENTS: dict[str, type[Any]] = {
     "Running": ev.Running,
@@ -30,31 +33,46 @@ class Voice(Crew):
     def __init__(self, record: Record, hands: Hands) -> None:
         super().__init__(record)
         self._hands = hands
-        #: The world that workers were told of.
-        self._published = 0
-        #: The engine's generation of which it knows that something was saved.
+        #: What workers were told.
+        self._published: World | None = None
+        #: The engine's generation of which it knows that something was saved, or will be.
         self._told_saved = -1
+        self._told_saves_on_stop = -1
 
     # --- to the workers ---------------------------------------------------------------------------------------------
 
     def _publish(self) -> None:
         """Once for each world in the life of this process; a supervisor may not have heard of it before."""
         record = self.record
-        if self._published != record.world:
-            world = World(
-                generation=record.world,
-                members=tuple(member.name for member in record.members),
-                addresses=tuple(member.address for member in record.members),
-                master=Address(record.members[0].address, record.port),
-                key=record.key,
-            )
+        world = World(
+            generation=record.world,
+            members=tuple(member.name for member in record.members),
+            addresses=tuple(member.address for member in record.members),
+            master=Address(record.members[0].address, record.port),
+            key=record.key,
+            lease=self._lease(),
+        )
+        if self._published != world:
             self._hands.publish(world)
-            self._published = record.world
+            self._published = world
+
+    def _lease(self) -> Lease | None:
+        """The steps of the whole job, and the seconds it may still run.
+
+        While the server is there the engine ends the job in time; the lease does where the server is away.
+        """
+        record, launch = self.record, self.launch
+        until = None
+        if launch.seconds is not None and record.stage is Stage.RUNNING:
+            until = record.since + launch.seconds + _LEASE_SLACK_S
+        if launch.steps is None and until is None:
+            return None
+        return Lease(total_steps=launch.steps, until_time=until, then="" if until is None else "stop")
 
     def publish_again(self) -> None:
         """A machine is back that may have missed something."""
         if self.record.stage in (Stage.STARTING, Stage.RUNNING, Stage.JOINING, Stage.SWITCHING):
-            self._published = 0
+            self._published = None
             self._publish()
 
     # --- to the engine ----------------------------------------------------------------------------------------------
@@ -69,6 +87,35 @@ class Voice(Crew):
         if self._told_saved != self.record.generation:
             self._told_saved = self.record.generation
             self._tell(ev.CheckpointSaved)
+
+    def _tell_saves_on_stop(self) -> None:
+        """Once for each generation."""
+        if self._told_saves_on_stop != self.record.generation:
+            self._told_saves_on_stop = self.record.generation
+            self._tell(ev.SavesOnStop)
+
+    def _tell_steps(self, then: Then) -> None:
+        """All workers have left: how far the job is now. Steps that nobody saved are lost, unless it is done.
+
+        Those that were asked to leave had time to save; a job that said it would and did not is not believed again.
+        """
+        record = self.record
+        seen = [self.seen[member.name] for member in record.members if member.name in self.seen]
+        readings = [one.reading for one in seen if one.reading is not None and one.reading.generation]
+        if not readings:
+            return
+        steps = max(reading.steps for reading in readings)
+        saved = max(reading.saved_steps for reading in readings)
+        self._hands.progress(steps if then is Then.FINISHED else saved)
+        asked = [one.reading for one in seen if one.asked and one.reading is not None]
+        promised = [reading.steps for reading in asked if reading.saves_on_stop]
+        if then in (Then.RELEASED, Then.START) and saved < max(promised, default=0.0):
+            record.broken_at = saved
+            self._note(
+                "unsaved",
+                f"asked to stop after step {steps:g}, it left without saving; its last checkpoint has step {saved:g}. "
+                "It is not stopped for other jobs again before it has saved",
+            )
 
     def _tell_pause(self) -> None:
         """How long those stood still who were there before this world."""
@@ -113,6 +160,12 @@ class Voice(Crew):
             self._note("exit", record.why, exit_code=record.code)
         elif record.told == "JobsLeft":
             self._note("exit", f"{record.why} by itself, which says that it has saved and wants to start again")
+
+    def _how_it_left(self, seen: Sighting) -> str:
+        """How a worker saved and left, with the steps that are missing where the job says how many it has."""
+        steps, total = 0.0 if seen.reading is None else seen.reading.steps, self.launch.steps
+        missing = f" at step {steps:g} of {total:g}" if total is not None and self.is_leased(seen) else ""
+        return f"worker {index_of(seen.name)} {how(seen)}{missing}"
 
     def _note(self, what: str, text: str, **data: Any) -> None:
         self._hands.note(Note(job=self.record.job, type=what, text=text, data=data))
