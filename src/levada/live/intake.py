@@ -14,7 +14,7 @@ import msgspec
 from levada.backends.protocol import Launch
 from levada.core.job import Job, ParameterServers, Preemptible, Tags
 from levada.core.queue import Queue
-from levada.errors import BadInput, Refused
+from levada.errors import MOST_FAULTS, BadInput, Refused
 from levada.jobfile import model, units
 from levada.jobfile.document import JOB_NAME, Document
 from levada.jobfile.load import check
@@ -47,14 +47,20 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepare(
-    document: Mapping[str, Any], *, user: str, now: float, suffix: str, kubernetes: bool = False
+    document: Mapping[str, Any],
+    *,
+    user: str,
+    now: float,
+    suffix: str,
+    kubernetes: bool = False,
+    describe: int = MOST_FAULTS,
 ) -> list[Prepared]:
     """The jobs of one job document: one, or one per index of its array.
 
     *suffix* are four characters a-z and 0-9 chosen at random; the jobs of an array have those that follow them.
     Raises BadInput for a bad document, and Refused for one that only Kubernetes can run unless *kubernetes*.
     """
-    checked = check(dict(document))
+    checked = check(dict(document), describe)
     if isinstance(checked.content, model.Queue):
         raise BadInput.one("must be a job; a queue is applied", "kind")
     if checked.needs_cluster and not kubernetes:

@@ -102,17 +102,16 @@ class Service(Jobs, Machines, Past):
         now = self.loop.clock.now()
 
         def read() -> list[Job]:
-            return [
-                each.job
-                for number, document in enumerate(documents)
-                for each in prepare(document, user=user, now=now, suffix=f"{number:04d}"[-4:])
-            ]
+            found: list[Job] = []
+            for number, document in enumerate(documents):
+                found += [each.job for each in prepare(document, user=user, now=now, suffix=f"{number:04d}"[-4:])]
+                if len(found) > _MOST_IN_FORECAST:
+                    raise BadInput.one(f"a forecast takes {_MOST_IN_FORECAST:,} jobs at most")
+            return found
 
         jobs = await asyncio.to_thread(read)  # an array may be thousands
         if not jobs:
             raise BadInput.one("no job is given")
-        if len(jobs) > _MOST_IN_FORECAST:
-            raise BadInput.one(f"a forecast takes {_MOST_IN_FORECAST:,} jobs at most")
         if policy is not None:
             find_policy(policy)
         engine = self.loop.engine

@@ -302,15 +302,17 @@ class Pauses:
 
 def error_of(status: int, body: bytes) -> LevadaError:
     """The error that an answer tells of."""
+    more = 0
     try:
         problem = json.loads(body)
+        more = int(problem.get("more") or 0)
         detail = str(problem.get("detail") or problem.get("title") or "")
         faults = [Fault(str(each["path"]), str(each["text"])) for each in problem.get("errors") or ()]
     except (ValueError, AttributeError, KeyError, TypeError):
         detail, faults = body.decode("utf-8", "replace").strip(), []
     detail = detail or f"the server answered {status}"
     if status in (400, 413, 415, 422):
-        return BadInput(faults or [Fault("", detail)])
+        return BadInput(faults or [Fault("", detail)], more)
     if status == 404:
         return NotFound(detail)
     if status in (401, 403, 409, 412, 428):
