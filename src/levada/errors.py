@@ -12,10 +12,15 @@ The core raises only for a programmer's mistake; a job that must wait gets a rea
 Where a name is unknown, `did_you_mean` ends the sentence.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
+#: Faults of one input that are told; the others are counted.
+MOST_FAULTS = 100
+#: Characters of the path and of the text of a fault: both may quote the input.
+_LONGEST_PATH = 300
+_LONGEST_TEXT = 1000
 #: A longer name is no slip of the pen, and comparing it takes time.
 _LONGEST_TYPO = 64
 #: Of more names than this none is looked for: whoever has so many does not type them.
@@ -37,16 +42,58 @@ class LevadaError(Exception):
 
 
 class BadInput(LevadaError):
-    """The input has these faults, all of them, in the order of the input."""
+    """The input has these faults, in the order of the input: the first 100, and *more* that are only counted."""
 
-    def __init__(self, faults: Iterable[Fault]) -> None:
-        self.faults: list[Fault] = list(faults)
-        super().__init__("\n".join(str(fault) for fault in self.faults))
+    def __init__(self, faults: Iterable[Fault], more: int = 0) -> None:
+        self.faults: list[Fault] = []
+        self.more = more
+        for fault in faults:
+            if len(self.faults) < MOST_FAULTS:
+                self.faults.append(Fault(_clipped(fault.path, _LONGEST_PATH), _clipped(fault.text, _LONGEST_TEXT)))
+            else:
+                self.more += 1
+        super().__init__("\n".join(self.lines()))
+
+    def lines(self) -> list[str]:
+        """One line per fault that is told, and the number of the others."""
+        return [*map(str, self.faults), *([f"and {self.more} more"] if self.more else [])]
 
     @classmethod
     def one(cls, text: str, path: str = "") -> "BadInput":
         """An error of a single fault."""
         return cls([Fault(path, text)])
+
+
+class Faults:
+    """Faults collected from several parts of an input. *most* of them are told, the others are counted."""
+
+    def __init__(self, most: int = MOST_FAULTS) -> None:
+        self.told: list[Fault] = []
+        self.more = 0
+        self._most = most
+
+    @property
+    def room(self) -> int:
+        """How many more faults are told: to describe others would be in vain."""
+        return max(0, self._most - len(self.told))
+
+    def add(self, path: str, text: str) -> None:
+        """Adds one fault."""
+        if self.room:
+            self.told.append(Fault(path, text))
+        else:
+            self.more += 1
+
+    def take(self, error: BadInput, placed: Callable[[Fault], Fault] = lambda fault: fault) -> None:
+        """Adds those of an error; *placed* gives each its path in the whole input."""
+        for fault in error.faults:
+            self.add(*placed(fault))
+        self.more += error.more
+
+    def check(self) -> None:
+        """Raises BadInput where there are any."""
+        if self.told or self.more:
+            raise BadInput(self.told, self.more)
 
 
 class NotFound(LevadaError):
@@ -99,3 +146,7 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     if close:
         return f"; did you mean {' or '.join(close)}?"
     return f"; {otherwise}" if otherwise else ""
+
+
+def _clipped(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -162,6 +162,8 @@ NOTES = "spec.tfReplicaSpecs.Worker.template.metadata.annotations"
         (lambda m: shared(m, gpu_request="1.5"), f"{NOTES}.kubeshare/gpu_request: must be a part of one GPU: 0 to 1"),
         (lambda m: shared(m, gpu_request="half"), f"{NOTES}.kubeshare/gpu_request: must be a number"),
         (lambda m: shared(m, gpu_request="0.5", gpu_limit="0.4", gpu_mem="1"), f"{NOTES}.kubeshare/gpu_limit: must be between gpu_request (0.5) and 1"),
+        (lambda m: shared(m, gpu_mem="1024"), f"{NOTES}.kubeshare/gpu_mem: needs kubeshare/gpu_request: the part of a GPU, e.g. 0.5"),
+        (lambda m: shared(m, gpu_limit="1.0"), f"{NOTES}.kubeshare/gpu_limit: needs kubeshare/gpu_request: the part of a GPU, e.g. 0.5"),
         (lambda m: shared(m, gpu_request="0.5"), f"{NOTES}.kubeshare/gpu_mem: is required with gpu_request: bytes of GPU memory"),
         (lambda m: m["spec"].update({"min-instances": 5}), "spec.max-instances: must be at least min (5)"),
         (lambda m: m["spec"].update({"minInstances": 5}), "spec.minInstances: says the same as min-instances; give one of them"),
@@ -292,3 +294,49 @@ def test_all_kinds_in_one_file_share_their_names() -> None:
 def test_commands_are_expanded_as_kubernetes_does() -> None:
     words = expanded(["$(A)/$(B)", "$$(A) $(date) $A $$"], {"A": "x"})
     assert words == ("x/$(B)", "$(A) $(date) $A $")
+
+
+def test_a_bad_tfjob_is_told_all_its_faults_at_once() -> None:
+    def spoil(manifest: dict[str, Any]) -> None:
+        manifest["spec"] |= {"min-instances": 4, "max-instances": 1, "colour": "red"}
+        groups = manifest["spec"]["tfReplicaSpecs"]
+        groups["Chief"] = groups["PS"]
+        groups["Worker"]["replicas"] = 0
+        container(manifest, "Worker", 1)["name"] = "main"
+
+    groups = "spec.tfReplicaSpecs"
+    assert sorted(lines(changed(TF, spoil))) == [
+        "spec.colour: unknown field",
+        "spec.max-instances: must be at least min (4)",
+        f"{groups}.Chief: is not scheduled; make it worker 0 (the chief) or a job of its own",
+        f"{groups}.Worker.replicas: must be at least 1",
+        f"{groups}.Worker.template.spec.containers: must have one named tensorflow",
+    ]
+
+
+def test_a_bad_mpijob_and_a_bad_pytorchjob_too() -> None:
+    def without_launcher(manifest: dict[str, Any]) -> None:
+        del manifest["spec"]["mpiReplicaSpecs"]["Launcher"]
+        container(manifest, "Worker")["resources"]["limits"]["memory"] = "much"
+
+    groups = "spec.mpiReplicaSpecs"
+    first, second = sorted(lines(changed(MPI, without_launcher)))
+    assert first == f"{groups}.Launcher: is required"
+    assert second.startswith(f"{groups}.Worker.template.spec.containers[0].resources.limits.memory: ")
+
+    def wrong_master(manifest: dict[str, Any]) -> None:
+        manifest["spec"]["elasticPolicy"] = {"minReplicas": 3, "maxReplicas": 2}
+        manifest["spec"]["pytorchReplicaSpecs"]["Boss"] = {}
+
+    told = sorted(lines(changed(TORCH, wrong_master)))
+    assert told[0] == "spec.elasticPolicy.maxReplicas: must be at least min (3)"
+    assert "spec.pytorchReplicaSpecs.Boss: unknown group; a PyTorchJob has Master and Worker" in told
+
+
+def test_a_manifest_of_ten_thousand_faults_is_read_at_once() -> None:
+    many = changed(TF, lambda m: container(m, "Worker", 1).update(env=[{"name": 1}] * 10_000))
+    with pytest.raises(BadInput) as caught:
+        check(many)
+    assert len(caught.value.faults) == 100
+    assert caught.value.more == 9_900
+    assert str(caught.value).endswith("\nand 9900 more")

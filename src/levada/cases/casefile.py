@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from levada.cases.casefaults import faults_between
 from levada.errors import BadInput, Fault
-from levada.jobfile.faults import fault, faults_of, unknown_field
+from levada.jobfile.faults import bad_input, fault, unknown_field
 from levada.jobfile.fields import (
     Cpu,
     Finite,
@@ -244,14 +244,15 @@ def check(raw: dict[str, Any]) -> Case:
     """The case that *raw* describes; raises BadInput with all faults."""
     # Whoever has hundreds of notes beside the case has not misspelt one of its fields.
     faults = [Fault(str(key), text) for key in list(raw)[:200] if (text := _misspelt(key))]
-    case = None
+    case, more = None, 0
     try:
         case = Case.model_validate(raw)
     except ValidationError as error:
-        faults += faults_of(error, Case)
+        bad = bad_input(error, Case)
+        faults, more = faults + bad.faults, bad.more
     faults += faults_between(raw)
     if case is None or faults:
-        raise BadInput(faults)
+        raise BadInput(faults, more)
     return case
 
 

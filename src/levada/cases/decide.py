@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from levada.cases import dragon, standard
 from levada.cases.casefile import Case, check
-from levada.errors import BadInput, Fault
+from levada.errors import BadInput, Faults
 from levada.plugins import find_policy
 from levada.policies.protocol import AnyPolicy
 from levada.policies.table import lookup
@@ -26,21 +26,22 @@ def decide(raw: dict[str, Any], policy: str | None = None) -> dict[str, Any]:
     if DRAGON_KEYS & raw.keys() and not STANDARD_KEYS & raw.keys():
         return dragon.answer(raw, raw.get("policy"))
 
-    faults: list[Fault] = []
+    faults = Faults()
     case = _tried(lambda: check(raw), faults)
     # The policy is looked for in any case: what is wrong with it is told together with the rest.
     found = _tried(lambda: _policy(raw, case), faults) if isinstance(raw.get("policy"), str | None) else None
-    if case is None or found is None:
-        raise BadInput(faults)
+    faults.check()
+    assert case is not None
+    assert found is not None
     return standard.answer(case, *found)
 
 
-def _tried(make: Callable[[], T], faults: list[Fault]) -> T | None:
+def _tried(make: Callable[[], T], faults: Faults) -> T | None:
     """What *make* makes; its faults, where it makes nothing, go to those of others."""
     try:
         return make()
     except BadInput as error:
-        faults += error.faults
+        faults.take(error)
         return None
 
 

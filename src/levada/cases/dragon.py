@@ -40,7 +40,7 @@ def answer(raw: dict[str, Any], policy: Any) -> dict[str, Any]:
     try:
         case = check(raw)
     except BadInput as error:
-        raise BadInput([*faults, *error.faults]) from None
+        raise BadInput([*faults, *error.faults], error.more) from None
     if faults:
         raise BadInput(faults)
     chosen = _policy(policy, case.options)

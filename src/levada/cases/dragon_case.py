@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from levada.cases.limits import MOST_GPUS
 from levada.core.types import WHOLE
 from levada.errors import BadInput, Fault
-from levada.jobfile.faults import faults_of, unknown_field
+from levada.jobfile.faults import bad_input, unknown_field
 from levada.jobfile.fields import Count, Finite, NotNegative, Text
 
 _OVER = ("Succeeded", "Failed")
@@ -157,7 +157,8 @@ def check(raw: dict[str, Any]) -> DragonCase:
     try:
         case = DragonCase.model_validate(raw)
     except ValidationError as error:
-        raise BadInput([*misspelt, *faults_of(error, DragonCase)]) from None
+        bad = bad_input(error, DragonCase)
+        raise BadInput([*misspelt, *bad.faults], bad.more) from None
     faults = misspelt
     faults += _repeated([node.name for node in case.nodes], "nodes[{}].name", len(case.nodes))
     jobs = [*(job.name for job in case.running), *(job.name for job in case.pending)]

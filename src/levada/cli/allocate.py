@@ -68,7 +68,8 @@ def parse(file: str, text: str) -> dict[str, Any]:
         documents = parse_documents(text) if is_yaml else [parse_json(text)]
     except BadInput as error:
         # What is said of no field is said of the file.
-        raise BadInput(each if each.path else Fault("", f"{file}: {each.text}") for each in error.faults) from None
+        faults = [each if each.path else Fault("", f"{file}: {each.text}") for each in error.faults]
+        raise BadInput(faults, error.more) from None
     if len(documents) != 1:
         raise BadInput.one(f"{file}: must hold one case")
     if not isinstance(documents[0], dict):

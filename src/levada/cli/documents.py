@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from levada.cli.allocate import read
 from levada.cli.output import chatter
-from levada.errors import BadInput, Fault
+from levada.errors import BadInput, Fault, Faults
 
 Files = Annotated[
     list[str] | None,
@@ -23,22 +24,21 @@ def read_files(files: Sequence[str]) -> list[Any]:
     from levada.jobfile.load import load
 
     found: list[Any] = []
-    faults: list[Fault] = []
+    faults = Faults()
     file_of: dict[tuple[bool, str], str] = {}
     for path in files:
         try:
             here = load(read(path, regular=True))
         except BadInput as error:
-            faults += [_of_file(fault, path, len(files) > 1) for fault in error.faults]
+            faults.take(error, partial(_of_file, path=path, several=len(files) > 1))
             continue
         for document in here:
             other = file_of.get((document.is_job, document.name))
             if other is not None:
-                faults.append(Fault(f"{path}: metadata.name", f"{document.name} is in {other}, too; name it otherwise"))
+                faults.add(f"{path}: metadata.name", f"{document.name} is in {other}, too; name it otherwise")
         file_of |= {(document.is_job, document.name): path for document in here}
         found += [_in_its_folder(document, path) for document in here]
-    if faults:
-        raise BadInput(faults)
+    faults.check()
     return found
 
 
@@ -93,7 +93,6 @@ def with_options(documents: list[Any], array: str | None, after: Sequence[str]) 
         try:
             changed.append(check({**document.source, "spec": spec}))
         except BadInput as error:
-            raise BadInput(
-                Fault(fault.path.replace("spec.array", "--array"), fault.text) for fault in error.faults
-            ) from None
+            faults = [Fault(fault.path.replace("spec.array", "--array"), fault.text) for fault in error.faults]
+            raise BadInput(faults, error.more) from None
     return changed

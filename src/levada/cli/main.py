@@ -125,8 +125,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (typer.Abort, KeyboardInterrupt):
         return _interrupted()
     except BadInput as error:
-        for fault in error.faults:
-            chatter(one_line(str(fault)))
+        for line in error.lines():
+            chatter(one_line(line))
         return code_of(error)
     except LevadaError as error:
         chatter(f"levada: {one_line(str(error))}")

@@ -9,10 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from levada.errors import Fault, did_you_mean
-
-#: More faults than this in one file have one cause, and nobody reads them.
-MOST_FAULTS = 1000
+from levada.errors import MOST_FAULTS, BadInput, Fault, did_you_mean
 
 _TEXTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "missing": lambda _: "is required",
@@ -60,12 +57,13 @@ def path_of(keys: Iterable[int | str]) -> str:
     return path
 
 
-def faults_of(error: ValidationError, model: type[BaseModel]) -> list[Fault]:
-    """One fault for each mistake that pydantic found in the input of *model*, in its order."""
+def bad_input(error: ValidationError, model: type[BaseModel], most: int = MOST_FAULTS) -> BadInput:
+    """One fault for each mistake that pydantic found in the input of *model*, in its order; *most* are described."""
+    if not most:
+        return BadInput([], error.error_count())
     details = error.errors(include_url=False, include_input=False)
-    faults = [Fault(path_of(detail["loc"]), _text(detail, model)) for detail in details[:MOST_FAULTS]]
-    more = len(details) - len(faults)
-    return [*faults, Fault("", f"and {more} faults more")] if more else faults
+    faults = [Fault(path_of(detail["loc"]), _text(detail, model)) for detail in details[:most]]
+    return BadInput(faults, len(details) - len(faults))
 
 
 def unknown_field(name: str, known: Iterable[str]) -> str:

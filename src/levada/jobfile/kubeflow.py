@@ -8,8 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from levada.errors import Fault
-from levada.jobfile.faults import faults_of
+from levada.jobfile.faults import bad_input
 from levada.jobfile.manifest import Place
 from levada.jobfile.model import API_VERSION, Job
 from levada.jobfile.pods import Pod
@@ -105,10 +104,8 @@ class Draft:
             return {}
         return found
 
-    def job(self) -> Job | list[Fault]:
-        """The checked job, or all faults, with their paths in the manifest."""
-        if self.manifest.faults:
-            return self.manifest.faults
+    def job(self) -> Job:
+        """The checked job; raises BadInput with all faults, those of the manifest too, at their paths in it."""
         made: dict[str, Any] = {"apiVersion": API_VERSION, "kind": "Job", "metadata": {}, "spec": {"kubernetes": {}}}
         for path, value in self._values.items():
             *parents, name = path.split(".")
@@ -116,10 +113,18 @@ class Draft:
             for parent in parents:
                 below = below.setdefault(parent, {})
             below[name] = value
+        faults = self.manifest.faults
+        job = None
         try:
-            return Job.model_validate(made)
+            job = Job.model_validate(made)
         except ValidationError as error:
-            return [Fault(_place_of(fault.path, self._places), fault.text) for fault in faults_of(error, Job)]
+            bad = bad_input(error, Job, faults.room)
+            for fault in bad.faults:
+                faults.add(_place_of(fault.path, self._places), fault.text)
+            faults.more += bad.more
+        faults.check()
+        assert job is not None
+        return job
 
 
 def _place_of(path: str, places: Mapping[str, Place]) -> str:

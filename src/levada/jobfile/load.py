@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
-from levada.errors import BadInput, Fault, did_you_mean
+from levada.errors import MOST_FAULTS, BadInput, Fault, Faults, did_you_mean
 from levada.jobfile import mpijob, pytorchjob, serving, tfjob
 from levada.jobfile.document import Document
-from levada.jobfile.faults import faults_of
-from levada.jobfile.manifest import Place
+from levada.jobfile.faults import bad_input
+from levada.jobfile.limits import JOB_FILE, check_documents
+from levada.jobfile.manifest import ManifestFaults, Place
 from levada.jobfile.model import API_VERSION, KINDS
-from levada.jobfile.text import MOST_YAML, parse_documents, parse_json
+from levada.jobfile.text import parse_any
 
 _KUBEFLOW = {"MPIJob": mpijob, "PyTorchJob": pytorchjob, "TFJob": tfjob}
 #: Every kind of document that is understood.
@@ -26,44 +27,50 @@ def load(text: str) -> list[Document]:
     A document may also be a list of them. Where there are several, the path of a fault begins with its number.
     """
     values: list[Any] = []
-    # JSON is YAML, too, but read a hundred times as fast by itself.
-    for value in _parsed(text):
+    for value in parse_any(text, JOB_FILE):
         values += value if isinstance(value, list) else [value]
     if not values:
         raise BadInput.one("the file holds no job")
+    check_documents(len(values))
 
     loaded: list[Document] = []
-    faults: list[Fault] = []
+    faults = Faults()
     first_of: dict[tuple[bool, str, str], int] = {}
     for number, value in enumerate(values, start=1):
         prefix = f"document {number}: " if len(values) > 1 else ""
         try:
-            found = check(value)
+            found = check(value, faults.room)
         except BadInput as error:
-            faults += [
-                Fault(prefix + fault.path if fault.path else prefix.rstrip(": "), fault.text) for fault in error.faults
-            ]
+            faults.take(error, in_document(prefix))
             continue
         # All kinds of jobs share their names.
         key = (found.is_job, "" if found.is_job else found.kind, found.name)
         first = first_of.setdefault(key, number)
         if first != number:
-            faults.append(Fault(f"{prefix}metadata.name", f"must differ from that of document {first}"))
+            faults.add(f"{prefix}metadata.name", f"must differ from that of document {first}")
         loaded.append(found)
-    if faults:
-        raise BadInput(faults)
+    faults.check()
     return loaded
 
 
-def check(value: Any) -> Document:
-    """One document, given as plain values, of whatever kind; raises BadInput with all faults."""
+def in_document(prefix: str) -> Callable[[Fault], Fault]:
+    """Gives a fault of one document its place in a file of several; *prefix* is `document 3: `, or empty."""
+    return lambda fault: Fault(prefix + fault.path if fault.path else prefix.rstrip(": "), fault.text)
+
+
+def check(value: Any, describe: int = MOST_FAULTS) -> Document:
+    """One document, given as plain values, of whatever kind; raises BadInput.
+
+    Of its faults *describe* are put into words, and the others counted: to find the right name for a wrong one takes
+    time.
+    """
     if not isinstance(value, dict):
         raise BadInput.one("must be a mapping with apiVersion, kind, metadata and spec")
     kind = value.get("kind")
     if isinstance(kind, str) and kind in KINDS:
-        return _own(kind, value)
+        return _own(kind, value, describe)
     if isinstance(kind, str) and kind in ALL_KINDS:
-        return _foreign(kind, value)
+        return _foreign(kind, value, describe)
     text = "is required"
     if "kind" in value:
         names = f"{', '.join(ALL_KINDS[:-1])} or {ALL_KINDS[-1]}"
@@ -75,49 +82,34 @@ def check(value: Any) -> Document:
 def check_names(values: Sequence[Mapping[str, Any]]) -> None:
     """Raises BadInput where two jobs, given as plain values, have one name; what else may be wrong is not looked at."""
     first_of: dict[str, int] = {}
-    faults: list[Fault] = []
+    faults = Faults()
     for number, value in enumerate(values, start=1):
         metadata = value.get("metadata")
         name = metadata.get("name") if isinstance(metadata, dict) else None
         if isinstance(name, str) and (first := first_of.setdefault(name, number)) != number:
-            faults.append(Fault(f"document {number}: metadata.name", f"must differ from that of document {first}"))
-    if faults:
-        raise BadInput(faults)
+            faults.add(f"document {number}: metadata.name", f"must differ from that of document {first}")
+    faults.check()
 
 
-def _parsed(text: str) -> list[Any]:
-    if text.lstrip()[:1] in ("{", "["):
-        try:
-            return [parse_json(text)]
-        except BadInput as error:
-            if len(text) > MOST_YAML or any(fault.path for fault in error.faults):
-                raise
-            # Perhaps YAML in flow style, or several documents: its reader tells what is wrong.
-    return parse_documents(text)
-
-
-def _own(kind: str, value: dict[str, Any]) -> Document:
+def _own(kind: str, value: dict[str, Any], describe: int) -> Document:
     model = KINDS[kind]
     try:
         content = model.model_validate(value)
     except ValidationError as error:
-        raise BadInput(faults_of(error, model)) from None
+        raise bad_input(error, model, describe) from None
     return Document(kind, content.metadata.name, content, value)
 
 
-def _foreign(kind: str, value: dict[str, Any]) -> Document:
-    manifest = Place(value)
+def _foreign(kind: str, value: dict[str, Any], describe: int) -> Document:
+    manifest = Place(value, faults=ManifestFaults(describe))
     versions = serving.VERSIONS[kind] if kind in serving.VERSIONS else _KUBEFLOW[kind].VERSIONS
     if value.get("apiVersion") not in versions:
         manifest.at("apiVersion").fault(f"must be {' or '.join(versions)}")
     if kind in serving.VERSIONS:
         served = serving.read(manifest)
-        if manifest.faults:
-            raise BadInput(manifest.faults)
+        manifest.faults.check()
         why = f"{kind} {value['metadata']['name']}: what serves runs on Kubernetes; here only training runs"
         return Document(kind, value["metadata"]["name"], served, value, needs_cluster=why)
     job, draft = _KUBEFLOW[kind].convert(manifest)
-    if isinstance(job, list):
-        raise BadInput(job)
     tags = tfjob.tags(manifest) if kind == "TFJob" else {}
     return Document(kind, job.metadata.name, job, value, tags, draft.needs_cluster)

@@ -8,9 +8,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from levada.errors import Fault
+from levada.errors import MOST_FAULTS, Faults
 from levada.jobfile import units
 from levada.jobfile.faults import path_of, unknown_field
+
+
+class ManifestFaults(Faults):
+    """The faults of a manifest; each place has one at most."""
+
+    def __init__(self, most: int = MOST_FAULTS) -> None:
+        super().__init__(most)
+        self._paths: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._paths)
+
+    def add(self, path: str, text: str) -> None:
+        """Adds one fault, unless the place has one."""
+        if path not in self._paths:
+            self._paths.add(path)
+            super().add(path, text)
 
 
 class Place:
@@ -19,15 +36,15 @@ class Place:
     __slots__ = ("_faults", "_keys", "_note", "value")
 
     def __init__(
-        self, value: Any, keys: tuple[int | str, ...] = (), faults: list[Fault] | None = None, note: str = ""
+        self, value: Any, keys: tuple[int | str, ...] = (), faults: ManifestFaults | None = None, note: str = ""
     ) -> None:
         self.value = value
         self._keys = keys
-        self._faults: list[Fault] = [] if faults is None else faults
+        self._faults = ManifestFaults() if faults is None else faults
         self._note = note
 
     @property
-    def faults(self) -> list[Fault]:
+    def faults(self) -> ManifestFaults:
         """What is wrong with the whole manifest so far."""
         return self._faults
 
@@ -43,8 +60,7 @@ class Place:
 
     def fault(self, text: str) -> None:
         """Writes down that something is wrong here; a place has one fault at most."""
-        if all(known.path != self.path for known in self._faults):
-            self._faults.append(Fault(self.path, text))
+        self._faults.add(self.path, text)
 
     def at(self, *keys: str) -> Place:
         """What stands below, by names."""
@@ -156,4 +172,5 @@ class Place:
         names = list(known)
         for name in self.mapping():
             if name not in names:
-                self.at(name).fault(unknown_field(str(name), names))
+                place = self.at(name)
+                place.fault(unknown_field(str(name), names) if self._faults.room else "")

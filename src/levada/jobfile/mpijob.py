@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from levada.errors import Fault
 from levada.jobfile.kubeflow import RUN_POLICY, Draft
 from levada.jobfile.manifest import Place
 from levada.jobfile.model import Job
@@ -15,8 +14,8 @@ _FIELDS = (
 )  # fmt: skip
 
 
-def convert(manifest: Place) -> tuple[Job | list[Fault], Draft]:
-    """An MPIJob as a job of ours, or its faults; and the draft it was made from."""
+def convert(manifest: Place) -> tuple[Job, Draft]:
+    """An MPIJob as a job of ours, and the draft it was made from; raises BadInput with all faults."""
     draft = Draft(manifest)
     draft.spec.only(_FIELDS)
     groups = draft.spec.at("mpiReplicaSpecs")
@@ -27,21 +26,22 @@ def convert(manifest: Place) -> tuple[Job | list[Fault], Draft]:
         if str(name).lower() not in ("launcher", "worker"):
             groups.at(name).fault("unknown group; an MPIJob has Launcher and Worker")
     launcher, worker = draft.group(groups, "Launcher"), draft.group(groups, "Worker")
-    for group in (launcher, worker):
-        if not group.given:
-            group.fault("is required")
-    if manifest.faults:
-        return draft.job(), draft
-    _workers(draft, Pod(launcher.at("template")), worker)
-    pod = Pod(worker.at("template"))
-    gpus = pod.gpus()
-    # Voda gives each worker one GPU, whether its template says so or not.
-    draft.put("spec.gpusPerWorker", 1 if gpus is None else gpus, pod.main)
-    draft.takes(pod)
-    pod = Pod(launcher.at("template"))
-    # Whoever does not name horovodrun may run anything: nobody knows whether it could go on with another size.
-    draft.runs(pod, "horovod" if any("horovodrun" in word for word in pod.command()) else "mpi")
-    draft.common(worker, launcher)
+    if worker.given:
+        pod = Pod(worker.at("template"))
+        gpus = pod.gpus()
+        # Voda gives each worker one GPU, whether its template says so or not.
+        draft.put("spec.gpusPerWorker", 1 if gpus is None else gpus, pod.main)
+        draft.takes(pod)
+        draft.common(worker, launcher)
+    else:
+        worker.fault("is required")
+    if launcher.given:
+        pod = Pod(launcher.at("template"))
+        _workers(draft, pod, worker)
+        # Whoever does not name horovodrun may run anything: nobody knows whether it could go on with another size.
+        draft.runs(pod, "horovod" if any("horovodrun" in word for word in pod.command()) else "mpi")
+    else:
+        launcher.fault("is required")
     return draft.job(), draft
 
 

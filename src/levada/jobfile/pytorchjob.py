@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from levada.errors import Fault
 from levada.jobfile.kubeflow import RUN_POLICY, Draft
 from levada.jobfile.manifest import Place
 from levada.jobfile.model import Job
@@ -23,8 +22,8 @@ _FLAGS = ("standalone", "module", "m", "no-python", "run-path", "use-agent-store
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
 
 
-def convert(manifest: Place) -> tuple[Job | list[Fault], Draft]:
-    """A PyTorchJob as a job of ours, or its faults; and the draft it was made from."""
+def convert(manifest: Place) -> tuple[Job, Draft]:
+    """A PyTorchJob as a job of ours, and the draft it was made from; raises BadInput with all faults."""
     draft = Draft(manifest)
     draft.spec.only(_FIELDS)
     groups = draft.spec.at("pytorchReplicaSpecs")
@@ -32,12 +31,8 @@ def convert(manifest: Place) -> tuple[Job | list[Fault], Draft]:
         if str(name).lower() not in ("master", "worker"):
             groups.at(name).fault("unknown group; a PyTorchJob has Master and Worker")
     master, worker = draft.group(groups, "Master"), draft.group(groups, "Worker")
-    if not master.given and not worker.given:
-        groups.fault("must have Worker or Master")
     if (master.at("replicas").whole(1) or 1) > 1:
         master.at("replicas").fault("must be 1")
-    if manifest.faults:
-        return draft.job(), draft
     elastic = draft.spec.at("elasticPolicy")
     elastic.only(_ELASTIC)
     # Every pod is a worker to us, and its master is the first of them.
@@ -49,6 +44,9 @@ def convert(manifest: Place) -> tuple[Job | list[Fault], Draft]:
     draft.put("spec.workers", {"min": low, "max": high, "desired": size})
     for field, place in (("min", least), ("max", most), ("desired", sizes)):
         draft.put(f"spec.workers.{field}", None, place if elastic.given else sizes)
+    if not master.given and not worker.given:
+        groups.fault("must have Worker or Master")
+        return draft.job(), draft
     pod = Pod((worker if worker.given else master).at("template"), CONTAINER)
     draft.put("spec.gpusPerWorker", pod.gpus() or 0, pod.main)
     draft.takes(pod)

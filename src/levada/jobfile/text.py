@@ -10,48 +10,78 @@ from typing import Any, NoReturn
 
 import yaml
 
-from levada.errors import BadInput, Fault
+from levada.errors import BadInput, Fault, Faults
 from levada.jobfile.faults import path_of
+from levada.jobfile.limits import (
+    Limits,
+    check_depth,
+    check_documents,
+    check_key,
+    check_keys,
+    measure_json,
+    too_many_values,
+)
 
 Keys = tuple[int | str, ...]
 
-#: YAML is read a hundred times as slowly as JSON: half a minute for as much as this.
-MOST_YAML = 2 * 2**20
-#: Values of a YAML text with each alias counted as often as it is used, so that a few lines cannot mean a billion.
-MOST_VALUES = 1_000_000
 #: Of a number. Nobody means a longer one, and Python refuses to print it.
 MOST_DIGITS = 1000
+#: For YAML of the user's own: cases, workloads. Values count each alias as often as it is used.
+_OWN_FILE = Limits(keys=1_000_000, values=1_000_000)
 
 
-def parse_json(text: str) -> Any:
-    """The value of one JSON text; raises BadInput."""
+def parse_any(text: str, limits: Limits) -> list[Any]:
+    """The values of a JSON text, or the documents of a YAML text; raises BadInput."""
+    if text.lstrip()[:1] in ("{", "["):
+        # JSON is YAML, too, but read a hundred times as fast by itself.
+        measure_json(text, limits)
+        try:
+            return [parse_json(text)]
+        except BadInput as error:
+            if len(text) > limits.yaml_bytes or any(fault.path for fault in error.faults):
+                raise
+            # Perhaps YAML in flow style, or several documents: its reader tells what is wrong.
+    return parse_documents(text, limits)
+
+
+def parse_json(text: str, limits: Limits | None = None) -> Any:
+    """The value of one JSON text; raises BadInput, before parsing where it is beyond the limits."""
+    if limits is not None:
+        measure_json(text, limits)
     try:
-        value = json.loads(text, object_pairs_hook=_mapping, parse_constant=_no_constant, parse_int=_whole)
+        value = json.loads(
+            text, object_pairs_hook=_mapping, parse_constant=_no_constant, parse_int=_whole, parse_float=_decimal
+        )
     except json.JSONDecodeError as error:
         raise BadInput.one(f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}") from None
     except (RecursionError, ValueError) as error:
         raise BadInput.one(f"not JSON: {_why(error)}") from None
-    faults = [Fault(path_of(keys), "is given twice") for keys in _twice_in_value(value)]
-    if faults:
-        raise BadInput(faults)
+    faults = Faults()
+    for keys in _twice_in_value(value):
+        faults.add(path_of(keys), "is given twice")
+    faults.check()
     return value
 
 
-def parse_documents(text: str) -> list[Any]:
+def parse_documents(text: str, limits: Limits = _OWN_FILE) -> list[Any]:
     """The documents of a YAML (or JSON) text, empty ones left out; raises BadInput."""
-    if len(text) > MOST_YAML:
-        raise BadInput.one(f"is YAML of more than {MOST_YAML >> 20} MiB; write it as JSON, or split it")
+    if len(text) > limits.yaml_bytes:
+        raise BadInput.one(f"is YAML of more than {_size(limits.yaml_bytes)}; write it as JSON, or split it")
     documents: list[Any] = []
     repeated: list[tuple[int, str]] = []  # number of the document, path
     try:
         loader = _Loader(text)
+        loader.limits = limits
         while loader.check_node():
             node = loader.get_node()
-            _measure(node)
+            loader.expanded += _expanded_size(node)
+            if loader.expanded > limits.values:
+                raise too_many_values(limits, ", counting each alias as often as it is used")
             repeated += [(len(documents) + 1, path_of(keys)) for keys in _twice_in_node(node)]
             document = loader.construct_document(node)
             if document is not None:
                 documents.append(document)
+                check_documents(len(documents))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -63,6 +93,10 @@ def parse_documents(text: str) -> list[Any]:
         several = len(documents) > 1
         raise BadInput(Fault(f"document {n}: {path}" if several else path, "is given twice") for n, path in repeated)
     return documents
+
+
+def _size(size: int) -> str:
+    return f"{size >> 20} MiB" if size >= 2**20 else f"{size >> 10} KiB"
 
 
 def _why(error: Exception) -> str:
@@ -94,6 +128,12 @@ def _whole(digits: str) -> int:
     return int(digits)
 
 
+def _decimal(digits: str) -> float:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"a number of more than {MOST_DIGITS} digits")
+    return float(digits)
+
+
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number of JSON")
 
@@ -113,7 +153,29 @@ def _twice_in_value(value: Any, keys: Keys = ()) -> Iterator[Keys]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML closer to JSON: times stay text, and `1e-3` is a number."""
+    """Safe YAML closer to JSON, within limits: times stay text, and `1e-3` is a number."""
+
+    limits = _OWN_FILE
+    #: Values so far, each alias counted as often as it is used: a few lines of aliases can mean a billion values.
+    expanded = 0
+    _values = _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """The next node; raises BadInput at the limits, before the rest of the text is read."""
+        self._values += 1
+        if self._values > self.limits.values:
+            raise too_many_values(self.limits)
+        if not self.check_event(yaml.MappingStartEvent, yaml.SequenceStartEvent):
+            return super().compose_node(parent, index)
+        self._depth += 1
+        check_depth(self._depth, self.limits)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if isinstance(node, yaml.MappingNode):
+            check_keys(len(node.value), self.limits)
+            for key, _ in node.value:
+                check_key(len(key.value) if isinstance(key, yaml.ScalarNode) else 0, self.limits)
+        return node
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -140,8 +202,8 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _number(_Loader.construct_yaml_
 _Loader.add_constructor("tag:yaml.org,2002:float", _number(_Loader.construct_yaml_float))
 
 
-def _measure(root: yaml.Node | None) -> None:
-    """Raises ValueError where aliases make the value endless or huge."""
+def _expanded_size(root: yaml.Node | None) -> int:
+    """Values of a node, with each alias counted as often as it is used; raises ValueError where they are endless."""
     sizes: dict[int, int] = {}
     within: set[int] = set()
 
@@ -159,8 +221,7 @@ def _measure(root: yaml.Node | None) -> None:
         within.remove(key)
         return sizes[key]
 
-    if size(root) > MOST_VALUES:
-        raise ValueError(f"more than {MOST_VALUES} values, counting each alias as often as it is used")
+    return size(root)
 
 
 def _twice_in_node(root: yaml.Node | None) -> Iterator[Keys]:

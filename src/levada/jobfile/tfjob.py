@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from levada.errors import Fault
 from levada.jobfile.kubeflow import RUN_POLICY, Draft
 from levada.jobfile.manifest import Place
 from levada.jobfile.model import Job
@@ -19,8 +18,8 @@ CONTAINER = "tensorflow"
 _TAGS = {"affinity": "sched_affinity", "anti_affinity": "sched_anti-affinity", "exclusion": "sched_exclusion"}
 
 
-def convert(manifest: Place) -> tuple[Job | list[Fault], Draft]:
-    """A TFJob as a job of ours, or its faults; and the draft it was made from."""
+def convert(manifest: Place) -> tuple[Job, Draft]:
+    """A TFJob as a job of ours, and the draft it was made from; raises BadInput with all faults."""
     draft = Draft(manifest)
     draft.spec.only(_FIELDS)
     groups = draft.spec.at("tfReplicaSpecs")
@@ -30,12 +29,11 @@ def convert(manifest: Place) -> tuple[Job | list[Fault], Draft]:
         elif str(name).lower() not in ("ps", "worker"):
             groups.at(name).fault("unknown group; a TFJob has PS and Worker")
     worker, server = draft.group(groups, "Worker"), draft.group(groups, "PS")
+    _workers(draft, worker)
     if not worker.given:
         worker.fault("is required")
-    if manifest.faults:
         return draft.job(), draft
-    _workers(draft, worker)
-    pod = Pod(worker.at("template"), CONTAINER)
+    pod = _pod(worker)
     _gpus(draft, pod)
     draft.takes(pod)
     draft.runs(pod, "tensorflow")
@@ -43,6 +41,14 @@ def convert(manifest: Place) -> tuple[Job | list[Fault], Draft]:
         _servers(draft, server, pod)
     draft.common(worker, worker)
     return draft.job(), draft
+
+
+def _pod(group: Place) -> Pod:
+    """The pods of a group, whose container `tensorflow` counts, as in Kubeflow."""
+    pod = Pod(group.at("template"), CONTAINER)
+    if pod.main.given and pod.main.at("name").value != CONTAINER:
+        pod.spec.at("containers").fault(f"must have one named {CONTAINER}")
+    return pod
 
 
 def tags(manifest: Place) -> dict[str, str]:
@@ -73,6 +79,9 @@ def _gpus(draft: Draft, pod: Pod) -> None:
     request, limit, memory = (notes.at(f"kubeshare/gpu_{name}") for name in ("request", "limit", "mem"))
     shares = draft.manifest.at("metadata", "annotations", "DRAGON_KUBESHARE").is_true()
     whole = pod.gpus()
+    for place in (limit, memory):
+        if place.given and not request.given:
+            place.fault("needs kubeshare/gpu_request: the part of a GPU, e.g. 0.5")
     if not shares and (whole is not None or not request.given):
         draft.put("spec.gpusPerWorker", whole or 0, pod.main)
         return
@@ -96,7 +105,7 @@ def _thousandths_up(part: float) -> float:
 
 
 def _servers(draft: Draft, server: Place, worker: Pod) -> None:
-    pod = Pod(server.at("template"), CONTAINER)
+    pod = _pod(server)
     replicas = server.at("replicas").whole(1) or 1
     group = {"replicas": replicas, "cpu": pod.cpu() / 1000, "memory": f"{pod.memory()}Mi"}
     command, env = pod.command(), pod.plain_env()

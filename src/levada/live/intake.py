@@ -14,7 +14,7 @@ import msgspec
 from levada.backends.protocol import Launch
 from levada.core.job import Job, ParameterServers, Preemptible, Tags
 from levada.core.queue import Queue
-from levada.errors import BadInput, Refused
+from levada.errors import MOST_FAULTS, BadInput, Refused
 from levada.jobfile import model, units
 from levada.jobfile.document import JOB_NAME, Document
 from levada.jobfile.load import check
@@ -54,6 +54,7 @@ def prepare(
     suffix: str,
     kubernetes: bool = False,
     in_place: frozenset[str] = frozenset(),
+    describe: int = MOST_FAULTS,
 ) -> list[Prepared]:
     """The jobs of one job document: one, or one per index of its array.
 
@@ -61,7 +62,7 @@ def prepare(
     *in_place*: see `Capabilities`.
     Raises BadInput for a bad document, and Refused for one that only Kubernetes can run unless *kubernetes*.
     """
-    checked = check(dict(document))
+    checked = check(dict(document), describe)
     if isinstance(checked.content, model.Queue):
         raise BadInput.one("must be a job; a queue is applied", "kind")
     if checked.needs_cluster and not kubernetes:

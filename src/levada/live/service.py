@@ -102,17 +102,17 @@ class Service(Jobs, Machines, Past):
         now, in_place = self.loop.clock.now(), self.loop.backend.capabilities.in_place
 
         def read() -> list[Job]:
-            return [
-                each.job
-                for number, document in enumerate(documents)
-                for each in prepare(document, user=user, now=now, suffix=f"{number:04d}"[-4:], in_place=in_place)
-            ]
+            found: list[Job] = []
+            for number, document in enumerate(documents):
+                suffix = f"{number:04d}"[-4:]
+                found += [each.job for each in prepare(document, user=user, now=now, suffix=suffix, in_place=in_place)]
+                if len(found) > _MOST_IN_FORECAST:
+                    raise BadInput.one(f"a forecast takes {_MOST_IN_FORECAST:,} jobs at most")
+            return found
 
         jobs = await asyncio.to_thread(read)  # an array may be thousands
         if not jobs:
             raise BadInput.one("no job is given")
-        if len(jobs) > _MOST_IN_FORECAST:
-            raise BadInput.one(f"a forecast takes {_MOST_IN_FORECAST:,} jobs at most")
         if policy is not None:
             find_policy(policy)
         engine = self.loop.engine

@@ -13,14 +13,17 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from levada.core.job import faults_of
-from levada.errors import BadInput, Fault, NotFound, Refused, did_you_mean
+from levada.errors import BadInput, Fault, Faults, NotFound, Refused, did_you_mean
+from levada.jobfile.load import in_document
 from levada.live.intake import ENDINGS, Prepared, ending, prepare
 from levada.live.loop import Loop, Wish
 from levada.live.records import DEFAULT_TTL_S, About, Record
 from levada.live.store import Deed, RequestRow
 
-#: Jobs of one submission.
-_MOST_AT_ONCE = 100_000
+#: Jobs of one submission, those of arrays counted one by one: some 3 s, and 7 MB of an answer.
+_MOST_AT_ONCE = 10_000
+#: Values of a document that is checked on the loop: some milliseconds.
+_MOST_ON_THE_LOOP = 1000
 #: Jobs that are shown before others get their turn.
 _AT_A_TIME = 200
 #: Jobs of a submission that the audit log names.
@@ -71,7 +74,7 @@ class Submissions:
         now = self.loop.clock.now()
         prepare = partial(self._prepared, documents, user, now)
         # Others get their turn while thousands of jobs are read.
-        prepared = self._depending(await asyncio.to_thread(prepare) if _may_be_many(documents) else prepare())
+        prepared = self._depending(await asyncio.to_thread(prepare) if _is_large(documents) else prepare())
         ids = [each.id for each in prepared]
         for each in prepared:
             # Once more: others may have come while this was read, or may be about to be written down.
@@ -93,28 +96,26 @@ class Submissions:
 
     def _prepared(self, documents: Sequence[dict[str, Any]], user: str, now: float) -> list[Prepared]:
         found: list[Prepared] = []
-        faults: list[Fault] = []
+        faults = Faults()
         taken: set[str] = set()
         for number, document in enumerate(documents, 1):
             prefix = f"document {number}: " if len(documents) > 1 else ""
             try:
-                found += self._prepare(document, user, now, taken)
+                found += self._prepare(document, user, now, taken, faults.room)
             except BadInput as bad:
-                faults += [
-                    Fault(prefix + fault.path if fault.path else prefix.rstrip(": "), fault.text)
-                    for fault in bad.faults
-                ]
+                faults.take(bad, in_document(prefix))
             if len(found) > _MOST_AT_ONCE:
                 raise BadInput.one(f"more than {_MOST_AT_ONCE:,} jobs at once; send them in parts")
-        if faults:
-            raise BadInput(faults)
+        faults.check()
         return found
 
-    def _prepare(self, document: dict[str, Any], user: str, now: float, taken: set[str]) -> list[Prepared]:
+    def _prepare(
+        self, document: dict[str, Any], user: str, now: float, taken: set[str], describe: int
+    ) -> list[Prepared]:
         while True:
             suffix = ending(secrets.randbelow(ENDINGS))
             in_place = self.loop.backend.capabilities.in_place
-            made = prepare(document, user=user, now=now, suffix=suffix, in_place=in_place)
+            made = prepare(document, user=user, now=now, suffix=suffix, in_place=in_place, describe=describe)
             if not any(self.loop.is_taken(each.id) or each.id in taken for each in made):
                 break
             if made[0].id == made[0].workload:
@@ -190,9 +191,18 @@ def names_of(ids: Sequence[str]) -> str:
     return " ".join(ids[:_MOST_NAMED]) + (" …" if len(ids) > _MOST_NAMED else "")
 
 
-def _may_be_many(documents: Sequence[dict[str, Any]]) -> bool:
+def _is_large(documents: Sequence[dict[str, Any]]) -> bool:
+    """Whether to read documents takes longer than others should wait: several, an array, or many values."""
     spec = documents[0].get("spec")
-    return len(documents) > 1 or (isinstance(spec, dict) and "array" in spec)
+    if len(documents) > 1 or (isinstance(spec, dict) and "array" in spec):
+        return True
+    values: list[Any] = [documents[0]]
+    for value in values:
+        if isinstance(value, dict | list):
+            values += value.values() if isinstance(value, dict) else value
+        if len(values) > _MOST_ON_THE_LOOP:
+            return True
+    return False
 
 
 def _doubled(each: Prepared) -> Refused:

@@ -315,10 +315,12 @@ class Pauses:
 
 def error_of(status: int, body: bytes) -> LevadaError:
     """The error that an answer tells of."""
+    more = 0
     try:
         problem = json.loads(body)
         if status == 503 and problem.get("code") == "unresolved":
             return Unresolved(str(problem.get("detail")))
+        more = int(problem.get("more") or 0)
         detail = str(problem.get("detail") or problem.get("title") or "")
         faults = [Fault(str(each["path"]), str(each["text"])) for each in problem.get("errors") or ()]
         code = str(problem.get("code") or "")
@@ -326,7 +328,7 @@ def error_of(status: int, body: bytes) -> LevadaError:
         detail, faults, code = body.decode("utf-8", "replace").strip(), [], ""
     detail = detail or f"the server answered {status}"
     if status in (400, 413, 415, 422):
-        return BadInput(faults or [Fault("", detail)])
+        return BadInput(faults or [Fault("", detail)], more)
     if status == 404:
         return NotFound(detail)
     if status in (401, 403, 409, 412, 428):

@@ -3,70 +3,67 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import Any, get_args, get_origin
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar, get_args, get_origin
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 from levada.errors import BadInput, Fault, did_you_mean
+from levada.jobfile.limits import BODY
 from levada.jobfile.text import parse_json
 from levada.server.problems import Problem
 
-#: Of a body: more than any job file needs, and few enough for whoever walks through it.
-MOST_DEPTH = 64
-_TOO_DEEP = f"nested too deeply: {MOST_DEPTH} levels are the most"
 #: A larger body is read beside the loop.
 _LARGE = 64 * 2**10
+#: One large body at a time: the memory that reading takes is bounded, however many are sent.
+_READER = ThreadPoolExecutor(1, "levada-body")
+#: What no database stores as text.
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_T = TypeVar("_T")
 
 
 async def read_json(request: Request) -> Any:
     """The body of a request; raises Problem."""
-    content = await request.body()
-    return strict_json(content) if len(content) < _LARGE else await asyncio.to_thread(strict_json, content)
+    return await beside(strict_json, await request.body())
+
+
+async def beside(read: Callable[[bytes], _T], content: bytes) -> _T:
+    """What *read* makes of a body; other requests are answered while it reads a large one."""
+    if len(content) < _LARGE:
+        return read(content)
+    return await asyncio.get_running_loop().run_in_executor(_READER, read, content)
 
 
 def strict_json(content: bytes) -> Any:
     """The value of a body; raises Problem."""
     try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise Problem(400, f"not UTF-8 at byte {error.start}") from None
-    try:
-        value = parse_json(text)
+        value = parse_json(decoded(content), BODY)
     except BadInput as error:
-        raise Problem(400, str(error), faults=error.faults) from None
-    except RecursionError:
-        raise Problem(400, _TOO_DEEP) from None
-    if _depth(value) > MOST_DEPTH:
-        raise Problem(400, _TOO_DEEP)
-    if "\\u" in text and _unstorable(value):
+        raise Problem(400, str(error), bad=error if any(fault.path for fault in error.faults) else None) from None
+    if b"\\u" in content and has_unstorable(value):
         raise Problem(400, "a text holds a null character or half of a surrogate pair, which cannot be stored")
     return value
 
 
-def is_storable(value: Any) -> bool:
-    """Whether a value that was read by somebody else is as good as a body has to be."""
-    return _depth(value) <= MOST_DEPTH and not _unstorable(value)
+def decoded(content: bytes) -> str:
+    """The text of a body; raises BadInput."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInput.one(f"not UTF-8 at byte {error.start}") from None
 
 
-def _depth(value: Any) -> int:
-    """How many levels a value has; stops counting beyond what is allowed."""
-    depth, level = 0, [value]
-    while level and depth <= MOST_DEPTH:
-        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
-        level = [each for values in inner for each in values if isinstance(each, dict | list)]
-        depth += bool(inner)
-    return depth
-
-
-def _unstorable(value: Any) -> bool:
+def has_unstorable(value: Any) -> bool:
+    """Whether a text in *value* cannot be stored."""
     if isinstance(value, str):
-        return "\0" in value or any("\ud800" <= character <= "\udfff" for character in value)
+        return _UNSTORABLE.search(value) is not None
     if isinstance(value, dict):
-        return any(_unstorable(key) or _unstorable(inner) for key, inner in value.items())
-    return isinstance(value, list) and any(map(_unstorable, value))
+        return any(has_unstorable(key) or has_unstorable(inner) for key, inner in value.items())
+    return isinstance(value, list) and any(map(has_unstorable, value))
 
 
 class _StrictRequest(Request):

@@ -60,7 +60,8 @@ class ProblemView(BaseModel):
     title: str
     detail: str
     code: str = Field(description="For programs: refused, not_found, bad_input …")
-    errors: list[FaultView] | None = None
+    errors: list[FaultView] | None = Field(default=None, description="What is wrong with the body: 100 at most.")
+    more: int | None = Field(default=None, description="How many more faults there are than `errors` has.")
 
 
 class Page(BaseModel, Generic[T]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from levada.errors import BadInput, Fault, LevadaError, NotFound, Refused, Unresolved
+from levada.errors import MOST_FAULTS, BadInput, Fault, LevadaError, NotFound, Refused, Unresolved
 
 MEDIA_TYPE = "application/problem+json"
 _LOG = logging.getLogger("levada.server")
@@ -43,10 +43,10 @@ class Problem(HTTPException):
     """An answer that says no, raised where it is known."""
 
     def __init__(
-        self, status: int, detail: str, *, faults: Sequence[Fault] = (), headers: Mapping[str, str] | None = None
+        self, status: int, detail: str, *, bad: BadInput | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(status, detail, dict(headers or {}))
-        self.faults = faults
+        self.bad = bad
 
 
 def response(
@@ -54,25 +54,27 @@ def response(
     detail: str,
     *,
     code: str = "",
-    faults: Sequence[Fault] = (),
+    bad: BadInput | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """A problem as an answer."""
+    """A problem as an answer; of *bad*, with its faults."""
     body: dict[str, Any] = {
         "status": status,
         "title": HTTPStatus(status).phrase,
         "detail": detail,
         "code": code or CODES.get(status, "error"),
     }
-    if faults:
-        body["errors"] = [{"path": fault.path, "text": fault.text} for fault in faults]
+    if bad is not None:
+        body["errors"] = [{"path": fault.path, "text": fault.text} for fault in bad.faults]
+        if bad.more:
+            body["more"] = bad.more
     return Response(msgspec.json.encode(body), status, dict(headers or {}), MEDIA_TYPE)
 
 
 def of_error(error: LevadaError) -> Response:
     """The answer to an error of `levada.errors`."""
     if isinstance(error, BadInput):
-        return response(422, str(error), faults=error.faults)
+        return response(422, str(error), bad=error)
     if isinstance(error, NotFound):
         return response(404, str(error))
     if isinstance(error, Refused):
@@ -105,7 +107,7 @@ async def _http(request: Request, error: Exception) -> Response:
         allowed = _methods(request)
         detail = f"{request.method} is not for {request.url.path}; {', '.join(allowed)} is"
         headers = {"Allow": ", ".join(allowed)}
-    return response(error.status_code, detail, faults=getattr(error, "faults", ()), headers=headers)
+    return response(error.status_code, detail, bad=getattr(error, "bad", None), headers=headers)
 
 
 def _methods(request: Request) -> list[str]:
@@ -118,8 +120,8 @@ def _methods(request: Request) -> list[str]:
 
 async def _validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    faults = [_fault(each) for each in error.errors()]
-    return response(422, "\n".join(map(str, faults)), faults=faults)
+    found = error.errors()
+    return of_error(BadInput(map(_fault, found[:MOST_FAULTS]), max(0, len(found) - MOST_FAULTS)))
 
 
 def _fault(found: Mapping[str, Any]) -> Fault:

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Body, Header, Query, Request, Response
 from pydantic import Field
 
 from levada.errors import BadInput, Fault, did_you_mean
+from levada.jobfile.limits import check_documents
 from levada.jobfile.load import check_names
 from levada.live.submissions import names_of
 from levada.server.answers import answer
@@ -64,6 +65,7 @@ async def submit(
     given = documents if several else [documents]
     if not given or not all(isinstance(each, dict) for each in given):
         raise BadInput.one("must be a job file as a JSON object, or a list of them")
+    check_documents(len(given))
     check_names(given)
     request.state.deed.status = 201
     jobs = await context.service.submit(given, user=who.user, key=key, deed=request.state.deed)

@@ -14,8 +14,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from levada.errors import BadInput, LevadaError, NotFound, Refused
-from levada.jobfile.text import parse_documents
-from levada.server.body import StrictRoute, is_storable, read_json
+from levada.jobfile.limits import BODY
+from levada.jobfile.text import parse_any
+from levada.server.body import StrictRoute, beside, decoded, has_unstorable, read_json
 from levada.server.context import Context, Ctx
 from levada.server.gate import Operator, User, Viewer, note, own
 from levada.server.ports import Json
@@ -55,12 +56,7 @@ _SCHEDULER = "default"
 async def create(request: Request, context: Ctx, who: User) -> Response:
     """Create a training job from an MPIJob, in YAML or JSON."""
     try:
-        text = _text(await request.body())
-        documents = [each for each in await asyncio.to_thread(parse_documents, text) if each]
-        if not documents or not all(isinstance(each, dict) for each in documents):
-            raise BadInput.one("must be an MPIJob in YAML or JSON")
-        if not is_storable(documents):
-            raise BadInput.one("is nested too deeply, or holds a null character")
+        documents = await beside(_documents, await request.body())
         jobs = await context.service.submit(documents, user=who.user, key=None)
     except LevadaError as error:
         return _refused(error)
@@ -145,11 +141,13 @@ def _refused(error: LevadaError) -> Response:
     return PlainTextResponse(str(error), 409 if isinstance(error, Refused) else 503)
 
 
-def _text(body: bytes) -> str:
-    try:
-        return body.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadInput.one(f"not UTF-8 at byte {error.start}") from None
+def _documents(body: bytes) -> list[Json]:
+    documents = [each for each in parse_any(decoded(body), BODY) if each]
+    if not documents or not all(isinstance(each, dict) for each in documents):
+        raise BadInput.one("must be an MPIJob in YAML or JSON")
+    if has_unstorable(documents):
+        raise BadInput.one("holds a null character or half of a surrogate pair, which cannot be stored")
+    return documents
 
 
 async def _value(request: Request) -> Any:
@@ -160,7 +158,7 @@ async def _value(request: Request) -> Any:
 
 
 async def _string(request: Request) -> str:
-    text = _text(await request.body()).strip()
+    text = decoded(await request.body()).strip()
     if text and all(character.isalnum() or character in "-._" for character in text):
         return text
     value = await _value(request)

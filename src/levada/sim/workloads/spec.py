@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from levada.core.job import LARGEST_SIZE
 from levada.errors import BadInput, Fault
-from levada.jobfile.faults import fault, faults_of
+from levada.jobfile.faults import bad_input, fault
 from levada.jobfile.fields import Duration, Text
 from levada.jobfile.text import parse_documents
 
@@ -165,8 +165,10 @@ def parse(text: str, file: str) -> Spec:
         return Spec.model_validate(documents[0])
     except ValidationError as error:
         details = error.errors(include_url=False)
-        found = zip(faults_of(error, Spec), details, strict=True)
-        raise BadInput(Fault(_path(each.path), _text(detail) or each.text) for each, detail in found) from None
+        bad = bad_input(error, Spec)
+        found = zip(bad.faults, details, strict=False)
+        faults = [Fault(_path(each.path), _text(detail) or each.text) for each, detail in found]
+        raise BadInput(faults, bad.more) from None
 
 
 def _path(path: str) -> str:

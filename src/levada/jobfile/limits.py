@@ -1,0 +1,93 @@
+"""How large a text may be, measured before it is parsed: reading a hostile text costs no more than a good one."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from levada.errors import BadInput
+
+#: Documents of one file or request.
+MOST_DOCUMENTS = 10_000
+
+
+class Limits(NamedTuple):
+    """The largest text that is parsed."""
+
+    #: Levels of lists and mappings.
+    depth: int = 64
+    #: Keys of one mapping, those given twice included.
+    keys: int = 2_000
+    #: Characters of one key: faults repeat it.
+    key_length: int = 1_000
+    #: Keys, values and mappings of the whole text. Parsed, 500,000 take about 100 MB.
+    values: int = 500_000
+    #: Bytes of a YAML text, which takes about 2.5 s per MiB to parse.
+    yaml_bytes: int = 2 * 2**20
+
+
+#: For job files.
+JOB_FILE = Limits()
+#: For bodies of requests: YAML is for single manifests.
+BODY = Limits(yaml_bytes=256 * 2**10)
+
+#: A string (a missing end is the parser's affair), or what separates values.
+_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},:]', re.DOTALL)
+
+
+def measure_json(text: str, limits: Limits) -> None:
+    """Raises BadInput where a JSON text is beyond the limits; whether it is JSON is not looked at.
+
+    Stops at the first limit, so that it takes at most 0.3 s however long the text is.
+    """
+    values, length = 0, 0
+    keys: list[int] = []  # one counter per open list or mapping
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        if token[0] == '"':
+            length = len(token) - 2
+            continue
+        if token in "]}":
+            if keys:
+                keys.pop()
+            continue
+        values += 1
+        if values > limits.values:
+            raise too_many_values(limits)
+        if token == ":":
+            check_key(length, limits)
+            if keys:
+                keys[-1] += 1
+                check_keys(keys[-1], limits)
+        elif token in "[{":
+            keys.append(0)
+            check_depth(len(keys), limits)
+
+
+def check_documents(count: int) -> None:
+    """Raises BadInput where there are too many documents to look at."""
+    if count > MOST_DOCUMENTS:
+        raise BadInput.one(f"more than {MOST_DOCUMENTS:,} documents; submit them in parts")
+
+
+def check_depth(depth: int, limits: Limits) -> None:
+    """Raises BadInput where values are nested too deeply."""
+    if depth > limits.depth:
+        raise BadInput.one(f"nested too deeply: the limit is {limits.depth} levels")
+
+
+def check_keys(keys: int, limits: Limits) -> None:
+    """Raises BadInput where a mapping has too many keys."""
+    if keys > limits.keys:
+        raise BadInput.one(f"a mapping has more than {limits.keys:,} keys")
+
+
+def check_key(length: int, limits: Limits) -> None:
+    """Raises BadInput where a key is too long."""
+    if length > limits.key_length:
+        raise BadInput.one(f"a key has more than {limits.key_length:,} characters")
+
+
+def too_many_values(limits: Limits, how: str = "; split it") -> BadInput:
+    """The error for a text with too many values."""
+    return BadInput.one(f"has more than {limits.values:,} keys and values{how}")
