@@ -361,9 +361,9 @@ class LocalBackend:
         self._notes.append(note)
 
     def flush(self) -> None:
-        """Sends out what there is to tell."""
+        """Sends out what there is to tell, progress first: the steps before an end must not come after it."""
         if self._events or self._notes:
-            self._queue.put_nowait(Report(events=tuple(self._events), notes=tuple(self._notes)))
+            self._queue.put_nowait(Report(events=(*self._progressed(), *self._events), notes=tuple(self._notes)))
             self._events, self._notes = [], []
 
     def _tell_progress(self) -> None:
@@ -371,10 +371,16 @@ class LocalBackend:
         now = time.monotonic()
         if self._progress and now - self._told_progress >= _PROGRESS_S:
             self._told_progress = now
-            numbers = np.fromiter(self._progress.keys(), np.int64, len(self._progress))
-            steps = np.fromiter(self._progress.values(), np.float64, len(self._progress))
-            self._progress = {}
-            self.tell(Progress(at=0.0, number=numbers, steps=steps))
+            self._events[:0] = self._progressed()
+
+    def _progressed(self) -> list[Progress]:
+        """How far jobs are, where that was not told."""
+        if not self._progress:
+            return []
+        numbers = np.fromiter(self._progress.keys(), np.int64, len(self._progress))
+        steps = np.fromiter(self._progress.values(), np.float64, len(self._progress))
+        self._progress = {}
+        return [Progress(at=0.0, number=numbers, steps=steps)]
 
     def _new_gang(self, job: str, number: int, generation: int) -> Gang:
         record = Record(job=job, number=number, generation=generation, last_world=self._last_world(job, generation))
