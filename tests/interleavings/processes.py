@@ -15,6 +15,7 @@ import msgspec
 
 from levada.backends.local import files, shim
 from levada.backends.local.processes import Spec, Standing, State
+from levada.backends.local.procfs import Process
 from tests.interleavings.scheduler import SeededLoop
 
 #: The process that simulated processes belong to: it is never killed.
@@ -105,6 +106,14 @@ class Processes:
         if worker is not None:
             self._loop.after(KERNEL, self._moment(), lambda: self._end(worker, None, State.LOST))
         return worker is not None
+
+    def look(self, pid: int) -> Process | None:
+        """As `procfs.look`, of the workers."""
+        found = [worker for worker in self._workers.values() if worker.pid == pid and worker.state is State.RUNS]
+        return Process(pid, 1, 0, is_zombie=False) if found else None
+
+    def idle_shim(self, _folder: Path) -> None:
+        """A shim ends with its worker here."""
 
     def kill_start(self, child: Child) -> None:
         child.end(_KILLED)

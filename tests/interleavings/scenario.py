@@ -359,7 +359,10 @@ class Theatre:
 
         async def main(loop: SeededLoop) -> list[str]:
             world = World(loop, home, self._database, self._connection, story)
-            with mock.patch.object(worker, "processes", world.processes):
+            with (
+                mock.patch.object(worker, "processes", world.processes),
+                mock.patch.object(worker, "procfs", world.processes, create=True),
+            ):
                 return await _play(world)
 
         try:
