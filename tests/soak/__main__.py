@@ -48,7 +48,7 @@ def main() -> int:
             print(f"  WRONG: {fault}")
         if found:
             wrong = True
-            print(f"  see {folder}/world (ledger, story.txt, server.log, agent.log)")
+            print(f"  see {folder}/world (ledger, faults.log, server.log, agent.log)")
         else:
             shutil.rmtree(folder, ignore_errors=True)
     if wrong:

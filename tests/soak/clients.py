@@ -34,8 +34,8 @@ KINDS = ("plain", "stubborn", "saves", "saves", "messy", "elastic", "elastic", "
 class Clients:
     """Some threads that act until they are told to stop. *kinds*: of the jobs that they submit."""
 
-    def __init__(self, world: World, plans: list[Plan], story: list[str], seed: int, kinds: tuple[str, ...]) -> None:
-        self._world, self.plans, self._story, self._kinds = world, plans, story, kinds
+    def __init__(self, world: World, plans: list[Plan], log: list[str], seed: int, kinds: tuple[str, ...]) -> None:
+        self._world, self.plans, self._log, self._kinds = world, plans, log, kinds
         self._lock = threading.Lock()
         #: Set while clients may act, and when they must end.
         self._go, self._stop = threading.Event(), threading.Event()
@@ -231,7 +231,7 @@ class Clients:
             self._say(f"{each.name} was refused: {refusal}")
 
     def _say(self, text: str) -> None:
-        self._story.append(f"{time.time():.3f} {text}")
+        self._log.append(f"{time.time():.3f} {text}")
 
     # --- the end --------------------------------------------------------------------------------------------------
 

@@ -62,10 +62,10 @@ def plan(seed: int, store: bool) -> Iterator[Fault]:
 
 
 class Injector:
-    """Carries faults out, and tells the plans of the jobs what was done to them. *story* gets a line for each."""
+    """Carries faults out, and tells the plans of the jobs what was done to them. *log* gets a line for each."""
 
-    def __init__(self, world: World, plans: list[Plan], story: list[str]) -> None:
-        self._world, self._plans, self._story = world, plans, story
+    def __init__(self, world: World, plans: list[Plan], log: list[str]) -> None:
+        self._world, self._plans, self._log = world, plans, log
         self.done: Counter[str] = Counter()
         #: Until when.
         self._frozen: list[tuple[float, Target]] = []
@@ -189,4 +189,4 @@ class Injector:
 
     def _tell(self, kind: str, more: str) -> None:
         self.done[kind] += 1
-        self._story.append(f"{time.time():.3f} {kind.upper()} {more}".rstrip())
+        self._log.append(f"{time.time():.3f} {kind.upper()} {more}".rstrip())

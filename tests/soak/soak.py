@@ -22,7 +22,7 @@ _PROGRESS_EVERY_S = 5.0
 
 
 class Soak:
-    """One run by seed below *folder*, which is left with the ledger, the story and all logs."""
+    """One run by seed below *folder*, which is left with the ledger, the fault log and all logs."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class Soak:
         self.seed, self._seconds, self._show, self._kinds = seed, seconds, show, kinds
         self.world = World(folder, database)
         self.plans: list[Plan] = []
-        self.story: list[str] = []
-        self.injector = Injector(self.world, self.plans, self.story)
+        self.log: list[str] = []
+        self.injector = Injector(self.world, self.plans, self.log)
         self._quiet_points = 0
 
     def run(self) -> list[str]:
@@ -47,7 +47,7 @@ class Soak:
             return self._run()
         finally:
             self.world.clear()
-            (self.world.folder / "story.txt").write_text("\n".join(self.story))
+            (self.world.folder / "faults.log").write_text("\n".join(self.log))
 
     def summary(self) -> str:
         """What was done, in one line."""
@@ -58,7 +58,7 @@ class Soak:
 
     def _run(self) -> list[str]:
         self.world.start()
-        clients = Clients(self.world, self.plans, self.story, self.seed, self._kinds)
+        clients = Clients(self.world, self.plans, self.log, self.seed, self._kinds)
         try:
             found = self._act(clients)
             clients.pause()
@@ -67,7 +67,7 @@ class Soak:
             clients.close()
         found += self._look_again(jobs)
         found += ledger.faults_of(ledger.read(self.world.ledger), self.plans, jobs)
-        return found + self.world.deserters + clients.broken
+        return found + self.world.unexpected_exits + clients.broken
 
     def _act(self, clients: Clients) -> list[str]:
         """Faults until the time is up; what was different at quiescent points."""

@@ -32,6 +32,6 @@ def test_nothing_is_lost_or_doubled_on_postgresql(tmp_path: Path, database: Post
 
 def _soak(soak: Soak) -> None:
     found = soak.run()
-    assert found == [], f"seed {soak.seed}: {soak.summary()}; see {soak.world.folder}\n" + "\n".join(soak.story[-100:])
+    assert found == [], f"seed {soak.seed}: {soak.summary()}; see {soak.world.folder}\n" + "\n".join(soak.log[-100:])
     assert soak.injector.done.total() > 0
     assert any(plan.id for plan in soak.plans)

@@ -64,7 +64,7 @@ class World:
         #: The store is up, and since when.
         self.store_up, self.store_up_since = True, 0.0
         #: Servers and agents that ended though nobody asked them to.
-        self.deserters: list[str] = []
+        self.unexpected_exits: list[str] = []
         self._server_since = 0.0
 
     # --- server, agent, store -------------------------------------------------------------------------------------
@@ -126,12 +126,14 @@ class World:
         server = self.site.server
         if server is not None and server.poll() is not None:
             if self.store_up and self._server_since > self.store_up_since:
-                self.deserters.append(f"the server ended by itself with {server.returncode}: {_end(self.site.log)}")
+                self.unexpected_exits.append(
+                    f"the server ended by itself with {server.returncode}: {_end(self.site.log)}"
+                )
             self.site.server = None
         if self.site.server is None and self.store_up:
             self.start_server()
         if self._agent is not None and self._agent.poll() is not None:
-            self.deserters.append(
+            self.unexpected_exits.append(
                 f"the agent ended by itself with {self._agent.returncode}: {_end(self.folder / 'agent.log')}"
             )
             self._agent = None
