@@ -20,14 +20,15 @@ from levada.sdk.client import Client
 from levada.sdk.place import owners
 from tests.faults.site import document
 from tests.patience import WAIT_S
-from tests.soak.ledger import OVER, Plan
+from tests.soak.ledger import COUNTED, OVER, Plan
 from tests.soak.world import World
 
 _SCRIPT = str(Path(__file__).parent / "worker.py")
 #: So many jobs are not over at a time.
 _MOST_JOBS = 12
+_GAVEL = ("lease", "careless")
 _ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("LEVADA_")}
-#: Scripts for Gavel can be left out until the lease counts their steps.
+#: `careless` is not among them as long as nothing but the script itself counts the steps of its lease.
 KINDS = ("plain", "stubborn", "saves", "saves", "messy", "elastic", "elastic", "lease")
 
 
@@ -142,7 +143,7 @@ class Clients:
 
     def _submit(self, chance: random.Random) -> None:
         kind = chance.choice(self._kinds)
-        code = chance.choice((0, 0, 0, 3)) if kind not in ("elastic", "lease") else 0
+        code = chance.choice((0, 0, 0, 3)) if kind not in COUNTED else 0
         retries = chance.choice((0, 2)) if code else chance.choice((0, 50, 50)) if kind == "plain" else 50
         with self._lock:
             each = Plan(f"j{len(self.plans)}-{kind}", kind, chance.choice((1, 20, 60, 120)), code, retries)
@@ -164,23 +165,23 @@ class Clients:
         self._say(f"submitted {each.id}")
 
     def _document(self, each: Plan, chance: random.Random) -> dict[str, Any]:
-        least = 1 if each.kind == "lease" else chance.randint(1, 2)
+        least = 1 if each.kind in _GAVEL else chance.randint(1, 2)
         python = [sys.executable]
-        if each.kind == "lease":
+        if each.kind in _GAVEL:
             python += ["-m", "levada.runtime.gavel"]
         elif each.kind != "elastic":
             python += ["-S", "-E"]
         told = document(
             each.name,
             [*python, _SCRIPT, str(self._world.ledger), each.kind, str(each.steps), str(each.code)],
-            workers={"min": least, "max": 1 if each.kind == "lease" else chance.randint(least, 4)},
+            workers={"min": least, "max": 1 if each.kind in _GAVEL else chance.randint(least, 4)},
             retries=each.retries,
             preemptible=chance.choice(("auto", True)) if each.kind != "plain" else "auto",
             priority=chance.randint(-3, 3),
             checkpoint={"gracePeriod": "2s"},
             **chance.choice(({}, {"gpuTypes": ["a100"]}, {"gpuTypes": ["v100", "a100"]})),
         )
-        if each.kind in ("elastic", "lease"):
+        if each.kind in COUNTED:
             told["spec"]["steps"] = each.steps
         told["spec"]["run"]["workdir"] = str(self._world.folder)
         return told

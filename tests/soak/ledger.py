@@ -16,9 +16,9 @@ from typing import Any
 Fact = Mapping[str, Any]
 OVER = ("Succeeded", "Failed", "Cancelled")
 #: Jobs of these kinds tell the server how far they are.
-_COUNTED = ("elastic", "lease")
+COUNTED = ("elastic", "lease", "careless")
 #: Jobs of these kinds go on from what they saved.
-_SAVING = ("saves", "messy", "elastic", "lease")
+_SAVING = ("saves", "messy", *COUNTED)
 
 
 class Plan:
@@ -181,6 +181,6 @@ def steps(facts: Sequence[Fact], plan: Plan, job: Mapping[str, Any]) -> list[str
     if job["phase"] == "Succeeded":
         if done != plan.steps and not (plan.touched and done == plan.steps - 1):
             found.append(f"{plan.id} Succeeded after {done} of {plan.steps} steps")
-        if plan.kind in _COUNTED and job["progress"]["step"] != plan.steps:
+        if plan.kind in COUNTED and job["progress"]["step"] != plan.steps:
             found.append(f"{plan.id} shows {job['progress']['step']} of {plan.steps} steps")
     return found

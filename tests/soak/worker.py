@@ -7,6 +7,7 @@
   messy     the same, and leaves a child behind
   elastic   uses levada.runtime and changes its size while it trains
   lease     a script for Gavel: run it with `python -m levada.runtime.gavel`
+  careless  the same, and calls `complete` whenever its iterator is done, as some of Gavel's scripts do
 
 Each worker holds a lock on each of its devices and (unless elastic) on its generation for as long as it lives: the
 kernel lets go of them however it ends. A lock that another one holds is a clash: two jobs on one device, or two
@@ -43,7 +44,7 @@ def main() -> None:
     )
     if kind == "stubborn":
         signal.signal(signal.SIGTERM, lambda *_: say(ledger, "asked"))
-    elif kind not in ("elastic", "lease"):
+    elif kind not in ("elastic", "lease", "careless"):
         signal.signal(signal.SIGTERM, lambda *_: (say(ledger, "asked"), os._exit(LEFT)))
     for device in devices:
         hold(ledger, f"device {os.environ['LEVADA_NODE']} {device}")
@@ -53,8 +54,8 @@ def main() -> None:
         stay_alone(ledger)
         if kind == "messy":
             subprocess.Popen(["sleep", "1000"], start_new_session=True)
-        if kind == "lease":
-            if not train_on_lease(ledger, steps):
+        if kind in ("lease", "careless"):
+            if not train_on_lease(ledger, steps, careless=kind == "careless"):
                 return
         elif kind in ("saves", "messy"):
             work(ledger, steps)
@@ -62,7 +63,7 @@ def main() -> None:
             for _ in range(steps):
                 time.sleep(STEP_S)
     say(ledger, "end", code=code)
-    if kind in ("elastic", "lease"):
+    if kind in ("elastic", "lease", "careless"):
         return
     os._exit(code)
 
@@ -119,7 +120,7 @@ def train(ledger: str, steps: int) -> None:
     job.complete()
 
 
-def train_on_lease(ledger: str, steps: int) -> bool:
+def train_on_lease(ledger: str, steps: int, *, careless: bool) -> bool:
     """A loop as scripts for Gavel have it; whether all is done."""
     from gavel_iterator import GavelIterator
 
@@ -145,6 +146,8 @@ def train_on_lease(ledger: str, steps: int) -> bool:
             if done >= steps:
                 data.complete()
                 break
+    if careless:
+        data.complete()
     tell("saved")
     return done >= steps
 
