@@ -288,24 +288,25 @@ async def _run_scenario(world: World) -> list[str]:
     chance = world.chance
     submissions = []
     for number in range(chance.randint(1, 3)):
-        least = chance.randint(1, 2)
+        manner = chance.choice(("plain", "saves", "stubborn", "elastic", "elastic"))
+        work_s = chance.choice((0.0, 0.5, 1.5, 3.0)) * chance.random() + 3.0 * (manner == "elastic")
+        least = 1 if manner == "elastic" else chance.randint(1, 2)
         plan = Plan(
             f"j{number}",
-            work_s=_ENDLESS_S if chance.random() < 0.1 else chance.choice((0.0, 0.5, 1.5, 3.0)) * chance.random(),
-            code=chance.choice((0, 0, 0, 3)),
-            manner=chance.choice(("plain", "saves", "stubborn")),
-            workers={"min": least, "max": chance.randint(least, 2)},
+            work_s=_ENDLESS_S if chance.random() < 0.1 else work_s,
+            code=chance.choice((0, 0, 0, 3)) if manner == "plain" else 0,
+            manner=manner,
+            workers={"min": least, "max": 2 if manner == "elastic" else chance.randint(least, 2)},
         )
-        plan.code = 0 if plan.manner != "plain" else plan.code
         submissions.append(asyncio.create_task(world.submit(plan)))
-    for _ in range(chance.randint(1, 5)):
+    for _ in range(chance.randint(1, 6)):
         await asyncio.sleep(chance.choice((0.05, 0.5, 2.0)) * chance.random())
         draw = chance.random()
-        if draw < 0.55:
+        if draw < 0.5:
             await world.restart()
-        elif draw < 0.65:
+        elif draw < 0.62:
             await world.freeze()
-        elif draw < 0.8:
+        elif draw < 0.72:
             world.processes.hurt()
         else:
             await world.change()

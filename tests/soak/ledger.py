@@ -144,9 +144,10 @@ def end(facts: Sequence[Fact], plan: Plan, job: Mapping[str, Any]) -> list[str]:
     if phase != "Failed":
         return [f"{plan.id} never ended: {phase}, {job['reason']}"]
     if plan.code and code == plan.code and plan.code in codes:
+        tries = len({_generation(fact) for fact in facts if fact["type"] == "end"})
         # Kills are failures, too.
-        tries = job["restarts"] >= plan.retries or plan.hurt
-        return [] if tries else [f"{plan.id} failed after {job['restarts']} restarts of {plan.retries}"]
+        right = tries == plan.retries + 1 or (plan.hurt and tries <= plan.retries)
+        return [] if right else [f"{plan.id} failed {tries} times, with {plan.retries} retries"]
     if len(plan.hurt) > plan.retries or (plan.hurt and plan.code):
         return [] if code in (None, 128 + signal.SIGKILL) else [f"{plan.id} was killed and left with {code}"]
     return [f"{plan.id} Failed with {code} after {len(plan.hurt)} kills, meant {plan.code}: {job['reason']}"]
