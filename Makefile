@@ -1,7 +1,7 @@
 # `make run` and `make test` need only make and Python 3.11 or newer; they set up the rest in .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test lint format bench clean
+.PHONY: help setup run demo test soak lint format bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -51,6 +51,13 @@ demo: $(FORGOTTEN) ## Simulate a day of jobs, then compare policies, with a pict
 test: $(KERNELS) lint ## Lint, types, layers and tests
 	@echo "tests: some 5,000, ten minutes or so"
 	@folder=$$(mktemp -d) && $(BIN)/python -m pytest -q -n auto --basetemp="$$folder/t" && rm -rf "$$folder"
+
+# SEED repeats a run that went wrong. The minutes are divided between the stores that there are.
+MINUTES := 10
+SEED :=
+
+soak: $(KERNELS) ## Kill, freeze and restart everything while clients submit jobs (SEED=7 MINUTES=10)
+	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 lint: $(STAMP) ## ruff, mypy --strict and the layers of the packages
 	@echo "lint: ruff"

@@ -151,21 +151,11 @@ class Site:
 
     def runs(self) -> list[dict[str, Any]]:
         """Of each worker that has not told its end: `shim`, `worker` and the like, as its shim wrote it down."""
-        found = []
-        for path in self.home.glob("jobs/*/workers/*/run.json"):
-            with contextlib.suppress(OSError, ValueError):
-                if not (path.parent / "exit.json").exists():
-                    found.append({**json.loads(path.read_bytes()), "job": path.parts[-4], "folder": path.parent})
-        return found
+        return runs_in(self.home)
 
     def left(self) -> list[int]:
         """All processes of its jobs."""
-        mark = f"{self.home}/jobs/"
-        return [
-            process.pid
-            for process in procfs.all_processes()
-            if not process.is_zombie and procfs.environment(process.pid).get("LEVADA_STATE_DIR", "").startswith(mark)
-        ]
+        return processes_in(self.home)
 
     def clear(self) -> None:
         """Nothing of it is left when a test is over."""
@@ -173,15 +163,40 @@ class Site:
             self.kill()
         if self._client is not None:
             self._client.close()
-        for run in self.runs():
-            _kill_shim(run)
-        end = time.monotonic() + WAIT_S
-        while left := self.left():
-            assert time.monotonic() < end
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
+        kill_all(self.home)
+
+
+def runs_in(home: Path) -> list[dict[str, Any]]:
+    """As `Site.runs`, of the server or agent in *home*."""
+    found = []
+    for path in home.glob("jobs/*/workers/*/run.json"):
+        with contextlib.suppress(OSError, ValueError):
+            if not (path.parent / "exit.json").exists():
+                found.append({**json.loads(path.read_bytes()), "job": path.parts[-4], "folder": path.parent})
+    return found
+
+
+def processes_in(home: Path) -> list[int]:
+    """All processes of the jobs in *home*."""
+    mark = f"{home}/jobs/"
+    return [
+        process.pid
+        for process in procfs.all_processes()
+        if not process.is_zombie and procfs.environment(process.pid).get("LEVADA_STATE_DIR", "").startswith(mark)
+    ]
+
+
+def kill_all(home: Path) -> None:
+    """Ends all workers in *home* with their shims."""
+    for run in runs_in(home):
+        _kill_shim(run)
+    end = time.monotonic() + WAIT_S
+    while left := processes_in(home):
+        assert time.monotonic() < end
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
 
 
 def _kill_shim(run: dict[str, Any]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tests.interleavings.processes import Fact
+
+#: A worker that was told to start is up within so long.
+_JOINING_S = 10.0
 
 
 class Submitted(Protocol):
@@ -14,12 +17,16 @@ class Submitted(Protocol):
     id: str
     name: str
     code: int
+    manner: str
     cancelled: bool
 
 
 def faults_of(ledger: Sequence[Fact], jobs: Sequence[Mapping[str, Any]], plans: Iterable[Submitted]) -> list[str]:
     """All that must not be: doubled starts, starts after the end, two generations at once, untrue ends."""
-    found = doubled(ledger) + after_the_end(ledger) + overlapping(ledger)
+    plans = list(plans)
+    elastic = {plan.id for plan in plans if plan.manner == "elastic"}
+    found = doubled(ledger) + after_the_end(ledger, elastic)
+    found += overlapping([fact for fact in ledger if fact.job not in elastic])
     shown = {job["id"]: job for job in jobs}
     for plan in plans:
         if plan.id not in shown:
@@ -39,21 +46,25 @@ def doubled(ledger: Sequence[Fact]) -> list[str]:
     ]
 
 
-def after_the_end(ledger: Sequence[Fact]) -> list[str]:
-    """Workers that started after all workers of a generation of their job had ended well, unasked."""
+def after_the_end(ledger: Sequence[Fact], elastic: Container[str] = ()) -> list[str]:
+    """Workers that started after all workers of a generation of their job had ended well, unasked.
+
+    Of an *elastic* job one that ends well speaks for all; others may be on their way up to join it for a while.
+    """
     found: list[str] = []
-    done: set[str] = set()
+    done: dict[str, float] = {}
     left: dict[tuple[str, str], int] = {}
     for fact in ledger:
         generation = fact.job, fact.worker.partition("-")[0]
         if fact.what == "start":
             left.setdefault(generation, fact.size)
-            if fact.job in done:
+            late_s = fact.at - done.get(fact.job, fact.at)
+            if fact.job in done and (fact.job not in elastic or late_s > _JOINING_S):
                 found.append(f"{fact.job} was done and {fact.worker} started")
         elif fact.code == 0 and not fact.asked:
             left[generation] -= 1
-            if left[generation] == 0:
-                done.add(fact.job)
+            if left[generation] == 0 or fact.job in elastic:
+                done.setdefault(fact.job, fact.at)
     return found
 
 

@@ -15,6 +15,8 @@ import msgspec
 
 from levada.backends.local import files, shim
 from levada.backends.local.processes import Spec, Standing, State
+from levada.backends.local.procfs import Process
+from levada.runtime.report import COMPLETE, IN_PROCESS, READY, Report, Writer
 from tests.interleavings.scheduler import SeededLoop
 
 #: The process that simulated processes belong to: it is never killed.
@@ -57,6 +59,9 @@ class _Worker:
         self.job, self.name, self.spec, self.pid, self.child, self.began = job, name, spec, pid, child, began
         self.state, self.code, self.asked = State.RUNS, None, False
         self.over = asyncio.Event()
+        #: Of one that uses the runtime: what it reports, and the world that it is in.
+        self.report: Writer | None = None
+        self.world = 0
 
 
 class Processes:
@@ -105,6 +110,14 @@ class Processes:
         if worker is not None:
             self._loop.after(KERNEL, self._moment(), lambda: self._end(worker, None, State.LOST))
         return worker is not None
+
+    def look(self, pid: int) -> Process | None:
+        """As `procfs.look`, of the workers."""
+        found = [worker for worker in self._workers.values() if worker.pid == pid and worker.state is State.RUNS]
+        return Process(pid, 1, 0, is_zombie=False) if found else None
+
+    def idle_shim(self, _folder: Path) -> None:
+        """A shim ends with its worker here."""
 
     def kill_start(self, child: Child) -> None:
         child.end(_KILLED)
@@ -175,9 +188,35 @@ class Processes:
         worker = self._workers[str(folder)] = _Worker(job, name, spec, self._pids, child, self._loop.time())
         self.ledger.append(Fact(self._loop.time(), "start", job, name, size=int(spec.env["LEVADA_WORLD_SIZE"])))
         _, work_s, code, manner = spec.argv
+        if manner == "elastic":
+            worker.report = Writer(folder)
+            self._train(worker, folder)
+            return None
         saved = self._saved.get(job, 0.0) if manner == "saves" else 0.0
         left_s = max(0.0, float(work_s) - saved)
         self._loop.after(KERNEL, left_s + self._moment(), lambda: self._end(worker, int(code), State.ENDED))
+        return None
+
+    def _train(self, worker: _Worker, folder: Path) -> None:
+        """What the runtime of an elastic worker does from time to time: reports, enters worlds, ends when all is done."""
+        if worker.state is not State.RUNS or worker.report is None:
+            return None
+        now, job = self._loop.time(), worker.job
+        world = _read_world(folder.parent.parent)
+        if world is not None and world.generation > worker.world:
+            if worker.name not in world.members:
+                if worker.world:
+                    return self._end(worker, files.LEFT, State.ENDED)
+            elif {*world.members} <= self.alive().get(job, set()):
+                worker.world, worker.began = world.generation, now
+        # All members share what is done; it is lost where nobody of them is left.
+        done_s = self._saved.get(job, 0.0) + (now - worker.began if worker.world else 0.0)
+        complete = bool(worker.world) and done_s >= float(worker.spec.argv[1])
+        flags = READY | IN_PROCESS | (COMPLETE if complete else 0)
+        worker.report.write(Report(flags=flags, generation=worker.world, step=done_s))
+        if complete:
+            return self._end(worker, 0, State.ENDED)
+        self._loop.after(KERNEL, 0.1 + 0.2 * self._chance.random(), lambda: self._train(worker, folder))
         return None
 
     def _leave(self, worker: _Worker) -> None:
@@ -189,10 +228,18 @@ class Processes:
     def _end(self, worker: _Worker, code: int | None, state: State) -> None:
         if worker.state is not State.RUNS:
             return
-        if code == files.LEFT and worker.spec.argv[3] == "saves":
+        if code == files.LEFT and worker.spec.argv[3] in ("saves", "elastic"):
             done = self._saved.get(worker.job, 0.0) + self._loop.time() - worker.began
             self._saved[worker.job] = max(self._saved.get(worker.job, 0.0), done)
         worker.state, worker.code = state, code
         self.ledger.append(Fact(self._loop.time(), "end", worker.job, worker.name, code, worker.asked))
         worker.over.set()
         worker.child.end(shim.DONE)
+
+
+def _read_world(folder: Path) -> files.World | None:
+    """The world that a job in *folder* was told of."""
+    try:
+        return msgspec.json.decode((folder / files.WORLD).read_bytes(), type=files.World)
+    except FileNotFoundError:
+        return None

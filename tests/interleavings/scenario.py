@@ -150,13 +150,13 @@ class World:
     """What outlives servers: the database, the folder and the processes; and what clients know."""
 
     def __init__(
-        self, loop: SeededLoop, home: Path, database: Database, connection: sqlite3.Connection, story: list[str]
+        self, loop: SeededLoop, home: Path, database: Database, connection: sqlite3.Connection, log: list[str]
     ) -> None:
         self.loop, self.chance, self.home, self.database = loop, loop.chance, home, database
         self._connection = connection
         self.processes = Processes(loop)
         self.plans: list[Plan] = []
-        self.story = story
+        self.log = log
         self._lives = 0
         self.server = self._new_server()
         self.results: dict[str, dict[str, Any]] = {}
@@ -168,7 +168,7 @@ class World:
         return Server(self, self._lives)
 
     def say(self, text: str) -> None:
-        self.story.append(f"{self.loop.time():9.3f} {text}")
+        self.log.append(f"{self.loop.time():9.3f} {text}")
 
     async def restart(self) -> None:
         """Kills or stops the server, and starts another, perhaps more than once before it is up."""
@@ -224,8 +224,10 @@ class World:
         size = self.chance.randint(1, 2)
         calls: dict[str, Callable[[Service], Awaitable[Any]]] = {
             "cancel": lambda service: service.cancel(plan.id),
-            "suspend": lambda service: (service.resume if plan.suspended else service.suspend)(plan.id),
-            "scale": lambda service: service.scale(plan.id, size),
+            "suspend": lambda service: (
+                service.resume(plan.id) if plan.suspended else service.suspend(plan.id, force=True)
+            ),
+            "scale": lambda service: service.scale(plan.id, size, force=True),
             "update": lambda service: service.update(plan.id, {"priority": size}),
         }
         self.say(f"{what} {plan.id}")
@@ -283,29 +285,30 @@ async def _differences(world: World) -> list[str]:
             return found
 
 
-async def _play(world: World) -> list[str]:
+async def _run_scenario(world: World) -> list[str]:
     """The seed's own order of submissions, changes and faults; what is wrong in the end."""
     chance = world.chance
     submissions = []
     for number in range(chance.randint(1, 3)):
-        least = chance.randint(1, 2)
+        manner = chance.choice(("plain", "saves", "stubborn", "elastic", "elastic"))
+        work_s = chance.choice((0.0, 0.5, 1.5, 3.0)) * chance.random() + 3.0 * (manner == "elastic")
+        least = 1 if manner == "elastic" else chance.randint(1, 2)
         plan = Plan(
             f"j{number}",
-            work_s=_ENDLESS_S if chance.random() < 0.1 else chance.choice((0.0, 0.5, 1.5, 3.0)) * chance.random(),
-            code=chance.choice((0, 0, 0, 3)),
-            manner=chance.choice(("plain", "saves", "stubborn")),
-            workers={"min": least, "max": chance.randint(least, 2)},
+            work_s=_ENDLESS_S if chance.random() < 0.1 else work_s,
+            code=chance.choice((0, 0, 0, 3)) if manner == "plain" else 0,
+            manner=manner,
+            workers={"min": least, "max": 2 if manner == "elastic" else chance.randint(least, 2)},
         )
-        plan.code = 0 if plan.manner != "plain" else plan.code
         submissions.append(asyncio.create_task(world.submit(plan)))
-    for _ in range(chance.randint(1, 5)):
+    for _ in range(chance.randint(1, 6)):
         await asyncio.sleep(chance.choice((0.05, 0.5, 2.0)) * chance.random())
         draw = chance.random()
-        if draw < 0.55:
+        if draw < 0.5:
             await world.restart()
-        elif draw < 0.65:
+        elif draw < 0.62:
             await world.freeze()
-        elif draw < 0.8:
+        elif draw < 0.72:
             world.processes.hurt()
         else:
             await world.change()
@@ -328,11 +331,11 @@ class Outcome(NamedTuple):
     """What was wrong, and what happened."""
 
     faults: list[str]
-    story: list[str]
+    log: list[str]
 
 
-class Theatre:
-    """Plays seeds one after the other, with one database that each finds empty; all files are in memory."""
+class SeedRunner:
+    """Runs seeds one after the other, with one database that each finds empty; all files are in memory."""
 
     def __init__(self) -> None:
         shared = Path("/dev/shm")
@@ -348,28 +351,31 @@ class Theatre:
         self._connection.close()
         shutil.rmtree(self._folder)
 
-    def play(self, seed: int, trace: list[str] | None = None) -> Outcome:
-        """Plays *seed*; nothing of it is left afterwards."""
+    def run_seed(self, seed: int, trace: list[str] | None = None) -> Outcome:
+        """Runs *seed*; nothing of it is left afterwards."""
         with contextlib.closing(sqlite3.connect(self._folder / "empty.db")) as empty:
             empty.backup(self._connection)
-        story: list[str] = []
+        log: list[str] = []
         home = self._folder / "home"
-        log = logging.getLogger("levada")
-        level = log.level
+        server_log = logging.getLogger("levada")
+        level = server_log.level
 
         async def main(loop: SeededLoop) -> list[str]:
-            world = World(loop, home, self._database, self._connection, story)
-            with mock.patch.object(worker, "processes", world.processes):
-                return await _play(world)
+            world = World(loop, home, self._database, self._connection, log)
+            with (
+                mock.patch.object(worker, "processes", world.processes),
+                mock.patch.object(worker, "procfs", world.processes, create=True),
+            ):
+                return await _run_scenario(world)
 
         try:
-            log.setLevel(logging.CRITICAL)
-            return Outcome(run(seed, main, trace), story)
+            server_log.setLevel(logging.CRITICAL)
+            return Outcome(run(seed, main, trace), log)
         except AssertionError as broken:
-            return Outcome([str(broken)], story)
+            return Outcome([str(broken)], log)
         finally:
-            log.setLevel(level)
-            shutil.rmtree(home)
+            server_log.setLevel(level)
+            shutil.rmtree(home, ignore_errors=True)
 
 
 async def _make(path: Path) -> None:

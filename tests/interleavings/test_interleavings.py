@@ -6,34 +6,34 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.interleavings.scenario import Theatre
+from tests.interleavings.scenario import SeedRunner
 
 #: 2,000 seeds, in parts that workers of pytest share.
 _PARTS, _SEEDS = 40, 50
 
 
 @pytest.fixture(scope="module")
-def theatre() -> Iterator[Theatre]:
-    made = Theatre()
+def runner() -> Iterator[SeedRunner]:
+    made = SeedRunner()
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
-def test_no_order_starts_anything_twice(part: int, theatre: Theatre) -> None:
+def test_no_order_starts_anything_twice(part: int, runner: SeedRunner) -> None:
     """Kills, stops and freezes of the server and ends of jobs between any look and its use, reports late and doubled."""
     for seed in range(part * _SEEDS, (part + 1) * _SEEDS):
-        outcome = theatre.play(seed)
-        assert outcome.faults == [], f"seed {seed}:\n" + "\n".join(outcome.story)
+        outcome = runner.run_seed(seed)
+        assert outcome.faults == [], f"seed {seed}:\n" + "\n".join(outcome.log)
 
 
-def test_a_seed_repeats_its_order(theatre: Theatre) -> None:
+def test_a_seed_repeats_its_order(runner: SeedRunner) -> None:
     first: list[str] = []
     second: list[str] = []
     other: list[str] = []
-    theatre.play(3, first)
-    theatre.play(3, second)
-    theatre.play(4, other)
+    runner.run_seed(3, first)
+    runner.run_seed(3, second)
+    runner.run_seed(4, other)
     assert first == second
     assert len(first) > 100
     assert first != other

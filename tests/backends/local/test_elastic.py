@@ -104,6 +104,25 @@ class TestElastic(LocalTest):
 
         self.run(story)
 
+    def test_the_last_steps_of_a_job_are_told_before_its_end(self) -> None:
+        code = (
+            "import levada.runtime, time\n"
+            "job = levada.runtime.init()\n"
+            "for _ in job.steps(40): time.sleep(0.01)\n"
+            "job.complete()"
+        )
+
+        async def story() -> None:
+            async with self.opened() as watch:
+                launch = self.elastic(command=(sys.executable, "-c", code))
+                await watch.backend.apply(op(OpKind.START, 1, place(0, "node-0", "0")), launch)
+                await watch.for_(ev.JobsFinished)
+                before = watch.events[: [type(event) for event in watch.events].index(ev.JobsFinished)]
+                told = [event.steps.tolist() for event in before if isinstance(event, ev.Progress)]
+                assert told[-1] == [40.0]
+
+        self.run(story)
+
     def test_a_worker_that_moves_leaves_the_others_alone(self) -> None:
         async def story() -> None:
             async with self.opened() as watch:

@@ -96,6 +96,23 @@ def test_nothing_stands_before_the_start_and_a_second_start_starts_nothing(folde
     assert len(said(folder).split()) == 1
 
 
+def test_who_asks_after_the_end_of_a_worker_asked_nobody(folder: Path, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    code = f"import os, time\nprint('up')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.005)"
+    child = processes.start(folder, python(code))
+    until(lambda: said(folder))
+    before = processes.standing(folder)
+    assert before.shim is not None
+    assert before.pid is not None
+    os.kill(before.shim, signal.SIGSTOP)
+    go.touch()
+    until(lambda: (worker := procfs.look(before.pid or 0)) is None or worker.is_zombie)
+    assert processes.ask_to_leave(folder)
+    os.kill(before.shim, signal.SIGCONT)
+    found = end_of(folder, child)
+    assert (found.state, found.code, found.asked) == (State.ENDED, 0, False)
+
+
 def test_a_worker_that_is_asked_to_leave_may_save_first(folder: Path) -> None:
     code = (
         # A signal may come in the middle of `print`, which cannot be called again from there.

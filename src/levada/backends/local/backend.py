@@ -375,9 +375,9 @@ class LocalBackend:
         self._notes.append(note)
 
     def flush(self) -> None:
-        """Sends out what there is to tell."""
+        """Sends out what there is to tell, progress first: the steps before an end must not come after it."""
         if self._events or self._notes:
-            self._queue.put_nowait(Report(events=tuple(self._events), notes=tuple(self._notes)))
+            self._queue.put_nowait(Report(events=(*self._progressed(), *self._events), notes=tuple(self._notes)))
             self._events, self._notes = [], []
 
     def _tell_progress(self) -> None:
@@ -385,14 +385,18 @@ class LocalBackend:
         now = time.monotonic()
         if self._progress and now - self._told_progress >= _PROGRESS_S:
             self._told_progress = now
-            self.tell_progress(dict(self._progress))
+            self._events[:0] = self._progressed()
 
     def tell_progress(self, steps: Mapping[int, float]) -> None:
         """How far these jobs are, by number; it replaces what was heard of them and is not told yet."""
         for number in steps:
             self._progress.pop(number, None)
-        numbers = np.fromiter(steps.keys(), np.int64, len(steps))
-        self.tell(Progress(at=0.0, number=numbers, steps=np.fromiter(steps.values(), np.float64, len(steps))))
+        self.tell(_progress(steps))
+
+    def _progressed(self) -> list[Progress]:
+        """How far jobs are, where that was not told."""
+        told, self._progress = self._progress, {}
+        return [_progress(told)] if told else []
 
     def _new_gang(self, job: str, number: int, generation: int) -> Gang:
         record = Record(job=job, number=number, generation=generation, last_world=self._last_world(job, generation))
@@ -431,6 +435,11 @@ class LocalBackend:
 
 
 _PHASES = {STARTING: "Starting", RUNS: "Running", "ended": "Exited", "lost": "Lost", "unreachable": "Lost"}
+
+
+def _progress(steps: Mapping[int, float]) -> Progress:
+    numbers = np.fromiter(steps.keys(), np.int64, len(steps))
+    return Progress(at=0.0, number=numbers, steps=np.fromiter(steps.values(), np.float64, len(steps)))
 
 
 def _has_advanced(before: Sighting | None, after: Sighting) -> bool:

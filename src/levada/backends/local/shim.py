@@ -253,12 +253,22 @@ class Shim:
         return True
 
     def _hear(self, number: int, _frame: object) -> None:
-        if number == signal.SIGCHLD:
+        # What comes after the worker's own end (this process may have been frozen meanwhile) did not ask it to end.
+        if number == signal.SIGCHLD or self._has_ended():
             return
         if not self.asked:
             self.asked = True
             self.deadline = time.monotonic() + float(self.spec.get("grace_s", 30.0))
         self._signal(signal.SIGTERM)
+
+    def _has_ended(self) -> bool:
+        """Whether the worker has ended by now, reaped or not."""
+        if self.worker < 0:
+            return False
+        try:
+            return os.waitid(os.P_PID, self.worker, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
 
     def _signal(self, number: int) -> None:
         if self.worker > 0 and self.code is None:
