@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from levada.runtime.report import IN_PROCESS, READY, SAVES
+from levada.runtime.report import IN_PROCESS, LEAVES, READY, SAVES
 from tests.runtime.supervisor import Supervisor, free_port, supervising, wait_until
 
 COUNT = """
@@ -100,6 +100,25 @@ def test_sigterm_without_a_folder_for_checkpoints_says_so(tmp_path: Path) -> Non
         _, said = process.communicate(timeout=180)
     assert process.returncode == 1
     assert said == b"levada: no checkpoint: LEVADA_CHECKPOINT_DIR is not set\n"
+
+
+def test_a_script_that_says_it_is_done_after_a_stop_is_not(tmp_path: Path) -> None:
+    text = """
+        import levada.runtime, time
+        job = levada.runtime.init(elastic=False)
+        job.join()
+        while not job.tick():
+            time.sleep(0.002)
+        job.saved()
+        job.complete()
+    """
+    with counting(tmp_path, {}, text) as job:
+        (worker,) = job.start(1)
+        job.reached(20)
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0
+        assert worker.report.flags == READY | LEAVES
+        assert worker.report.saved_step == worker.report.step
 
 
 def test_the_report_tells_steps_pace_and_time(tmp_path: Path) -> None:

@@ -248,3 +248,40 @@ def test_workers_of_a_gavel_script_leave_after_the_same_step(tmp_path: Path, pyt
         assert [re.findall(r"left after (\d+)", worker.output) for worker in workers] == [["15"], ["15"]]
         assert [worker.report.step for worker in workers] == [total, total]
         assert workers[0].report.flags & COMPLETE
+
+
+GAVEL_LOADS = """
+import json, os, sys, time
+from torch.utils.data import DataLoader
+from gavel_iterator import GavelIterator
+
+def save(steps, path):
+    with open(path, "w") as file:
+        json.dump(steps, file)
+
+items = GavelIterator(DataLoader(range(40), num_workers=1), sys.argv[1], None, save)
+beside = iter(DataLoader(range(10**6), num_workers=1))
+steps = 0
+while not items.done:
+    for item in items:
+        next(beside)
+        time.sleep(0.01)
+        steps += 1
+next(beside)
+items.complete()
+items.save_checkpoint(steps, os.path.join(sys.argv[1], "steps.json"))
+"""
+
+
+def test_a_gavel_script_that_loads_data_in_processes_saves_when_it_is_stopped(tmp_path: Path, python: str) -> None:
+    (tmp_path / "script.py").write_text(GAVEL_LOADS)
+    kept = tmp_path / "kept"
+    command = ["-m", "levada.runtime.gavel", str(tmp_path / "script.py"), str(kept)]
+    with supervising(tmp_path, command, ENV, python) as job:
+        (worker,) = job.start(1, lease={"total_steps": 10**6})
+        job.reached(60)
+        os.killpg(worker.process.pid, signal.SIGTERM)
+        assert worker.ended() == 0
+        assert worker.report.step == worker.report.saved_step == int((kept / "steps.json").read_text()) >= 60
+        assert not worker.report.flags & COMPLETE
+        assert "Error" not in worker.output

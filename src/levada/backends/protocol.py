@@ -49,11 +49,17 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     #: Per worker: cores in 1/1000ths and MiB; 0 = not limited.
     cpu: int = 0
     memory: int = 0
-    #: Of the whole job.
+    #: Of the whole job, or epochs.
     steps: float | None = None
+    counts_epochs: bool = False
     #: What is left of its time limit when the operation goes out.
     seconds: float | None = None
     array_index: int | None = None
+
+    @property
+    def granted_steps(self) -> float | None:
+        """The steps after which a job under a lease is done; None where its user named none."""
+        return None if self.counts_epochs else self.steps
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):

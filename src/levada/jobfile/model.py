@@ -275,7 +275,8 @@ class JobSpec(Model):
     )
     steps: Positive | None = Field(
         default=None,
-        description="Total work in training steps, for policies that need to know how much is left; or give epochs.",
+        description="Total work in training steps, for policies that need to know how much is left, and for scripts "
+        "written for Gavel, which end after them; or give epochs.",
     )
     epochs: Positive | None = Field(default=None, description="Total work in epochs; or give steps.")
     deadline: Deadline | None = Field(

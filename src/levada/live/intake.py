@@ -227,5 +227,6 @@ def _launch(checked: Document, spec: model.JobSpec, identity: str, user: str, ar
         cpu=spec.resources.cpu,
         memory=spec.resources.memory,
         steps=None if steps is None else float(steps),
+        counts_epochs=spec.steps is None,
         array_index=array_index,
     )

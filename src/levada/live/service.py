@@ -169,8 +169,8 @@ class Service(Jobs, Machines, Past):
         if able and isinstance(flags, int) and flags & 2 and table.resizes_in_place[slot] == 0:
             events.append(ev.ResizesInPlace(at=0.0, number=number, generation=generations))
         self.loop.hear(Report(events=tuple(events)))
-        launch = record.about.launch
-        return {} if launch is None or launch.steps is None else {"lease": {"total_steps": launch.steps}}
+        steps = None if record.about.launch is None else record.about.launch.granted_steps
+        return {} if steps is None else {"lease": {"total_steps": steps}}
 
     def worker_job(self, worker: OneWorker) -> dict[str, Any]:
         """The job of a worker; Refused as above."""

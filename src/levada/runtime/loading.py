@@ -1,13 +1,15 @@
 """Processes that load data for a worker, and SIGTERM: the supervisor sends it to the whole process group.
 
 A process that loads data must not end by it: the step under way needs its data, and torch makes an error in the worker
-of the loss. The worker ends its loading processes when it leaves.
+of the loss. The worker itself ends its loading processes when it leaves.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -19,9 +21,17 @@ class IgnoresStop:
         self._then = then
 
     def __call__(self, number: int) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        # Not ignored: the worker may end this process by the same signal, and waits for it then.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_with_worker, name="levada", daemon=True).start()
         if self._then is not None:
             self._then(number)
+
+
+def _end_with_worker() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)
 
 
 def protect_loaders() -> None:

@@ -338,7 +338,7 @@ class Gang(Voice):
         elif broken.state == UNREACHABLE:
             # The engine knows, and what it wants to happen to the rest is on its way.
             return
-        elif self.left_by_itself(broken) and now - record.since > _WORTH_RESTARTING_S:
+        elif self.left_by_itself(broken) and now - record.since > _WORTH_RESTARTING_S and not self._is_out_of_time(now):
             self._restart(f"{self._how_it_left(broken)} by itself", now)
         else:
             self._fail(broken, now)
@@ -378,6 +378,10 @@ class Gang(Voice):
         self._complete_since = (self._complete_since or now) if self.is_complete() else 0.0
         lingers = self._complete_since > 0 and now - self._complete_since > self.launch.grace_s
         return self.finished() or lingers
+
+    def _is_out_of_time(self, now: float) -> bool:
+        """Its lease has ended: the engine says what becomes of it."""
+        return self.launch.seconds is not None and now - self.record.since >= self.launch.seconds
 
     def _send_strays_away(self) -> None:
         """Whoever is of no generation that counts, as after a machine was out of reach."""

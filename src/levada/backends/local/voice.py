@@ -65,9 +65,10 @@ class Voice(Crew):
         until = None
         if launch.seconds is not None and record.stage is Stage.RUNNING:
             until = record.since + launch.seconds + _LEASE_SLACK_S
-        if launch.steps is None and until is None:
+        steps = launch.granted_steps
+        if steps is None and until is None:
             return None
-        return Lease(total_steps=launch.steps, until_time=until, then="" if until is None else "stop")
+        return Lease(total_steps=steps, until_time=until, then="" if until is None else "stop")
 
     def publish_again(self) -> None:
         """A machine is back that may have missed something."""
@@ -163,7 +164,7 @@ class Voice(Crew):
 
     def _how_it_left(self, seen: Sighting) -> str:
         """How a worker saved and left, with the steps that are missing where the job says how many it has."""
-        steps, total = 0.0 if seen.reading is None else seen.reading.steps, self.launch.steps
+        steps, total = 0.0 if seen.reading is None else seen.reading.steps, self.launch.granted_steps
         missing = f" at step {steps:g} of {total:g}" if total is not None and self.is_leased(seen) else ""
         return f"worker {index_of(seen.name)} {how(seen)}{missing}"
 
