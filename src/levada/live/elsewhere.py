@@ -6,6 +6,8 @@ takes the store over from elsewhere must neither start such jobs a second time n
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 
 from levada.engine import Engine
@@ -25,6 +27,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     #: Of its folder, which may be found again in another place, or under another name of the machine.
     id: str
+    #: What a copy of the folder does not have; empty where nobody wrote it down.
+    place: str = ""
 
 
 class Elsewhere(Refused):
@@ -38,8 +42,16 @@ async def take_over(store: Store, lease: Lease, engine: Engine, here: Machine, g
     """
     told = await store.setting(_LAST)
     last = None if told is None else msgspec.json.decode(told, type=Machine)
-    if last is not None and last.id != here.id and last.host != gone and (jobs := _holders(engine)):
+    copied = last is not None and _is_copy(last, here)
+    if last is not None and (last.id != here.id or copied) and last.host != gone and (jobs := _holders(engine)):
         some = ", ".join(jobs[:_MOST_NAMED]) + (" and others" if len(jobs) > _MOST_NAMED else "")
+        if copied:
+            kind = Refused if last.host == here.host else Elsewhere
+            raise kind(
+                f"{here.folder} is a copy of {last.folder} on {last.host}, where jobs of this store run ({some}): "
+                f"go on there with --state {last.folder}, or, when nothing of it runs any more, as after it was put "
+                f"back from a backup, say so with --take-over {last.host}"
+            )
         if last.host == here.host:
             raise Refused(
                 f"jobs of this store run in the folder {last.folder} of this machine ({some}); go on there with "
@@ -51,6 +63,20 @@ async def take_over(store: Store, lease: Lease, engine: Engine, here: Machine, g
         )
     if last != here:
         await store.set_setting(_LAST, msgspec.json.encode(here).decode(), lease)
+
+
+def _is_copy(last: Machine, here: Machine) -> bool:
+    """Whether the folder of this server is not the one that acted last, though it carries its id."""
+    if last.id != here.id:
+        return False
+    if last.place and here.place:
+        return last.place != here.place
+    # An older version did not write the place down: a folder that was moved is not where it was.
+    return (last.host, last.folder) != (here.host, here.folder) and _is_there(last, here)
+
+
+def _is_there(last: Machine, here: Machine) -> bool:
+    return last.host == here.host and os.path.exists(last.folder) and not os.path.samefile(last.folder, here.folder)
 
 
 def _holders(engine: Engine) -> list[str]:

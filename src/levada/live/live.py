@@ -33,6 +33,7 @@ from levada.live.recover import recover, recover_records
 from levada.live.store import Lease, LeaseLost, Store, StoreTrouble
 from levada.live.trimming import Keep, Trimming
 from levada.live.warnings import STUCK_AFTER_S, Warnings
+from levada.live.witness import Witness
 
 _log = logging.getLogger(__name__)
 
@@ -63,13 +64,15 @@ class Live:
         gpu_use: Callable[[], Mapping[str, float]] | None = None,
         machine: Machine | None = None,
         keep: Keep | None = None,
+        witness: Witness | None = None,
     ) -> None:
         """*stuck_after_s*: when a job that makes no step is worth a warning, 0 for never; *gpu_use*: see `Warnings`.
 
-        *machine*: where this server's processes are known from; *keep*: for how long what users may ask for is kept.
+        *machine*: where this server's processes are known from; *keep*: for how long what users may ask for is kept;
+        *witness*: what the folder of those processes remembers of the store.
         """
         self.store, self.backend = store, backend
-        self._machine, self._keep = machine, keep or Keep()
+        self._machine, self._keep, self._witness = machine, keep or Keep(), witness
         self._clock = clock
         self._stuck_after_s, self._gpu_use = stuck_after_s, gpu_use
         self.holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -108,6 +111,8 @@ class Live:
                 await asyncio.sleep(STAND_BY_S)
 
     async def _open(self, lease: Lease, policy: str | None, options: Mapping[str, Any], gone: str | None) -> None:
+        if self._witness is not None:
+            await self._witness.check(self.store, lease)
         engine, last, replayed, differing = await recover(self.store, lease.sequence)
         if self._machine is not None:
             await take_over(self.store, lease, engine, self._machine, gone)
@@ -117,6 +122,8 @@ class Live:
         seen = await self.backend.open(lease.epoch)
         last_line = await self.store.last_history()
         self.loop = Loop(engine, self.store, lease, self.backend, clock, records, last_line)
+        if self._witness is not None:
+            self.loop.stored = self._witness.note
         # What had to be put right is kept at once, so that nobody has to do it again.
         self.loop.since_snapshot = SNAPSHOT_TURNS if differing else replayed
         self.learning = Learning(self.loop)
@@ -155,7 +162,8 @@ class Live:
             # A server of this machine that was killed cannot come back, and one that does not renew its lease for as
             # long as that lasts is gone, whatever its clock said: the lease need not run out.
             is_gone = _is_gone(holder) or time.monotonic() - since > LEASE_S
-            lease = await self.store.acquire(self.holder, max(now, until) if is_gone else now, LEASE_S)
+            fence = 0 if self._witness is None else self._witness.fence
+            lease = await self.store.acquire(self.holder, max(now, until) if is_gone else now, LEASE_S, above=fence)
             if lease is not None:
                 return lease
             # No lease lasts for longer than this one may still: a clock was set back.
@@ -214,6 +222,8 @@ class Live:
                 await self.store.release(self.loop.lease)
         await self.backend.close()
         await self.store.close()
+        if self._witness is not None:
+            self._witness.close()
 
     async def _renew(self) -> None:
         while True:

@@ -93,6 +93,8 @@ class Loop:
         self.plans: list[dict[str, Any]] = []
         #: (user, key) of submissions that the store remembers.
         self.keys: set[tuple[str, str]] = set()
+        #: Hears of every turn that is stored.
+        self.stored: Callable[[Lease], None] = lambda _lease: None
         #: Those of which it is not known whether the store has them.
         self._unresolved: set[tuple[str, str]] = set()
         self._story = Story(engine, records, last_line)
@@ -322,6 +324,7 @@ class Loop:
             self.trouble = ""
         self._unresolved.clear()
         self.since_snapshot += stored
+        self.stored(self.lease)
         return stored
 
     async def _resolve(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import json
@@ -21,6 +22,8 @@ _OURS = frozenset({LOCK, SETUP, TOKEN, LOG})
 _OTHERS = 0o077
 #: The kernel's `struct flock`: type, whence, start, length, holder.
 _FLOCK = "@hhqqi4x"
+#: The kernel's `struct statx`: its length, where the time of birth is in it, and what to ask for.
+_STATX_BYTES, _STATX_BTIME_AT, _STATX_BTIME, _AT_FDCWD = 256, 80, 0x800, -100
 
 
 def advice(broken: OSError, otherwise: str) -> str:
@@ -53,6 +56,10 @@ class Home:
             why = "others can enter it, and it is not Levada's own"
             raise Refused(f"{self.folder}: {why}; name a new folder with --state")
         self.folder.chmod(0o700)
+
+    def place(self) -> str:
+        """What tells this folder from a copy of it: the numbers and birth of the folder and of its lock."""
+        return " ".join(_identity(path) for path in (self.folder, self.path(LOCK)))
 
     def path(self, name: str) -> Path:
         """A file of it."""
@@ -108,3 +115,19 @@ class Home:
         except OSError:
             return None
         return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+def _identity(path: Path) -> str:
+    """Inode and time of birth, neither of which a copy takes along; the latter is 0 where the file system has none."""
+    return f"{path.stat().st_ino}:{_born_ns(path)}"
+
+
+def _born_ns(path: Path) -> int:
+    """When a file was made, by statx(2), which Python does not offer."""
+    statx = getattr(ctypes.CDLL(None, use_errno=True), "statx", None)
+    answer = ctypes.create_string_buffer(_STATX_BYTES)
+    if statx is None or statx(_AT_FDCWD, os.fsencode(path.absolute()), 0, _STATX_BTIME, answer) != 0:
+        return 0
+    (mask,) = struct.unpack_from("@I", answer, 0)
+    seconds, nanoseconds = struct.unpack_from("@qI", answer, _STATX_BTIME_AT)
+    return int(seconds * 10**9 + nanoseconds) if mask & _STATX_BTIME else 0

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from levada.backends.local.backend import LocalBackend
+from levada.backends.local.command import last_epoch
 from levada.backends.local.devices import Nvml, nodes_here
 from levada.errors import LevadaError, Refused
 from levada.live.elsewhere import Machine
@@ -27,6 +28,7 @@ from levada.live.store import LeaseLost, Store
 from levada.live.store.keys import KeyStore
 from levada.live.trimming import Keep
 from levada.live.warnings import STUCK_AFTER_S
+from levada.live.witness import Witness
 from levada.server import worker_token
 from levada.server.home import SERVER, SETUP, STOP, TOKEN, Home, advice
 from levada.server.hosts import is_loopback
@@ -84,14 +86,17 @@ async def run(folder: Path, setup: Setup, ready: Callable[[str, str], None]) -> 
         home.drop(STOP)
         before = home.read(SETUP)
         nodes = setup.nodes if setup.nodes is not None else before.get("nodes")
-        url = setup.store or before.get("store") or f"sqlite:///{folder.absolute()}/levada.db"
+        own = f"sqlite:///{folder.absolute()}/levada.db"
+        url = setup.store or before.get("store") or own
         port = _port(setup, before)
         stuck_after_s = before.get("stuck_after_s") if setup.stuck_after_s is None else setup.stuck_after_s
         shared = setup.checkpoints or before.get("checkpoints")
         names = setup.names if setup.names is not None else before.get("names", ())
         keep = setup.keep if setup.keep is not None else before.get("keep", {})
         Keep.of(keep)  # raises BadInput before it is remembered
-        kept = {"nodes": nodes, "store": url, "port": port, "stuck_after_s": stuck_after_s, "checkpoints": shared}
+        # Not the path of the folder's own: it is another one when the folder is moved or copied.
+        elsewhere = None if url == own else url
+        kept = {"nodes": nodes, "store": elsewhere, "port": port, "stuck_after_s": stuck_after_s, "checkpoints": shared}
         home_id = before.get("id") or secrets.token_hex(8)
         home.write(SETUP, {**kept, "names": names, "keep": keep, "id": home_id})
         setup = msgspec.structs.replace(setup, stuck_after_s=stuck_after_s, checkpoints=shared, names=names, keep=keep)
@@ -127,6 +132,8 @@ async def _run(
     home_id: str,
     ready: Callable[[str, str], None],
 ) -> None:
+    witness = Witness(home.folder.absolute(), last_epoch(home.folder))
+    witness.check_file(url)
     store = await Store.open(url)
     try:
         keys = StoredKeys(KeyStore(store.database))
@@ -152,8 +159,9 @@ async def _run(
         backend,
         stuck_after_s=STUCK_AFTER_S if setup.stuck_after_s is None else setup.stuck_after_s,
         gpu_use=nvml.use if nvml.devices() else None,
-        machine=Machine(host=socket.gethostname(), folder=str(home.folder.absolute()), id=home_id),
+        machine=Machine(host=socket.gethostname(), folder=str(home.folder.absolute()), id=home_id, place=home.place()),
         keep=Keep.of(setup.keep or {}),
+        witness=witness,
     )
     try:
         await live.open(wait=setup.wait, policy=setup.policy, options=setup.options, gone=setup.gone)

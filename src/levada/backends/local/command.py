@@ -45,6 +45,11 @@ class Commander:
             return None
 
 
+def last_epoch(home: Path) -> int:
+    """The highest epoch that commanded here; 0 where none did, or it cannot be read."""
+    return Commander(home)._known() or 0
+
+
 def _compare(epoch: int, known: int) -> None:
     if epoch < known:
         raise Refused(f"epoch {epoch} is over: epoch {known} commands here")

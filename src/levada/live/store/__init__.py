@@ -1,6 +1,6 @@
 """What must not be lost, in SQLite or PostgreSQL. Rows never leave this package: values do."""
 
-from levada.live.store.database import StoreTrouble, Unconfirmed
+from levada.live.store.database import StoreTrouble, Unconfirmed, shown
 from levada.live.store.store import Changes, Lease, LeaseLost, Store
 from levada.live.store.trim import Spare
 from levada.live.store.values import Deed, HistoryLine, JobRow, RequestRow
@@ -17,4 +17,5 @@ __all__ = [
     "Store",
     "StoreTrouble",
     "Unconfirmed",
+    "shown",
 ]

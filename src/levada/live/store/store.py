@@ -83,22 +83,23 @@ class Store:
 
     # --- the lease ------------------------------------------------------------------------------------------------
 
-    async def acquire(self, holder: str, now: float, lasts_s: float) -> Lease | None:
-        """The lease, with a new epoch; None while somebody else has it."""
+    async def acquire(self, holder: str, now: float, lasts_s: float, *, above: int = 0) -> Lease | None:
+        """The lease, with a new epoch that is *above* another; None while somebody else has it."""
         row = tables.lease.c
 
         def take(connection: Connection) -> Lease | None:
             there = connection.execute(select(row.epoch, row.holder, row.until)).one()
             if there.until > now and there.holder != holder:
                 return None
+            epoch = max(there.epoch, above) + 1
             taken = connection.execute(
                 update(tables.lease)
                 .where(row.epoch == there.epoch, row.until == there.until)
-                .values(epoch=there.epoch + 1, holder=holder, until=now + lasts_s)
+                .values(epoch=epoch, holder=holder, until=now + lasts_s)
                 # As it is by now: whoever had it may have used it until this moment.
                 .returning(row.sequence)
             ).one_or_none()
-            return None if taken is None else Lease(epoch=there.epoch + 1, sequence=taken.sequence, holder=holder)
+            return None if taken is None else Lease(epoch=epoch, sequence=taken.sequence, holder=holder)
 
         return await self.database.write(take)
 
