@@ -447,7 +447,7 @@ def test_no_policy_leaves_the_faster_types_idle(policy: str) -> None:
             rate=2.0,
             fixed_duration_s=3600.0,
             prices={"k80": 1.0, "p100": 1.0, "v100": 1.0},
-        )  # fmt: skip
+        )
     )
     used = made.detail.utilization
     assert used["p100"] + used["v100"] > 0
