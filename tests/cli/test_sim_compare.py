@@ -16,7 +16,7 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
     rows = [
-        run(policy, 1.0, seed, hours + seed / 100) for policy, hours in (("fifo", 4), ("srjf", 2)) for seed in (0, 2)
+        run(policy, 1.0, seed, hours + seed / 100) for policy, hours in (("fifo", 4), ("srjf", 2)) for seed in range(3)
     ]
     return sweep(tmp_path / "sweep", [*rows, run("srjf", 9.0, 0, None, status="saturated")])
 
@@ -31,12 +31,12 @@ def said(capsys: Capture, *words: str) -> str:
 def test_a_table_for_people(folder: str, capsys: Capture) -> None:
     assert said(capsys, folder, "--metric", "avg_jct_s").splitlines() == [
         "POLICY  JOBS PER HOUR  RUNS            MEAN JCT (h)",
-        "fifo    1              2               4.01 ± 0.13",
-        "srjf    1              2               2.01 ± 0.13 *",
+        "fifo    1              3               4.01 ± 0.02",
+        "srjf    1              3               2.01 ± 0.02 *",
         "",
         "srjf    9              1, 1 saturated  -",
         "",
-        "* the best of its load beyond doubt: its interval overlaps with no other",
+        "* the best of its load beyond doubt: its 95 % interval overlaps with no other",
     ]
 
 
@@ -55,7 +55,7 @@ def test_markdown_has_the_best_in_bold(folder: str, capsys: Capture) -> None:
     lines = said(capsys, folder, "--metric", "avg_jct_s", "-o", "md").splitlines()
     assert lines[0] == "| policy | jobs per hour | runs | mean JCT (h) |"
     assert lines[1] == "| --- | --- | --- | --- |"
-    assert lines[3] == "| srjf | 1 | 2 | **2.01 ± 0.13** |"
+    assert lines[3] == "| srjf | 1 | 3 | **2.01 ± 0.02** |"
 
 
 def test_json_and_csv_agree(folder: str, capsys: Capture) -> None:
@@ -76,6 +76,8 @@ def test_single_runs_are_compared(tmp_path: Path, capsys: Capture) -> None:
         names[-1].write_text(capsys.readouterr().out)
     lines = said(capsys, *map(str, names)).splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["POLICY", "fifo", "srjf"]
+    assert not any("*" in line for line in lines), "one run each proves nothing"
+    assert lines[-1] == "no best is marked where a policy has fewer than 3 runs: add seeds"
     moves = said(capsys, *map(str, names), "--metric", "moves", "--metric", "queueing_s").splitlines()
     assert all("-" not in line for line in moves[1:3]), "what the table of a run tells, its JSON tells too"
 

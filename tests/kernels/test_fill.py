@@ -126,6 +126,15 @@ class View:
         parts = [(fair[each, kind] - units) / max(self.all["fair"][each, kind], 1) for each in queue]
         return float(min([(left[kind] - units) / max(self.all["totals"][kind], 1), *parts]))
 
+    def preferred(self, row: int, kinds: list[int], left: Any, fair: Any) -> list[int]:
+        """*kinds* by rank, equal ones by the largest free part of the type and of the fair part of the job's queue."""
+
+        def free_part(kind: int) -> float:
+            parts = [fair[each, kind] / max(self.all["fair"][each, kind], 1) for each in self.line(row)[:1]]
+            return float(min([left[kind] / max(self.all["totals"][kind], 1), *parts]))
+
+        return sorted(kinds, key=lambda kind: (self.all["preference"][kind, row], -free_part(kind), kind))
+
     def take(self, row: int, kind: int, units: int, left: Any, room: Any) -> None:
         left[kind] -= units
         for queue in self.line(row):
@@ -170,6 +179,7 @@ def test_assign_types(view: View) -> None:
         ranked, need = view.ranked(row), size[row] * view.job[row]["unit"]
         fitting = [kind for kind in ranked if view.fits(row, kind, need, *needed)]
         roomy = [kind for kind in fitting if view.fits(row, kind, view.may_use(row, kind), *wished)]
+        roomy = view.preferred(row, roomy, wished[0], fair)
         if view.job[row]["any_type"] and not roomy:
             slack = {kind: view.slack(row, kind, wished[0], fair) for kind in fitting}
             fitting.sort(key=lambda kind: -slack[kind])
@@ -183,19 +193,22 @@ def test_assign_types(view: View) -> None:
 
 
 @given(views())
-def test_who_may_use_no_more_than_it_needs_takes_the_first_type_where_that_fits(view: View) -> None:
+def test_who_may_use_no_more_than_it_needs_takes_the_preferred_type_where_that_fits(view: View) -> None:
     view.all["most"] = view.all["size"]
     types = view.both("assign_types", *ASSIGN)
     left, rooms, size = view.all["capacity"].copy(), view.all["room"].copy(), view.all["size"]
+    fair, line = view.all["fair"].copy(), view.all["lineage"]
     need = [size[row] * job["unit"] for row, job in enumerate(view.job)]
     stay = [row for row in range(len(types)) if view.keeps(row)]
     for row in stay:
         view.take(row, types[row], need[row], left, rooms)
+        fair[line[row, :1], types[row]] -= view.may_use(row, types[row])
     for row in (row for row in view.all["order"] if row not in stay):
         fitting = [kind for kind in view.ranked(row) if view.fits(row, kind, need[row], left, rooms)]
         if fitting:
-            assert types[row] == fitting[0]
+            assert types[row] == view.preferred(row, fitting, left, fair)[0]
             view.take(row, types[row], need[row], left, rooms)
+            fair[line[row, :1], types[row]] -= view.may_use(row, types[row])
 
 
 @given(views())

@@ -86,16 +86,17 @@ def questions(draw: st.DrawFn) -> tuple[Any, ...]:
     priority = np.array(draw(st.lists(LEVELS, min_size=size, max_size=size))).reshape(len(members), types)
     need = np.array(draw(st.lists(st.integers(0, 4), min_size=len(members), max_size=len(members))), np.int64)
     left = np.array(draw(st.lists(st.integers(0, 9), min_size=types, max_size=types)), np.int64)
+    total = left + np.array(draw(st.lists(st.sampled_from([0, 1, 9]), min_size=types, max_size=types)), np.int64)
     taken = np.array(draw(st.lists(st.booleans(), min_size=jobs, max_size=jobs)), bool)
-    return priority, need, np.array(members, np.int64), left, taken
+    return priority, need, np.array(members, np.int64), left, total, taken
 
 
 @given(question=questions())
 def test_turns_are_fair_and_the_same_in_both(question: tuple[Any, ...]) -> None:
-    priority, need, members, left, taken = question
+    priority, need, members, left, total, taken = question
     both(KERNELS, "take_turns", *question)
     room, busy = left.copy(), taken.copy()
-    runs = rounds_numpy.take_turns(priority, need, members, room, busy)
+    runs = rounds_numpy.take_turns(priority, need, members, room, total, busy)
     on = (runs >= 0).nonzero()[0]
     used = np.bincount(runs[on], need[on], len(left)).astype(int)
     assert (room == left - used).all()
@@ -110,6 +111,22 @@ def test_turns_are_fair_and_the_same_in_both(question: tuple[Any, ...]) -> None:
             assert not (free and priority[row, kind] > -np.inf and need[row] <= room[kind])
 
 
+def test_of_equal_types_the_one_with_the_largest_free_part_is_taken() -> None:
+    """Six equal jobs on types of 2, 8 and 4: the first has the largest part twice as long as it is half free."""
+    members = np.stack([np.arange(6), np.full(6, -1)], axis=1)
+    priority, need = np.ones((6, 3)), np.ones(6, np.int64)
+    for kernel in KERNELS:
+        left, total = np.array([2, 8, 4]), np.array([2, 8, 4])
+        runs = kernel.take_turns(priority, need, members, left, total, np.zeros(6, bool))
+        assert runs.tolist() == [0, 1, 2, 1, 1, 2]
+        assert left.tolist() == [1, 5, 2]
+    # Speed comes first, and what others hold of a type counts.
+    faster = np.where(np.arange(3) == 2, 2.0, 1.0) * priority
+    for kernel in KERNELS:
+        runs = kernel.take_turns(faster, need, members, np.array([2, 4, 4]), np.array([2, 8, 4]), np.zeros(6, bool))
+        assert runs.tolist() == [2, 2, 2, 2, 0, 0]
+
+
 @given(data=st.data(), jobs=st.integers(1, 40), types=st.integers(1, 4), seed=st.integers(0, 2**32 - 1))
 def test_those_in_doubt_of_their_wish_are_found(data: st.DataObject, jobs: int, types: int, seed: int) -> None:
     """A little more is asked of some types than there is, by many jobs: compiled, only the last few take turns."""
@@ -120,7 +137,16 @@ def test_those_in_doubt_of_their_wish_are_found(data: st.DataObject, jobs: int, 
     asked = np.bincount(priority.argmax(axis=1), need, types).astype(np.int64)
     left = asked + drawn.integers(-3, 4, types)
     members = np.stack([np.arange(jobs), np.full(jobs, -1)], axis=1)
-    both(KERNELS, "take_turns", priority, need, members, left, drawn.random(jobs) < 0.1)
+    both(
+        KERNELS,
+        "take_turns",
+        priority,
+        need,
+        members,
+        left,
+        left + drawn.integers(0, 4, types),
+        drawn.random(jobs) < 0.1,
+    )
 
 
 FILLED = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3)), max_size=4, unique_by=lambda each: each[0])
@@ -218,7 +244,7 @@ def _used(runs: Any, need: Any, types: int) -> Any:
 @given(scene=scenes, due=st.booleans(), strict=st.booleans(), owed_only=st.booleans())
 def test_nobody_runs_where_there_is_no_room(scene: Scene, due: bool, strict: bool, owed_only: bool) -> None:
     columns = (scene.members, scene.share, scene.credit, scene.need, scene.runs)
-    given_to = (scene.speed, scene.capacity, WEIGHTS)
+    given_to = (scene.speed, scene.capacity, scene.capacity + 1000, WEIGHTS)
     owed_only = owed_only or strict
     chosen = both(KERNELS, "choose", due, strict, owed_only, *columns, *given_to)
     used = scene.use(chosen)
@@ -243,7 +269,12 @@ def test_nobody_runs_where_there_is_no_room(scene: Scene, due: bool, strict: boo
 def test_everybody_is_told_why(scene: Scene, data: st.DataObject, owed_only: bool) -> None:
     room = scene.capacity.copy()
     chosen = rounds_numpy.take_turns(
-        np.where(scene.share > 0, scene.credit, -np.inf), scene.need, scene.members, room, np.zeros(scene.count, bool)
+        np.where(scene.share > 0, scene.credit, -np.inf),
+        scene.need,
+        scene.members,
+        room,
+        scene.capacity,
+        np.zeros(scene.count, bool),
     )
     allowed = scene.speed > 0
     slots = np.arange(scene.count)[::-1].copy()

@@ -145,8 +145,8 @@ def test_a_type_that_others_have_in_part_does_not_count_as_a_smaller_one(name: s
 
 @pytest.mark.parametrize("name", RIGID)
 def test_who_gives_no_more_than_a_job_needs_looks_for_no_more(name: str) -> None:
-    jobs = [job(each, float(at), min=2, max=4, desired=2, steps=100.0) for at, each in enumerate("ab")]
-    assert decide(registry.make(name), world(MIXED, *jobs)) == {"a": {"v100": 2}, "b": {"v100": 2}}
+    jobs = [job(each, float(at), min=2, max=4, desired=2, gpu_types=BOTH, steps=100.0) for at, each in enumerate("ab")]
+    assert decide(registry.make(name), world(MIXED, *jobs)) == {"a": {"a100": 2}, "b": {"a100": 2}}
 
 
 def test_steps_parts_and_workers_without_a_gpu() -> None:

@@ -162,9 +162,9 @@ def test_elastic_jobs_of_queues_spread_over_types_as_far_as_their_queues_may() -
     found, _ = wrapped.decide(there.snapshot(0.0), LINEAR, wrapped.initial(0))
     names = tuple(there.inventory.types)
     got = {there.ids[int(number)]: found.allocation(row, names) for row, number in enumerate(found.number)}
-    assert got == {"a0": {"a100": 4}, "b0": {"a100": 1}, "a1": {"v100": 4}, "b1": {"v100": 2}}
+    assert got == {"a0": {"a100": 4}, "b0": {"v100": 2}, "a1": {"v100": 4}, "b1": {"a100": 1}}
     rigid = queued(Fifo()).decide(there.snapshot(0.0), LINEAR, queued(Fifo()).initial(0))[0]
-    assert [names[int(kind)] for kind in rigid.type] == ["a100", "a100", "a100", "v100"]
+    assert [names[int(kind)] for kind in rigid.type] == ["a100", "v100", "v100", "a100"]
 
 
 def test_a_job_that_fits_nowhere_waits_where_its_queue_has_a_guarantee() -> None:

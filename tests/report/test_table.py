@@ -7,7 +7,7 @@ from scipy import stats
 
 from levada.errors import BadInput
 from levada.report.data import read
-from levada.report.table import METRICS, cell, compare, spread
+from levada.report.table import METRICS, cell, compare, spread, too_few_runs
 from tests.report.made import run, sweep
 
 
@@ -22,7 +22,8 @@ def test_mean_and_interval_are_students() -> None:
 
 
 def test_the_best_of_each_load_is_marked(tmp_path: Path) -> None:
-    rows = [run("a", 1.0, hours=2), run("b", 1.0, hours=3), run("a", 2.0, hours=9), run("b", 2.0, hours=8)]
+    hours = {("a", 1.0): 2, ("b", 1.0): 3, ("a", 2.0): 9, ("b", 2.0): 8}
+    rows = [run(*key, seed, mean + seed / 100) for key, mean in hours.items() for seed in range(3)]
     found = compare(read([sweep(tmp_path / "s", rows)]), ["avg_jct_s", "utilization"])
     assert [(row.load, row.policy, row.figures["avg_jct_s"].best) for row in found] == [
         (1.0, "a", True), (1.0, "b", False), (2.0, "a", False), (2.0, "b", True)
@@ -30,14 +31,24 @@ def test_the_best_of_each_load_is_marked(tmp_path: Path) -> None:
     assert not any(row.figures["utilization"].best for row in found), "to be busy for longer is no merit"
 
 
-def test_nobody_is_best_alone_or_where_all_are_alike(tmp_path: Path) -> None:
-    rows = [run("a", 1.0), run("a", 2.0, hours=4), run("b", 2.0, hours=4.001)]
+def test_nobody_is_best_alone_or_beside_an_equal_one(tmp_path: Path) -> None:
+    rows = [run("a", 1.0, seed) for seed in range(3)]
+    hours = {"a": 4, "b": 4.001, "c": 4, "d": 9}
+    rows += [run(policy, 2.0, seed, mean) for policy, mean in hours.items() for seed in range(3)]
     found = compare(read([sweep(tmp_path / "s", rows)]), ["avg_jct_s"])
     assert not any(row.figures["avg_jct_s"].best for row in found), "what looks the same is the same"
 
 
+@pytest.mark.parametrize(("mine", "others"), [(1, 1), (2, 2), (1, 3), (3, 1), (3, 2)])
+def test_nobody_is_best_beyond_doubt_by_fewer_than_three_runs(mine: int, others: int, tmp_path: Path) -> None:
+    rows = [run("a", 1.0, seed, 2) for seed in range(mine)] + [run("b", 1.0, seed, 9) for seed in range(others)]
+    found = compare(read([sweep(tmp_path / "s", rows)]), ["avg_jct_s"])
+    assert not any(row.figures["avg_jct_s"].best for row in found)
+    assert too_few_runs(found)
+
+
 def test_nobody_is_best_where_intervals_overlap(tmp_path: Path) -> None:
-    rows = [run(policy, 1.0, seed, hours + seed) for policy, hours in (("a", 2), ("b", 3)) for seed in (0, 1)]
+    rows = [run(policy, 1.0, seed, hours + seed) for policy, hours in (("a", 2), ("b", 3)) for seed in range(3)]
     found = compare(read([sweep(tmp_path / "s", rows)]), ["avg_jct_s"])
     assert not any(row.figures["avg_jct_s"].best for row in found)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from levada.errors import BadInput, LevadaError
+from levada.policies.table import POLICIES
 from levada.sim import simulation
 from levada.sim.build import cluster_of
 from levada.sim.catalogue import catalogue
@@ -144,7 +145,7 @@ def test_restarts_take_their_time(tmp_path: Any) -> None:
 
 
 def test_machines_that_break_cost_time_and_no_job() -> None:
-    asked = {"policy": "elastic-fifo", "jobs": 30, "rate": 6.0}
+    asked = {"policy": "elastic-fifo", "jobs": 30, "rate": 6.0, "cluster": {"v100": 4}}
     plain, broken = result(**asked), result(**asked, failures_every_s=10_000.0, repair_s=5_000.0)
     assert broken.report.finished == 30
     assert broken.report.avg_jct_s > plain.report.avg_jct_s
@@ -245,7 +246,8 @@ def test_rounds_are_written_one_by_one(mechanism: Any, tmp_path: Any) -> None:
     for line in lines:
         used = [device for _, _, devices in line["assignments"] for device in devices]
         assert len(set(used)) == len(used), "no two on one GPU"
-        assert all((kind == "k80") == (max(devices) < 8) for _, kind, devices in line["assignments"]), "by name"
+        first = "k80" if mechanism == "gavel" else "v100"
+        assert all((kind == first) == (max(devices) < 8) for _, kind, devices in line["assignments"])
 
 
 def test_policies_are_told_less_than_the_truth() -> None:
@@ -378,11 +380,12 @@ def test_bad_texts_of_flags(parse: Any, text: str) -> None:
         parse(text)
 
 
-def test_nodes_are_made_by_type_in_the_order_of_names() -> None:
-    made = cluster_of(settings(cluster={"v100": 5, "k80": 2}, gpus_per_node={"": 2, "k80": 1}))
-    assert [(node.name, len(node.devices)) for node in made.nodes] == [
-        ("k80-0", 1), ("k80-1", 1), ("v100-0", 2), ("v100-1", 2), ("v100-2", 1)
-    ]  # fmt: skip
+def test_nodes_are_made_by_type_in_the_order_of_the_cluster() -> None:
+    asked = settings(cluster={"v100": 5, "k80": 2}, gpus_per_node={"": 2, "k80": 1})
+    fast, slow = [("v100-0", 2), ("v100-1", 2), ("v100-2", 1)], [("k80-0", 1), ("k80-1", 1)]
+    assert [(node.name, len(node.devices)) for node in cluster_of(asked).nodes] == fast + slow
+    published = cluster_of(msgspec.structs.replace(asked, mechanism="gavel"))
+    assert [(node.name, len(node.devices)) for node in published.nodes] == slow + fast, "by name, as in Gavel"
 
 
 @pytest.mark.parametrize("policy", ["elastic-fifo", "srjf", "tiresias"])
@@ -430,3 +433,42 @@ def test_a_checkpoint_that_cannot_be_kept_is_told_before_the_run(tmp_path: Path)
         with pytest.raises(BadInput, match=said):
             simulate(settings(checkpoint=path), never)
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+@pytest.mark.parametrize("policy", [record.name for record in POLICIES])
+def test_no_policy_leaves_the_faster_types_idle(policy: str) -> None:
+    """The slowest type comes first, by name and in the cluster."""
+    made = simulate(
+        Settings(
+            policy=policy,
+            cluster={"k80": 8, "p100": 8, "v100": 8},
+            workload="gavel",
+            jobs=6,
+            rate=2.0,
+            fixed_duration_s=3600.0,
+            prices={"k80": 1.0, "p100": 1.0, "v100": 1.0},
+        )
+    )
+    used = made.detail.utilization
+    assert used["p100"] + used["v100"] > 0
+    assert made.report.finished == 6
+
+
+@pytest.mark.parametrize("policy", ["fifo", "srjf", "max_min_fairness", "max_min_fairness_perf", "gavel-fifo"])
+def test_the_same_cluster_under_other_names_of_types_has_the_same_results(policy: str, tmp_path: Path) -> None:
+    def run(names: dict[str, str]) -> Any:
+        table = catalogue()
+        rows = ["workload,gpu_type,workers,steps_per_s"]
+        for at, workload in enumerate(table.workloads[:6]):
+            for kind, old in enumerate(table.types):
+                rows.append(f"{workload},{names[old]},1,{table.alone[at, kind, 0]}")
+        file = tmp_path / f"{names['k80']}.csv"
+        file.write_text("\n".join(rows))
+        trace = tmp_path / "jobs.csv"
+        jobs = [f"{at * 600},{table.workloads[at % 6]},1,{20_000 + 3_000 * at}" for at in range(12)]
+        trace.write_text("\n".join(["arrival_s,workload,scale,steps", *jobs]))
+        gpus = {names["p100"]: 3, names["k80"]: 2, names["v100"]: 2}
+        made = simulate(Settings(policy=policy, cluster=gpus, trace=str(trace), throughputs=str(file)))
+        return made.jobs.finished_s.tolist(), [made.detail.utilization[name] for name in names.values()]
+
+    assert run({"k80": "k", "p100": "p", "v100": "w"}) == run({"k80": "z", "p100": "c", "v100": "a"})

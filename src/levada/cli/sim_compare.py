@@ -96,6 +96,8 @@ def _cells(rows: list[Row], names: Sequence[str], load_unit: str) -> tuple[list[
 
 
 def _table(rows: list[Row], names: Sequence[str], load_unit: str) -> str:
+    from levada.report.table import LEAST_RUNS, too_few_runs
+
     header, table = _cells(rows, names, load_unit)
     paints = colour(sys.stdout)
     # Without bold letters a star says who is best.
@@ -114,8 +116,10 @@ def _table(rows: list[Row], names: Sequence[str], load_unit: str) -> str:
         lines.append("  ".join(shown).rstrip())
     notes = []
     if any(best for line in table for _, best in line):
-        what = "the best of its load beyond doubt: its interval overlaps with no other"
+        what = "the best of its load beyond doubt: its 95 % interval overlaps with no other"
         notes.append(f"{bold('bold')}: {what}" if paints else f"* {what}")
+    if too_few_runs(rows):
+        notes.append(f"no best is marked where a policy has fewer than {LEAST_RUNS} runs: add seeds")
     if left_out:
         notes.append(f"left out, for want of room: {', '.join(left_out)}; -o md has all")
     return "\n".join([*lines, "", *notes] if notes else lines)

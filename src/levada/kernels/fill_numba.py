@@ -127,18 +127,24 @@ def assign_types(
             continue
         wants = need[row]
         found, room_for_all, evenest, waits, sure = -1, -1, -1, -1, -1
-        most_slack = -np.inf
+        most_slack = most_free = -np.inf
         found_rank = even_rank = all_rank = waits_rank = sure_rank = _NOT_ALLOWED
         for kind in range(kinds):
             rank = preference[kind, row]
-            if not exists[kind] or rank >= all_rank:
+            if not exists[kind] or rank == _NOT_ALLOWED or rank > all_rank:
                 continue
             if wants <= left[kind] and (not fenced or _fits(wants, lineage, row, rooms, kind)):
                 if rank < found_rank:
                     found, found_rank = kind, rank
                 may_use = _may_use(wish[row], lineage, row, room, totals, kind)
                 if may_use <= free[kind] and (not fenced or _fits(may_use, lineage, row, free_rooms, kind)):
-                    room_for_all, all_rank = kind, rank
+                    # Of equally preferred types, the one with the largest free part.
+                    part = free[kind] / max(totals[kind], 1)
+                    if fenced:
+                        queue = lineage[row, 0]
+                        part = min(part, free_fair[queue, kind] / max(fair[queue, kind], 1))
+                    if rank < all_rank or part > most_free:
+                        room_for_all, all_rank, most_free = kind, rank, part
                 elif any_type[slots[row]] > 0:
                     # What would be left, as a part of the whole: below 0, as there is too little.
                     slack = (free[kind] - may_use) / max(totals[kind], 1)

@@ -241,19 +241,24 @@ def _chosen(
 ) -> Ints:
     """Per job its first type by rank where all that it may use fits beside those before it, else what it needs; or -1.
 
-    Who *spreads* takes the type with the most slack where not all fits. *sure* is what is left by what jobs need, and
-    *free* by what they may use.
+    Of types with equal rank it is the one with the largest free part. Who *spreads* takes the type with the most slack
+    where not all fits. *sure* is what is left by what jobs need, and *free* by what they may use.
     """
     choices = ranks.argsort(axis=0, kind="stable").T.tolist()
     count = (ranks < NOT_ALLOWED).sum(axis=0).tolist()
-    types = [-1] * len(need)
-    jobs = zip(choices, count, need.tolist(), may_use.T.tolist(), lineage.tolist(), spreads.tolist(), strict=True)
-    for job, (ranked, options, units, most, lines, even) in enumerate(jobs):
+    types, nothing = [-1] * len(need), [0] * len(ranks)
+    columns = (need, may_use.T, lineage, spreads, ranks.T)
+    jobs = zip(choices, count, *(column.tolist() for column in columns), strict=True)
+    for job, (ranked, options, units, most, lines, even, rank) in enumerate(jobs):
         line = [queue for queue in lines if queue >= 0]
         fits = [kind for kind in ranked[:options] if sure.holds(units, kind, line)]
         if fits:
             roomy = [kind for kind in fits if free.holds(most[kind], kind, line)]
-            types[job] = kind = roomy[0] if roomy else slack.most(fits, most, line[:1]) if even else fits[0]
+            if roomy:
+                kind = slack.most([kind for kind in roomy if rank[kind] == rank[roomy[0]]], nothing, line[:1])
+            else:
+                kind = slack.most(fits, most, line[:1]) if even else fits[0]
+            types[job] = kind
             sure.take(units, kind, line)
             free.take(most[kind], kind, line)
             slack.take(most[kind], kind, line[:1])

@@ -80,16 +80,17 @@ def choose(
     runs: Ints,
     speed: Floats,
     capacity: Ints,
+    total: Ints,
     weights: Weights,
 ) -> Ints:
     """Per combination the type it runs on until the next round, -1 = none.
 
     Where a round is *due*, all run by falling priority; where *owed_only*, only those with a share. Otherwise those who
     run go on. What is left goes to jobs that wait, each where it is fastest compared with its best; under *strict*
-    rules only to those with a share, and at a round to nobody.
+    rules only to those with a share, and at a round to nobody. *total* is as for `take_turns`.
     """
     found: Ints = kernels["rounds"].choose(
-        due, strict, owed_only, members, share, credit, need, runs, speed, capacity, weights
+        due, strict, owed_only, members, share, credit, need, runs, speed, capacity, total, weights
     )
     return found
 
@@ -137,12 +138,12 @@ def answer(
     return found
 
 
-def take_turns(priority: Floats, need: Ints, members: Ints, left: Ints, taken: Bools) -> Ints:
+def take_turns(priority: Floats, need: Ints, members: Ints, left: Ints, total: Ints, taken: Bools) -> Ints:
     """Per combination the type it runs on, -1 = none, when (combination, type) pairs are taken by falling *priority*.
 
     A pair is passed over where its *need* is more than what is *left* of the type, where a member (a row of *taken*;
-    -1 = none) runs already, and where its priority is minus infinity. Ties go by combination, then by type.
-    *left* and *taken* are brought up to date.
+    -1 = none) runs already, and where its priority is minus infinity. Ties go by combination; of equal types it takes
+    the one with the largest free part of its *total*, then the first. *left* and *taken* are brought up to date.
     """
-    found: Ints = kernels["rounds"].take_turns(priority, need, members, left, taken)
+    found: Ints = kernels["rounds"].take_turns(priority, need, members, left, total, taken)
     return found

@@ -131,7 +131,7 @@ def fill(
         members[row, 0] = row
     nothing, weights = np.zeros(speed.shape), (0.0, 0.0, 0.0, 0.0)
     need, runs = running(members, jobs, np.empty(0, np.int64))
-    chosen = choose(False, False, False, members, nothing, nothing, need, runs, speed, capacity, weights)
+    chosen = choose(False, False, False, members, nothing, nothing, need, runs, speed, capacity, total, weights)
     said = answer(
         False, jobs, members, nothing, nothing, runs, chosen, speed, allowed, liking, slots, capacity, total, weights
     )[0]
@@ -208,6 +208,7 @@ def choose(
     runs: Any,
     speed: Any,
     capacity: Any,
+    total: Any,
     weights: Any,
 ) -> Any:
     stickiness, _, worth_of_speed, worth_of_share = weights
@@ -223,7 +224,7 @@ def choose(
                     due_here = worth_of_share * share[at, kind]
                     bonus = stickiness if kind == runs[at] and share[at, kind] > 0.0 else 0.0
                     priority[at, kind] = _priority(credit[at, kind], due_here, fast, bonus, worth_of_speed)
-        chosen = take_turns(priority, need, members, left, taken)
+        chosen = take_turns(priority, need, members, left, total, taken)
         if strict:
             return chosen
     else:
@@ -254,7 +255,7 @@ def choose(
             relative[place, kind] = -np.inf
             if speed[row, kind] > 0.0 and (due or not strict or share[row, kind] > 0.0):
                 relative[place, kind] = speed[row, kind] + (_A_LITTLE if kind == runs[row] else 0.0)
-    found = take_turns(relative, need[waits], members[waits], left, taken)
+    found = take_turns(relative, need[waits], members[waits], left, total, taken)
     for place in range(number):
         if found[place] >= 0:
             chosen[waits[place]] = found[place]

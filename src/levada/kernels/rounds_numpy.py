@@ -100,7 +100,7 @@ def fill(
     members = np.stack([np.arange(len(slots)), np.full(len(slots), _NOBODY)], axis=1)
     nothing = np.zeros(speed.shape)
     need, runs = running(members, jobs, _ALL_ALONE)
-    chosen = choose(False, False, False, members, nothing, nothing, need, runs, speed, capacity, _NO_WEIGHTS)
+    chosen = choose(False, False, False, members, nothing, nothing, need, runs, speed, capacity, total, _NO_WEIGHTS)
     said = answer(
         False,
         jobs,
@@ -144,6 +144,7 @@ def choose(
     runs: Ints,
     speed: Floats,
     capacity: Ints,
+    total: Ints,
     weights: Weights,
 ) -> Ints:
     left, taken = capacity.copy(), np.zeros(len(speed), bool)
@@ -151,7 +152,7 @@ def choose(
     if due:
         may = able & (share > 0) if owed_only else able
         priority = np.where(may, _priority(share, credit, runs, speed, weights), -np.inf)
-        chosen = take_turns(priority, need, members, left, taken)
+        chosen = take_turns(priority, need, members, left, total, taken)
         if strict:
             return chosen
     else:
@@ -169,7 +170,7 @@ def choose(
     here = (runs[waits] >= 0).nonzero()[0]
     relative[here, runs[waits[here]]] += _A_LITTLE
     priority = np.where(able[waits], relative, -np.inf)
-    found = take_turns(priority, need[waits], members[waits], left, taken)
+    found = take_turns(priority, need[waits], members[waits], left, total, taken)
     chosen[waits] = np.where(found >= 0, found, chosen[waits])
     return chosen
 
@@ -271,13 +272,13 @@ def answer(
     return said, np.where(members >= 0, names, _NOBODY), kept, int(np.count_nonzero(ran)), quiet_s
 
 
-def take_turns(priority: Floats, need: Ints, members: Ints, left: Ints, taken: Bools) -> Ints:
+def take_turns(priority: Floats, need: Ints, members: Ints, left: Ints, total: Ints, taken: Bools) -> Ints:
     types = priority.shape[1]
     runs = np.full(len(priority), -1, np.int64)
     flat = priority.ravel()
     able = (flat > -np.inf).nonzero()[0]
     order = able[np.argsort(-flat[able], kind="stable")]
-    room = left.tolist()
+    room, whole = left.tolist(), np.maximum(total, 1).tolist()
     busy = taken.tolist()
     busy.append(False)  # nobody, the second member of a job alone
     needs, first, second = need.tolist(), members[:, 0].tolist(), members[:, 1].tolist()
@@ -285,6 +286,9 @@ def take_turns(priority: Floats, need: Ints, members: Ints, left: Ints, taken: B
         row, kind = divmod(at, types)
         if needs[row] > room[kind] or busy[first[row]] or busy[second[row]]:
             continue
+        equal = (priority[row] == flat[at]).nonzero()[0].tolist()
+        if len(equal) > 1:
+            kind = max((k for k in equal if needs[row] <= room[k]), key=lambda k: room[k] / whole[k])
         room[kind] -= needs[row]
         busy[first[row]] = True
         if second[row] >= 0:

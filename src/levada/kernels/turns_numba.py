@@ -12,7 +12,7 @@ _FEW = 16
 
 
 @numba.njit(cache=True)
-def take_turns(priority: Any, need: Any, members: Any, left: Any, taken: Any) -> Any:
+def take_turns(priority: Any, need: Any, members: Any, left: Any, total: Any, taken: Any) -> Any:
     # Each combination waits with the best pair that still fits. What does not fit now never will, so a combination
     # that finds its pair gone goes back into line with the next; nobody need sort all pairs.
     count, types = priority.shape
@@ -20,22 +20,25 @@ def take_turns(priority: Any, need: Any, members: Any, left: Any, taken: Any) ->
     kind, wish = np.empty(count, np.int64), np.empty(count, np.float64)
     line, size = np.empty(count, np.int64), 0
     asked = np.zeros(types, np.int64)
-    paired = False
+    paired = tied = False
     for at in range(count):
         a, b = members[at, 0], members[at, 1]
         if taken[a] or (b >= 0 and taken[b]):
             continue
         best, most = -1, -np.inf
         for k in range(types):
-            if need[at] <= left[k] and priority[at, k] > most:
-                best, most = k, priority[at, k]
+            if need[at] <= left[k]:
+                tied |= priority[at, k] == most and best >= 0
+                if priority[at, k] > most:
+                    best, most = k, priority[at, k]
         if best >= 0:
             kind[at], wish[at] = best, most
             line[size] = at
             size += 1
             asked[best] += need[at]
             paired |= b >= 0
-    if not paired:
+    # Who has several equal wishes takes the type with the largest free part, which is known only when its turn comes.
+    if not paired and not tied:
         size = _let_go(line[:size], priority, need, members, kind, wish, asked, left, taken, runs)
     # A heap: the highest wish stands first, of equal ones the lower row.
     start, least = size // 2, need[line[:size]].min() if size > 0 else 0
@@ -49,7 +52,11 @@ def take_turns(priority: Any, need: Any, members: Any, left: Any, taken: Any) ->
             again = False
             if not taken[a] and not (b >= 0 and taken[b]):
                 if need[at] <= left[kind[at]]:
-                    runs[at] = kind[at]
+                    best, part = kind[at], left[kind[at]] / max(total[kind[at]], 1)
+                    for k in range(types):
+                        if priority[at, k] == wish[at] and need[at] <= left[k] and left[k] / max(total[k], 1) > part:
+                            best, part = k, left[k] / max(total[k], 1)
+                    runs[at] = kind[at] = best
                     left[kind[at]] -= need[at]
                     taken[a] = True
                     if b >= 0:

@@ -51,7 +51,7 @@ class AfsL:
         """All that there is, grant by grant; jobs of unknown length count as endless."""
         jobs = snap.jobs
         order = np.arange(len(snap))
-        types = assign_types(snap, order, smallest(snap), largest(snap))
+        types = assign_types(snap, order, smallest(snap), largest(snap), perf=perf)
         gpus = jobs.step * np.maximum(jobs.unit, 1) / WHOLE
 
         def won(types: Ints) -> Ints:

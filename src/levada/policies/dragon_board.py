@@ -80,6 +80,8 @@ class Board:
         #: Whether any device carries a tag, and whether there are several types: most boards need not ask.
         self.tagged = False
         self.mixed = len(inventory.types) > 2
+        #: Per type, whoever uses them.
+        self.devices: Ints = np.bincount(inventory.type_of[inventory.present], minlength=len(inventory.types))
         #: Whether a share must fit on a fresh device too. The original did not look.
         self.checks_fresh = True
         #: Devices that are never fresh, even with nobody on them any more.

@@ -26,7 +26,7 @@ from levada.perf.model import ThroughputModel
 from levada.policies.dragon_board import Board, Demand
 from levada.policies.dragon_cycle import Cycle
 from levada.policies.dragon_free import Free, free
-from levada.policies.dragon_gang import NOWHERE, Gang, Layout, Spot
+from levada.policies.dragon_gang import NOWHERE, Gang, Layout, Spot, by_free_part
 from levada.policies.dragon_state import DragonState, admission_order, reached
 from levada.policies.dragon_victims import shortest, units_of
 from levada.policies.options import number_above
@@ -158,7 +158,7 @@ class DragonCompat:
 
 def place(board: Board, gang: Gang, want: int, least: int) -> Layout:
     """Where the original would put a job, on the first of its types where *least* workers fit."""
-    for gpu_type in gang.types if len(board.first) else ():
+    for gpu_type in by_free_part(board, gang) if len(board.first) else ():
         room = board.room(gang.worker, gpu_type, gang.servers, gang.server_cpu, gang.server_memory)
         room = np.minimum(room, want)
         servers = np.minimum(board.room(Demand(gang.server_cpu, gang.server_memory), gpu_type), gang.servers)

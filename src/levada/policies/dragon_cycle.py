@@ -52,7 +52,8 @@ class Cycle:
         self._new: list[list[int]] = [[], [], [], [], [], []]
         self._given: dict[int, list[int]] = {}
         self._shapes = list(zip(*(getattr(jobs, name).tolist() for name in _GANG_COLUMNS), strict=True))
-        self._gangs: dict[tuple[tuple[int, ...], tuple[int, ...]], Gang] = {}
+        self._gangs: dict[tuple[tuple[int, ...], tuple[int, ...], bool], Gang] = {}
+        self._any_type: list[int] = jobs.any_type.tolist()
         self._types: dict[bytes, tuple[int, ...]] = {}
         self._exists = np.bincount(snap.inventory.type_of, minlength=len(snap.capacity)) > 0
         self._exists[CPU_TYPE] = True
@@ -92,11 +93,12 @@ class Cycle:
     def gang(self, row: int) -> Gang:
         """The shape of a job; a job that runs stays on its type."""
         running_on = int(self.type[row])
-        key = (self._shapes[row], (running_on,) if running_on >= 0 else self._types_of(row))
+        types = (running_on,) if running_on >= 0 else self._types_of(row)
+        key = (self._shapes[row], types, self._any_type[row] > 0)
         known = self._gangs.get(key)
         if known is None:
-            shape, types = key
-            known = self._gangs[key] = Gang(shape[0], shape[1], shape[2], Demand(*shape[3:]), types)
+            shape = self._shapes[row]
+            known = self._gangs[key] = Gang(shape[0], shape[1], shape[2], Demand(*shape[3:]), types, key[-1])
         return known
 
     def _types_of(self, row: int) -> tuple[int, ...]:

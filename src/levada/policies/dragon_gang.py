@@ -18,13 +18,17 @@ _LOOSEST = np.iinfo(np.int64).max
 
 
 class Gang(NamedTuple):
-    """The shape of a job: its servers, one of its workers, and the types it may run on, preferred first."""
+    """The shape of a job: its servers, one of its workers, and the types it may run on, preferred first.
+
+    A job of *any* type prefers the one with the largest free part; its types stand in the order of the cluster then.
+    """
 
     servers: int
     server_cpu: int
     server_memory: int
     worker: Demand
     types: tuple[int, ...]
+    any: bool = False
 
 
 class Spot(NamedTuple):
@@ -63,13 +67,21 @@ NOWHERE = Layout(-1, ())
 def lay_out(board: Board, gang: Gang, want: int, least: int) -> Layout:
     """Places for up to *want* workers on the first type where *least* fit; else the largest that falls short."""
     best = NOWHERE
-    for gpu_type in gang.types:
+    for gpu_type in by_free_part(board, gang):
         found = _on_type(board, gang, want, least, gpu_type)
         if found.workers >= least:
             return found
         if found.workers > best.workers:
             best = found
     return best
+
+
+def by_free_part(board: Board, gang: Gang) -> tuple[int, ...]:
+    """The types of a gang, those to try first in front."""
+    if not gang.any or len(gang.types) < 2:
+        return gang.types
+    part = board.idle / np.maximum(board.devices, 1)
+    return tuple(sorted(gang.types, key=lambda gpu_type: -part[gpu_type]))
 
 
 def _on_type(board: Board, gang: Gang, want: int, least: int, gpu_type: int) -> Layout:

@@ -41,9 +41,9 @@ class ElasticSrjf:
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: None) -> tuple[Decision, None]:
         """Minimums and then growth in turns, shortest first."""
         least = smallest(snap)
-        homes = home_types(snap)
+        homes = home_types(snap, perf)
         at_home = remaining(snap, perf, homes)
-        types = assign_types(snap, shortest_first(at_home), least, largest(snap))
+        types = assign_types(snap, shortest_first(at_home), least, largest(snap), perf=perf)
         left = remaining_again(snap, perf, types, homes, at_home)
         order = shortest_first(left)
 

@@ -57,7 +57,7 @@ class ElasticTiresias:
         """Tiresias's admission, then compaction, then growth."""
         standing, state = advance(state, snap, self._limits, self._knob)
         order, size = in_order(snap, standing), asked(snap)
-        types = assign_types(snap, order, size, largest(snap))
+        types = assign_types(snap, order, size, largest(snap), perf=perf)
         tie_order = standing.queue.argsort(kind="stable")
 
         def by_gain(types: Ints) -> Ints:

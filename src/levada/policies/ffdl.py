@@ -56,7 +56,7 @@ class Ffdl:
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: None) -> tuple[Decision, None]:
         """Minimums in order of submission, then the best way to share the rest among those that have one."""
         order, least = np.arange(len(snap)), smallest(snap)
-        types = assign_types(snap, order, least, largest(snap))
+        types = assign_types(snap, order, least, largest(snap), perf=perf)
 
         def largest_sum(types: Ints) -> Ints:
             count = give(snap, order, types, least)

@@ -80,3 +80,11 @@ def decides_by_node(policy: AnyPolicy) -> bool:
 def gives_more(policy: AnyPolicy) -> bool:
     """Whether the policy gives jobs more than they need where it can: such a class has `elastic = True`."""
     return bool(getattr(policy, "elastic", False))
+
+
+def knows_speeds(policy: AnyPolicy) -> bool:
+    """Whether the policy compares the speeds of GPU types, so that jobs without a preference take the fastest.
+
+    A policy that needs rates or lengths does, unless it has `aware = False`.
+    """
+    return bool(getattr(policy, "aware", policy.needs & (Needs.RATE | Needs.REMAINING)))

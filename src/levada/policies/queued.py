@@ -31,7 +31,7 @@ from levada.perf.model import ThroughputModel
 from levada.policies.assign import assign_types
 from levada.policies.capped import capped, cut_view
 from levada.policies.firm import decide_firmly
-from levada.policies.protocol import Policy, S, decides_by_node, gives_more
+from levada.policies.protocol import Policy, S, decides_by_node, gives_more, knows_speeds
 from levada.policies.relocate import Room, settled
 from levada.policies.shares import Bounds
 from levada.policies.sizes import largest, smallest
@@ -92,7 +92,8 @@ class Queued(Generic[S]):
     def _shared(self, snap: Snapshot, perf: ThroughputModel, state: QueueState[S], bounds: Bounds) -> _Inside[S]:
         """Everything shared out and lent, once."""
         most = largest(snap) if gives_more(self.policy) else None
-        types = assign_types(snap, np.arange(len(snap)), smallest(snap), most, bounds.fence(snap))
+        known = perf if knows_speeds(self.policy) else None
+        types = assign_types(snap, np.arange(len(snap)), smallest(snap), most, bounds.fence(snap), known)
         tries: dict[bytes, _Inside[S]] = {}
 
         def shared(types: Ints) -> _Inside[S]:

@@ -27,7 +27,7 @@ from levada.core.jobtable import NOT_ALLOWED
 from levada.core.snapshot import Snapshot
 from levada.core.types import CPU_TYPE, Bools, Ints
 from levada.perf.model import ThroughputModel
-from levada.policies.assign import totals
+from levada.policies.assign import by_preference, totals
 from levada.policies.fill import left_over
 from levada.policies.sizes import largest, on_grid
 
@@ -112,15 +112,18 @@ def _move(
 ) -> tuple[int, int] | None:
     """Who of those that *may_go* does, and to which type: the first in *order* that waits, else that gains enough.
 
-    It goes to the one that it likes best of the types where that is so.
+    It goes to the preferred one of the types where that is so; see `assign`.
     """
-    jobs, allowed, preference = snap.jobs, snap.allowed, snap.preference
+    jobs, allowed = snap.jobs, snap.allowed
+    preference = by_preference(snap, perf, jobs.min).T
     need = jobs.min * jobs.unit
     waits = (count == 0) & (types >= 0)
     may_go = may_go & (types >= 0) & (jobs.milli > 0)
     best = np.full(len(snap), -1, np.int64)
     rank = np.full(len(snap), NOT_ALLOWED, np.int64)
-    for kind in room.free.max(axis=0, initial=0).nonzero()[0].tolist():
+    most_free = room.free.max(axis=0, initial=0)
+    largest_part_first = np.argsort(-most_free / np.maximum(totals(snap), 1), kind="stable")
+    for kind in largest_part_first[most_free[largest_part_first] > 0].tolist():
         if kind == CPU_TYPE:
             continue
         free = room.free[:, kind]

@@ -8,6 +8,7 @@ side), credit grows more slowly for all, so that they take turns.
 - At each round, (combination, type) pairs run by falling priority over all types at once. Priority is the share, and
   credit within bounds; a little for speed, compared with the job's best type; and a little where it has a share and
   runs at present (hysteresis). So a whole share is followed at once, and credit lets those take turns who have parts.
+  Equal types: the one with the largest free part. To a policy that does not know how types differ all are equally fast.
 - Between rounds nobody is stopped; whoever waits is placed at once where GPUs are free. So policies are shown only jobs
   that wait then, and what others are owed is counted at the next round.
 - New shares are asked for when jobs came, went or changed, at the next round.
@@ -78,6 +79,8 @@ class Rounds(Generic[S]):
     def __init__(self, policy: SharePolicy[S], *, round_s: float = 360.0) -> None:
         self.policy, self.round_s = policy, round_s
         self.name, self.needs = policy.name, policy.needs
+        #: Whether speeds of types are known to it; see `knows_speeds`.
+        self.aware = policy.aware
         #: Two jobs on the same devices can only be said by saying which.
         self.by_node = policy.packs
         # A job that shall share its GPU must not come first alone.
@@ -100,7 +103,8 @@ class Rounds(Generic[S]):
         if snap.fill:
             return self._fill(snap, perf, state)
         instance, policy, weights = Instance(snap, perf), self.policy, self._weights
-        jobs, reals, speed = instance.jobs, instance.reals, instance.relative
+        jobs, reals = instance.jobs, instance.reals
+        speed = instance.relative if self.aware else (instance.relative > 0).astype(np.float64)
         # Where nobody runs without a share, shares must follow what others leave, too: jobs out of view come and go.
         room = snap.capacity if self._owed_only else instance.supply[view.ROOM]
         partner = _partners(snap) if self.by_node else _NO_PARTNERS
@@ -128,6 +132,7 @@ class Rounds(Generic[S]):
             runs,
             speed,
             snap.capacity,
+            instance.supply[view.TOTAL],
             weights,
         )
         more = _seats(instance, members, chosen) if self.by_node else {}
@@ -183,9 +188,12 @@ class Rounds(Generic[S]):
         # What is free just now limits nobody's size.
         jobs, _, allowed = jobs_of(snap, supply, supply[view.ROOM])
         number = jobs[view.NUMBER]
+        rate = rates_by_type(perf, number, jobs[view.SIZE], len(snap.capacity))
+        if not self.aware:
+            rate = (rate > 0).astype(np.float64)
         said, began = rounds.fill(
             jobs,
-            rates_by_type(perf, number, jobs[view.SIZE], len(snap.capacity)),
+            rate,
             allowed,
             snap.table.preference,
             snap.jobs.slots,

@@ -5,7 +5,7 @@ else nothing. A shorter newcomer displaces a longer job that runs.
 
 Needs the work that is left and the speed. Deviations: a job of which nothing is known comes last, not first; equal
 lengths go by submission. On several types a job's length is first taken on its present or preferred type, to decide
-where it competes, and then on that one.
+where it competes, and then on that one; without a preference of its own that is the fastest one with room.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Srjf:
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: None) -> tuple[Decision, None]:
         """The minimum to each job, shortest first, that still fits."""
         least = smallest(snap)
-        homes = home_types(snap)
+        homes = home_types(snap, perf)
         at_home = remaining(snap, perf, homes)
-        types = assign_types(snap, shortest_first(at_home), least)
+        types = assign_types(snap, shortest_first(at_home), least, perf=perf)
         left = remaining_again(snap, perf, types, homes, at_home)
         order = shortest_first(left)
         count = give(snap, order, types, least)

@@ -56,6 +56,10 @@ METRICS: dict[str, Metric] = {
 USUAL = ("avg_jct_s", "p99_jct_s", "makespan_s", "utilization", "ftf_unfair")
 
 
+#: Runs of each policy that it takes to call one the best: an interval of fewer says next to nothing.
+LEAST_RUNS = 3
+
+
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """The mean of a metric over seeds, in its own unit; null where nobody knows."""
 
@@ -120,22 +124,30 @@ def _same_place(one: Row, other: Row) -> bool:
 
 
 def _with_best(row: Row, rivals: list[Row]) -> Row:
-    """The row with those figures marked that no rival beats, as far as is shown and sure; alone, nobody is best."""
+    """The row with those figures marked that are better than all others of the same load beyond doubt."""
     figures = {}
     for name, figure in row.figures.items():
         metric = METRICS[name]
-        known = [rival.figures[name] for rival in rivals if rival.figures[name].mean is not None]
-        mine = shown(metric, figure.mean)
-        worse = [other for other in known if shown(metric, other.mean) != mine]
-        is_best = mine is not None and bool(worse) and metric.better != "neither" and _is_below(figure, worse)
+        others = [rival for rival in rivals if rival is not row and rival.figures[name].mean is not None]
+        enough = bool(others) and all(rival.runs >= LEAST_RUNS for rival in (row, *others))
+        is_best = (
+            enough and metric.better != "neither" and all(_is_below(metric, figure, r.figures[name]) for r in others)
+        )
         figures[name] = msgspec.structs.replace(figure, best=is_best)
     return msgspec.structs.replace(row, figures=figures)
 
 
-def _is_below(figure: Figure, others: list[Figure]) -> bool:
-    """Whether all others are larger beyond doubt: their intervals do not overlap. One run alone has none."""
-    top = (figure.mean or 0.0) + (figure.plus_minus or 0.0)
-    return all(top < (other.mean or 0.0) - (other.plus_minus or 0.0) for other in others)
+def _is_below(metric: Metric, figure: Figure, other: Figure) -> bool:
+    """Whether *figure* is smaller than *other*, also as it is shown, and their intervals do not overlap."""
+    if figure.mean is None or figure.plus_minus is None or other.mean is None or other.plus_minus is None:
+        return False
+    apart = figure.mean + figure.plus_minus < other.mean - other.plus_minus
+    return apart and shown(metric, figure.mean) != shown(metric, other.mean)
+
+
+def too_few_runs(rows: Sequence[Row]) -> bool:
+    """Whether policies are compared at some load, and none can be called the best for want of runs."""
+    return any(row.runs < LEAST_RUNS and any(r is not row and _same_place(row, r) for r in rows) for row in rows)
 
 
 def shown(metric: Metric, value: float | None) -> float | None:

@@ -35,9 +35,12 @@ World = Simulation | PublishedWorld | IdealWorld
 
 
 def cluster_of(settings: Settings) -> Cluster:
-    """Nodes of one type each, by the names of the types; the last one of a type has what is left."""
+    """Nodes of one type each, types in the order in which they were given; the last one of a type has what is left.
+
+    In Gavel's world types stand by name: its rounds tell of GPUs by their numbers.
+    """
     nodes = []
-    for name in sorted(settings.cluster):
+    for name in sorted(settings.cluster) if settings.mechanism == "gavel" else settings.cluster:
         size = settings.gpus_per_node.get(name, settings.gpus_per_node.get("", GPUS_PER_NODE))
         whole, rest = divmod(settings.cluster[name], size)
         nodes += [Node.of(f"{name}-{place}", {name: size}) for place in range(whole)]

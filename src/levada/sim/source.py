@@ -38,7 +38,7 @@ class Source:
         """Reads the throughput table; raises BadInput where it does not know the types that drawn jobs shall run on."""
         self.settings = settings
         self.profiles = _profiles(settings)
-        self.types = tuple(sorted(settings.cluster))
+        self.types = tuple(settings.cluster)
         #: What is to be said about the jobs, once they are read.
         self.notes: list[str] = []
         self._strange = [name for name in settings.cluster if name not in self.profiles.types]

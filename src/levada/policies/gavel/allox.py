@@ -53,7 +53,9 @@ class Allox(Sharing):
             free[kind] -= 1
         waits = [row for number, row in row_of.items() if number not in type_of and instance.scale[row] == 1]
         waits.sort(key=lambda row: -instance.elapsed[row])
-        lines = np.repeat(instance.by_name(), np.maximum(free[instance.by_name()], 0))
+        # Ties between equally cheap assignments go by the order of lines: slow types first, as in Gavel's clusters.
+        kinds = sorted(instance.columns(), key=lambda kind: float(instance.rate[:, kind].sum()))
+        lines = np.repeat(kinds, np.maximum(free[kinds], 0))
         rows = np.array(waits[: max(int(self.alpha * len(waits)), len(lines))], np.int64)
         cost = 0.0
         if len(rows) and len(lines):

@@ -23,6 +23,7 @@ from levada.policies.gavel.forms import (
     LEXIMIN,
     able,
     by_reference,
+    even_shares_of,
     pairs_of,
     problem_of,
     shares_of,
@@ -99,7 +100,7 @@ class FinishTimeFairness(Sharing):
         given = (problem, instance.steps_left, instance.elapsed, ideal)
         best = partial(finish_time, *given)
         if not published:
-            return shares_of(best())
+            return shares_of(best()) if self.aware else even_shares_of(best(), instance)
         return shares_of(sound(partial(finish_time_interior, *given), best), able(instance))
 
 

@@ -17,6 +17,7 @@ from levada.errors import BadInput
 from levada.kernels.classes import rows_of
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import Shares
+from levada.solve.even import evenly
 from levada.solve.problem import Problem, Solution
 
 #: Which of many optimal shares: the best for the worst-off, then for the next, and so on; or those that the
@@ -69,12 +70,12 @@ def all_alike(instance: Instance) -> Floats:
 
 
 def by_reference(instance: Instance) -> Floats:
-    """Rates for a policy that takes all types for the reference type (the last one by name, where that is missing).
+    """Rates for a policy that takes all types for the reference type (the cluster's first one, if that is missing).
 
     A job that does not run on that type is taken at its best.
     """
-    names, types = instance.names, instance.by_name()
-    column = names.index(REFERENCE_TYPE) if REFERENCE_TYPE in names else types[-1] if types else 0
+    names, types = instance.names, instance.columns()
+    column = names.index(REFERENCE_TYPE) if REFERENCE_TYPE in names else types[0] if types else 0
     rate = instance.perf.rates(instance.number, np.array(column), instance.size)
     rate = np.where(rate > 0, rate, instance.rate.max(axis=1, initial=0.0))
     return np.repeat(rate[:, None], len(names), axis=1)
@@ -111,6 +112,12 @@ def sound(*attempts: Callable[[], Solution]) -> Solution:
         if solution.how != "equal":
             return solution if not number else msgspec.structs.replace(solution, alarm=_SECOND_CHOICE)
     return solution
+
+
+def even_shares_of(solution: Solution, instance: Instance) -> Shares:
+    """A solution of a policy that does not know how types differ: each job's time is spread over all it can use."""
+    share = evenly(solution.share, instance.scale, instance.capacity, able(instance))
+    return Shares(share=share, objective=solution.level, alarm=solution.alarm)
 
 
 def shares_of(solution: Solution, where: Bools | None = None) -> Shares:

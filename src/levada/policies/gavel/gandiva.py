@@ -76,7 +76,7 @@ class Gandiva(Sharing):
         a, b = row_of[pair[0]], row_of[pair[1]]
         if not instance.may_share(a, b):
             return False
-        kinds = np.array(instance.by_name(), np.int64)
+        kinds = np.array(instance.columns(), np.int64)
         together = perf.pair_rates(
             instance.number[[a]][:, None], instance.number[[b]][:, None], kinds[None, :], instance.size[[a]][:, None]
         )[0]

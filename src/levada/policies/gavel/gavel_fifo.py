@@ -85,7 +85,7 @@ class GavelFifo(Sharing):
         rng: Mersenne,
     ) -> None:
         """Each job in turn takes any type with room for it, until one finds none."""
-        types, runs = instance.by_name(), able(instance)
+        types, runs = instance.columns(), able(instance)
         for number in sorted(queue, key=row_of.__getitem__):
             row = row_of[number]
             if not runs[row].any():
@@ -198,7 +198,7 @@ def _fastest(instance: Instance) -> tuple[Ints, list[int]]:
     """The type of each job, -1 = none, and the rows of those after the first that did not fit."""
     free = instance.capacity.copy()
     type_of = np.full(len(instance), -1)
-    open_types = [kind for kind in instance.by_name() if free[kind] > 0]
+    open_types = [kind for kind in instance.columns() if free[kind] > 0]
     in_order = list(range(len(instance)))
     for at, row in enumerate(in_order):
         fitting = [kind for kind in open_types if free[kind] >= instance.scale[row] - 1e-9]

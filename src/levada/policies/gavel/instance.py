@@ -27,8 +27,10 @@ def jobs_of(snap: Snapshot, supply: Ints, most: Ints) -> tuple[Ints, Floats, Boo
 class Instance:
     """One moment, as arrays over the jobs in view (rows) and the GPU types of the inventory (columns)."""
 
-    def __init__(self, snap: Snapshot, perf: ThroughputModel) -> None:
+    def __init__(self, snap: Snapshot, perf: ThroughputModel, *, published: bool = False) -> None:
+        """*published*: types are listed by name, as Gavel's scheduler does it."""
         self.snap = snap
+        self.published = published
         self.perf = perf
         #: What there is of each type: rows as in `kernels.view`.
         self.supply: Ints = snap.inventory.openings.supply
@@ -121,7 +123,11 @@ class Instance:
         """The GPU types' names, by column."""
         return tuple(self.snap.inventory.types)
 
+    def columns(self) -> list[int]:
+        """Columns of the types that have capacity, in the order of the cluster; by name where *published*."""
+        there: list[int] = np.flatnonzero(self.capacity > 0).tolist()
+        return self.by_name() if self.published else there
+
     def by_name(self) -> list[int]:
-        """Columns of the types that have capacity, in the order of their names."""
-        names = self.names
-        return sorted((column for column in range(len(names)) if self.capacity[column] > 0), key=lambda c: names[c])
+        """The same in the order of their names: what Gavel's published code does depends on it."""
+        return sorted(np.flatnonzero(self.capacity > 0).tolist(), key=self.names.__getitem__)

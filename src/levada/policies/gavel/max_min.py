@@ -31,6 +31,7 @@ from levada.policies.gavel.forms import (
     LEXIMIN,
     able,
     all_alike,
+    even_shares_of,
     pairs_of,
     problem_of,
     shares_of,
@@ -73,7 +74,8 @@ class MaxMinFairness(Sharing):
         problem = problem_of(instance, instance.rate if self.aware else all_alike(instance), published=published)
         best, middle = partial(leximin, problem), partial(max_min_interior, problem)
         if not published:
-            return shares_of(sound(best, middle)), None
+            found = sound(best, middle)
+            return (shares_of(found) if self.aware else even_shares_of(found, instance)), None
         return shares_of(sound(middle, best), able(instance)), None
 
 

@@ -102,7 +102,7 @@ class Published(Generic[S]):
         self, snap: Snapshot, perf: ThroughputModel, state: PublishedState[S]
     ) -> tuple[Decision, PublishedState[S]]:
         """The next round."""
-        book = _Book(self, Instance(snap, perf), state)
+        book = _Book(self, Instance(snap, perf, published=True), state)
         book.charge_last_round()
         book.forget_and_learn()
         book.reset_if_due()
@@ -223,8 +223,7 @@ class _Book(Generic[S]):
         self.rates = self._rates()
         runs: Bools = np.asarray((self.rates > 0).all(axis=2))
         priority = self._priorities(runs)
-        names = self.instance.names
-        order = sorted((t for t in range(len(names)) if self.instance.capacity[t] > 0), key=lambda t: names[t])[::-1]
+        order = self.instance.columns()[::-1]
         if not (self.policy.aware or self.policy.packs):
             self.shuffler.shuffle(order)
         left = self.instance.capacity.copy()

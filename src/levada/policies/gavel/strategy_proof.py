@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from levada.perf.model import ThroughputModel
-from levada.policies.gavel.forms import all_alike, problem_of, shares_of
+from levada.policies.gavel.forms import all_alike, even_shares_of, problem_of, shares_of
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.protocol import Needs
@@ -31,7 +31,8 @@ class StrategyProof(Sharing):
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
         """Discounted shares; the objective is the geometric mean before the discount."""
         problem = problem_of(instance, instance.rate if self.aware else all_alike(instance))
-        return shares_of(strategy_proof(problem)), None
+        found = strategy_proof(problem)
+        return (shares_of(found) if self.aware else even_shares_of(found, instance)), None
 
 
 class StrategyProofPerf(StrategyProof):

@@ -15,6 +15,7 @@ from levada.policies.gavel.forms import (
     LEXIMIN,
     able,
     by_reference,
+    even_shares_of,
     pairs_of,
     problem_of,
     shares_of,
@@ -50,7 +51,7 @@ class MinTotalDuration(Sharing):
         problem = problem_of(instance, rate, weighted=False, published=published)
         best = partial(makespan, problem, instance.steps_left)
         if not published:
-            return shares_of(best()), None
+            return (shares_of(best()) if self.aware else even_shares_of(best(), instance)), None
         return shares_of(sound(partial(makespan_interior, problem, instance.steps_left), best), able(instance)), None
 
 

@@ -22,6 +22,7 @@ from levada.policies.gavel.forms import (
     LEXIMIN,
     able,
     all_alike,
+    even_shares_of,
     pairs_of,
     problem_of,
     shares_of,
@@ -82,7 +83,7 @@ class WaterFilling(Sharing):
         problem = problem_of(instance, instance.rate if self.aware else all_alike(instance), published=published)
         best = hierarchical(problem, *self._entities(instance)) if self.entities else leximin(problem)
         if not published:
-            return shares_of(best), None
+            return (shares_of(best) if self.aware else even_shares_of(best, instance)), None
         middle = partial(leximin_interior, problem, best.levels)
         return shares_of(sound(middle, lambda: best), able(instance)), None
 

@@ -102,7 +102,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def key_of(settings: Settings) -> str:
     """The name of a run: what its axes say, shortened to what a file name can hold."""
-    place = {name: getattr(settings, name) for name in AXES}
+    # The order of types is part of a cluster: it breaks ties between them.
+    place = {name: getattr(settings, name) for name in AXES} | {"cluster": list(settings.cluster.items())}
     return hashlib.sha256(msgspec.json.encode(place, order="deterministic")).hexdigest()[:20]
 
 
