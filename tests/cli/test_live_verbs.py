@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 import yaml
 
 from levada.core.events import OptionsChanged
-from tests.cli.house import Shell, job
+from tests.cli.house import Shell, environment, job
 from tests.cli.test_startup import PROBE
 from tests.jobfile.manifests import MPI, POD, TF, changed, container
 from tests.patience import WAIT_S
@@ -66,6 +67,51 @@ def test_words_of_others_give_no_orders_to_a_terminal(shell: Shell) -> None:
     page, why = shell("describe", name), shell("explain", name)
     assert "\x1b" not in page + why
     assert "Labels:     team=\ufffd[2J\ufffdExit code:  0\n" in page
+    shell("cancel", name)
+
+
+def on_terminal(shell: Shell, *words: str, home: Path) -> str:
+    """What a verb writes to a terminal, both streams."""
+    master, slave = pty.openpty()
+    told = {**environment(shell.up, home), "TERM": "xterm"}
+    process = subprocess.Popen(levada(*words), stdin=slave, stdout=slave, stderr=slave, env=told)
+    os.close(slave)
+    seen = b""
+    try:
+        while True:
+            seen += os.read(master, 65536)
+    except OSError:  # so a terminal ends that nobody writes to any more
+        pass
+    finally:
+        os.close(master)
+    assert process.wait(WAIT_S) == 0, seen
+    return seen.decode()
+
+
+#: Clears the screen, sets a title, types a command where terminals answer, and writes from right to left.
+ORDERS = "\x1b[2J\x1b]0;title\x07\x9b31m\u202e\x7f\ttab"
+
+
+def test_control_sequences_of_a_job_are_shown_on_a_terminal_and_not_obeyed(shell: Shell, home: Path) -> None:
+    shell.folder.joinpath("orders").write_text(f"{ORDERS}\n 10%|#\r 90%|###\r\nplain \u00fc\n")
+    name = shell.submit("orders", f"cat {shell.folder}/orders")
+    shell("wait", name)
+    assert shell("logs", name) == f"{ORDERS}\n 10%|#\r 90%|###\r\nplain \u00fc\n"  # into a pipe as it is
+    told = on_terminal(shell, "logs", name, home=home)
+    visible = "\\x1b[2J\\x1b]0;title\\x07\\u009b31m\\u202e\\u007f"
+    # A terminal itself turns tabs into blanks, and ends lines with a carriage return.
+    assert told.expandtabs().splitlines() == [f"{visible}\ttab".expandtabs(), " 90%|###", "plain \u00fc"]
+    assert "\x1b[2J" in on_terminal(shell, "logs", "--raw", name, home=home)
+    attached = on_terminal(shell, "attach", name, home=home)
+    assert visible in attached
+    assert "\x1b" not in attached + told
+
+
+def test_words_of_others_in_lists_events_and_warnings_are_shown(shell: Shell, home: Path) -> None:
+    name = shell.submit("words", "true", labels={"team": ORDERS}, gpuTypes=[ORDERS])
+    for words in (["events", name], ["describe", name], ["explain", name], ["ls"], ["get", "job", name, "-o", "json"]):
+        told = on_terminal(shell, *words, home=home)
+        assert not set(told.replace("\x1b[1m", "").replace("\x1b[0m", "")) & set("\x1b\x07\x7f\x9b\u202e"), words
     shell("cancel", name)
 
 
@@ -222,12 +268,28 @@ def test_logs_of_some_time(shell: Shell) -> None:
     assert shell("logs", name, "--since", "soon", code=2) == "--since: must be a duration, e.g. 90s, 2h, 1h30m or 7d\n"
 
 
+def test_logs_of_a_job_that_waits_say_why_there_are_none(shell: Shell) -> None:
+    name = shell.submit("hopeless", "true", gpuTypes=["none-such"])
+    shell.until(lambda: shell.json("get", "job", name)["reason"]["code"] != "arrived")
+    why = shell.json("get", "job", name)["reason"]["text"].rstrip(".")
+    assert shell.try_out("logs", name) == (0, "", f"Pending: {why}; no output yet\n")
+    shell("cancel", name)
+    assert shell.try_out("logs", name) == (0, "", "")
+
+
+def test_run_calls_a_job_after_its_script(shell: Shell) -> None:
+    shell.folder.joinpath("fit.py").write_text("print('fitted')")
+    code, out, err = shell.try_out("run", "--", sys.executable, "fit.py")
+    assert (code, out) == (0, "fitted\n")
+    assert err.startswith("Submitted fit-")
+
+
 def test_logs_of_a_job_that_waits_are_waited_for(shell: Shell) -> None:
     first = shell.submit("first", "sleep 0.5")
     second = shell.submit("second", "echo at last", after=[first])
     code, out, err = shell.try_out("logs", "-f", second)
     assert (code, out) == (0, "at last\n")
-    assert err.startswith("It waits: ")
+    assert err.startswith(("Pending", "Starting"))
 
 
 def test_events(shell: Shell) -> None:
@@ -299,7 +361,7 @@ def test_run_stays_with_a_command(shell: Shell) -> None:
         "run", "--gpus", "2", "-e", "WHO=me", "--", "sh", "-c", "echo $WHO: $CUDA_VISIBLE_DEVICES"
     )
     assert (code, out) == (0, "me: 0,1\n")
-    assert err.startswith("Submitted sh-")
+    assert err.startswith("Submitted echo-")
     code, out, err = shell.try_out("run", "--gpus", "0", "--name", "fails", "sh", "-c", "exit 4")
     assert (code, out) == (100, "")
     assert err.splitlines()[-1].endswith("has ended as Failed with exit code 4")

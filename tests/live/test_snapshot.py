@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import pickle
 import random
 import zlib
 from collections.abc import Callable
@@ -33,7 +32,6 @@ from levada.live.standing import standings
 from levada.perf import RestartKind
 from levada.plugins import find_policy
 from levada.policies.table import POLICIES
-from levada.sim import pickled
 from tests.engine.chaos import Chaos
 from tests.engine.machine import NODES, one_step
 from tests.engine.machine import POLICIES as NAMES
@@ -258,41 +256,3 @@ def test_numbers_mean_the_same_for_ever() -> None:
     ]
     assert [OpKind.name(number) for number in range(4)] == ["NONE", "START", "RESIZE", "STOP"]
     assert [Intent.name(number) for number in range(5)] == ["WAIT", "SUSPEND", "CANCEL", "FAIL", "TIME_LIMIT"]
-
-
-def calling(module: str, name: str, *arguments: Any) -> bytes:
-    """Bytes that call a function when they are read."""
-
-    def text(value: str) -> bytes:
-        return b"\x8c" + bytes([len(value)]) + value.encode()
-
-    given = b"(" + b"".join(map(text, arguments)) + b"t"
-    return b"\x80\x04" + text(module) + text(name) + b"\x93" + given + b"R."
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("levada.cli.up", "os.system"),
-        ("levada.live.snapshot", "Path.touch"),
-        ("levada.policies.table", "Record.__class__"),
-        ("levada.plugins", "find_policy"),
-        ("levada.sim.pickled", "pickle.loads"),
-        ("numpy._core._methods", "pickle.loads"),
-        ("numpy._core._methods", "os"),
-        ("numpy.testing", "runstring"),
-        ("functools", "partial"),
-        ("os", "system"),
-        ("builtins", "eval"),
-    ],
-)
-def test_bytes_that_would_call_something_else_are_refused(tmp_path: Path, module: str, name: str) -> None:
-    made = tmp_path / "made"
-    with pytest.raises(pickle.UnpicklingError, match="no place in a state"):
-        pickled.loads(calling(module, name, f"touch {made}"))
-    assert not made.exists()
-
-
-def test_a_class_that_a_module_only_imports_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(pickle.UnpicklingError, match="no place"):
-        pickled.loads(calling("levada.policies.table", "Iterable", str(tmp_path)))

@@ -12,6 +12,7 @@ import typer
 from levada.cli.connection import JobName, Server, State, connect
 from levada.cli.exit import ExitCode
 from levada.cli.output import chatter, data, data_json
+from levada.cli.terminal import shown_line
 from levada.cli.words import clock
 from levada.errors import BadInput
 
@@ -43,10 +44,17 @@ def logs(
     worker: Annotated[str | None, typer.Option("--worker", help="Only of this worker.")] = None,
     previous: Annotated[bool, typer.Option("--previous", "-p", help="Of before the last restart.")] = False,
     timestamps: Annotated[bool, typer.Option("--timestamps", help="With the time of each line.")] = False,
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="Let control sequences of the job reach the terminal."),
+    ] = False,
     server: Server = None,
     state: State = None,
 ) -> None:
-    """Print what the workers of a job say."""
+    """Print what the workers of a job say.
+
+    On a terminal control sequences are shown as text, e.g. \\x1b, unless --raw is given.
+    """
     since_s = None if since is None else seconds(since, "--since")
     with connect(server, state) as client:
         job = client.get(name)
@@ -54,14 +62,21 @@ def logs(
         if follow:
             until_it_runs(client, job)
         lines = client.logs(job["id"], worker=worker, tail=tail, since_s=since_s, follow=follow, previous=previous)
-        print_lines(lines, several, timestamps)
+        printed = print_lines(lines, several, timestamps, raw)
+        if not (printed or follow or job["finished"] or tail == 0):
+            chatter(f"{_standing(job)}; no output yet")
+
+
+def _standing(job: Any) -> str:
+    """Where a job stands and why, as `Pending: needs 2 GPUs, 1 free`."""
+    why = (job.get("reason") or {}).get("text", "").rstrip(".")
+    return f"{job['phase']}: {why}" if why else job["phase"]
 
 
 def until_it_runs(client: Client, job: Any) -> None:
     """Waits for a job that has not begun, and says why it has not."""
     if job["phase"] in ("Pending", "Starting"):
-        if job.get("reason"):
-            chatter(f"It waits: {job['reason']['text']}")
+        chatter(f"{_standing(job)}; waiting for it to start")
         there: Any = client.wait(job["id"], phases=("Running", "Resizing", "Stopping"))
         if there["phase"] == "Pending":
             from levada.cli.wait import never_starts_line
@@ -70,13 +85,20 @@ def until_it_runs(client: Client, job: Any) -> None:
             raise typer.Exit(ExitCode.JOB_FAILED)
 
 
-def print_lines(lines: Any, with_worker: bool, timestamps: bool = False) -> None:
-    """Prints lines of output as they come, with the name of the worker where there are several."""
+def print_lines(lines: Any, with_worker: bool, timestamps: bool = False, raw: bool = False) -> bool:
+    """Prints lines of output as they come, with the name of the worker where there are several; whether there are any.
+
+    On a terminal control sequences in them are shown, not obeyed, unless *raw*.
+    """
+    as_text = shown_line if sys.stdout.isatty() and not raw else str
+    printed = False
     with lines:
         for line in lines:
+            printed = True
             head = f"{line['time'] or '-'} " if timestamps else ""
             head += f"[{line['worker']}] " if with_worker else ""
-            data(head + line["text"])
+            data(head + as_text(line["text"]), raw=raw)
+    return printed
 
 
 class EventFormat(StrEnum):

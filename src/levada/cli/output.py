@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, TextIO
 
+from levada.cli.terminal import shown
 from levada.errors import LevadaError
 
 
@@ -34,8 +35,13 @@ def open_streams() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - as long as the process
 
 
-def data(text: str) -> None:
-    """Writes *text* and a newline to stdout; a reader that has gone away (`| head`) is no fault, a full disk is one."""
+def data(text: str, *, raw: bool = False) -> None:
+    """Writes *text* and a newline to stdout; a reader that has gone away (`| head`) is no fault, a full disk is one.
+
+    On a terminal control characters are shown, not obeyed, unless *raw*.
+    """
+    if not raw and sys.stdout.isatty():
+        text = shown(text)
     if not _shows_all():
         text = text.encode(sys.stdout.encoding, "replace").decode(sys.stdout.encoding)
     try:
@@ -49,8 +55,8 @@ def data(text: str) -> None:
 
 
 def chatter(text: str) -> None:
-    """Writes a line for the person at the terminal to stderr."""
-    sys.stderr.write(text + "\n")
+    """Writes a line for the person at the terminal to stderr; control characters are shown, not obeyed."""
+    sys.stderr.write((shown(text) if sys.stderr.isatty() else text) + "\n")
 
 
 def data_json(value: Any) -> None:

@@ -33,7 +33,7 @@ def run(
         list[str] | None, typer.Option("--gpu-type", help="Allowed type, preferred first; may be repeated.")
     ] = None,
     gpu_memory: Annotated[str | None, typer.Option("--gpu-memory", help="For a part of a GPU, e.g. 3Gi.")] = None,
-    name: Annotated[str | None, typer.Option("--name", help="What to call it; by default the program.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="What to call it; by default its script.")] = None,
     queue: Annotated[str, typer.Option("--queue", "-q", help="The queue it waits in.")] = "default",
     priority: Annotated[int, typer.Option("--priority", help="Higher is more important.")] = 0,
     env: Annotated[
@@ -48,6 +48,7 @@ def run(
     from levada.jobfile.load import check
     from levada.jobfile.model import API_VERSION
     from levada.jobfile.script import as_name
+    from levada.jobfile.workload_name import workload_of
 
     spec: dict[str, Any] = {
         "workers": _workers(workers),
@@ -59,7 +60,7 @@ def run(
     }
     if gpu_memory is not None:
         spec["gpuMemory"] = gpu_memory
-    called = name if name is not None else as_name(os.path.basename(command[0]))
+    called = name if name is not None else as_name(workload_of(command))
     document = {"apiVersion": API_VERSION, "kind": "Job", "metadata": {"name": called}, "spec": spec}
     check(document)
     with connect(server, state, timeout_s=LONG_S) as client:

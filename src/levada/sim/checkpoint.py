@@ -1,7 +1,6 @@
 """The state of a run in a file, so that it can go on after an interrupt, to the same result.
 
-It is a Python pickle: like a program, it should be read only by whom it belongs to. A run whose settings are not the
-same does not go on with it.
+A run whose settings are not the same does not go on with it. The file holds data only: reading it runs nothing.
 """
 
 from __future__ import annotations
@@ -15,16 +14,18 @@ import msgspec
 
 from levada import __version__
 from levada.errors import BadInput, LevadaError
-from levada.sim import pickled
+from levada.sim import state_codec
 from levada.sim.settings import Settings
 
-_MARK = b"levada simulation\n"
+_MARK = b"levada simulation 2\n"
+#: Files of older versions, which were Python pickles.
+_OLD_MARK = b"levada simulation\n"
 
 
-def save(path: str, settings: Settings, state: Any) -> None:
-    """Writes *state*; the file is never half written."""
+def save(path: str, settings: Settings, state: Any, own: str) -> None:
+    """Writes *state*; the file is never half written. *own* is the module of the policy."""
     try:
-        body = pickled.dumps(state)
+        body = state_codec.dumps(state, own)
     except LevadaError as error:
         raise LevadaError(f"{path}: {error}") from error
     half = Path(f"{path}.half")
@@ -35,7 +36,7 @@ def save(path: str, settings: Settings, state: Any) -> None:
         raise LevadaError(f"{path}: {error.strerror}") from None
 
 
-def load(path: str, settings: Settings) -> Any:
+def load(path: str, settings: Settings, own: str) -> Any:
     """What was saved there; None where nothing is. Raises BadInput for what is of another simulation, or no state."""
     half = Path(f"{path}.half")
     try:
@@ -50,13 +51,15 @@ def load(path: str, settings: Settings) -> Any:
         data = Path(path).read_bytes()
     except OSError as error:
         raise BadInput.one(f"--checkpoint {path}: {error.strerror}") from None
+    if data.startswith(_OLD_MARK):
+        raise BadInput.one(f"--checkpoint {path}: is of an older Levada, which wrote Python pickles; delete it")
     mark, digest = data[: len(_MARK)], data[len(_MARK) : len(_MARK) + 32]
     if mark != _MARK:
         raise BadInput.one(f"--checkpoint {path}: is not the state of a simulation; name another file")
     if digest != _digest(settings):
         raise BadInput.one(f"--checkpoint {path}: is of another simulation; delete it, or name another file")
     try:
-        return pickled.loads(data[len(_MARK) + 32 :], trusted=True)
+        return state_codec.loads(data[len(_MARK) + 32 :], own)
     except Exception as error:
         raise BadInput.one(f"--checkpoint {path}: cannot be read: {error}; delete it to begin anew") from error
 

@@ -21,6 +21,7 @@ from levada.errors import BadInput, LevadaError
 from levada.sim import checkpoint
 from levada.sim.arrivals import Arrivals
 from levada.sim.build import policy_of, world_of
+from levada.sim.counts import RoundCounts
 from levada.sim.ended import Ended
 from levada.sim.ideal import IdealWorld
 from levada.sim.metrics import Outcomes, Report, Run, report
@@ -90,11 +91,15 @@ class _Session:
         if self.total is not None and settings.window.start >= self.total:
             raise BadInput.one(f"--window {settings.window} holds none of the {self.total} jobs")
         policy, options = policy_of(settings)
-        saved = checkpoint.load(settings.checkpoint, settings) if settings.checkpoint is not None else None
+        #: Classes of the user's own policy may be in a checkpoint.
+        self._own = type(getattr(policy, "policy", policy)).__module__
+        saved = None
+        if settings.checkpoint is not None:
+            saved = checkpoint.load(settings.checkpoint, settings, self._own)
         self.cpu_s = self.wall_s = 0.0
         if saved is None:
             self.world = world_of(settings, self.source, Arrivals(chunks), policy, options)
-            self.counts = _Counts()
+            self.counts = RoundCounts()
         else:
             self.world, self.counts, self.cpu_s, self.wall_s = saved
             self.world.arrivals.go_on_with(chunks)
@@ -124,7 +129,7 @@ class _Session:
             interrupted = stop(Progress(self._count_over(), of, self.world.now, self.world.arrivals.count, self._ended))
             if path is not None and (interrupted or time.monotonic() - saved > SAVE_EVERY_S):
                 count_time()
-                checkpoint.save(path, self.settings, (self.world, self.counts, self.cpu_s, self.wall_s))
+                checkpoint.save(path, self.settings, (self.world, self.counts, self.cpu_s, self.wall_s), self._own)
                 saved = time.monotonic()
             if interrupted:
                 raise Interrupted(f"interrupted at {self.world.now:.0f} s of simulated time")
@@ -257,23 +262,6 @@ class _Session:
                     lease_extensions=getattr(memory, "extensions", 0),
                     lease_opportunities=getattr(memory, "turns", 0),
                 )
-
-
-class _Counts:
-    """Rounds of the default mechanism."""
-
-    def __init__(self) -> None:
-        #: Rounds in which somebody decided, and jobs in all rounds, each once in each.
-        self.rounds = self.job_rounds = self.decisions = 0
-        self.begun: float = -1.0
-        self._at, self._jobs = 0.0, 0
-
-    def add(self, now: float, jobs: int, round_s: float) -> None:
-        """Another round; those that were passed over because nothing would change in them count for their jobs."""
-        quiet = max(round((now - self._at) / round_s) - 1, 0)
-        self.job_rounds += quiet * self._jobs + jobs
-        self.rounds += 1
-        self._at, self._jobs = now, jobs
 
 
 class _Log:
