@@ -48,6 +48,7 @@ def test_a_full_disk_refuses_loses_nothing_and_heals_by_itself(tmp_path: Path) -
         ballast = tmp_path / "disk" / "ballast"
         here.until(lambda: here.client.get(waits)["position"] == 1)
         fill(ballast)
+        assert "make room" in here.client.ready()
         # Refused, at once and with what to do, however often.
         for attempt in range(3):
             began = time.monotonic()

@@ -53,7 +53,9 @@ def test_of_two_servers_on_one_postgresql_one_acts(tmp_path: Path, postgres_url:
         home.mkdir()
     with site(homes[0], words=words) as first, site(homes[1], words=words) as second:
         first.up()
+        tokens = [each["id"] for each in first.client.tokens()]
         assert "another server acts" in refused(second)
+        assert [each["id"] for each in first.client.tokens()] == tokens, "who may not act makes no token"
         second.start("--wait")
         stands_by(second)
         waits = first.submit("waits", ["true"], gpuTypes=["a100"], workers=5)

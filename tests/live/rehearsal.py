@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from levada.backends.protocol import Capabilities, Launch, LogLine, Note, Observation, Report, Seen, WorkerSeen
 from levada.core import events as ev
-from levada.core.cluster import Cluster, Node
+from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.plan import Op, OpKind
 
 
@@ -40,7 +40,7 @@ class Rehearsal:
         self.stage, self.answers = stage, answers
         self._reports: asyncio.Queue[Report] = asyncio.Queue()
 
-    async def open(self, epoch: int) -> Observation:
+    async def open(self, epoch: int, foreign: Sequence[Foreign] = ()) -> Observation:
         self.stage.epoch = max(self.stage.epoch, epoch)
         ended, self.stage.ended = tuple(self.stage.ended), []
         report = Report(events=tuple(ev.JobsFinished(at=0.0, number=np.array([number])) for number in ended))

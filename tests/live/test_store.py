@@ -235,6 +235,11 @@ def test_one_who_stops_waiting_for_a_note_does_not_keep_others_waiting(tmp_path:
     with_store(f"sqlite:///{tmp_path}/levada.db", story)
 
 
+async def shape(store: Store) -> str:
+    wanted = text("SELECT version_num FROM alembic_version")
+    return str(await store.database.read(lambda connection: connection.execute(wanted).scalar()))
+
+
 def test_jobs_of_a_database_of_the_first_shape_are_kept(url: str) -> None:
     def as_it_was(connection: Connection) -> None:
         config = Config()
@@ -251,6 +256,11 @@ def test_jobs_of_a_database_of_the_first_shape_are_kept(url: str) -> None:
         await database.close()
 
     async def now(store: Store) -> None:
+        assert await shape(store) == "0001", "another server may act on it"
+        with pytest.raises(LeaseLost):
+            await store.migrate(Lease(epoch=7, sequence=0, holder="nobody"))
+        assert await shape(store) == "0001"
+        await store.migrate(await lease_of(store))
         assert [(job.id, job.number, job.user) for job in await store.jobs(0.0)] == [("old", 7, "ann")]
         await store.append(await lease_of(store), changes(ended=[(7, 2.0, b"{}")]))
         assert [job.ended for job in await store.jobs(0.0)] == [2.0]

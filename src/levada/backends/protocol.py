@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from levada.core.cluster import Cluster
+from levada.core.cluster import Cluster, Foreign
 from levada.core.events import Event
 from levada.core.plan import Op
 
@@ -125,8 +125,10 @@ class Backend(Protocol):
 
     capabilities: Capabilities
 
-    async def open(self, epoch: int) -> Observation:
+    async def open(self, epoch: int, foreign: Sequence[Foreign] = ()) -> Observation:
         """Begins to watch, and tells how things are; commands of a lower *epoch* are refused from now on.
+
+        *foreign* is what it told of others' use before. What is gone of it, or different, is told as it is seen.
 
         The observation is of one moment: a job that ends is in its report, or it is in `running` and its end comes
         in `reports`. A job that were in neither would be taken for lost and started again.

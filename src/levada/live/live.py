@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 from levada.backends.clock import Clock, MachineClock
 from levada.backends.protocol import Backend, Capabilities, Note, Report, Seen
 from levada.core import events as ev
-from levada.core.cluster import Cluster
+from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.jobtable import ANY_LOSS
 from levada.engine import Engine, Options
 from levada.errors import BadInput, LevadaError, Refused, did_you_mean
@@ -27,6 +27,7 @@ from levada.live.deadlines import Deadlines
 from levada.live.elsewhere import Elsewhere, Machine, take_over
 from levada.live.learning import Learning, recall
 from levada.live.loop import SNAPSHOT_TURNS, Loop
+from levada.live.machines import is_reservation
 from levada.live.notify import Notifier
 from levada.live.records import Records
 from levada.live.recover import recover, recover_records
@@ -65,14 +66,17 @@ class Live:
         machine: Machine | None = None,
         keep: Keep | None = None,
         witness: Witness | None = None,
+        prepare: Callable[[Lease], Awaitable[None]] | None = None,
     ) -> None:
         """*stuck_after_s*: when a job that makes no step is worth a warning, 0 for never; *gpu_use*: see `Warnings`.
 
         *machine*: where this server's processes are known from; *keep*: for how long what users may ask for is kept;
-        *witness*: what the folder of those processes remembers of the store.
+        *witness*: what the folder of those processes remembers of the store; *prepare*: what must be in the store
+        before the backend opens.
         """
         self.store, self.backend = store, backend
         self._machine, self._keep, self._witness = machine, keep or Keep(), witness
+        self._prepare = prepare
         self._clock = clock
         self._stuck_after_s, self._gpu_use = stuck_after_s, gpu_use
         self.holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -111,15 +115,18 @@ class Live:
                 await asyncio.sleep(STAND_BY_S)
 
     async def _open(self, lease: Lease, policy: str | None, options: Mapping[str, Any], gone: str | None) -> None:
+        await self.store.migrate(lease)
         if self._witness is not None:
             await self._witness.check(self.store, lease)
         engine, last, replayed, differing = await recover(self.store, lease.sequence)
         if self._machine is not None:
             await take_over(self.store, lease, engine, self._machine, gone)
+        if self._prepare is not None:
+            await self._prepare(lease)
         await recall(self.store, engine)
         clock = self._clock or MachineClock(last)
         records = await recover_records(self.store, engine, clock.now())
-        seen = await self.backend.open(lease.epoch)
+        seen = await self.backend.open(lease.epoch, _used_by_others(engine))
         last_line = await self.store.last_history()
         self.loop = Loop(engine, self.store, lease, self.backend, clock, records, last_line)
         if self._witness is not None:
@@ -337,7 +344,7 @@ def _nodes(engine: Engine, cluster: Cluster) -> list[ev.Event]:
     told: list[ev.Event] = []
     known = {node.name: (number, node) for number, node in enumerate(inventory.node_values)}
     fresh = tuple(node for node in cluster.nodes if node.name not in known or inventory.lost[known[node.name][0]])
-    changed = tuple(node for node in cluster.nodes if node not in fresh and node.devices != known[node.name][1].devices)
+    changed = tuple(node for node in cluster.nodes if node not in fresh and _differs(node, known[node.name][1]))
     names = {node.name for node in cluster.nodes}
     lost = tuple(name for name, (number, _) in known.items() if name not in names and not inventory.lost[number])
     if fresh:
@@ -347,3 +354,14 @@ def _nodes(engine: Engine, cluster: Cluster) -> list[ev.Event]:
     if lost:
         told.append(ev.NodesLost(at=0.0, names=lost))
     return told
+
+
+def _differs(node: Node, known: Node) -> bool:
+    """Whether anything but what users say of it is different about a machine."""
+    return msgspec.structs.replace(node, cordoned=known.cordoned) != known
+
+
+def _used_by_others(engine: Engine) -> tuple[Foreign, ...]:
+    """What a backend told of others' use before; what users reserve is not the backend's."""
+    known = engine.state.world.foreign.values()
+    return tuple(each for each in known if each.node is not None and not is_reservation(each.id))

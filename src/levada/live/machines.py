@@ -26,6 +26,11 @@ _RESERVED = "reservation:"
 _LOST = "Lost"
 
 
+def is_reservation(name: str) -> bool:
+    """Whether this use of others is room that a user reserved."""
+    return name.startswith(_RESERVED)
+
+
 class Machines:
     """Nodes, queues and the policy, for `Service`."""
 
@@ -111,7 +116,7 @@ class Machines:
     def overdue_reservations(self) -> tuple[str, ...]:
         """What was reserved and is so no longer."""
         now = self.loop.clock.now()
-        names = [name for name in self.loop.engine.state.world.foreign if name.startswith(_RESERVED)]
+        names = [name for name in self.loop.engine.state.world.foreign if is_reservation(name)]
         return tuple(name for name in names if float(name.split(":")[1]) <= now)
 
     # --- queues -----------------------------------------------------------------------------------------------------

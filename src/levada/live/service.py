@@ -23,6 +23,7 @@ from levada.live.live import Live
 from levada.live.machines import Machines
 from levada.live.past import Past
 from levada.live.records import Record
+from levada.live.store import StoreTrouble
 from levada.plugins import find_policy
 
 #: Jobs whose fate can be asked for at once: a forecast runs the whole cluster ahead.
@@ -59,7 +60,13 @@ class Service(Jobs, Machines, Past):
 
     def ready(self) -> str:
         """Empty when it can act, else why not."""
-        return self.loop.trouble or self.live.unrenewed
+        if why := self.loop.trouble or self.live.unrenewed:
+            return why
+        try:
+            self.live.store.check_room()
+        except StoreTrouble as full:
+            return str(full)
+        return ""
 
     async def living(self) -> AsyncIterator[list[dict[str, Any]]]:
         """All jobs that are not over, some at a time: others get their turn in between. No job has its position."""

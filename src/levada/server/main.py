@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import getpass
 import logging
 import os
 import secrets
@@ -25,16 +24,14 @@ from levada.live.elsewhere import Machine
 from levada.live.live import STAND_BY_S, Live
 from levada.live.service import Service
 from levada.live.store import LeaseLost, Store
-from levada.live.store.keys import KeyStore
 from levada.live.trimming import Keep
 from levada.live.warnings import STUCK_AFTER_S
 from levada.live.witness import Witness
 from levada.server import worker_token
-from levada.server.home import SERVER, SETUP, STOP, TOKEN, Home, advice
+from levada.server.home import SERVER, SETUP, STOP, Home, advice
 from levada.server.hosts import is_loopback
-from levada.server.keys import StoredKeys
-from levada.server.ports import Role
 from levada.server.run import serve
+from levada.server.secrets import Secrets
 
 _log = logging.getLogger(__name__)
 
@@ -135,13 +132,7 @@ async def _run(
     witness = Witness(home.folder.absolute(), last_epoch(home.folder))
     witness.check_file(url)
     store = await Store.open(url)
-    try:
-        keys = StoredKeys(KeyStore(store.database))
-        token = await _owner_token(home, keys)
-        worker_key = await _worker_key(store)
-    except BaseException:
-        await store.close()
-        raise
+    secret = Secrets(home, store)
     nvml = Nvml()
     here, found = nodes_here(declared, nvml=nvml)
     _log.info("%s", found)
@@ -151,7 +142,7 @@ async def _run(
         home.folder.absolute(),
         here,
         server_url=address,
-        token_for=lambda job, number, worker: worker_token.sign(worker_key, job, number, worker),
+        token_for=lambda job, number, worker: worker_token.sign(secret.worker_key, job, number, worker),
         checkpoints=None if setup.checkpoints is None else Path(setup.checkpoints),
     )
     live = Live(
@@ -162,6 +153,7 @@ async def _run(
         machine=Machine(host=socket.gethostname(), folder=str(home.folder.absolute()), id=home_id, place=home.place()),
         keep=Keep.of(setup.keep or {}),
         witness=witness,
+        prepare=secret.prepare,
     )
     try:
         await live.open(wait=setup.wait, policy=setup.policy, options=setup.options, gone=setup.gone)
@@ -173,16 +165,14 @@ async def _run(
             todo = advice(broken, "let the server write there, or name another folder with --state")
             raise LevadaError(f"{where}: {broken.strerror or broken}; {todo}") from broken
         raise
-    await _serve(home, setup, live, keys, token, worker_key, port, ready)
+    await _serve(home, setup, live, secret, port, ready)
 
 
 async def _serve(
     home: Home,
     setup: Setup,
     live: Live,
-    keys: StoredKeys,
-    token: str,
-    worker_key: bytes,
+    secret: Secrets,
     port: int,
     ready: Callable[[str, str], None],
 ) -> None:
@@ -201,8 +191,8 @@ async def _serve(
     loop.add_signal_handler(signal.SIGTERM, end, "leave")
 
     def started(url: str) -> None:
-        home.write(SERVER, {"url": url, "token": token, "pid": os.getpid()})
-        ready(url, token)
+        home.write(SERVER, {"url": url, "token": secret.token, "pid": os.getpid()})
+        ready(url, secret.token)
 
     work = asyncio.create_task(live.run())
     work.add_done_callback(lambda _: asked.set())
@@ -226,13 +216,13 @@ async def _serve(
         # It answers until jobs have left: agents of other machines hear through it that theirs shall.
         await serve(
             service,
-            keys,
+            secret.keys,
             host=setup.host,
             port=port,
             certfile=setup.certfile,
             keyfile=setup.keyfile,
             insecure=setup.insecure,
-            worker_key=worker_key,
+            worker_key=secret.worker_key,
             names=setup.names or (),
             started=started,
             stop=stop,
@@ -253,27 +243,6 @@ async def _stop_jobs(live: Live, hurry: asyncio.Event) -> None:
     for task in both:
         task.cancel()
     await asyncio.gather(*both, return_exceptions=True)
-
-
-async def _owner_token(home: Home, keys: StoredKeys) -> str:
-    """The token of the machine's owner, an admin: kept beside the server, where only they can read it."""
-    try:
-        token = home.path(TOKEN).read_text().strip()
-    except OSError:
-        token = ""
-    if not token or await keys.find(token) is None:
-        _, token = await keys.create(getpass.getuser(), Role.ADMIN, None)
-        home.write(TOKEN, token)
-    return token
-
-
-async def _worker_key(store: Store) -> bytes:
-    """Signs the tokens of workers; the same after a restart, for they live on."""
-    there = await store.setting("worker_key")
-    if there is None:
-        there = secrets.token_hex(32)
-        await store.set_setting("worker_key", there)
-    return bytes.fromhex(there)
 
 
 def _port(setup: Setup, before: Mapping[str, object]) -> int:

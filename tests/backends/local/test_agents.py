@@ -26,6 +26,7 @@ from levada.backends.local.remote import Known, RemoteHost
 from levada.backends.local.worker import Worker
 from levada.backends.protocol import Launch
 from levada.core import events as ev
+from levada.core.cluster import Foreign
 from levada.core.plan import OpKind
 from levada.errors import BadInput, Refused
 from tests.backends.contract import Contract, Watch, op, place
@@ -69,9 +70,11 @@ class AgentsTest(LocalTest):
             )
 
     @asynccontextmanager
-    async def opened(self, epoch: int = 1, *, leave: bool = False) -> AsyncIterator[Watch]:
+    async def opened(
+        self, epoch: int = 1, *, leave: bool = False, foreign: tuple[Foreign, ...] = ()
+    ) -> AsyncIterator[Watch]:
         backend = self.make()
-        watch = Watch(backend, await backend.open(epoch))
+        watch = Watch(backend, await backend.open(epoch, foreign))
         try:
             async with served(backend, "127.0.0.1", self.port):
                 for name in ("node-0", "node-1"):
@@ -560,6 +563,24 @@ class TestJoining(AgentsTest):
                 assert "../../ghost" not in watch.backend.gangs  # type: ignore[attr-defined]  # of LocalBackend
                 assert "odd" not in watch.backend.gangs  # type: ignore[attr-defined]  # of LocalBackend
                 assert not (self.home.parent / "ghost").exists()
+
+        self.run(story)
+
+    def test_what_others_used_before_a_restart_of_the_server_is_gone_when_its_machine_says_so(self) -> None:
+        used = Foreign(id="x-0/0/7", node="x-0", devices=("0",), milli=1000)
+
+        async def story() -> None:
+            async with self.opened(foreign=(used,)) as watch:
+                assert not watch.all(ev.ForeignGone), "its agent has not joined"
+                nodes = [{"name": "x-0", "devices": [{"id": "0", "type": "gpu"}]}]
+                await self.claim(
+                    self.register("x", "x-0"),
+                    {"type": "Told", "news": {}, "all": True},
+                    {"type": "Machine", "nodes": nodes, "foreign": []},
+                    watch=watch,
+                    then=lambda: bool(watch.all(ev.ForeignGone)),
+                )
+                assert [event.ids for event in watch.all(ev.ForeignGone)] == [("x-0/0/7",)]
 
         self.run(story)
 

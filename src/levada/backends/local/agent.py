@@ -66,7 +66,8 @@ class Agent:
         self._supervisor = Supervisor(state, self._tell, str(checkpoints.absolute()) if checkpoints else "")
         self._machine = Machine(self._nodes[0], state, self._look_at, nvml) if is_real(nodes) else None
         self._looking: asyncio.Task[None] | None = None
-        self._foreign: tuple[Foreign, ...] = ()
+        #: None where nobody has looked.
+        self._foreign: tuple[Foreign, ...] | None = None
         self._mps_pipe = start_mps(nodes, state)
         self._is_open = self._is_welcome = False
         self._ports = Ports()
@@ -147,7 +148,7 @@ class Agent:
         outbox = self._outbox = asyncio.Queue()
         for message in wire.all_of(self._supervisor.everything()):
             outbox.put_nowait(message)
-        if self._foreign:
+        if self._foreign is not None:
             outbox.put_nowait(wire.Machine(nodes=self._nodes, foreign=self._foreign))
         try:
             await wire.converse(self._send(socket, outbox), self._listen(socket, outbox), self._supervisor.watches())

@@ -58,6 +58,7 @@ class Agents:
 
     def _add(self, known: Known) -> RemoteHost:
         host = self._hosts[known.name] = self._backend.hosts[known.name] = RemoteHost(known)
+        host.foreign = self._backend.foreign_on(known.nodes)
         return host
 
     def _save(self) -> None:

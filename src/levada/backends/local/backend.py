@@ -94,13 +94,16 @@ class LocalBackend:
         self._broken = ""
         self._is_closed = False
         self._nvml = nvml
+        #: What was told of others' use before this process.
+        self._foreign: Sequence[Foreign] = ()
         self.capabilities = Capabilities(in_place_with_runtime=IN_PROCESS, fractions=True)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    async def open(self, epoch: int) -> Observation:
+    async def open(self, epoch: int, foreign: Sequence[Foreign] = ()) -> Observation:
         """Finds what runs, goes on with what was under way, and tells what ended while nobody watched."""
-        self.epoch = epoch
+        self.epoch, self._foreign = epoch, foreign
+        self.here.foreign = self.foreign_on(self.here.nodes)
         self._supervisor.take_epoch(epoch)
         await self._supervisor.open()
         for record in await asyncio.to_thread(self._records):
@@ -328,6 +331,11 @@ class LocalBackend:
                 gang.saved(kept.saved_at / 1e9)
             if kept.epochs is not None:
                 self._progress[gang.record.number] = kept.epochs
+
+    def foreign_on(self, nodes: Sequence[Node]) -> tuple[Foreign, ...]:
+        """What others used of these nodes when that was last told, before this process."""
+        names = {node.name for node in nodes}
+        return tuple(each for each in self._foreign if each.node in names)
 
     def _look_at(self, node: Node, foreign: tuple[Foreign, ...]) -> None:
         """This machine has changed."""

@@ -33,7 +33,8 @@ class Machine:
         self._known = node.devices
         self._jobs = str(home.absolute() / "jobs")
         self._tell, self._nvml = tell, nvml or Nvml()
-        self._foreign: tuple[Foreign, ...] = ()
+        #: None before the first look, which is told in any case: what was known before may be gone.
+        self._foreign: tuple[Foreign, ...] | None = None
 
     async def run(self) -> None:
         """Looks for ever: what could not be seen, or told, is tried again."""

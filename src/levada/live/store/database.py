@@ -59,14 +59,26 @@ class Database:
 
     @staticmethod
     async def open(url: str) -> Database:
-        """The database at *url*, with all tables of this version; raises BadInput or LevadaError."""
+        """The database at *url*; one that is empty gets the tables of this version. Raises BadInput or LevadaError.
+
+        Tables of an older version stay as they are until `migrate`: another server may act on them.
+        """
         database = Database(url)
         try:
-            await database.write(lambda connection: _migrate(connection, url))
+            await database.write(lambda connection: _prepare(connection, url))
         except BaseException:
             await database.close()
             raise
         return database
+
+    async def migrate(self, check: Callable[[Connection], None]) -> None:
+        """Brings the tables to this version's shape, in one transaction that *check* may refuse."""
+
+        def work(connection: Connection) -> None:
+            check(connection)
+            _upgrade(connection, self.url)
+
+        await self.write(work)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """What *work* finds, all at one moment; raises StoreTrouble where the database refuses."""
@@ -220,13 +232,12 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
         raise
 
 
-def _migrate(connection: Connection, url: str) -> None:
+def _prepare(connection: Connection, url: str) -> None:
+    """Makes the tables where there are none; raises LevadaError for those of a newer version."""
     if connection.dialect.name == "postgresql":
         # Two servers that start at once must not both make the tables.
         connection.execute(text("SELECT pg_advisory_xact_lock(7264001)"))
-    config = Config()
-    config.set_main_option("script_location", "levada.live.store:migrations")
-    config.attributes["connection"] = connection
+    config = _config(connection)
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if inspect(connection).has_table("alembic_version"):
         there = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
@@ -235,7 +246,20 @@ def _migrate(connection: Connection, url: str) -> None:
                 f"database {shown(url)} was written by a newer Levada (shape {there}); "
                 "install that version again, or name another place with --state or --store"
             )
+        if there is not None:
+            return
+    _upgrade(connection, url)
+
+
+def _config(connection: Connection) -> Config:
+    config = Config()
+    config.set_main_option("script_location", "levada.live.store:migrations")
+    config.attributes["connection"] = connection
+    return config
+
+
+def _upgrade(connection: Connection, url: str) -> None:
     try:
-        command.upgrade(config, "head")
+        command.upgrade(_config(connection), "head")
     except (CommandError, ResolutionError) as broken:
         raise LevadaError(f"database {shown(url)}: {broken}") from broken

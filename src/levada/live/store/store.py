@@ -70,8 +70,12 @@ class Store:
 
     @staticmethod
     async def open(url: str) -> Store:
-        """The store at *url*, brought to this version's shape; raises BadInput or LevadaError."""
+        """The store at *url*. Only its lease may be asked for before `migrate`. Raises BadInput or LevadaError."""
         return Store(await Database.open(url))
+
+    async def migrate(self, lease: Lease) -> None:
+        """Brings it to this version's shape: for who has the lease, so that nobody acts on the old one. LeaseLost."""
+        await self.database.migrate(lambda connection: _check(connection, lease))
 
     async def close(self) -> None:
         """Lets go of the database."""
