@@ -367,6 +367,11 @@ def test_run_stays_with_a_command(shell: Shell) -> None:
     assert err.splitlines()[-1].endswith("has ended as Failed with exit code 4")
     assert "must be a number or a range" in shell("run", "--workers", "some", "true", code=2)
     assert "levada run needs -- COMMAND..." in shell("run", "--", code=2)
+    rank = ("sh", "-c", "echo rank ${RANK-none}")
+    assert shell("run", "--gpus", "0", "--", *rank).splitlines() == ["rank none"]
+    assert shell("run", "--gpus", "0", "--framework", "plain", "--", *rank).splitlines() == ["rank 0"]
+    told = shell("run", "-w", "2", "--framework", "plain", "--", "torchrun", "train.py", code=2)
+    assert "give framework: torchrun" in told
 
 
 def test_who_leaves_a_running_command_leaves_it_running(shell: Shell) -> None:

@@ -56,6 +56,34 @@ def test_documented_job() -> None:
     assert (launch.framework, job.resizes_in_place) == ("tensorflow", False)
 
 
+@pytest.mark.parametrize(
+    ("run", "workers", "framework", "ranks"),
+    [
+        ("command: [torchrun, train.py]", 2, "torchrun", False),
+        ("command: [torchrun, train.py]", 1, "plain", False),
+        ("command: [python, -m, torch.distributed.run, train.py], framework: torchrun", 1, "torchrun", False),
+        ("command: [python, train.py]", 2, "plain", False),
+        ("command: [python, train.py], framework: plain", 1, "plain", True),
+    ],
+)
+def test_who_brings_the_workers_together(run: str, workers: int, framework: str, ranks: bool) -> None:
+    text = (
+        f"{{apiVersion: levada.dev/v1, kind: Job, metadata: {{name: j}}, spec: {{workers: {workers}, run: {{{run}}}}}}}"
+    )
+    (job,) = prepared(yaml.safe_load(text))
+    assert (job.launch.framework, job.launch.ranks) == (framework, ranks)
+
+
+def test_a_pytorchjob_of_one_pod_has_rank_variables_as_kubeflow_gives_them() -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        del manifest["spec"]["elasticPolicy"]
+        manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 1
+        container(manifest, "Worker")["command"] = ["python", "ddp.py"]
+
+    (job,) = prepared(changed(TORCH, change))
+    assert (job.launch.framework, job.launch.max_workers, job.launch.ranks) == ("plain", 1, True)
+
+
 def test_what_a_plain_job_is() -> None:
     job = one()
     assert (job.job.preemptible, job.job.resizes_in_place, job.launch.framework) == (Preemptible.AUTO, False, "plain")

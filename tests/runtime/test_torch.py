@@ -202,6 +202,33 @@ def test_a_loader_shows_its_dataset_and_the_samples_of_this_worker(tmp_path: Pat
         assert len(samples) == len(set(samples)) == 20, "five whole batches, and each sample once"
 
 
+BREAKS = """
+import os, time
+import levada.runtime.torch
+job = levada.runtime.torch.init()
+for _ in job.steps(10**9):
+    time.sleep(0.01)
+    if os.path.exists(os.environ["BREAK"]):
+        raise RuntimeError("it broke")
+"""
+
+
+def test_lines_of_a_traceback_have_one_rank_however_often_the_job_was_resized(tmp_path: Path, python: str) -> None:
+    (tmp_path / "breaks.py").write_text(BREAKS)
+    stop = tmp_path / "break"
+    with supervising(tmp_path, [str(tmp_path / "breaks.py")], {**ENV, "BREAK": str(stop)}, python) as job:
+        (first,) = job.start(1, ahead=1)
+        job.reached(5)
+        _, second = job.resize([first], add=1)
+        job.entered()
+        job.resize([second])
+        job.entered()
+        stop.touch()
+        assert second.ended() == 1
+        assert "[rank0]: RuntimeError: it broke" in second.output
+        assert not re.search(r"\[rank\d+\]: \[rank", second.output)
+
+
 GAVEL = """
 import json, os, sys, time
 import torch, torch.distributed as dist

@@ -37,6 +37,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     #: (one agent per node, the command is the training script), "tensorflow" (TF_CONFIG, parameter servers),
     #: "horovod" (one horovodrun with discover_hosts.sh), "mpi" (the command once, with discover_hosts.sh).
     framework: str = "plain"
+    #: "plain" was asked for: a lone worker that never gets company has rank variables, too.
+    ranks: bool = False
     #: Of the parameter servers, where they run something else than the workers.
     server_command: tuple[str, ...] = ()
     grace_s: float = 60.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +14,17 @@ from levada.errors import BadInput, NotFound, Refused
 
 if TYPE_CHECKING:
     from levada.sdk.client import Client
+
+
+class Framework(StrEnum):
+    """As in job files."""
+
+    PLAIN = "plain"
+    TORCHRUN = "torchrun"
+    TENSORFLOW = "tensorflow"
+    HOROVOD = "horovod"
+    MPI = "mpi"
+
 
 Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run.", show_default=False)]
 _COMMAND_ENDS_OPTIONS = {"allow_interspersed_args": False}
@@ -39,6 +51,10 @@ def run(
     env: Annotated[
         list[str] | None, typer.Option("--env", "-e", metavar="NAME[=VALUE]", help="A variable; may be repeated.")
     ] = None,
+    framework: Annotated[
+        Framework | None,
+        typer.Option("--framework", help="Who brings the workers together; see `run.framework` of job files."),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not stay with it.")] = False,
     server: Server = None,
     state: State = None,
@@ -58,6 +74,8 @@ def run(
         "priority": priority,
         "run": {"command": command, "env": _env(env or [])},
     }
+    if framework is not None:
+        spec["run"]["framework"] = framework.value
     if gpu_memory is not None:
         spec["gpuMemory"] = gpu_memory
     called = name if name is not None else as_name(workload_of(command))

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.alias_generators import to_camel
 
-from levada.jobfile import units
+from levada.jobfile import torchrun, units
 from levada.jobfile.faults import fault
 from levada.jobfile.fields import (
     Count,
@@ -169,10 +169,11 @@ class Run(Model):
     )
     framework: Literal["plain", "torchrun", "tensorflow", "horovod", "mpi"] | None = Field(
         default=None,
-        description="Who brings the workers together: plain (one process per worker), torchrun (one agent per node "
-        "runs the command), tensorflow (TF_CONFIG and parameter servers), horovod (horovodrun runs the command, unless "
-        "it calls horovodrun itself) or mpi (the command is run once, as the launcher). "
-        "Unless given: tensorflow where there are parameterServers, else plain.",
+        description="Who brings the workers together: plain (one process per worker, with RANK and the like), torchrun "
+        "(one agent per node runs the command; options of a torchrun in the command are merged), tensorflow "
+        "(TF_CONFIG and parameter servers), horovod (horovodrun runs the command, unless it calls that itself) or "
+        "mpi (the command is run once, as the launcher). Unless given: tensorflow where there are parameterServers, "
+        "torchrun where several workers run a command that calls torchrun, else plain; a lone worker then has no RANK.",
     )
 
 
@@ -332,6 +333,11 @@ class JobSpec(Model):
         # A faulty `kubernetes` is not in the data: it has its own fault.
         if value is None and info.data.get("kubernetes", True) is None:
             raise fault("is required (or kubernetes)")
+        workers = info.data.get("workers")
+        if value is not None and workers is not None:
+            gpus = info.data.get("gpus_per_worker", 1)
+            if why := torchrun.fault_of(value.command, value.framework, workers.min, workers.max, gpus):
+                raise fault(why)
         return value
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
+from levada.jobfile import torchrun
 from levada.jobfile.kubeflow import RUN_POLICY, Draft
 from levada.jobfile.manifest import Place
 from levada.jobfile.model import Job
@@ -17,9 +17,6 @@ _ELASTIC = (
     "nProcPerNode", "maxRestarts", "metrics",
 )  # fmt: skip
 CONTAINER = "pytorch"
-#: Options of torchrun without a value; all others have one.
-_FLAGS = ("standalone", "module", "m", "no-python", "run-path", "use-agent-store")
-_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
 
 
 def convert(manifest: Place) -> tuple[Job, Draft]:
@@ -51,7 +48,7 @@ def convert(manifest: Place) -> tuple[Job, Draft]:
     draft.put("spec.gpusPerWorker", pod.gpus() or 0, pod.main)
     draft.takes(pod)
     script = script_of(pod.command())
-    if script is None and any("torchrun" in word or _LAUNCHERS[0] in word for word in pod.command()):
+    if script is None and any("torchrun" in word or "torch.distributed.run" in word for word in pod.command()):
         draft.needs_cluster = f"{pod.main.path}.command: name torchrun as the program, not inside a shell"
     if _processes(draft, pod) > 1:
         draft.needs_cluster = "a pod of it has several processes; here ask for more workers with one GPU each"
@@ -67,42 +64,20 @@ def _processes(draft: Draft, pod: Pod) -> int:
     """How many processes torchrun starts in each pod, as far as that is said."""
     said = draft.spec.at("elasticPolicy", "nProcPerNode")
     said = said if said.given else draft.spec.at("nprocPerNode")
-    word = str(said.value) if said.given else _option(pod.command(), "nproc-per-node")
+    launcher = torchrun.read(pod.command())
+    word = str(said.value) if said.given else None if launcher is None else launcher.value("nproc-per-node")
     if word in ("auto", "gpu"):
         return pod.gpus() or 1
     return int(word) if word is not None and word.isdecimal() and len(word) < 10 else 1
 
 
-def _option(command: Sequence[str], name: str) -> str | None:
-    """The value of an option of torchrun."""
-    for word, following in itertools.pairwise([*command, ""]):
-        given, separator, value = word.lstrip("-").partition("=")
-        if word.startswith("--") and given.replace("_", "-") == name:
-            return value if separator else following
-    return None
-
-
 def script_of(command: Sequence[str]) -> list[str] | None:
     """What torchrun is asked to run, without torchrun itself and its options; None where it is not torchrun."""
-    words = list(command)
-    if not words:
+    launcher = torchrun.read(command)
+    if launcher is None:
         return None
-    python = "python"
-    program = words[0].rsplit("/", 1)[-1]
-    if program == "torchrun":
-        rest = words[1:]
-    elif program.startswith("python") and words[1:2] == ["-m"] and words[2:3] and words[2] in _LAUNCHERS:
-        python, rest = words[0], words[3:]
-    else:
-        return None
-    flags = set()
-    while rest and rest[0].startswith("-"):
-        name, separator, _ = rest[0].lstrip("-").partition("=")
-        name = name.replace("_", "-")
-        flags.add(name)
-        rest = rest[1 if separator or name in _FLAGS else 2 :]
-    if not rest:
-        return None
-    if flags & {"no-python"}:
-        return rest
-    return [python, "-m", *rest] if flags & {"module", "m"} else [python, *rest]
+    if "no-python" in launcher.options:
+        return list(launcher.script)
+    python = launcher.program[0] if len(launcher.program) > 1 else "python"
+    is_module = not launcher.options.keys().isdisjoint(("module", "m"))
+    return [python, *(["-m"] if is_module else []), *launcher.script]

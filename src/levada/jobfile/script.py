@@ -84,7 +84,8 @@ def from_script(
     run["command"] = _command(lines, path, arguments)
     warnings = list(directives.warnings)
     for number, line in enumerate(lines, start=1):
-        if re.match(r"\s*(srun|mpirun|mpiexec)\b", line):
+        several = str(spec.get("workers", 1)) != "1"
+        if re.match(r"\s*(srun|mpirun|mpiexec)\b", line) or (several and re.match(r"\s*torchrun\b", line)):
             word = line.split()[0]
             warnings.append(f"line {number}: {word}: each worker runs the whole script; leave {word} out")
     document = {"apiVersion": API_VERSION, "kind": "Job", "metadata": {"name": as_name(name)}, "spec": spec}

@@ -15,7 +15,7 @@ from levada.backends.protocol import Launch
 from levada.core.job import Job, ParameterServers, Preemptible, Tags
 from levada.core.queue import Queue
 from levada.errors import MOST_FAULTS, BadInput, Refused
-from levada.jobfile import model, units
+from levada.jobfile import model, torchrun, units
 from levada.jobfile.document import JOB_NAME, Document
 from levada.jobfile.load import check
 from levada.jobfile.pods import expanded
@@ -210,7 +210,10 @@ def _launch(checked: Document, spec: model.JobSpec, identity: str, user: str, ar
         )
     milli = units.gpu_milli(spec.gpus_per_worker)
     steps = spec.steps if spec.steps is not None else spec.epochs
-    framework = (run.framework if run is not None else None) or ("tensorflow" if servers is not None else "plain")
+    said = run.framework if run is not None else None
+    framework = said or ("tensorflow" if servers is not None else "plain")
+    if servers is None and torchrun.is_merged(command, said, spec.workers.max):
+        framework = "torchrun"
     return Launch(
         command=command,
         env=env,
@@ -218,6 +221,7 @@ def _launch(checked: Document, spec: model.JobSpec, identity: str, user: str, ar
         workload=checked.name,
         user=user,
         framework=framework,
+        ranks=said == "plain",
         server_command=server_command,
         grace_s=spec.checkpoint.grace_period,
         min_workers=spec.workers.min,

@@ -123,6 +123,38 @@ def test_torchrun_has_one_agent_per_node() -> None:
     assert list(other.argv[-3:]) == ["--no_python", "python", "train.py"]
 
 
+def test_a_torchrun_in_the_command_is_the_one_that_is_started() -> None:
+    (one,) = specs(
+        place(0, "node-0", "0"),
+        place(1, "node-0", "1"),
+        framework="torchrun",
+        command=("/x/torchrun", "--nnodes=1", "--nproc_per_node=2", "--tee", "3", "a.py", "--nnodes=7"),
+    )
+    assert sum("torchrun" in word for word in one.argv) == 1
+    assert list(one.argv[:4]) == ["/x/torchrun", "--tee", "3", "--nnodes=1"]
+    assert [word for word in one.argv if "nproc" in word] == ["--nproc_per_node=2"]
+    assert list(one.argv[-2:]) == ["a.py", "--nnodes=7"]
+
+
+TORCH = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
+
+
+def test_a_lone_worker_has_no_rank_variables() -> None:
+    """Else Lightning waits for others, and libraries that start a process per GPU start none."""
+    (one,) = specs(place(0, "node-0", "0", "1"))
+    assert not TORCH & one.env.keys()
+    assert (one.env["LEVADA_RANK"], one.env["LEVADA_WORLD_SIZE"]) == ("0", "1")
+    (own,) = specs(place(0, "node-0", "0", "1"), env={"RANK": "0", "WORLD_SIZE": "1"})
+    assert (own.env["RANK"], own.env["WORLD_SIZE"]) == ("0", "1"), "what a job sets itself stays"
+
+
+@pytest.mark.parametrize("asks", [{"max_workers": 4}, {"ranks": True}])
+def test_a_lone_worker_that_may_get_company_or_asks_has_them(asks: dict[str, Any]) -> None:
+    (one,) = specs(place(0, "node-0", "0"), **asks)
+    assert [one.env[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")] == ["0", "1", "0"]
+    assert one.env.keys() >= TORCH
+
+
 def test_tensorflow_lists_the_workers_that_there_are() -> None:
     first, second, server = specs(
         place(0, "node-0", "0"),

@@ -63,16 +63,44 @@ class TestTorchrun(LocalTest):
             assert not watch.all(ev.JobsFailed), lines
             await asyncio.sleep(0.2)
 
-    def test_a_job_under_torchrun_is_resized_from_its_checkpoint(self) -> None:
+    def torch(self) -> Path:
+        """The folder of the programs of an environment with torch."""
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         found = sorted((cache / "levada").glob("torch-*/ready"))
         if not found:
             pytest.skip("there is no environment with torch: make it with scripts/torch-env.sh")
+        return found[-1].parent / "bin"
+
+    @pytest.mark.parametrize("launcher", ["torchrun", "python -m torch.distributed.run"])
+    def test_a_command_that_calls_torchrun_itself_trains_once(self, launcher: str) -> None:
+        programs = self.torch()
+        (self.here / "train.py").write_text(SCRIPT)
+        first, *words = launcher.split()
+        command = [str(programs / first), *words, "--nnodes=1", "--nproc_per_node=2"]
+        launch = self.launch(
+            command=(*command, str(self.here / "train.py"), str(self.here / "end")),
+            framework="torchrun",
+            env={"PATH": f"{programs}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"},
+        )
+
+        async def story() -> None:
+            async with self.opened() as watch:
+                await watch.backend.apply(op(OpKind.START, 1, place(0, "node-0", "0"), place(1, "node-0", "1")), launch)
+                await self.begun(watch, 2)
+                self.say("end")
+                await watch.for_(ev.JobsFinished)
+                lines = [line.text async for line in watch.backend.logs("toy-1")]
+                assert len([line for line in lines if line.startswith("begins")]) == 2
+
+        self.run(story)
+
+    def test_a_job_under_torchrun_is_resized_from_its_checkpoint(self) -> None:
+        programs = self.torch()
         (self.here / "train.py").write_text(SCRIPT)
         launch = self.launch(
             command=(str(self.here / "train.py"), str(self.here / "end")),
             framework="torchrun",
-            env={"PATH": f"{found[-1].parent}/bin:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"},
+            env={"PATH": f"{programs}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"},
         )
 
         async def story() -> None:

@@ -16,6 +16,7 @@ from levada.backends.local.files import Address
 from levada.backends.local.processes import Spec
 from levada.backends.local.roster import ONE_LAUNCHER, Member
 from levada.backends.protocol import Launch
+from levada.jobfile import torchrun
 
 _MIB = 1 << 20
 _LOG_BYTES, _LOG_PARTS = 64 << 20, 4
@@ -113,6 +114,9 @@ def _framework(member: Member, about: About) -> dict[str, str]:
         return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     if about.launch.framework in ONE_LAUNCHER:
         return {}
+    if not (about.launch.ranks or about.launch.max_workers > 1 or len(_workers(about)) > 1):
+        # Libraries take them for a world that others started, and neither use all GPUs nor start their own processes.
+        return {}
     peers = [other for other in _workers(about) if other.node == member.node]
     return {
         "RANK": str(_rank(member, about)),
@@ -152,10 +156,7 @@ def _torchrun(member: Member, about: About) -> list[str]:
     """One agent per node. All agents of a generation start and stop together, so the first may hold the store."""
     agents = _workers(about)
     first = member.name == agents[0].name
-    # A script by its name is run by torchrun's own Python; anything else is run as it stands.
-    as_it_stands = [] if about.launch.command[0].endswith(".py") else ["--no_python"]
-    return [
-        "torchrun",
+    options = [
         f"--nnodes={len(agents)}",
         # With underscores: torch before 2.0 knows its options by no other names.
         f"--nproc_per_node={member.workers}",
@@ -164,9 +165,13 @@ def _torchrun(member: Member, about: About) -> list[str]:
         f"--rdzv_id={about.job}-{about.world}",
         f"--rdzv_conf=last_call_timeout={_LAST_CALL_S},is_host={int(first)}",
         "--max_restarts=0",
-        *as_it_stands,
-        *about.launch.command,
     ]
+    launcher = torchrun.read(about.launch.command)
+    if launcher is not None:
+        return launcher.merged(options)
+    # A script by its name is run by torchrun's own Python; anything else is run as it stands.
+    as_it_stands = [] if about.launch.command[0].endswith(".py") else ["--no_python"]
+    return ["torchrun", *options, *as_it_stands, *about.launch.command]
 
 
 def _launcher(member: Member, about: About) -> list[str]:
