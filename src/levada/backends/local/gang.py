@@ -258,6 +258,7 @@ class Gang(Voice):
         record.port, record.key = self._hands.port(record.members[0].node), _fresh_key()
         self.seen = {name: seen for name, seen in self.seen.items() if seen.alive}
         self.forsaken.clear()
+        self._told_saves_on_stop = False
         self._settle(Stage.STARTING, now)
 
     def _join(self, now: float) -> None:
