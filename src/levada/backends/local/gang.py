@@ -281,6 +281,7 @@ class Gang(Voice):
         self.seen = {name: seen for name, seen in self.seen.items() if seen.alive}
         self.forsaken.clear()
         self._told_saved = -1  # what workers before these saved is no checkpoint of theirs
+        self._told_saves_on_stop = False
         self._settle(Stage.STARTING, now)
 
     def _join(self, now: float) -> None:

@@ -35,9 +35,10 @@ class Voice(Crew):
         self._hands = hands
         #: What workers were told.
         self._published: World | None = None
-        #: The engine's generation of which it knows that something was saved, or will be.
+        #: The engine's generation of which it knows that something was saved.
         self._told_saved = -1
-        self._told_saves_on_stop = -1
+        #: It knows that these workers save when they are asked to stop.
+        self._told_saves_on_stop = False
 
     # --- to the workers ---------------------------------------------------------------------------------------------
 
@@ -90,9 +91,9 @@ class Voice(Crew):
             self._tell(ev.CheckpointSaved)
 
     def _tell_saves_on_stop(self) -> None:
-        """Once for each generation."""
-        if self._told_saves_on_stop != self.record.generation:
-            self._told_saves_on_stop = self.record.generation
+        """Once for each start: the engine knows it until the next one."""
+        if not self._told_saves_on_stop:
+            self._told_saves_on_stop = True
             self._tell(ev.SavesOnStop)
 
     def _tell_steps(self, then: Then) -> None:
