@@ -77,6 +77,33 @@ def test_a_curve_has_what_was_measured_beside_what_is_believed(url: str) -> None
     asyncio.run(story())
 
 
+def test_a_forecast_promises_only_what_follows_from_reported_progress(url: str) -> None:
+    async def story() -> None:
+        async with house(url, Stage({"n0": {"v100": 1}})) as up:
+            (one,) = await up.service.submit([document("known", steps=1000)], user="ann", key=None)
+            (two,) = await up.service.submit([document("known", steps=1000)], user="ann", key=None)
+            await up.until(lambda: up.phase(one["id"]) == "Running" and up.service.job(two["id"])["position"] == 1)
+            # Nobody has reported anything: no speed is known, and nothing is promised.
+            runs, waits = [await up.service.explain(job["id"]) for job in (one, two)]
+            assert (runs["ends_in_s"], waits["starts_in_s"], waits["ends_in_s"]) == (None, None, None)
+            assert up.service.job(one["id"])["eta_s"] is None
+            would = await up.service.whatif([document("known", steps=1000)], user="ann", policy=None)
+            assert (would["jobs"][0]["starts_in_s"], would["jobs"][0]["ends_in_s"]) == (None, None)
+            await train(up, one["id"], 2.0, 20)
+            waits = await up.service.explain(two["id"])
+            assert waits["reason"]["code"] in ("capacity", "new")
+            assert waits["starts_in_s"] == pytest.approx(960 / 2, rel=0.1)
+            assert waits["ends_in_s"] == pytest.approx(1960 / 2, rel=0.1)
+            # What nobody has seen still has no end, though it is known when it starts.
+            asked = [document("known", steps=1000), document("unheard-of", steps=1000)]
+            would = await up.service.whatif(asked, user="ann", policy=None)
+            known, unknown = would["jobs"]
+            assert known["starts_in_s"] > waits["starts_in_s"]
+            assert (unknown["starts_in_s"] > known["starts_in_s"], unknown["ends_in_s"]) == (True, None)
+
+    asyncio.run(story())
+
+
 def test_what_was_learned_outlives_a_kill_and_a_damaged_snapshot(url: str) -> None:
     async def story() -> None:
         stage = Stage()

@@ -348,26 +348,6 @@ def test_who_watches_misses_nothing_and_can_go_on_from_where_they_were(url: str)
     asyncio.run(story())
 
 
-def test_a_forecast_tells_when_a_waiting_job_should_start(url: str) -> None:
-    async def story() -> None:
-        async with house(url, Stage({"n0": {"v100": 1}})) as up:
-            (one,) = await up.service.submit([document("one", steps=100)], user="ann", key=None)
-            (two,) = await up.service.submit([document("two", steps=100)], user="ann", key=None)
-            await up.until(lambda: up.phase(one["id"]) == "Running" and up.service.job(two["id"])["position"] == 1)
-            told = await up.service.explain(two["id"])
-            assert told["reason"]["code"] in ("capacity", "new")
-            assert told["starts_in_s"] > 50
-            assert told["ends_in_s"] > told["starts_in_s"]
-            would = await up.service.whatif([document("three", steps=100)], user="ann", policy=None)
-            assert would["jobs"][0]["starts_in_s"] > told["starts_in_s"]
-            assert (
-                up.service.jobs(phases=None, user=None, queue=None, labels={}, after=None, limit=10)[0][-1]["id"]
-                == two["id"]
-            )
-
-    asyncio.run(story())
-
-
 def test_no_question_changes_what_the_server_believes(url: str) -> None:
     async def story() -> None:
         async with house(url, Stage({"n0": {"v100": 2}})) as up:

@@ -472,3 +472,16 @@ def test_the_same_cluster_under_other_names_of_types_has_the_same_results(policy
         return made.jobs.finished_s.tolist(), [made.detail.utilization[name] for name in names.values()]
 
     assert run({"k80": "k", "p100": "p", "v100": "w"}) == run({"k80": "z", "p100": "c", "v100": "a"})
+
+
+@pytest.mark.parametrize("known", [{"profiling": 0.2}, {"reference_models": 16}])
+def test_what_a_policy_is_told_of_pairs_changes_no_speed_in_gavels_world(known: dict[str, Any]) -> None:
+    """Jobs run at their true speed whatever the policy believes, so the mean stays of the same size."""
+    asked: dict[str, Any] = {"policy": "max_min_fairness_packed", "mechanism": "gavel", "gpus_per_node": {"": 1}}
+    asked |= {"jobs": 10, "rate": 4.0, "fixed_duration_s": 7200.0}
+    truth, guess = result(**asked).report, result(**asked, **known).report
+    assert truth.finished == guess.finished == 10
+    assert guess.avg_jct_s == pytest.approx(truth.avg_jct_s, rel=0.3)
+    # A policy that does not pack is not touched by it at all.
+    alone = asked | {"policy": "max_min_fairness_perf"}
+    assert jct(result(**alone)) == jct(result(**alone, **known))

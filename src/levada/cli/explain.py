@@ -53,6 +53,8 @@ def as_text(told: Any) -> str:
     for key, word in (("starts_in_s", "start"), ("ends_in_s", "end")):
         if told.get(key):
             lines.append(f"It should {word} in {short(told[key])}.")
+    if "ends_in_s" in told and told["ends_in_s"] is None:
+        lines.append("End unknown: needs declared steps and reported progress, its own and of the jobs ahead.")
     return "\n".join(map(printable, lines))
 
 

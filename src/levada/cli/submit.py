@@ -257,4 +257,4 @@ def whatif(
         lines += ["", columns(header, others)]
     else:
         lines += ["", "No other job would start or end at another time."]
-    data("\n".join([*lines, "", "A dash: nobody knows, e.g. because a job before it says nothing of its work."]))
+    data("\n".join([*lines, "", '"-" = unknown: a job declares no steps, or no speed of its workload is known yet.']))

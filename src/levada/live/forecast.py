@@ -14,9 +14,11 @@ from levada.core import events as ev
 from levada.core.batch import JobBatch
 from levada.core.job import Job, Phase
 from levada.core.plan import OpKind
+from levada.core.types import Bools, Floats, Ints
 from levada.engine import Engine
 from levada.errors import LevadaError
 from levada.live.views import moment
+from levada.perf import ThroughputModel
 from levada.sim.simulation import Costs, Simulation
 from levada.sim.speeds import rates
 
@@ -34,8 +36,8 @@ def forecast(
     """When these jobs (all, unless given) should start and end, by number, with *jobs* added and under *policy*.
 
     *twin* is a fork of the engine, and is used up.
-    Beliefs stand for truth: a job whose total work or speed nobody knows has no end, and those that wait for it
-    have no start. `None` means: not within the time looked at.
+    Beliefs stand for truth, guesses do not: a job whose total work is not declared, or of whose workload no speed is
+    known, has no end, and those that wait for it have no start. `None` means unknown, or not within the horizon.
     """
     twin.state.options = msgspec.structs.replace(twin.state.options, op_timeout_s=math.inf)
     world = _World(twin, now)
@@ -48,11 +50,37 @@ def forecast(
     return world.told(wanted)
 
 
+class _Known:
+    """Speeds as far as they are known: 0 for a job whose speed a model only guesses, so that nothing is promised."""
+
+    def __init__(self, perf: ThroughputModel) -> None:
+        self._perf = perf
+
+    def rates(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
+        return np.where(self._perf.known(jobs), self._perf.rates(jobs, gpu_types, sizes), 0.0)
+
+    def rate(self, job: int, gpu_type: int, workers: int, spread: int = 1, milli: int = 1000) -> float:
+        known = bool(self._perf.known(np.array([job]))[0])
+        return self._perf.rate(job, gpu_type, workers, spread, milli) if known else 0.0
+
+    def pair_rates(self, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
+        return self._perf.pair_rates(a, b, gpu_types, sizes)
+
+    def restart_cost_s(self, job: int, old: int, new: int) -> float:
+        return self._perf.restart_cost_s(job, old, new)
+
+    def restart_costs_s(self, jobs: Ints, old: Ints, new: Ints) -> Floats:
+        return self._perf.restart_costs_s(jobs, old, new)
+
+    def known(self, jobs: Ints) -> Bools:
+        return self._perf.known(jobs)
+
+
 class _World(Simulation):
     """A simulation that takes over in the middle."""
 
     def __init__(self, engine: Engine, now: float) -> None:
-        super().__init__(engine, engine.state.perf, _COSTS, segments=False, check_every=1 << 40)
+        super().__init__(engine, _Known(engine.state.perf), _COSTS, segments=False, check_every=1 << 40)
         self.now = self._began = now
         self.use.advance(now)
         table = engine.state.world.table

@@ -40,6 +40,7 @@ from levada.perf import ThroughputModel
 from levada.policies.gavel.published import round_steps, steps_everywhere
 from levada.sim.arrivals import Arrivals
 from levada.sim.ended import Ended
+from levada.sim.speeds import bind_truth
 from levada.sim.turns import Turn, turns_on
 from levada.sim.use import HOUR_S
 
@@ -103,7 +104,10 @@ class PublishedWorld:
             if self.now == math.inf:
                 self.now = math.nextafter(self.engine.state.now, math.inf)
         happened += self._arrive()
-        self._obey(self.engine.handle(*self._new_prices(), *happened, Tick(at=self.now)))
+        first = self.engine.state.world.next_number
+        commands = self.engine.handle(*self._new_prices(), *happened, Tick(at=self.now))
+        bind_truth(self.truth, self.engine.state, np.arange(first, self.engine.state.world.next_number))
+        self._obey(commands)
         self._turns = self._seen()
         self.rounds += 1
         self.job_rounds += sum(len(turn.numbers) for turn in self._turns)

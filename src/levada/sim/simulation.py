@@ -34,7 +34,7 @@ from levada.sim.failures import Breakdowns
 from levada.sim.pace import Pace
 from levada.sim.segments import Segment, Segments
 from levada.sim.serving import ServingPods
-from levada.sim.speeds import couples, is_packed, node_pairs, pair_rates, planned_rates, rates
+from levada.sim.speeds import bind_truth, couples, is_packed, node_pairs, pair_rates, planned_rates, rates
 from levada.sim.use import Use
 
 __all__ = ["Costs", "Segment", "Simulation"]
@@ -277,9 +277,7 @@ class Simulation:
         slots = table.find(numbers)
         self.pace.add(numbers, table.steps.take(slots))
         self._resizes_restart = self._restarts = self._restarts or 0 in table.resizes_in_place.take(slots).tolist()
-        truth: Any = self.truth
-        if truth is not self.engine.state.perf and hasattr(truth, "bind"):
-            truth.bind(numbers, table.workload.take(slots))
+        bind_truth(self.truth, self.engine.state, numbers)
 
     def _end(self, numbers: Ints) -> None:
         self.pace.forget(numbers)

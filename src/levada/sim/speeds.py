@@ -9,8 +9,16 @@ import numpy as np
 from levada.core.plane import DEVICE, MILLI, NODE, SLOT, Plane
 from levada.core.types import WHOLE, Bools, Floats, Ints
 from levada.core.world import World
+from levada.engine.state import State
 from levada.kernels import drive
 from levada.perf import ThroughputModel
+
+
+def bind_truth(truth: Any, state: State, numbers: Ints) -> None:
+    """Binds new jobs to their workloads in the truth; the engine binds them in its own model only."""
+    if truth is not state.perf and hasattr(truth, "bind") and len(numbers):
+        table = state.world.table
+        truth.bind(numbers, table.workload.take(table.find(numbers)))
 
 
 def planned_rates(truth: ThroughputModel, world: World, numbers: Ints, types: Ints, workers: Ints) -> Floats:
