@@ -303,6 +303,21 @@ def test_events(shell: Shell) -> None:
     assert shell.json("events", name, "-n", "1") == told[-1:]
 
 
+def test_a_job_that_can_never_start_is_taken_with_a_warning(shell: Shell) -> None:
+    path = shell.file("huge.yaml", job("huge", "true", gpusPerWorker=16))
+    why = "Can never start: one worker needs 16 GPUs, the largest node has 2."
+    code, out, err = shell.try_out("submit", "-f", path, "-o", "json")
+    told = json.loads(out)
+    assert (code, told["warnings"], err) == (0, [why], f"levada: {told['id']}: {why}\n")
+    code, out, err = shell.try_out("submit", "-f", path, "--array", "0-2", "-o", "name")
+    assert (code, err) == (0, f"levada: {out.split()[0]} and 2 more: {why}\n")
+    code, out, err = shell.try_out("create", "-f", path)
+    assert (code, why in err) == (0, True)
+    shell("cancel", *[each["id"] for each in shell.json("ls") if each["workload"] == "huge"])
+    fine = shell.json("submit", "-f", shell.file("fine.yaml", job("fine")))
+    assert fine.keys() == {"id", "name", "phase"}
+
+
 def test_a_job_that_waits_is_explained(shell: Shell) -> None:
     name = shell.submit("toobig", "true", workers=3, gpuTypes=["a100"])
     told = shell("explain", name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 Json = dict[str, Any]
 
@@ -74,6 +74,8 @@ class Job(TypedDict):
     command: str | None
     workdir: str | None
     retries: int
+    #: Of a job that was just submitted: why it cannot start as things are, or will miss its deadline.
+    warnings: NotRequired[list[str]]
 
 
 class CurvePoint(TypedDict):

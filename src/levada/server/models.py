@@ -136,6 +136,15 @@ class JobView(View):
     retries: int = Field(default=0, description="How often it may start again after it failed.")
 
 
+class SubmittedJob(JobView):
+    """A job that was just accepted."""
+
+    warnings: list[str] | None = Field(
+        default=None,
+        description="Why it cannot start, or will miss its deadline; absent where there is nothing to warn of.",
+    )
+
+
 class JobColumns(BaseModel):
     """Some of many jobs by column: the values of one field of all of them, in the same order."""
 
