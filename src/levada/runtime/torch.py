@@ -24,6 +24,7 @@ import io
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from hmac import compare_digest
@@ -85,6 +86,8 @@ class TorchGroups(Framework):
         self._backend = backend
         self._limit = limit
         self._shares: DistGroup | None = None
+        #: How tracebacks are printed, before torch and since.
+        self._hook = self._torch_hook = sys.excepthook
 
     def meet(self, world: World, rank: int, secret: bytes, is_abandoned: Callable[[], bool]) -> Group:
         """Members meet over TCP, as always, and tell each other where torch's own store is."""
@@ -155,7 +158,12 @@ class TorchGroups(Framework):
         else:
             port = int(group.broadcast(None))
             store = dist.TCPStore(address, port, group.size, False, _MEETING, wait_for_workers=False)
+        # With each process group torch puts another rank before the lines of tracebacks: one is enough.
+        if sys.excepthook is self._torch_hook:
+            sys.excepthook = self._hook
+        self._hook = sys.excepthook
         dist.init_process_group(self._backend, store=store, rank=group.rank, world_size=group.size, timeout=self._limit)
+        self._torch_hook = sys.excepthook
         self._shares = DistGroup(torch) if group.size > 1 else None
 
 
