@@ -608,6 +608,26 @@ def test_a_tfjob_keeps_its_name_and_knows_its_peers(shell: Shell) -> None:
     assert config["task"] == {"type": "worker", "index": 0}
     assert len(config["cluster"]["ps"]) == 2
     assert "[g1-ps0] server" in said
+    assert "tf has succeeded" in shell("submit", "-f", path, code=5)
+
+
+def test_a_tfjob_that_was_deleted_comes_again_with_new_output(shell: Shell) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["metadata"] = {"name": "again"}
+        manifest["spec"]["tfReplicaSpecs"].pop("PS")
+        command = [
+            "sh",
+            "-c",
+            f"test -e $LEVADA_CHECKPOINT_DIR/old || echo new; : > $LEVADA_CHECKPOINT_DIR/old; {FOREVER}",
+        ]
+        container(manifest, "Worker", 1)["command"] = command
+
+    path = shell.file("again.yaml", changed(TF, change))
+    for _ in range(2):
+        assert shell("submit", "-f", path, "-o", "name") == "again\n"
+        shell.until(lambda: "new" in shell("logs", "again"))
+        shell("delete", "again")
+        shell("wait", "again", code=103)
 
 
 def test_what_needs_kubernetes_is_refused_here(shell: Shell) -> None:

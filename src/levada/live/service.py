@@ -58,6 +58,7 @@ class Service(Jobs, Machines, Past):
         super().__init__()
         self.live = live
         self.loop = live.loop
+        self.free_name = live.free_name
         self._warnings = SubmitWarnings(live.loop, self._forecast)
 
     def ready(self) -> str:
