@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import time
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 import typer
 
 from levada.cli import main as cli
+from levada.cli.doctor import EXTRAS
 from levada.server.worker_token import sign
 from tests.cli.house import Shell, job
 from tests.cli.test_live_verbs import FOREVER, levada
@@ -355,6 +357,15 @@ def test_doctor(shell: Shell) -> None:
     told = shell("doctor", code=1)
     assert "chmod 600" in told
     assert "secret" not in told
+
+
+def test_doctor_names_only_extras_that_are_there_and_used() -> None:
+    root = Path(__file__).parents[2]
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    code = "".join(path.read_text() for path in (root / "src" / "levada").rglob("*.py"))
+    for package, _, extra in EXTRAS:
+        assert extra in extras
+        assert re.search(rf"^ *(import|from) {package}\b", code, re.MULTILINE), package
 
 
 def test_each_verb_is_where_the_table_says() -> None:

@@ -303,6 +303,21 @@ def test_events(shell: Shell) -> None:
     assert shell.json("events", name, "-n", "1") == told[-1:]
 
 
+def test_a_job_that_can_never_start_is_taken_with_a_warning(shell: Shell) -> None:
+    path = shell.file("huge.yaml", job("huge", "true", gpusPerWorker=16))
+    why = "Can never start: one worker needs 16 GPUs, the largest node has 2."
+    code, out, err = shell.try_out("submit", "-f", path, "-o", "json")
+    told = json.loads(out)
+    assert (code, told["warnings"], err) == (0, [why], f"levada: {told['id']}: {why}\n")
+    code, out, err = shell.try_out("submit", "-f", path, "--array", "0-2", "-o", "name")
+    assert (code, err) == (0, f"levada: {out.split()[0]} and 2 more: {why}\n")
+    code, out, err = shell.try_out("create", "-f", path)
+    assert (code, why in err) == (0, True)
+    shell("cancel", *[each["id"] for each in shell.json("ls") if each["workload"] == "huge"])
+    fine = shell.json("submit", "-f", shell.file("fine.yaml", job("fine")))
+    assert fine.keys() == {"id", "name", "phase"}
+
+
 def test_a_job_that_waits_is_explained(shell: Shell) -> None:
     name = shell.submit("toobig", "true", workers=3, gpuTypes=["a100"])
     told = shell("explain", name)
@@ -600,6 +615,26 @@ def test_a_tfjob_keeps_its_name_and_knows_its_peers(shell: Shell) -> None:
     assert config["task"] == {"type": "worker", "index": 0}
     assert len(config["cluster"]["ps"]) == 2
     assert "[g1-ps0] server" in said
+    assert "tf has succeeded" in shell("submit", "-f", path, code=5)
+
+
+def test_a_tfjob_that_was_deleted_comes_again_with_new_output(shell: Shell) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["metadata"] = {"name": "again"}
+        manifest["spec"]["tfReplicaSpecs"].pop("PS")
+        command = [
+            "sh",
+            "-c",
+            f"test -e $LEVADA_CHECKPOINT_DIR/old || echo new; : > $LEVADA_CHECKPOINT_DIR/old; {FOREVER}",
+        ]
+        container(manifest, "Worker", 1)["command"] = command
+
+    path = shell.file("again.yaml", changed(TF, change))
+    for _ in range(2):
+        assert shell("submit", "-f", path, "-o", "name") == "again\n"
+        shell.until(lambda: "new" in shell("logs", "again"))
+        shell("delete", "again")
+        shell("wait", "again", code=103)
 
 
 def test_what_needs_kubernetes_is_refused_here(shell: Shell) -> None:

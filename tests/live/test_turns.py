@@ -243,18 +243,50 @@ def test_a_server_that_cannot_hear_its_jobs_ends(here: str) -> None:
         asyncio.run(story())
 
 
+def tfjob(**policy: Any) -> dict[str, Any]:
+    worker = {"containers": [{"name": "tensorflow", "image": "x", "command": ["python3", "train.py"]}]}
+    spec = {"runPolicy": policy, "tfReplicaSpecs": {"Worker": {"replicas": 1, "template": {"spec": worker}}}}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": {"name": "named"}, "spec": spec}
+
+
+def test_a_tfjob_may_be_submitted_again_after_it_was_cancelled(url: str) -> None:
+    async def story() -> None:
+        async with house(url) as up:
+            for number in range(3):
+                (view,) = await up.service.submit([tfjob()], user="ann", key=f"k{number}")
+                assert (view["id"], view["phase"]) == ("named", "Pending")
+                await up.until(lambda: up.phase("named") == "Running")
+                # Neither while it runs, nor in the place of somebody else's.
+                for user in ("ann", "bob"):
+                    with pytest.raises(Refused, match="keeps its name"):
+                        await up.service.submit([tfjob()], user=user, key=None)
+                await up.service.cancel("named")
+                await up.until(lambda: up.phase("named") == "Cancelled")
+                with pytest.raises(Refused, match="keeps its name"):
+                    await up.service.submit([tfjob()], user="bob", key=None)
+            both = [up.service.submit([tfjob()], user="ann", key=None) for _ in range(2)]
+            got = await asyncio.gather(*both, return_exceptions=True)
+            assert sorted(type(each).__name__ for each in got) == ["Refused", "list"]
+            # What was used stays to be told of.
+            (used,) = await up.service.usage(["user"], since=0.0)
+            assert used["jobs"] == 4
+            await up.until(lambda: up.phase("named") == "Running")
+            up.backend.finish("named")
+            await up.until(lambda: up.phase("named") == "Succeeded")
+            with pytest.raises(
+                Refused, match="has succeeded, and a TFJob keeps its name, output and checkpoints until"
+            ):
+                await up.service.submit([tfjob()], user="ann", key=None)
+            await up.kill()
+        async with house(url, up.backend.stage) as up:
+            assert up.phase("named") == "Succeeded"
+
+    asyncio.run(story())
+
+
 def test_a_name_is_free_again_when_its_job_is_out_of_all_lists(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("levada.live.live._TIDY_S", 0.02)
-    worker = {"containers": [{"name": "tensorflow", "image": "x", "command": ["python3", "train.py"]}]}
-    named = {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "TFJob",
-        "metadata": {"name": "named"},
-        "spec": {
-            "runPolicy": {"ttlSecondsAfterFinished": 0},
-            "tfReplicaSpecs": {"Worker": {"replicas": 1, "template": {"spec": worker}}},
-        },
-    }
+    named = tfjob(ttlSecondsAfterFinished=0)
 
     async def story() -> None:
         async with house(url) as up:

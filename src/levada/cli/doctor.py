@@ -18,12 +18,11 @@ from levada.errors import LevadaError
 
 _LEAST_FREE_BYTES = 1 << 30
 #: Packages that make something possible: what, and the extra that installs them.
-_EXTRAS = (
+EXTRAS = (
     ("numba", "simulations of thousands of jobs run fast", "fast"),
     ("polars", "traces and sweeps", "sim"),
     ("matplotlib", "figures", "plot"),
     ("pynvml", "real GPUs are found", "gpu"),
-    ("lightkube", "Kubernetes", "kubernetes"),
 )
 
 
@@ -144,6 +143,6 @@ def _gpus() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    for package, what, extra in _EXTRAS:
+    for package, what, extra in EXTRAS:
         if find_spec(package) is None:
             yield Finding(package, "note", f"is not installed: {what} with pip install 'levada[{extra}]'")

@@ -60,7 +60,7 @@ def run(
     state: State = None,
 ) -> None:
     """Submit a command and stay with it: its output here, and an exit code as of `levada wait`."""
-    from levada.cli.submit import Answer, tell
+    from levada.cli.submit import Answer, tell, warn_of
     from levada.jobfile.load import check
     from levada.jobfile.model import API_VERSION
     from levada.jobfile.script import as_name
@@ -87,6 +87,7 @@ def run(
             tell([job], Answer.TEXT)
             return
         chatter(f"Submitted {job['id']}")
+        warn_of([job])
         _stay(client, job, tail=None)
 
 

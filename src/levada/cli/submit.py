@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -102,7 +103,9 @@ def create(
     """Submit jobs from a file, and say so as Voda does."""
     documents = jobs_only(read_files(file))
     with connect(server, state, timeout_s=LONG_S) as client:
-        for job in client.submit(sources(documents)):
+        jobs = client.submit(sources(documents))
+        warn_of(jobs)
+        for job in jobs:
             data(f"Training job created: {job['id']}\nView your logs by:\n    levada logs {job['id']}")
 
 
@@ -141,11 +144,23 @@ def _warn(documents: list[Any]) -> None:
             chatter(f"levada: {document.name}: {what}")
 
 
+def warn_of(jobs: Sequence[Any]) -> None:
+    """Prints what the server warns of; what is said of many jobs is said once."""
+    of: dict[str, list[str]] = {}
+    for job in jobs:
+        for text in job.get("warnings") or ():
+            of.setdefault(text, []).append(job["id"])
+    for text, ids in of.items():
+        more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
+        chatter(f"levada: {ids[0]}{more}: {text}")
+
+
 def tell(jobs: list[Any], output: Answer) -> None:
     """Says which jobs there are now, and to people what they may do next."""
+    warn_of(jobs)
     match output:
         case Answer.JSON:
-            brief = [{"id": job["id"], "name": job["name"], "phase": job["phase"]} for job in jobs]
+            brief = [{name: job[name] for name in ("id", "name", "phase", "warnings") if name in job} for job in jobs]
             data_json(brief[0] if len(brief) == 1 else brief)
         case Answer.NAME:
             data("\n".join(job["id"] for job in jobs))
@@ -202,7 +217,9 @@ def apply(
                 done.append(_changed(client, mine[document.name], document))
         new = [document for document in jobs if document.name not in mine]
         if new:
-            done += [{"kind": "job", "name": job["id"], "result": "created"} for job in client.submit(sources(new))]
+            created = client.submit(sources(new))
+            warn_of(created)
+            done += [{"kind": "job", "name": job["id"], "result": "created"} for job in created]
     if output is TextOrJson.JSON:
         data_json(done)
     else:

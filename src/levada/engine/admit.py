@@ -86,11 +86,20 @@ def _widen(state: State, slots: Ints, most: Ints) -> None:
     table.min[wide] = table.own_min[wide]
 
 
+def room_for(state: State, slot: int) -> tuple[int, bool, int, int]:
+    """The workers of a job that an empty cluster could hold, and whether one of its types is there.
+
+    Then the same within the limits of its queue, and of its user, too.
+    """
+    slots = np.array([slot])
+    room, exists = _room(state, slots)
+    by_queue, by_user = _within_limits(state.world, slots, room)
+    return int(room.max()), bool(exists[0]), int(by_queue.max()), int(by_user.max())
+
+
 def most_workers(state: State, slot: int) -> int:
     """How many workers of a job its types, its queue and its user's limit could hold at the very most."""
-    slots = np.array([slot])
-    room, _ = _room(state, slots)
-    return int(_within_limits(state.world, slots, room)[1].max())
+    return room_for(state, slot)[3]
 
 
 def _room(state: State, slots: Ints) -> tuple[Ints, Bools]:

@@ -29,7 +29,7 @@ from levada.live.learning import Learning, recall
 from levada.live.loop import SNAPSHOT_TURNS, Loop
 from levada.live.machines import is_reservation
 from levada.live.notify import Notifier
-from levada.live.records import Records
+from levada.live.records import Record, Records
 from levada.live.recover import recover, recover_records
 from levada.live.store import Lease, LeaseLost, Store, StoreTrouble
 from levada.live.trimming import Keep, Trimming
@@ -82,6 +82,8 @@ class Live:
         self.holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         #: Why the lease could not be renewed, if so: most often the store takes no turn, either.
         self.unrenewed = ""
+        #: Held while ended jobs are removed: a name must not be given out between two steps of that.
+        self._forgetting = asyncio.Lock()
         self.loop: Loop
         self.learning: Learning
 
@@ -246,26 +248,39 @@ class Live:
 
     async def _tidy(self) -> None:
         """Jobs whose time in lists is over go, with their folders."""
-        loop = self.loop
         while True:
-            now = loop.clock.now()
-            gone = loop.records.expired(now)
-            # First the folder: until all is gone, nobody else can have the name.
-            for record in gone:
-                await self._forget(record.id)
-            try:
-                await self.store.forget(
-                    loop.lease,
-                    now,
-                    requests_before=now - _KEYS_S,
-                    jobs=[(record.number, record.id) for record in gone],
-                )
-            except StoreTrouble as trouble:
-                _log.warning("what is over is forgotten later: %s", trouble)
-            else:
-                for record in gone:
-                    loop.records.drop(record)
+            async with self._forgetting:
+                await self._forget_expired()
             await asyncio.sleep(_TIDY_S)
+
+    async def _forget_expired(self) -> None:
+        loop, now = self.loop, self.loop.clock.now()
+        gone = loop.records.expired(now)
+        # First the folder: until all is gone, nobody else can have the name.
+        for record in gone:
+            await self._forget(record.id)
+        try:
+            await self.store.forget(
+                loop.lease,
+                now,
+                requests_before=now - _KEYS_S,
+                jobs=[(record.number, record.id) for record in gone],
+            )
+        except StoreTrouble as trouble:
+            _log.warning("what is over is forgotten later: %s", trouble)
+        else:
+            for record in gone:
+                loop.records.drop(record)
+
+    async def free_name(self, record: Record) -> None:
+        """Removes an ended job with its folder at once, so that another one can have its id; raises LevadaError."""
+        async with self._forgetting:
+            if self.loop.records.by_id.get(record.id) is not record:
+                return  # somebody else has removed it meanwhile
+            await self.backend.forget(record.id)
+            now, gone = self.loop.clock.now(), [(record.number, record.id)]
+            await self.store.forget(self.loop.lease, now, requests_before=now - _KEYS_S, jobs=gone)
+            self.loop.records.drop(record)
 
     async def _forget(self, job: str) -> None:
         try:

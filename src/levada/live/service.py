@@ -23,7 +23,8 @@ from levada.live.live import Live
 from levada.live.machines import Machines
 from levada.live.past import Past
 from levada.live.records import Record
-from levada.live.store import StoreTrouble
+from levada.live.store import Deed, StoreTrouble
+from levada.live.submit_warnings import SubmitWarnings
 from levada.plugins import find_policy
 
 #: Jobs whose fate can be asked for at once: a forecast runs the whole cluster ahead.
@@ -57,6 +58,8 @@ class Service(Jobs, Machines, Past):
         super().__init__()
         self.live = live
         self.loop = live.loop
+        self.free_name = live.free_name
+        self._warnings = SubmitWarnings(live.loop, self._forecast)
 
     def ready(self) -> str:
         """Empty when it can act, else why not."""
@@ -76,6 +79,12 @@ class Service(Jobs, Machines, Past):
             views_now = [self.loop.view(record, now, {}) for record in records[begin : begin + _AT_ONCE]]
             yield [view for view in views_now if view["finished"] is None]
             await asyncio.sleep(0)
+
+    async def submit(
+        self, documents: list[dict[str, Any]], *, user: str, key: str | None, deed: Deed | None = None
+    ) -> list[dict[str, Any]]:
+        """As `Submissions.submit`; jobs that cannot start or will be late as things are have `warnings`."""
+        return await self._warnings.added(await super().submit(documents, user=user, key=key, deed=deed))
 
     async def explain(self, job_id: str) -> dict[str, Any]:
         """Why it waits or has this size, and when it should start and end."""

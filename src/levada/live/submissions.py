@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -19,6 +19,7 @@ from levada.live.intake import ENDINGS, Prepared, ending, prepare
 from levada.live.loop import Loop, Wish
 from levada.live.records import DEFAULT_TTL_S, About, Record
 from levada.live.store import Deed, RequestRow
+from levada.live.views import moment
 
 #: Jobs of one submission, those of arrays counted one by one: some 3 s, and 7 MB of an answer.
 _MOST_AT_ONCE = 10_000
@@ -34,6 +35,8 @@ class Submissions:
     """Submissions, for `Service`."""
 
     loop: Loop
+    #: Removes an ended job whose id another one takes.
+    free_name: Callable[[Record], Awaitable[None]]
 
     def __init__(self) -> None:
         #: Submissions under way, by user and key: who sends the same again waits for the same answer.
@@ -77,9 +80,12 @@ class Submissions:
         prepared = self._depending(await asyncio.to_thread(prepare) if _is_large(documents) else prepare())
         ids = [each.id for each in prepared]
         for each in prepared:
+            if (old := self._replaceable(each.id, user)) is not None:
+                await self.free_name(old)
+        for each in prepared:
             # Once more: others may have come while this was read, or may be about to be written down.
             if self.loop.is_taken(each.id):
-                raise _doubled(each)
+                raise self._doubled(each, user)
         records = [Record(each.id, -1, user, now, _about(each)) for each in prepared]
 
         def request() -> RequestRow:
@@ -116,10 +122,11 @@ class Submissions:
             suffix = ending(secrets.randbelow(ENDINGS))
             in_place = self.loop.backend.capabilities.in_place
             made = prepare(document, user=user, now=now, suffix=suffix, in_place=in_place, describe=describe)
-            if not any(self.loop.is_taken(each.id) or each.id in taken for each in made):
+            free = all(not self.loop.is_taken(each.id) or self._replaceable(each.id, user) for each in made)
+            if free and not any(each.id in taken for each in made):
                 break
             if made[0].id == made[0].workload:
-                raise _doubled(made[0])
+                raise self._doubled(made[0], user)
         taken.update(each.id for each in made)
         queues = list(self.loop.engine.state.world.queues.names)
         for each in made:
@@ -131,6 +138,26 @@ class Submissions:
             for field, text in faults_of(each.job):
                 raise BadInput.one(text, f"spec.{field}")
         return made
+
+    def _replaceable(self, job_id: str, user: str) -> Record | None:
+        """The job of this id where a new one may take its place: it was cancelled or failed, and is *user*'s own.
+
+        One that has succeeded stays for its time in lists: its checkpoints are what it was run for.
+        """
+        record = self.loop.records.by_id.get(job_id)
+        if record is None or record.result is None or record.user != user:
+            return None
+        return record if record.result["phase"] in ("Cancelled", "Failed") else None
+
+    def _doubled(self, each: Prepared, user: str) -> Refused:
+        record = self.loop.records.by_id.get(each.id)
+        if record is None or record.ended is None or record.user != user:
+            return Refused(f"there is a job {each.id} already, and a {each.kind} keeps its name; give it another")
+        until = moment(record.ended + record.about.ttl_s)
+        return Refused(
+            f"{each.id} has succeeded, and a {each.kind} keeps its name, output and checkpoints until {until}; "
+            "give the new one another name"
+        )
 
     def _depending(self, prepared: list[Prepared]) -> list[Prepared]:
         """The same, with what they come after by id; jobs that have succeeded need not be waited for."""
@@ -203,10 +230,6 @@ def _is_large(documents: Sequence[dict[str, Any]]) -> bool:
         if len(values) > _MOST_ON_THE_LOOP:
             return True
     return False
-
-
-def _doubled(each: Prepared) -> Refused:
-    return Refused(f"there is a job {each.id} already, and a {each.kind} keeps its name; give it another")
 
 
 def _about(each: Prepared) -> About:

@@ -83,6 +83,8 @@ class Job(TypedDict):
     #: After a change of its size: when the job has it, and what it would lose if it had to have it now.
     message: NotRequired[str | None]
     unsaved: NotRequired[str | None]
+    #: Of a job that was just submitted: why it cannot start as things are, or will miss its deadline.
+    warnings: NotRequired[list[str]]
 
 
 class CurvePoint(TypedDict):

@@ -141,6 +141,15 @@ class JobView(View):
     unsaved: str | None = Field(default=None, description="And what it would lose if it had to have it now.")
 
 
+class SubmittedJob(JobView):
+    """A job that was just accepted."""
+
+    warnings: list[str] | None = Field(
+        default=None,
+        description="Why it cannot start, or will miss its deadline; absent where there is nothing to warn of.",
+    )
+
+
 class JobColumns(BaseModel):
     """Some of many jobs by column: the values of one field of all of them, in the same order."""
 

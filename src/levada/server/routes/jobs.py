@@ -29,6 +29,7 @@ from levada.server.models import (
     Phase,
     Scale,
     Seconds,
+    SubmittedJob,
     Update,
 )
 from levada.server.ports import Json, Principal
@@ -52,7 +53,7 @@ Key = Annotated[
 ]
 
 
-@router.post("", status_code=201, response_model=JobView | Page[JobView])
+@router.post("", status_code=201, response_model=SubmittedJob | Page[SubmittedJob])
 async def submit(
     request: Request,
     context: Ctx,
@@ -260,4 +261,5 @@ async def _writing(context: Context, who: Principal, name: str, if_match: str | 
 
 
 def _etag(context: Context, found: Json) -> str:
-    return tag(context.service.version(found["id"]), found)
+    # Warnings are of the submission, not of the job.
+    return tag(context.service.version(found["id"]), {name: each for name, each in found.items() if name != "warnings"})

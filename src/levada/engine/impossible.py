@@ -1,0 +1,78 @@
+"""Why no state of the cluster could hold a job's minimum, with the numbers that decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from levada.core.jobtable import NOT_ALLOWED
+from levada.core.types import CPU_TYPE, WHOLE
+from levada.engine.admit import room_for
+from levada.engine.state import State
+
+
+def why_never(state: State, slot: int) -> str:
+    """One sentence, e.g. `Can never start: one worker needs 16 GPUs, the largest node has 4.`; empty where it can."""
+    if state.world.table.feasible[slot] > 0:
+        return ""
+    return f"Can never start: {_cause(state, slot)}."
+
+
+def _cause(state: State, slot: int) -> str:
+    world, table = state.world, state.world.table
+    room, exists, by_queue, by_user = room_for(state, slot)
+    least, queue = int(table.min[slot]), world.queues.values[int(table.queue[slot])].name
+    if not exists:
+        return _no_type(state, slot)
+    if room < least:
+        return _no_node(state, slot) or f"needs at least {_workers(least)}, the cluster can hold {room}"
+    if by_queue < least:
+        return f"needs at least {_workers(least)}, the limit of queue {queue} allows {by_queue}"
+    return f"needs at least {_workers(least)}, the limit per user of queue {queue} allows {by_user}"
+
+
+def _no_type(state: State, slot: int) -> str:
+    world, inventory = state.world, state.world.inventory
+    allowed = (world.table.preference[:, slot] != NOT_ALLOWED).nonzero()[0]
+    there = sorted({inventory.types[number] for number in inventory.type_of[inventory.present].tolist()})
+    if CPU_TYPE in allowed or not there:
+        return "no node is ready" if CPU_TYPE in allowed else "no node has a GPU"
+    return f"no node has a GPU of type {_or(inventory.types[each] for each in allowed)}; there are {', '.join(there)}"
+
+
+def _no_node(state: State, slot: int) -> str:
+    """What of one worker no node has; empty where a node can hold one."""
+    world, table, inventory = state.world, state.world.table, state.world.inventory
+    milli, cpu, memory, gpu_memory = (
+        int(column[slot]) for column in (table.milli, table.cpu, table.memory, table.gpu_memory)
+    )
+    types = (table.preference[:, slot] != NOT_ALLOWED).nonzero()[0]
+    pools = np.isin(inventory.pool_type, types)
+    if milli >= WHOLE and pools.any():
+        largest = int(np.add.reduceat(inventory.present.astype(np.int64), inventory.pool_start)[pools].max())
+        if milli // WHOLE > largest:
+            every = len(types) >= len(set(inventory.pool_type.tolist()))
+            kind = "" if every else f" of type {_or(inventory.types[each] for each in types)}"
+            return f"one worker needs {milli // WHOLE} GPUs, the largest node has {largest}{kind}"
+    ready = ~inventory.lost
+    for need, has, unit, scale in (
+        (cpu, inventory.cpu[ready], "cores", 1000),
+        (memory, inventory.memory[ready], "MiB of memory", 1),
+        (gpu_memory if milli < WHOLE else 0, inventory.gpu_memory[inventory.present], "MiB of GPU memory", 1),
+    ):
+        most = int(has.max(initial=0))
+        if need > most:
+            return f"one worker needs {need / scale:g} {unit}, the largest node has {most / scale:g}"
+    servers = int(table.servers[slot])
+    if servers and not world.inventory.lost.all() and room_for(state, slot)[0] == 0:
+        return f"no nodes can hold its {servers} parameter servers"
+    return ""
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker" if count == 1 else f"{count} workers"
+
+
+def _or(names: Iterable[str]) -> str:
+    return " or ".join(names)

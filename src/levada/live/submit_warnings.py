@@ -1,0 +1,75 @@
+"""What to tell whoever submits a job that is accepted, and that cannot start or will be late as things are."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from levada.engine.impossible import why_never
+from levada.live.loop import Loop
+from levada.live.views import moment
+
+#: Jobs of one submission whose deadlines are compared with a forecast.
+_MOST_JOBS = 100
+#: With more jobs than this in the cluster a forecast would take longer than a submission should.
+_MOST_LIVING = 5_000
+#: How long an answer waits for it, forecasts of other submissions included.
+_WAIT_S = 2.0
+
+Forecast = Callable[[Sequence[int]], Awaitable[dict[int, dict[str, Any]]]]
+
+
+class SubmitWarnings:
+    """Adds `warnings` to the views of jobs that were just submitted, where there are any."""
+
+    def __init__(self, loop: Loop, forecast: Forecast) -> None:
+        self._loop, self._forecast = loop, forecast
+        #: One forecast at a time: the processor is there for decisions.
+        self._one = asyncio.Lock()
+
+    async def added(self, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The same jobs, some of them with `warnings`."""
+        state = self._loop.engine.state
+        told: dict[str, str] = {}
+        deadlines: dict[int, tuple[str, float]] = {}
+        for job in jobs:
+            slot = state.world.slot(job["id"])
+            if slot < 0 or job["finished"] is not None:
+                continue
+            if why := why_never(state, slot):
+                told[job["id"]] = why
+            elif (deadline := float(state.world.table.deadline[slot])) < math.inf:
+                deadlines[int(state.world.table.number[slot])] = job["id"], deadline
+        if 0 < len(deadlines) <= _MOST_JOBS and len(state.living()) <= _MOST_LIVING:
+            told |= await self._late(deadlines)
+        return [{**job, "warnings": [told[job["id"]]]} if job["id"] in told else job for job in jobs]
+
+    async def _late(self, deadlines: dict[int, tuple[str, float]]) -> dict[str, str]:
+        try:
+            async with asyncio.timeout(_WAIT_S), self._one:
+                soon = await self._forecast(list(deadlines))
+        except TimeoutError:
+            return {}
+        found: dict[str, str] = {}
+        for number, (job, deadline) in deadlines.items():
+            times = soon.get(number, {})
+            # What is not known is no reason for a warning.
+            for what in ("ends", "starts"):
+                at = times.get(what)
+                if at is not None and (late_s := datetime.fromisoformat(at).timestamp() - deadline) > 0:
+                    found[job] = (
+                        f"Will miss its deadline {moment(deadline)}: "
+                        f"expected to {what[:-1]} {_span(late_s)} later, at {at}."
+                    )
+                    break
+        return found
+
+
+def _span(seconds: float) -> str:
+    if seconds < 120:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{round(minutes / 60)} h"

@@ -1,0 +1,90 @@
+"""Jobs that are accepted and cannot start, or will be late, as things are: their users are told at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from levada.core import events as ev
+from tests.live.house import House, document, house
+from tests.live.rehearsal import Stage
+
+NODES = {"n0": {"v100": 4}, "n1": {"v100": 2, "k80": 2}}
+
+
+async def warnings(up: House, **spec: Any) -> list[str] | None:
+    """What is told of a job; it is accepted all the same."""
+    (job,) = await up.service.submit([document(**spec)], user="ann", key=None)
+    assert up.phase(job["id"]) in ("Pending", "Starting", "Running")
+    found: list[str] | None = job.get("warnings")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({}, None),
+        ({"gpusPerWorker": 4}, None),
+        ({"workers": {"min": 1, "max": 100}}, None),
+        ({"gpusPerWorker": 16}, "one worker needs 16 GPUs, the largest node has 4"),
+        ({"gpusPerWorker": 3, "gpuTypes": ["k80"]}, "one worker needs 3 GPUs, the largest node has 2 of type k80"),
+        ({"workers": 7}, "needs at least 7 workers, the cluster can hold 6"),
+        ({"workers": 3, "gpuTypes": ["k80"]}, "needs at least 3 workers, the cluster can hold 2"),
+        ({"gpuTypes": ["h100", "b200"]}, "no node has a GPU of type h100 or b200; there are k80, v100"),
+        ({"queue": "small", "workers": 3}, "needs at least 3 workers, the limit of queue small allows 2"),
+        ({"queue": "fair", "workers": 2}, "needs at least 2 workers, the limit per user of queue fair allows 1"),
+    ],
+    ids=str,
+)
+def test_a_job_that_can_never_start_is_taken_with_a_warning(url: str, spec: dict[str, Any], told: str | None) -> None:
+    async def story() -> None:
+        async with house(url, Stage(NODES)) as up:
+            for name, limits in (("small", {"limit": {"v100": 2, "k80": 2}}), ("fair", {"perUserLimit": 1})):
+                queue = {"apiVersion": "levada.dev/v1", "kind": "Queue", "metadata": {"name": name}, "spec": limits}
+                await up.service.put_queue(queue)
+            assert await warnings(up, **spec) == (None if told is None else [f"Can never start: {told}."])
+
+    asyncio.run(story())
+
+
+def test_the_same_key_gives_the_same_warnings(url: str) -> None:
+    async def story() -> None:
+        async with house(url, Stage(NODES)) as up:
+            first = await up.service.submit([document(gpusPerWorker=9)], user="ann", key="k")
+            again = await up.service.submit([document(gpusPerWorker=9)], user="ann", key="k")
+            assert first[0]["warnings"] == again[0]["warnings"]
+            assert "warnings" not in up.service.job(first[0]["id"])
+
+    asyncio.run(story())
+
+
+def test_a_deadline_that_the_forecast_misses_is_told_and_one_that_it_meets_is_not(url: str) -> None:
+    async def story() -> None:
+        async with house(url, Stage({"n0": {"v100": 1}})) as up:
+            (one,) = await up.service.submit([document("train", steps=1_000_000)], user="ann", key=None)
+            await up.until(lambda: up.phase(one["id"]) == "Running")
+            number = np.array([up.live.loop.records.by_id[one["id"]].number])
+            began = time.monotonic()
+
+            def seen_to_be_fast() -> bool:
+                """It makes a step per millisecond, and that is learned after a while."""
+                done = 1000.0 * (time.monotonic() - began)
+                up.backend.report(ev.Progress(at=0.0, number=number, steps=np.array([done])))
+                return ((up.service.job(one["id"])["progress"] or {}).get("rate") or 0.0) > 500
+
+            await up.until(seen_to_be_fast)
+            # Behind the first, which needs some 1,000 s.
+            (late,) = await up.service.submit([document("train", steps=1000, deadline="20s")], user="ann", key=None)
+            (text,) = late["warnings"]
+            assert text.startswith("Will miss its deadline 2")
+            assert "expected to end " in text
+            (good,) = await up.service.submit([document("train", steps=1000, deadline="2d")], user="ann", key=None)
+            assert "warnings" not in good, good
+            (unknown,) = await up.service.submit([document("new", deadline="2d")], user="ann", key=None)
+            assert "warnings" not in unknown
+
+    asyncio.run(story())
