@@ -374,7 +374,7 @@ def test_a_late_failure_counts_once_and_withdraws_the_start_that_followed(issue:
     generation = _taken_for_gone(chaos, issue=issue)
     for _ in range(2):
         chaos.tell(_ends(ev.JobsFailed, generation))
-    assert (chaos.why("j1"), chaos.job("j1")["restarts"]) == ("restarting", 1)
+    assert (chaos.why("j1"), chaos.job("j1")["retried"]) == ("restarting", 1)
     while chaos.job("j1")["phase"] != Phase.RUNNING:
         chaos.calm()
         chaos.pass_time(max(chaos.wake - chaos.now, 0.0))

@@ -39,6 +39,7 @@ def forecast(
     Beliefs stand for truth, guesses do not: a job whose total work is not declared, or of whose workload no speed is
     known, has no end, and those that wait for it have no start. `None` means unknown, or not within the horizon.
     """
+    twin.state.learn()  # beliefs stand for truth here, so what was seen last counts, too
     twin.state.options = msgspec.structs.replace(twin.state.options, op_timeout_s=math.inf)
     world = _World(twin, now)
     if policy is not None:
