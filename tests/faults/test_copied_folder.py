@@ -19,7 +19,11 @@ def refused(here: Site, *words: str) -> str:
     """The last line of a server that does not start."""
     here.start(*words)
     assert here.server is not None
-    assert here.server.wait(WAIT_S) != 0
+    try:
+        assert here.server.wait(WAIT_S) != 0
+    except BaseException:
+        here.kill()
+        raise
     here.server = None
     return here.log.read_text().splitlines()[-1]
 

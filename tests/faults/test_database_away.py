@@ -20,9 +20,16 @@ from tests.patience import WAIT_S
 
 
 @pytest.fixture(scope="module")
-def database() -> Iterator[Postgres]:
-    with postgres() as server:
-        yield server
+def server() -> Iterator[Postgres]:
+    with postgres() as made:
+        yield made
+
+
+@pytest.fixture
+def database(server: Postgres) -> Iterator[Postgres]:
+    yield server
+    if not server.is_up:
+        server.start()
 
 
 def jobs_named(here: Site, name: str) -> list[str]:
@@ -99,7 +106,8 @@ def test_a_submission_whose_commit_got_no_answer_is_made_once(
             asked = threads.submit(here.client.submit, cut)
             here.until(wire.was_cut.is_set)
             here.until(here.client.ready)
-            assert not jobs_named(here, "cut"), "nothing is shown that may not be there"
+            # Nothing is shown that may not be there.
+            here.until(lambda: not jobs_named(here, "cut"))
             assert not asked.done()
             wire.restore()
             (job,) = asked.result(WAIT_S)

@@ -63,6 +63,11 @@ class Postgres:
             assert time.monotonic() < end, "PostgreSQL did not come up"
             time.sleep(0.05)
 
+    @property
+    def is_up(self) -> bool:
+        """Whether it was started, and not stopped since."""
+        return self._server is not None
+
     def fresh(self) -> str:
         """The address of an empty database of its own."""
         self._made += 1

@@ -48,6 +48,8 @@ _REMEMBERED = 500
 _LONGEST_SLEEP_S = 3600.0
 
 
+#: Told to all whose request is not stored and never will be.
+_NOT_DONE = "nothing of it was done"
 #: Told where a commit got no answer.
 _UNRESOLVED = (
     "it is not known yet whether it was stored: ask again with the same key, or look when the database is back"
@@ -122,7 +124,7 @@ class Loop:
         if key in self._unresolved:
             raise Unresolved(f"{self.trouble}; {_UNRESOLVED}")
         if self.trouble or self._stopping:
-            raise Unavailable(self.trouble or "the server is stopping")
+            raise Unavailable(f"{self.trouble or 'the server is stopping'}; {_NOT_DONE}")
 
     async def tell(
         self,
@@ -335,7 +337,7 @@ class Loop:
         savepoint.undo()
         unsure = isinstance(trouble, Unconfirmed)
         if not unsure:
-            _tell_off(wishes, f"{trouble}; nothing of it was done")
+            _tell_off(wishes, f"{trouble}; {_NOT_DONE}")
         while True:
             try:
                 stored = await self.store.is_appended(self.lease, changes)
@@ -349,7 +351,7 @@ class Loop:
             savepoint.redo()
             self.lease = msgspec.structs.replace(self.lease, sequence=self.lease.sequence + 1)
         else:
-            _tell_off(wishes, f"{trouble}; nothing of it was done")
+            _tell_off(wishes, f"{trouble}; {_NOT_DONE}")
         return stored
 
     async def _wait_for_store(self, trouble: StoreTrouble) -> None:
@@ -360,7 +362,7 @@ class Loop:
         late = [wish for wish in self._wishes if wish.done is not None]
         self._coming.clear()
         self._wishes = [wish for wish in self._wishes if wish.done is None]
-        _tell_off(late, self.trouble)
+        _tell_off(late, f"{self.trouble}; {_NOT_DONE}")
         if self._stopping:
             raise trouble  # whoever asked has been told, and what happened is told again after the next start
         await asyncio.sleep(_RETRY_S)

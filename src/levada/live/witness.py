@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
 
 from levada.errors import Refused
 from levada.live.store import Lease, Store, shown
@@ -45,7 +46,10 @@ class Witness:
 
     def check_file(self, url: str) -> None:
         """Raises Refused where a file of SQLite is missing or empty though there was one, before a new one is made."""
-        parsed = make_url(url)
+        try:
+            parsed = make_url(url)
+        except (ArgumentError, ValueError):
+            return  # who opens it says so
         if not parsed.drivername.startswith("sqlite") or not parsed.database or not self._had_one():
             return
         path = Path(parsed.database)
