@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from levada.sim.run import Result, simulate
+from levada.sim.settings import Settings
 from tests.peer_data import peer_data
 from tests.sim.gavel_rows import EXACT, rows, schedules, settings_of
 
@@ -99,3 +100,35 @@ def test_every_round_is_gavels(label: str) -> None:
         assert sorted(mine["assignments"]) == sorted(
             [job, kind, sorted(ids)] for job, kind, ids in gavels["assignments"]
         )
+
+
+#: Average completion times of 40 single-GPU jobs that come at once, with deadlines, by seed: Gavel's own, run with
+#: ECOS, 4 GPUs of each type and these prices for good.
+_PRICES = {"v100": 0.74, "p100": 0.43, "k80": 0.135}
+_WITH_DEADLINES = {
+    "packed_SLOs": {0: 85297.80784264827, 1: 83796.81028886358, 2: 100342.61480437228},
+    "perf_SLOs": {0: 95901.60267908844},
+}
+
+
+@pytest.mark.parametrize(
+    ("policy", "seed"), [(policy, seed) for policy, by_seed in _WITH_DEADLINES.items() for seed in by_seed]
+)
+def test_prices_and_deadlines_bring_gavels_averages(policy: str, seed: int) -> None:
+    peer_data("gavel")
+    report = simulate(
+        Settings(
+            policy=f"max_sum_throughput_normalized_by_cost_{policy}",
+            cluster={"v100": 4, "p100": 4, "k80": 4},
+            gpus_per_node={"": 1},
+            workload="gavel",
+            jobs=40,
+            rate=0.0,
+            slos=True,
+            seed=seed,
+            prices=_PRICES,
+            throughputs="simulation_throughputs.json",
+            mechanism="gavel",
+        )
+    ).report
+    assert report.avg_jct_s == pytest.approx(_WITH_DEADLINES[policy][seed], rel=0.01)

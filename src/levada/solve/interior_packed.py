@@ -17,6 +17,7 @@ from levada.solve.packed import (
     leximin_packed,
     makespan_packed,
     max_min_packed,
+    total_packed,
     with_pairs,
 )
 from levada.solve.pairs import of_jobs
@@ -25,6 +26,7 @@ from levada.solve.safe import safe
 from levada.solve.selfdual import Levels, walk
 from levada.solve.selfdual_pairs import Together
 from levada.solve.selfdual_ratio_pairs import follow_ratio_together
+from levada.solve.total import UNMET
 
 #: What a program says of each row's levels, given those of both members per unit of time in each column, and the rows
 #: of these members. Only rows that have part in it count. Or what it says of their ratios, see `RatioTogether`.
@@ -108,12 +110,38 @@ def finish_time_packed_interior(
     return msgspec.structs.replace(found, level=late, bound=late)
 
 
+@safe
+def total_packed_interior(
+    problem: Problem, pairs: Ints, pair_rate: Floats, cost: Floats | None = None, need: Floats | None = None
+) -> Solution:
+    """See `total_packed`. A *need* below 0, that of a deadline which has passed, is one that is always met."""
+    best = total_packed(problem, pairs, pair_rate, cost, need)
+    price = np.ones(len(problem.capacity)) if cost is None else cost
+    asked = np.zeros(problem.jobs) if need is None or best.alarm == UNMET else need
+    rows, twos, rates, (base,) = apart(problem, pairs, pair_rate, asked)
+
+    def floors(reached: Floats, members: Ints, part: Bools) -> Levels:
+        sets = int(base.any())
+        floor = np.tile(base[part], (sets, 1))
+        return Levels(np.tile(reached, (sets, 1, 1)), floor, np.zeros_like(floor), np.ones(floor.shape, np.bool_))
+
+    found = _middle(rows, twos, usable(rows), rates, floors, price)
+    if found is None:
+        return _corner(best)
+    return msgspec.structs.replace(found, level=best.level, bound=best.bound, alarm=best.alarm)
+
+
 def _corner(best: Solution) -> Solution:
     return msgspec.structs.replace(best, alarm=best.alarm or CORNER_INSTEAD)
 
 
-def _middle(problem: Problem, pairs: Ints, c: Floats, together: Floats, duty: Duty) -> Solution | None:
-    """The end of the path of the program in which jobs have these duties; None where it ends nowhere."""
+def _middle(
+    problem: Problem, pairs: Ints, c: Floats, together: Floats, duty: Duty, price: Floats | None = None
+) -> Solution | None:
+    """The end of the path of the program in which jobs have these duties; None where it ends nowhere.
+
+    Where GPUs have a *price*, as much as possible is reached for the money.
+    """
     count, scale, capacity = problem.count, problem.scale, problem.capacity
     part = (count > 0) & (c.max(axis=1, initial=0.0) > 0)
     kinds = np.flatnonzero(capacity > 0)
@@ -131,7 +159,8 @@ def _middle(problem: Problem, pairs: Ints, c: Floats, together: Floats, duty: Du
     given = count[part], scale[part], capacity[kinds], members, kind
     try:
         if isinstance(duties, Levels):
-            x, _ = walk(Together(*given, duties))
+            gain = None if price is None else reached.sum(axis=1) / price[kinds][kind]
+            x, _ = walk(Together(*given, duties, gain))
         else:
             x = follow_ratio_together(*given, reached, duties)
         x = np.clip(x, 0.0, 1.0).reshape(len(who), len(kinds))

@@ -16,14 +16,21 @@ _ROUNDS = 3
 
 
 class Together:
-    """max t, where the levels of each job in all its columns, alone or together, come to at least base + pace t."""
+    """max gain . x + t, where the levels of each job in all its columns come to at least base + pace t."""
 
     def __init__(
-        self, count: Floats, scale: Floats, capacity: Floats, members: Ints, kind: Ints, levels: Levels
+        self,
+        count: Floats,
+        scale: Floats,
+        capacity: Floats,
+        members: Ints,
+        kind: Ints,
+        levels: Levels,
+        gain: Floats | None = None,
     ) -> None:
         """*members* (columns, 2) are rows, the second -1 for who is alone. All rows have all levels; `levels.c` is
 
-        (sets, columns, 2): the levels of both members per unit of time in a column.
+        (sets, columns, 2): the levels of both members per unit of time in a column. *gain* is by column.
         """
         sets, rows, columns = len(levels.c), len(count), len(kind)
         first, second = members.T
@@ -53,7 +60,8 @@ class Together:
         scaled = Rows(np.ones(columns), *self._parts(np.ones(self._all)))
         for _ in range(_ROUNDS):
             scaled = self._equilibrate(scaled)
-        self.cost, self.cost_t = np.zeros(columns), -1.0 / self.column_t if self.of_t.any() else 0.0
+        self.cost = (np.zeros(columns) if gain is None else -gain) / self.column
+        self.cost_t = -1.0 / self.column_t if self.of_t.any() else 0.0
         self.right = Rows(np.zeros(columns), capacity, np.ones(rows), -levels.base).over(scaled)
         #: What `solve` needs of the weights that it was last given, and its scale.
         self._of: Rows | None = None
@@ -73,7 +81,7 @@ class Together:
         """Rows and columns, both divided by the root of their largest entry."""
         size = self.entry * (self.jobs > 0)
         column = np.sqrt(np.maximum(size.max(axis=0), self.of_x))
-        column_t = float(np.sqrt(self.of_t.max())) or 1.0
+        column_t = float(np.sqrt(self.of_t.max(initial=0.0))) or 1.0
         largest = np.zeros(self._all)
         np.maximum.at(largest, self.row, size)
         largest[self._levels] = np.maximum(largest[self._levels], self.of_t.ravel())

@@ -18,6 +18,7 @@ from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import Shares, Sharing
 from levada.policies.protocol import Needs
 from levada.solve.interior import total_interior
+from levada.solve.interior_packed import total_packed_interior
 from levada.solve.packed import total_packed
 from levada.solve.total import total
 
@@ -85,6 +86,10 @@ class MaxSumThroughputByCostPackedSlos(MaxSumThroughputByCostPerfSlos):
 
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
         """Shares with the largest sum."""
-        problem = problem_of(instance, weighted=False)
-        pairs, together = pairs_of(instance, problem)
-        return shares_of(total_packed(problem, pairs, together, instance.prices, self._need(instance))), None
+        published = self.which == INTERIOR
+        problem = problem_of(instance, weighted=False, published=published)
+        given = (problem, *pairs_of(instance, problem), instance.prices, self._need(instance))
+        best = partial(total_packed, *given)
+        if not published:
+            return shares_of(best()), None
+        return shares_of(sound(partial(total_packed_interior, *given), best), able(instance)), None
