@@ -55,6 +55,14 @@ def arrays(count: int) -> list[dict[str, Any]]:
     return [{**JOB, "metadata": {"name": f"a{i}"}, "spec": {**RUN, "array": "0-9999"}} for i in range(count)]
 
 
+def one_after_the_other(count: int) -> list[dict[str, Any]]:
+    """Two arrays; each job of the second waits for each of the first."""
+    first, second = arrays(2)
+    first["spec"] |= {"array": f"1-{count}"}
+    second["spec"] |= {"array": f"1-{count}", "after": ["a0"]}
+    return [first, second]
+
+
 def aliases(first: str, layer: str) -> bytes:
     """Nineteen lines of YAML, each of which means nine of the one before it."""
     rest = [f"a{i}: &a{i} {layer.replace('...', f'*a{i - 1},' * 9)}" for i in range(1, 20)]
@@ -95,6 +103,15 @@ BODIES: dict[str, tuple[str, Callable[[], bytes]]] = {
     "a case of many jobs": ("sim/allocate", lambda: repeated(b'{"policy":"fifo","jobs":[', b"{},", b"{}]}")),
     "what if of arrays": ("sim/whatif", lambda: as_json({"documents": arrays(50)})),
     "arrays": ("jobs", lambda: as_json(arrays(50))),
+    "an array after an array": ("jobs", lambda: as_json(one_after_the_other(5_000))),
+    "many unknown jobs to come after": (
+        "jobs",
+        lambda: as_json({**JOB, "spec": {**RUN, "array": "0-9999", "after": [f"b{i}" for i in range(1_000)]}}),
+    ),
+    "long labels": (
+        "jobs",
+        lambda: as_json({**JOB, "spec": {**RUN, "array": "0-9999", "labels": {"a": "b" * 15_000_000}}}),
+    ),
     "YAML of aliases": ("/training", lambda: aliases("[x, x]", "[...]")),
     "YAML of merged aliases": ("/training", lambda: aliases("{k: 1}", "{<<: [...]}")),
     "YAML of empty documents": ("/training", lambda: b"---\n{}\n" * 30_000),

@@ -36,6 +36,8 @@ API_VERSION = "levada.dev/v1"
 _LONGEST_NAME = 42
 #: Who wants to tell more tells one that passes it on.
 _MOST_ADDRESSES = 16
+#: Characters of all labels: they are shown with every job, 10,000 times for a large array.
+_MOST_LABELS = 4096
 _NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 #: All of them are in lists from the first moment; more of them come in several arrays.
 _LARGEST_ARRAY = 10_000
@@ -214,6 +216,13 @@ Deadline = Annotated[
 ]
 
 
+def _labels(value: dict[str, str]) -> dict[str, str]:
+    size = sum(len(name) + len(text) for name, text in value.items())
+    if size > _MOST_LABELS:
+        raise fault(f"must have at most {_MOST_LABELS:,} characters in all; these have {size:,}")
+    return value
+
+
 def _array(value: str) -> str:
     if not re.fullmatch(_ARRAY, value):
         raise fault("must be indices, e.g. 0-9 or 1,3,5-7")
@@ -299,7 +308,9 @@ class JobSpec(Model):
         "auto means once no work would be lost by it, true at once, false never.",
     )
     checkpoint: Checkpoint = Field(default=Checkpoint(), description="How it saves its work before it leaves.")
-    labels: dict[Text, str] = Field(default={}, description="Names and values of your own, to find it by.")
+    labels: Annotated[dict[Text, str], AfterValidator(_labels)] = Field(
+        default={}, description="Names and values of your own, to find it by."
+    )
     notify: Annotated[list[Annotated[str, AfterValidator(_url)]], Field(max_length=_MOST_ADDRESSES)] = Field(
         default=[], description="Addresses for a POST at its end and when it is stuck."
     )

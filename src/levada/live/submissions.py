@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from levada.core.job import faults_of
-from levada.errors import BadInput, Fault, Faults, NotFound, Refused, did_you_mean
+from levada.errors import BadInput, Faults, LevadaError, NotFound, Refused, did_you_mean
 from levada.jobfile.load import in_document
 from levada.live.intake import ENDINGS, Prepared, ending, prepare
 from levada.live.loop import Loop, Wish
@@ -25,6 +25,9 @@ from levada.live.views import moment
 _MOST_AT_ONCE = 10_000
 #: Values of a document that is checked on the loop: some milliseconds.
 _MOST_ON_THE_LOOP = 1000
+#: Jobs that a submission waits for: different names, each of which is looked for among all jobs, and in all.
+_MOST_NAMES = 1_000
+_MOST_DEPENDENCIES = 100_000
 #: Jobs that are shown before others get their turn.
 _AT_A_TIME = 200
 #: Jobs of a submission that the audit log names.
@@ -77,7 +80,7 @@ class Submissions:
         now = self.loop.clock.now()
         prepare = partial(self._prepared, documents, user, now)
         # Others get their turn while thousands of jobs are read.
-        prepared = self._depending(await asyncio.to_thread(prepare) if _is_large(documents) else prepare())
+        prepared = await self._depending(await asyncio.to_thread(prepare) if _is_large(documents) else prepare())
         ids = [each.id for each in prepared]
         for each in prepared:
             if (old := self._replaceable(each.id, user)) is not None:
@@ -159,39 +162,53 @@ class Submissions:
             "give the new one another name"
         )
 
-    def _depending(self, prepared: list[Prepared]) -> list[Prepared]:
+    async def _depending(self, prepared: list[Prepared]) -> list[Prepared]:
         """The same, with what they come after by id; jobs that have succeeded need not be waited for."""
         here: dict[str, list[str]] = {}
         for each in prepared:
             here.setdefault(each.workload, []).append(each.id)
+        known = await self._named({name for each in prepared for name in each.job.after}, prepared[0].job.user)
         done: list[Prepared] = []
-        faults: list[Fault] = []
-        hopeless = ""
+        faults = Faults()
+        hopeless, count = "", 0
         for each in prepared:
             before: list[str] = []
             for name in each.job.after:
                 if name in here and name != each.workload:
                     before += here[name]
                     continue
-                try:
-                    record = self.loop.records.find(name, each.job.user)
-                except (NotFound, Refused) as unclear:
-                    faults.append(Fault("spec.after", str(unclear)))
-                    continue
-                if record.result is None:
+                record = known[name]
+                if not isinstance(record, Record):
+                    faults.add("spec.after", str(record))
+                elif record.result is None:
                     before.append(record.id)
                 elif record.result["phase"] != "Succeeded":
                     hopeless = (
                         f"{each.workload} would never start: {record.id}, which it comes after, has ended as "
                         f"{record.result['phase']}; submit that again first, or leave it out of spec.after"
                     )
+            count += len(before)
+            if count > _MOST_DEPENDENCIES:
+                raise BadInput.one(f"more than {_MOST_DEPENDENCIES:,} dependencies in one submission", "spec.after")
             job = msgspec.structs.replace(each.job, after=tuple(before))
             done.append(msgspec.structs.replace(each, job=job))
-        if faults:
-            raise BadInput(faults)
+        faults.check()
         if hopeless:
             raise Refused(hopeless)
         return done
+
+    async def _named(self, names: set[str], user: str) -> dict[str, Record | LevadaError]:
+        """The jobs of these names, or why there is none; other requests get their turn in between."""
+        if len(names) > _MOST_NAMES:
+            raise BadInput.one(f"names more than {_MOST_NAMES:,} different jobs in one submission", "spec.after")
+        found: dict[str, Record | LevadaError] = {}
+        for name in names:
+            try:
+                found[name] = self.loop.records.find(name, user)
+            except (NotFound, Refused) as unclear:
+                found[name] = unclear
+            await asyncio.sleep(0)
+        return found
 
     async def _answered(self, ids: Sequence[str]) -> list[dict[str, Any]]:
         """Jobs that were submitted before; those whose time in lists is over as they ended."""
