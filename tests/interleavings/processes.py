@@ -59,6 +59,8 @@ class _Worker:
         self.job, self.name, self.spec, self.pid, self.child, self.began = job, name, spec, pid, child, began
         self.state, self.code, self.asked = State.RUNS, None, False
         self.over = asyncio.Event()
+        #: When it is done, if nothing happens to it.
+        self.ends_at = float("inf")
         #: Of one that uses the runtime: what it reports, and the world that it is in.
         self.report: Writer | None = None
         self.world = 0
@@ -156,6 +158,11 @@ class Processes:
                 found.setdefault(worker.job, set()).add(worker.name)
         return found
 
+    def next_end_s(self) -> float:
+        """Seconds until a worker is done; infinity where none will be."""
+        ends = [worker.ends_at for worker in self._workers.values() if worker.state is State.RUNS]
+        return min(ends, default=float("inf")) - self._loop.time()
+
     def hurt(self) -> None:
         """Kills a worker, or its shim."""
         living = [worker for worker in self._workers.values() if worker.state is State.RUNS]
@@ -193,8 +200,9 @@ class Processes:
             self._train(worker, folder)
             return None
         saved = self._saved.get(job, 0.0) if manner == "saves" else 0.0
-        left_s = max(0.0, float(work_s) - saved)
-        self._loop.after(KERNEL, left_s + self._moment(), lambda: self._end(worker, int(code), State.ENDED))
+        left_s = max(0.0, float(work_s) - saved) + self._moment()
+        worker.ends_at = self._loop.time() + left_s
+        self._loop.after(KERNEL, left_s, lambda: self._end(worker, int(code), State.ENDED))
         return None
 
     def _train(self, worker: _Worker, folder: Path) -> None:

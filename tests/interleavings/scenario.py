@@ -44,6 +44,8 @@ _NODES = (Node.of("n0", {"v100": 2}), Node.of("n1", {"k80": 2}))
 _LONG_S, _ENDLESS_S = 3600.0, 1e9
 #: Whatever is still on its way arrives within so long, and an operation that got lost is noticed within so long.
 _CALM_S, _STEADY_S = 5.0, 120.0
+#: An end is worth waiting for that is not farther than this.
+_SOON_S = 10.0
 _OVER = ("Succeeded", "Failed", "Cancelled")
 
 
@@ -58,10 +60,10 @@ class Repeating(LocalBackend):
             if chance.random() < 0.2:
                 await asyncio.sleep(chance.choice((0.01, 0.3, 2.0)))
             yield report
-            old.append(report)
+            # What happened before may be told again; what people are told of it is not.
+            old.append(Report(events=report.events))
             if chance.random() < 0.2:
-                again: Report = chance.choice(old[-5:])
-                yield again
+                yield chance.choice((report, *old[-5:]))
 
 
 class Server:
@@ -87,6 +89,8 @@ class Server:
         backend = Repeating(self._world.home, _NODES)
         live = self.live = Live(Store(self._world.database), backend)
         await live.open(wait=True, options=OPTIONS)
+        # As a server takes to open its port.
+        await asyncio.sleep(self._world.chance.choice((0.0, 0.3, 2.0)))
         self.service = Service(live)
         await live.run()
         if self.ending == "down":
@@ -171,7 +175,9 @@ class World:
         self.log.append(f"{self.loop.time():9.3f} {text}")
 
     async def restart(self) -> None:
-        """Kills or stops the server, and starts another, perhaps more than once before it is up."""
+        """Kills or stops the server and starts another, often shortly before a worker is done."""
+        if self.chance.random() < 0.5 and self.processes.next_end_s() < _SOON_S:
+            await asyncio.sleep(max(0.0, self.processes.next_end_s() - self.chance.choice((0.01, 0.1, 1.0, 3.0))))
         how = self.chance.choice(("kill", "kill", "kill", "leave", "down"))
         before = self.server
         self.say(f"{how} {before.process}")
@@ -187,6 +193,12 @@ class World:
                 await before.task
         await asyncio.sleep(self.chance.choice((0.0, 0.0, 0.1, 1.0)))
         self.server = self._new_server()
+
+    async def until_something_runs(self) -> None:
+        """Returns when a worker runs, or soon."""
+        end = self.loop.time() + _SOON_S
+        while not self.processes.alive() and self.loop.time() < end:
+            await asyncio.sleep(0.1)
 
     async def freeze(self) -> None:
         """Stops the server for a while, as SIGSTOP or a stalled machine does."""
@@ -302,6 +314,8 @@ async def _run_scenario(world: World) -> list[str]:
         )
         submissions.append(asyncio.create_task(world.submit(plan)))
     for _ in range(chance.randint(1, 6)):
+        if chance.random() < 0.5:
+            await world.until_something_runs()
         await asyncio.sleep(chance.choice((0.05, 0.5, 2.0)) * chance.random())
         draw = chance.random()
         if draw < 0.5:

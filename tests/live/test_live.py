@@ -44,6 +44,32 @@ def test_a_job_starts_runs_and_ends_with_its_story(url: str) -> None:
     asyncio.run(story())
 
 
+def test_a_job_whose_end_is_being_written_down_cannot_be_changed(sqlite_url: str) -> None:
+    async def story() -> None:
+        async with house(sqlite_url) as up:
+            (view,) = await up.service.submit([document(workers={"min": 1, "max": 2})], user="ann", key=None)
+            job = view["id"]
+            await up.until(lambda: up.phase(job) == "Running")
+            await up.settle()
+            append, reached, go = up.live.store.append, asyncio.Event(), asyncio.Event()
+
+            async def late(*words: Any) -> Any:
+                reached.set()
+                await go.wait()
+                return await append(*words)
+
+            up.live.store.append = late  # type: ignore[method-assign]
+            up.backend.finish(job)
+            await asyncio.wait_for(reached.wait(), WAIT_S)
+            for change in (up.service.scale(job, 1), up.service.update(job, {"max": 1}), up.service.cancel(job)):
+                with pytest.raises(Refused, match="has just ended"):
+                    await change
+            go.set()
+            await up.until(lambda: up.phase(job) == "Succeeded")
+
+    asyncio.run(story())
+
+
 def test_after_a_kill_everything_is_where_it_was_and_nothing_starts_twice(url: str) -> None:
     async def story() -> None:
         stage = Stage()

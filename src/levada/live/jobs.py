@@ -279,4 +279,6 @@ class Jobs(Submissions):
         record = self.loop.records.find(job_id)
         if record.result is not None:
             raise Refused(f"{record.id} has ended already ({record.result['phase']})")
+        if self.loop.engine.state.world.slot(record.id) < 0:
+            raise Refused(f"{record.id} has just ended")  # which is being written down
         return record
