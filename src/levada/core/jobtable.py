@@ -69,6 +69,7 @@ class JobColumns:
     intent: Ints  #: what follows when it has stopped, an `Intent`
     reason: Ints
     evidence: Ints
+    stopped_by: Ints  #: why it stopped where no decision did it, until it runs again: see `core.reasons.packed`
     saved: Ints  #: it has a checkpoint of this run
     accepts_loss: Ints  #: its user wants another size now, though unsaved work is lost; until its next operation
     aside: Ints  #: it is set aside: no decision is about it; 1 = until it is resumed or updated, 2 = for good

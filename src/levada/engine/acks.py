@@ -68,7 +68,7 @@ def running(state: State, event: Running) -> None:
     table.started[starts] = state.now
     for column in (table.run_running_s, table.run_gpu_seconds, table.run_waiting_s):
         column[starts] = 0.0
-    table.saved[starts] = 0
+    table.saved[starts] = table.stopped_by[starts] = 0
     table.resized[slots] = table.reported[slots] = state.now
     table.observed[slots] = table.held[slots]
     table.accepts_loss[slots] = 0
