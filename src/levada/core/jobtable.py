@@ -34,6 +34,7 @@ class JobColumns:
     own_min: Ints  #: the job's own range, within which it survives a loss
     own_max: Ints
     fixed: Ints  #: the size its user fixed it at, inside its own range; 0 = none
+    below_fixed: Ints  #: after a loss it may be smaller than that, until it has it again
     milli: Ints
     gpu_memory: Ints
     cpu: Ints

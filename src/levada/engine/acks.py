@@ -72,9 +72,8 @@ def running(state: State, event: Running) -> None:
     table.resized[slots] = table.reported[slots] = state.now
     table.observed[slots] = table.held[slots]
     table.accepts_loss[slots] = 0
-    # It has the size again that its user fixed, which it went below after a loss.
-    fixed = slots[(table.fixed[slots] > 0) & (table.held[slots] == table.fixed[slots])]
-    table.min[fixed] = table.fixed[fixed]
+    back = slots[(table.below_fixed[slots] > 0) & (table.held[slots] == table.fixed[slots])]
+    table.min[back], table.below_fixed[back] = table.fixed[back], 0
     table.phase[slots] = Phase.RUNNING
     state.alarm(state.now + float((table.time_limit[slots] - table.running_s[slots]).min()))
     table.failures[slots] = table.unsure[slots] = 0

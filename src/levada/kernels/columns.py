@@ -15,6 +15,7 @@ from __future__ import annotations
     OWN_MIN,
     OWN_MAX,
     FIXED,
+    BELOW_FIXED,
     MILLI,
     GPU_MEMORY,
     CPU,
@@ -62,7 +63,7 @@ from __future__ import annotations
     FEASIBLE,
     BATCH,
     RANK,
-) = range(55)
+) = range(56)
 
 # Rows of the block of floating-point numbers.
 (

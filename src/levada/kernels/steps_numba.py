@@ -258,8 +258,8 @@ def running(
         floats[c.RESIZED, s] = floats[c.REPORTED, s] = now
         ints[c.OBSERVED, s] = ints[c.HELD, s]
         ints[c.ACCEPTS_LOSS, s] = 0
-        if ints[c.FIXED, s] > 0 and ints[c.HELD, s] == ints[c.FIXED, s]:
-            ints[c.MIN, s] = ints[c.FIXED, s]
+        if ints[c.BELOW_FIXED, s] > 0 and ints[c.HELD, s] == ints[c.FIXED, s]:
+            ints[c.MIN, s], ints[c.BELOW_FIXED, s] = ints[c.FIXED, s], 0
         ints[c.PHASE, s] = c.RUNNING
         alarm = min(alarm, floats[c.TIME_LIMIT, s] - floats[c.RUNNING_S, s])
         ints[c.FAILURES, s] = ints[c.UNSURE, s] = 0

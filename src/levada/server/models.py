@@ -224,6 +224,7 @@ class CurrentPolicyView(View):
     name: str
     options: dict[str, Any]
     rate_limit_s: float
+    warnings: list[str] | None = Field(default=None, description="After a change: which running jobs it cuts.")
 
 
 class MeView(View):

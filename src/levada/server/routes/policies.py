@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 
 from levada.errors import BadInput, did_you_mean
 from levada.server.body import StrictRoute
@@ -28,10 +28,17 @@ async def policy(context: Ctx, who: Viewer) -> Any:
 
 
 @router.put("/current", response_model=CurrentPolicyView)
-async def set_policy(request: Request, context: Ctx, who: Operator, wanted: SetPolicy) -> Any:
-    """Let another policy decide."""
-    note(request, wanted.name)
-    return await context.service.set_policy(known(context, wanted.name, "name"), wanted.options)
+async def set_policy(
+    request: Request,
+    context: Ctx,
+    who: Operator,
+    wanted: SetPolicy,
+    dry_run: Annotated[bool, Query(description="Change nothing; `warnings` tell what would happen.")] = False,
+) -> Any:
+    """Let another policy decide; `warnings` tell which running jobs it stops or shrinks."""
+    note(request, wanted.name + (" (dry run)" if dry_run else ""))
+    name = known(context, wanted.name, "name")
+    return await context.service.set_policy(name, wanted.options, dry_run=dry_run)
 
 
 @router.put("/rate-limit", response_model=CurrentPolicyView)
