@@ -70,6 +70,7 @@ def test_nobody_makes_it_smaller_and_a_new_range_ends_it() -> None:
     chaos.calm()
     assert chaos.sizes() == {"j1": 3, "j2": 0}
     assert (chaos.job("j1")["own_min"], chaos.job("j1")["own_max"]) == (1, 4)
+    assert "Its user fixed it at 3 workers." in chaos.engine.explain("j1").reason.text
     chaos.users("update", 0, max=4)
     chaos.pass_time(61.0)
     chaos.calm()
