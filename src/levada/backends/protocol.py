@@ -130,7 +130,10 @@ class Backend(Protocol):
         ...
 
     async def apply(self, op: Op, launch: Launch | None) -> None:
-        """Takes an operation down; idempotent on (job, generation). A stop needs no launch."""
+        """Takes an operation down; idempotent on (job, generation). A stop needs no launch.
+
+        A resize that stops all workers and starts them again is told as `JobsRestarted` before it is complete.
+        """
         ...
 
     def reports(self) -> AsyncIterator[Report]:

@@ -224,7 +224,12 @@ class CurrentPolicyView(View):
     name: str
     options: dict[str, Any]
     rate_limit_s: float
-    warnings: list[str] | None = Field(default=None, description="After a change: which running jobs it cuts.")
+
+
+class ChangedPolicyView(CurrentPolicyView):
+    """The policy that decides from now on, or would."""
+
+    warnings: list[str] = Field(default=[], description="Which running jobs it stops or shrinks.")
 
 
 class MeView(View):

@@ -10,7 +10,7 @@ from levada.errors import BadInput, did_you_mean
 from levada.server.body import StrictRoute
 from levada.server.context import Context, Ctx
 from levada.server.gate import Operator, Viewer, note
-from levada.server.models import CurrentPolicyView, Page, PolicyView, RateLimit, SetPolicy
+from levada.server.models import ChangedPolicyView, CurrentPolicyView, Page, PolicyView, RateLimit, SetPolicy
 
 router = APIRouter(prefix="/api/v1/policies", tags=["policies"], route_class=StrictRoute)
 
@@ -27,7 +27,7 @@ async def policy(context: Ctx, who: Viewer) -> Any:
     return context.service.policy()
 
 
-@router.put("/current", response_model=CurrentPolicyView)
+@router.put("/current", response_model=ChangedPolicyView)
 async def set_policy(
     request: Request,
     context: Ctx,
