@@ -296,7 +296,8 @@ class Contract(Harness):
                 wider = [place(0, "node-0", "0"), place(1, "node-1", "1"), place(2, "node-1", "2")]
                 await backend.apply(op(OpKind.RESIZE, 2, *wider), launch)
                 await watch.for_(ev.Running, 2)
-                assert [type(event) for event in watch.events if getattr(event, "generation", None) == [2]][:2] == [
+                assert [type(event) for event in watch.events if getattr(event, "generation", None) == [2]][:3] == [
+                    ev.JobsRestarted,
                     ev.Released,
                     ev.Running,
                 ]

@@ -62,6 +62,17 @@ def training(shell: Shell, name: str, **spec: Any) -> str:
     return submitted
 
 
+def terminal(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
+    """Somebody is there who types this."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal(typed))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+
+
 def view(shell: Shell, name: str) -> Any:
     return shell.json("get", "job", name)
 
@@ -131,13 +142,8 @@ def test_suspend_says_what_is_lost_and_asks(shell: Shell, monkeypatch: pytest.Mo
     assert (answer.status, answer.json()["code"]) == (409, "unsaved")
     assert view(shell, name)["phase"] == "Running"
 
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     for typed, phase in (("n\n", "Running"), ("", "Running"), ("y\n", "Suspended")):
-        monkeypatch.setattr(sys, "stdin", Terminal(typed))
-        monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+        terminal(monkeypatch, typed)
         code, _, err = shell.try_out("suspend", name)
         assert "Suspend it and lose that work? [y/N] " in err
         assert code == (0 if phase == "Suspended" else 5)
@@ -194,3 +200,28 @@ def test_a_job_below_its_minimum_fails_and_says_why_and_what_to_do(shell: Shell)
     told = shell("events", name)
     assert "Lost a worker; fewer than min (2) are left and no retries remain." in told
     assert "go on" not in told
+
+
+def test_a_policy_that_cuts_running_jobs_is_told_of_before_it_decides(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = training(shell, "large", workers={"min": 1, "max": 2}, gpuTypes=["v100"])
+    shell.until(lambda: (len(view(shell, name)["workers"]), view(shell, name)["phase"]) == (2, "Running"))
+    line = f"levada: fifo shrinks 1 of 1 running job: {name} (2 to 1 worker).\n"
+    answer = shell.up.ask("PUT", "/api/v1/policies/current?dry_run=true", {"name": "fifo"})
+    assert answer.json()["warnings"] == [line.removeprefix("levada: ").strip()]
+    assert shell("policy", "get") == "elastic-fifo\n", "that was only a question"
+    terminal(monkeypatch, "n\n")
+    code, out, err = shell.try_out("policy", "set", "fifo")
+    assert (code, out) == (5, "")
+    assert err.startswith(line + "Let fifo decide? [y/N] ")
+    assert shell("policy", "get") == "elastic-fifo\n"
+    terminal(monkeypatch, "y\n")
+    assert shell("policy", "set", "fifo") == "fifo\n"
+    shell.until(lambda: (len(view(shell, name)["workers"]), view(shell, name)["phase"]) == (1, "Running"))
+    assert shell("policy", "set", "elastic-fifo", "--yes") == "elastic-fifo\n", "which cuts nobody"
+    shell.until(lambda: (len(view(shell, name)["workers"]), view(shell, name)["phase"]) == (2, "Running"))
+    # A script is told and not asked.
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert shell.try_out("policy", "set", "fifo") == (0, "fifo\n", line)
+    shell("policy", "set", "elastic-fifo")

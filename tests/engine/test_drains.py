@@ -97,3 +97,32 @@ def test_what_is_cancelled_meanwhile_stays_so() -> None:
     chaos.drain("n0", force=True)
     chaos.calm()
     assert chaos.active() == []
+
+
+def test_whoever_is_preempted_by_a_job_that_left_a_drained_node_says_so() -> None:
+    chaos = desk(2, 2)
+    chaos.submit(min=2)
+    chaos.submit(min=2)
+    chaos.calm()
+    assert nodes(chaos) == {"n0"}
+    chaos.drain("n0")
+    chaos.calm()
+    assert nodes(chaos) == {"n1"}
+    assert chaos.job("j2")["reason"] == Code.MADE_ROOM
+    assert "a job whose node is being drained" in chaos.engine.explain("j2").reason.text
+    chaos.submit(min=1)
+    chaos.calm()
+    assert chaos.job("j2")["reason"] == Code.MADE_ROOM, "another decision changes nothing about it"
+
+
+def test_why_a_job_stopped_is_told_again_after_it_found_no_room() -> None:
+    chaos = desk(2, 1, 1)
+    chaos.submit(milli=2000)
+    chaos.calm()
+    assert nodes(chaos) == {"n0"}
+    chaos.drain("n0")
+    chaos.calm()
+    assert chaos.job("j1")["reason"] == Code.FRAGMENTED, "two GPUs are free, on two nodes"
+    chaos.cordon("n1", True)
+    chaos.calm()
+    assert chaos.job("j1")["reason"] == Code.DRAINED, "no other job stopped it"

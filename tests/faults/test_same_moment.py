@@ -25,7 +25,7 @@ def test_who_asks_in_the_moment_of_its_end_hears_that_it_has_ended(tmp_path: Pat
             number = np.array([up.backend.stage.runs.pop(job).number])
             up.live.loop.hear(Report(events=(ev.JobsFinished(at=0.0, number=number),)))
             with pytest.raises(Refused, match=r"has ended already \(Succeeded\)"):
-                await getattr(up.service, act)(job)
+                await getattr(up.service, act)(job, **({"force": True} if act == "suspend" else {}))
             assert up.phase(job) == "Succeeded"
 
     asyncio.run(story())

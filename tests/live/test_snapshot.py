@@ -198,7 +198,7 @@ def test_a_version_without_fixed_sizes_and_used_retries_is_read() -> None:
     table.restarts[slot] = 3
 
     def as_before(plain: dict[str, Any]) -> None:
-        for name in ("own_min", "own_max", "fixed", "retried", "accepts_loss"):
+        for name in ("own_min", "own_max", "fixed", "below_fixed", "retried", "accepts_loss", "stopped_by"):
             del plain["jobs"]["ints"][name]
         plain["jobs"]["displaced"] = {int(table.number[slot]): 2}
 

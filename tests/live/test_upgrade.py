@@ -13,6 +13,7 @@ from sqlalchemy import Connection, delete, select, update
 
 from levada.core import codec
 from levada.core import events as ev
+from levada.errors import Refused
 from levada.live.recover import recover
 from levada.live.store import Store, tables
 from levada.live.turn import Turn
@@ -147,5 +148,33 @@ def test_turns_that_do_not_say_how_jobs_stood_are_replayed_as_ever(url: str) -> 
         async with house(url, stage) as up:
             assert up.phase(view["id"]) == "Running"
             assert len(stage.taken) == 1
+
+    asyncio.run(story())
+
+
+def test_what_an_older_version_took_for_a_resize_in_place_is_asked_of_the_backend_again(url: str) -> None:
+    def in_place(event: ev.Event) -> ev.Event:
+        """As it was written before backends said what they restart."""
+        if not isinstance(event, ev.JobsSubmitted):
+            return event
+        columns = {**event.jobs.columns, "resizes_in_place": np.ones(len(event.jobs), np.int64)}
+        return msgspec.structs.replace(event, jobs=msgspec.structs.replace(event.jobs, columns=columns))
+
+    async def story() -> None:
+        stage = Stage()
+        run = {"command": ["python", "train.py"], "framework": "torchrun"}
+        async with house(url, stage) as up:
+            (view,) = await up.service.submit([document(run=run)], user="ann", key=None)
+            await up.until(lambda: up.phase(view["id"]) == "Running")
+            await up.settle()
+            await up.kill()
+        await read_otherwise(url, in_place)
+        for _ in range(2):  # and it stays so
+            async with house(url, stage) as up:
+                world = up.live.loop.engine.state.world
+                assert world.table.resizes_in_place[world.slot(view["id"])] == 0
+                with pytest.raises(Refused, match="has saved no checkpoint") as refused:
+                    await up.service.suspend(view["id"])
+                assert refused.value.code == "unsaved"
 
     asyncio.run(story())

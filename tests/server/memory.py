@@ -276,7 +276,7 @@ class MemoryService:
     def policies(self) -> list[Json]:
         return [{"name": each.name, "aliases": list(each.aliases), "text": each.summary} for each in POLICIES]
 
-    async def set_policy(self, name: str, options: Json) -> Json:
+    async def set_policy(self, name: str, options: Json, *, dry_run: bool = False) -> Json:
         self.decides |= {"name": name, "options": options}
         return self.decides
 

@@ -59,6 +59,18 @@ def test_speed_follows_the_size_and_resizing_costs_time() -> None:
     assert ends(world)["b"] < ends(world)["a"]
 
 
+@pytest.mark.parametrize(("in_place", "pause_s"), [(True, 5.0), (False, 10.0 + 20.0)])
+def test_a_resize_that_is_not_in_place_is_a_stop_and_a_start(in_place: bool, pause_s: float) -> None:
+    jobs = [
+        Job(id="a", submitted=0.0, min=1, max=4, steps=40_000.0, resizes_in_place=in_place),
+        Job(id="b", submitted=600.0, min=3, steps=50.0, max=3),
+    ]
+    world = simulation(jobs, policy="elastic-fifo")
+    world.run()
+    first, second, *_ = (segment for segment in world.segments if segment.job == "a")
+    assert second.begin - first.end == pause_s
+
+
 def test_preempted_work_is_not_lost() -> None:
     jobs = [
         Job(id="late", submitted=50.0, min=4, max=4, steps=1000.0),

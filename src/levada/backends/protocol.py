@@ -160,6 +160,7 @@ class Backend(Protocol):
         """Takes an operation down; idempotent on (job, generation). A stop needs no launch.
 
         A job whose workers have finished is never begun again: the answer is `JobsFinished` of this generation.
+        A resize that stops all workers and starts them again is told as `JobsRestarted` before it is complete.
         """
         ...
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 import sys
 
 
+def is_asked() -> bool:
+    """Whether somebody is there to answer."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def confirm(warning: str, question: str) -> bool:
     """Print *warning* and ask; False without a terminal, at any answer but yes and at the end of input."""
-    if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not is_asked():
         return False
     sys.stderr.write(f"{warning}\n{question} [y/N] ")
     sys.stderr.flush()

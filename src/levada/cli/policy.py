@@ -9,10 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from levada.cli.confirm import confirm, is_asked
 from levada.cli.connection import Server, State, connect
 from levada.cli.installed import Installed, installed
-from levada.cli.output import Format, TextOrJson, columns, data, data_json
-from levada.errors import BadInput
+from levada.cli.output import Format, TextOrJson, chatter, columns, data, data_json
+from levada.errors import BadInput, Refused
 from levada.policies.record import Option, Record
 from levada.policies.table import POLICIES, alpha_of, lookup
 
@@ -87,14 +88,26 @@ def choose(
     option: Annotated[
         list[str] | None, typer.Option("--option", "-O", metavar="NAME=VALUE", help="A setting of it; may be repeated.")
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, whatever running jobs lose by it.")] = False,
     output: Annotated[TextOrJson, typer.Option("--output", "-o", help="How to print it.")] = TextOrJson.TEXT,
     server: Server = None,
     state: State = None,
 ) -> None:
-    """Let this policy decide on the server from now on."""
+    """Let this policy decide on the server from now on.
+
+    Prints which running jobs it stops or shrinks, and asks first on a terminal; scripts are warned and not asked.
+    """
     options = dict(_option(each) for each in option or ())
     with connect(server, state) as client:
-        _tell(client.set_policy(name, options), output)
+        if not yes and is_asked() and (warnings := client.set_policy(name, options, dry_run=True)["warnings"]):
+            if not confirm("\n".join(f"levada: {each}" for each in warnings), f"Let {name} decide?"):
+                raise Refused("the policy was not changed")
+            _tell(client.set_policy(name, options), output)
+            return
+        changed = client.set_policy(name, options)
+    for each in changed.get("warnings") or ():
+        chatter(f"levada: {each}")
+    _tell(changed, output)
 
 
 def _option(text: str) -> tuple[str, Any]:

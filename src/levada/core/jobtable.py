@@ -36,6 +36,7 @@ class JobColumns:
     own_min: Ints  #: the job's own range, within which it survives a loss
     own_max: Ints
     fixed: Ints  #: the size its user fixed it at, inside its own range; 0 = none
+    below_fixed: Ints  #: after a loss it may be smaller than that, until it has it again
     milli: Ints
     gpu_memory: Ints
     cpu: Ints
@@ -71,6 +72,7 @@ class JobColumns:
     intent: Ints  #: what follows when it has stopped, an `Intent`
     reason: Ints
     evidence: Ints
+    stopped_by: Ints  #: why it stopped where no decision did it, until it runs again: see `core.reasons.packed`
     saved: Ints  #: it may be stopped without losing work: 1 = it has a checkpoint of this run, or SAVES_ON_STOP
     accepts_loss: Ints  #: its user wants another size now, though unsaved work is lost; until its next operation
     aside: Ints  #: it is set aside: no decision is about it; 1 = until it is resumed or updated, 2 = for good

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from levada.core.codes import Codes
+from levada.core.types import Ints
 
 
 class Code(Codes):
@@ -53,6 +55,8 @@ class Code(Codes):
     RESTARTING_RESIZED: Final = 36
     #: A worker was lost, too few are left, and the job may not start again.
     NO_RETRIES: Final = 37
+    #: Preempted by a job that had to leave its node.
+    MADE_ROOM: Final = 38
 
 
 #: One sentence per code. `{evidence}` is the number in the evidence column, `{workers}` so many workers.
@@ -90,6 +94,7 @@ SENTENCES: dict[int, str] = {
     Code.DRAINED: "A node it ran on is being drained; it goes on elsewhere when its turn comes.",
     Code.LEFT: "It left by itself with exit code 75 soon after its start (time {evidence} in a row); "
     "it starts again from its checkpoint after a pause.",
+    Code.MADE_ROOM: "Stopped to make room for a job whose node is being drained; it goes on when its turn comes.",
     Code.RESIZING: "Changing to {workers} without a restart.",
     Code.RESTARTING_RESIZED: "Restarting with {workers}.",
     Code.NO_RETRIES: "Lost a worker; fewer than min ({evidence}) are left and no retries remain.",
@@ -97,6 +102,15 @@ SENTENCES: dict[int, str] = {
     Code.TIME_LIMIT: "It has run as long as its time limit allows.",
     Code.USER_LIMIT: "What one user may have in its queue leaves no room for its minimum.",
 }
+
+
+#: A column holds a reason and its number as `code + PACKED * number`; 0 = none.
+PACKED = 256
+
+
+def packed(code: Ints, evidence: Ints) -> Ints:
+    """Reasons with their numbers, as one column."""
+    return code + PACKED * np.maximum(evidence, 0)
 
 
 #: Where the number is 0 and the sentence would sound odd.

@@ -69,13 +69,12 @@ def running(state: State, event: Running) -> None:
     table.started[starts] = state.now
     for column in (table.run_running_s, table.run_gpu_seconds, table.run_waiting_s):
         column[starts] = 0.0
-    table.saved[starts] = 0
+    table.saved[starts] = table.stopped_by[starts] = 0
     table.resized[slots] = table.reported[slots] = state.now
     table.observed[slots] = table.held[slots]
     table.accepts_loss[slots] = 0
-    # It has the size again that its user fixed, which it went below after a loss.
-    fixed = slots[(table.fixed[slots] > 0) & (table.held[slots] == table.fixed[slots])]
-    table.min[fixed] = table.fixed[fixed]
+    back = slots[(table.below_fixed[slots] > 0) & (table.held[slots] == table.fixed[slots])]
+    table.min[back], table.below_fixed[back] = table.fixed[back], 0
     table.phase[slots] = Phase.RUNNING
     table.ran[slots] = table.generation[slots]
     state.alarm(state.now + float((table.time_limit[slots] - table.running_s[slots]).min()))

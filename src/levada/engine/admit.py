@@ -84,6 +84,7 @@ def _widen(state: State, slots: Ints, most: Ints) -> None:
     table = state.world.table
     wide = slots[(table.fixed[slots] > 0) & (most < table.min[slots])]
     table.min[wide] = table.own_min[wide]
+    table.below_fixed[wide] = 1
 
 
 def room_for(state: State, slot: int) -> tuple[int, bool, int, int]:

@@ -90,6 +90,8 @@ def why_this_size(state: State, slot: int) -> list[str]:
         return [
             f"Its user wants it with {wants} workers and it has {int(table.held[slot])}: {_what_comes(state, slot)}"
         ]
+    if table.fixed[slot] and has >= most:
+        return [f"Its user fixed it at {has} worker{_s(has)}."]
     if has >= most:
         return [f"It has {has} worker{_s(has)}, the most that it may have."]
     sentences = [f"It has {has} of at most {most} workers."]

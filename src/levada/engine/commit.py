@@ -20,7 +20,7 @@ from levada.core.invariants import (
 )
 from levada.core.job import Phase
 from levada.core.plane import DEVICE, FREE, MILLI, SHARED, SLOT
-from levada.core.reasons import Code
+from levada.core.reasons import PACKED, Code
 from levada.core.types import CPU_TYPE, WHOLE, Bools, Ints
 from levada.engine import steps
 from levada.engine.operations import plan_operations
@@ -162,6 +162,11 @@ def _accept(state: State, decision: Decision, rows: Ints, slots: Ints, proposal:
     ran = (table.first_started[slots] < np.inf) & (reason == Code.CAPACITY)
     stopped = ran & ~given
     reason[stopped] = Code.PREEMPTED
+    cause = table.stopped_by[slots]
+    if ((cause % PACKED == Code.DRAINED) & given).any():
+        reason[stopped & (had > 0)] = Code.MADE_ROOM
+    untold = stopped & (cause > 0)
+    reason[untold], evidence[untold] = cause[untold] % PACKED, cause[untold] // PACKED
     known = stopped & outlasts(table.reason[slots])
     reason[known], evidence[known] = table.reason[slots[known]], table.evidence[slots[known]]
     table.reason[slots], table.evidence[slots] = reason, evidence

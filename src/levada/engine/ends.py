@@ -8,12 +8,12 @@ from levada.core.commands import JobsEnded
 from levada.core.job import Phase
 from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.plan import OpKind
-from levada.core.reasons import Code
+from levada.core.reasons import Code, packed
 from levada.core.types import Ints, one_or_many
 from levada.engine import steps
 from levada.engine.holdings import forget_claims, release
 from levada.engine.operations import plan_operations
-from levada.engine.state import Intent, State, tells, tells_why
+from levada.engine.state import Intent, State, outlasts, tells, tells_why
 
 _NUMBER, _RESTARTS, _RESIZES, _MOVES = map(INT_COLUMNS.index, ("number", "restarts", "resizes", "moves"))
 _SUBMITTED, _FIRST_STARTED, _WAITING_S, _RUNNING_S, _GPU_SECONDS = map(
@@ -37,6 +37,8 @@ def stopped(state: State, slots: Ints) -> None:
     table.intent[slots] = Intent.WAIT
     table.phase[slots] = Phase.PENDING
     waits = slots[intent == Intent.WAIT]
+    reason = table.reason[slots]
+    table.stopped_by[slots] = np.where(outlasts(reason), packed(reason, table.evidence[slots]), 0)
     _say_why(state, waits)
     _pause_after_failures(state, slots)
     plan_operations(state, waits)

@@ -15,6 +15,12 @@ from levada.engine.because import free_for, named, things, who_has, why_this_siz
 from levada.engine.state import State
 from levada.policies.protocol import Needs
 
+#: Reasons of jobs that wait for GPUs and nothing else.
+_LACKS_ROOM = frozenset(
+    {Code.CAPACITY, Code.PREEMPTED, Code.DRAINED, Code.MADE_ROOM}
+    | {Code.NEW, Code.FRAGMENTED, Code.RESERVED, Code.REJECTED}
+)
+
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine knows of one job."""
@@ -69,7 +75,7 @@ def _reason(state: State, slot: int) -> Reason:
     """The job's reason, with what is known beside its one number."""
     table = state.world.table
     code, told = int(table.reason[slot]), reason(int(table.reason[slot]), int(table.evidence[slot]))
-    if code in (Code.CAPACITY, Code.PREEMPTED, Code.DRAINED):
+    if code in (Code.CAPACITY, Code.PREEMPTED, Code.DRAINED, Code.MADE_ROOM):
         text = "Not enough is free for it." if code == Code.CAPACITY else told.text
         more = [text, *(who_has(state, slot, kind) for kind in _types(state, slot))]
     elif code == Code.DEPENDENCY:
@@ -146,7 +152,7 @@ def _would_help(state: State, slot: int) -> list[str]:
 def _room(state: State, slot: int, code: int) -> list[str]:
     world, table = state.world, state.world.table
     least, unit = int(table.min[slot]), int(table.units()[slot])
-    if code in (Code.CAPACITY, Code.PREEMPTED, Code.DRAINED, Code.NEW, Code.FRAGMENTED, Code.RESERVED, Code.REJECTED):
+    if code in _LACKS_ROOM:
         left = free_for(state, slot)
         sentences = []
         for kind in _types(state, slot):

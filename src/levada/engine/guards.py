@@ -14,6 +14,7 @@ import math
 import numpy as np
 
 from levada.core.job import Phase, Preemptible
+from levada.core.jobtable import NOT_ALLOWED
 from levada.core.snapshot import NO_ROWS
 from levada.core.types import Bools, Floats, Ints
 from levada.engine import steps
@@ -31,6 +32,8 @@ def visible(state: State) -> tuple[Ints, Ints | None, Ints]:
 
     Brings the times of all jobs up to now.
     """
+    if state.world.table.below_fixed.any():
+        _grow_back(state)
     view, capacity = _in_view(state)
     firm = _firm(state) if state.guard_wake < math.inf else NO_ROWS
     if not len(firm):
@@ -38,6 +41,23 @@ def visible(state: State) -> tuple[Ints, Ints | None, Ints]:
     shown = state.flags(np.concatenate([view, firm]))
     view = state.living()[shown[state.living()]]
     return view, None, state.flags(firm)[view].nonzero()[0]
+
+
+def _grow_back(state: State) -> None:
+    """Jobs below the size that their user fixed, after a loss, want that size where there is room for it.
+
+    Otherwise they want no less than they have: policies that give every job its minimum would shrink them.
+    """
+    world, table = state.world, state.world.table
+    slots = state.where(table.below_fixed > 0)
+    free = world.capacity_for(np.zeros(0, np.int64))
+    units = table.units()
+    for slot in slots.tolist():
+        count, size = int(table.count[slot]), int(table.fixed[slot])
+        allowed = table.preference[:, slot] != NOT_ALLOWED
+        room = int(free[table.type[slot]]) if count else int(free[: len(allowed)][allowed].max(initial=0))
+        fits = room >= (size - count) * int(units[slot])
+        table.min[slot] = size if fits else count or table.own_min[slot]
 
 
 def _in_view(state: State) -> tuple[Ints, Ints | None]:

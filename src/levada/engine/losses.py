@@ -27,6 +27,7 @@ def lose_workers(state: State, slot: int, indices: Ints, nodes: Ints, why: int) 
     world, table = state.world, state.world.table
     state.account(np.array([slot]))
     table.min[slot] = table.own_min[slot]
+    table.below_fixed[slot] = table.fixed[slot] > 0
     rows = world.places(world.held, slot)
     if table.issued[slot] or table.unsure[slot]:
         # An operation may yet be carried out, even on a node that comes back: until a stop of a newer generation has

@@ -40,7 +40,7 @@ class Intent(Codes):
 
 
 _OUTLASTING = np.zeros(max(Code.numbers()) + 1, bool)
-_OUTLASTING[[Code.RESTARTING, Code.NODE_LOST, Code.INTERRUPTED, Code.DRAINED, Code.LEFT]] = True
+_OUTLASTING[[Code.RESTARTING, Code.NODE_LOST, Code.INTERRUPTED, Code.DRAINED, Code.LEFT, Code.MADE_ROOM]] = True
 _TELLING = _OUTLASTING.copy()
 _TELLING[[Code.BACKOFF, Code.SET_ASIDE]] = True
 #: These only say what a job does.

@@ -66,8 +66,10 @@ def commit(state: State, decision: Decision) -> bool:
     if not steps.offered():
         return False
     world = state.world
-    special = decision.places is not None or decision.placed is not None or decision.binds or decision.reservations
-    if special or state.options.move_budget > 0 or state.deciding is None or not world.queues.unlimited:
+    special = decision.places is not None or decision.placed is not None
+    special = special or bool(decision.binds or decision.reservations or world.inventory.draining)
+    special = special or state.options.move_budget > 0
+    if special or state.deciding is None or not world.queues.unlimited:
         return False
     table, inventory, target, held = world.table, world.inventory, world.target, world.held
     openings = inventory.openings

@@ -15,6 +15,7 @@ from __future__ import annotations
     OWN_MIN,
     OWN_MAX,
     FIXED,
+    BELOW_FIXED,
     MILLI,
     GPU_MEMORY,
     CPU,
@@ -47,6 +48,7 @@ from __future__ import annotations
     INTENT,
     REASON,
     EVIDENCE,
+    STOPPED_BY,
     SAVED,
     ACCEPTS_LOSS,
     ASIDE,
@@ -62,7 +64,7 @@ from __future__ import annotations
     BATCH,
     RANK,
     RAN,
-) = range(55)
+) = range(57)
 
 # Rows of the block of floating-point numbers.
 (
@@ -97,10 +99,13 @@ NEVER, AUTO, ALWAYS, AT_ONCE = range(4)
 # Reasons.
 RUNS, CAPACITY, FRAGMENTED, PREEMPTED, NODE_LOST, RESTARTING, BACKOFF, SET_ASIDE = 0, 2, 3, 11, 12, 13, 14, 15
 INTERRUPTED, DRAINED, LEFT, SAYS_RESIZING, SAYS_RESTARTING_RESIZED = 32, 33, 34, 35, 36
+MADE_ROOM = 38
+#: A reason and its number in one, as `core.reasons.packed` has it.
+PACKED = 256
 QUEUE_LIMIT, TOO_LARGE, UNKNOWN_TYPE, USER_LIMIT = 5, 6, 7, 29
 NEW, SAYS_STARTING, SAYS_STOPPING, WAITS_FOR_DEVICES = 1, 17, 18, 26
 #: The last reason there is, and those that no policy can know: that a job is over.
-LAST_REASON = 37
+LAST_REASON = 38
 FINISHED, CANCELLED, FAILED, TIME_LIMIT_REACHED = 23, 24, 25, 28
 # Values of a device's owner besides a slot.
 FREE, SHARED = -1, -2

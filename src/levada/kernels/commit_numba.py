@@ -132,6 +132,7 @@ def _tell(said: Any, ranked: bool, batched: bool, slots: Any, reached: Any, ints
     # Columns by themselves: a call for each job that takes whole blocks would take five times as long.
     count, phase, first_started = ints[c.COUNT], ints[c.PHASE], floats[c.FIRST_STARTED]
     reasons, evidences, ranks, batches = ints[c.REASON], ints[c.EVIDENCE], ints[c.RANK], ints[c.BATCH]
+    stopped_by = ints[c.STOPPED_BY]
     for r in range(len(slots)):
         s = slots[r]
         if s < 0:
@@ -146,6 +147,8 @@ def _tell(said: Any, ranked: bool, batched: bool, slots: Any, reached: Any, ints
                 reason = c.PREEMPTED
                 if outlasts(reasons[s]):
                     reason, evidence = reasons[s], evidences[s]
+                elif stopped_by[s] > 0:
+                    reason, evidence = stopped_by[s] % c.PACKED, stopped_by[s] // c.PACKED
         elif phase[s] == c.PENDING:
             reason = c.SAYS_STARTING
         reasons[s], evidences[s] = reason, evidence

@@ -64,7 +64,7 @@ def guard_falls(ints: Any, floats: Any, s: int, min_run_s: float, cooldown_s: fl
 def outlasts(reason: int) -> bool:
     """Whether a reason still tells why a job stopped when all it waits for is its turn."""
     lost = reason == c.NODE_LOST or reason == c.INTERRUPTED or reason == c.DRAINED
-    return lost or reason == c.RESTARTING or reason == c.LEFT
+    return lost or reason == c.RESTARTING or reason == c.LEFT or reason == c.MADE_ROOM
 
 
 @numba.njit(cache=True)

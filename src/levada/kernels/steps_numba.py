@@ -10,7 +10,17 @@ import numpy as np
 from levada.kernels import columns as c
 from levada.kernels.commit_numba import commit
 from levada.kernels.issue_numba import issue
-from levada.kernels.jobs_numba import accrue, find, guard_falls, plain, plan_operation, protected, special, tells
+from levada.kernels.jobs_numba import (
+    accrue,
+    find,
+    guard_falls,
+    outlasts,
+    plain,
+    plan_operation,
+    protected,
+    special,
+    tells,
+)
 from levada.kernels.state_numba import devices_of_any
 
 __all__ = ["capacity", "commit", "could_fill", "issue", "released", "running", "survey", "vacate", "waiting"]
@@ -244,12 +254,12 @@ def running(
             floats[c.FIRST_STARTED, s] = min(floats[c.FIRST_STARTED, s], now)
             floats[c.STARTED, s] = now
             floats[c.RUN_RUNNING_S, s] = floats[c.RUN_GPU_SECONDS, s] = floats[c.RUN_WAITING_S, s] = 0.0
-            ints[c.SAVED, s] = 0
+            ints[c.SAVED, s] = ints[c.STOPPED_BY, s] = 0
         floats[c.RESIZED, s] = floats[c.REPORTED, s] = now
         ints[c.OBSERVED, s] = ints[c.HELD, s]
         ints[c.ACCEPTS_LOSS, s] = 0
-        if ints[c.FIXED, s] > 0 and ints[c.HELD, s] == ints[c.FIXED, s]:
-            ints[c.MIN, s] = ints[c.FIXED, s]
+        if ints[c.BELOW_FIXED, s] > 0 and ints[c.HELD, s] == ints[c.FIXED, s]:
+            ints[c.MIN, s], ints[c.BELOW_FIXED, s] = ints[c.FIXED, s], 0
         ints[c.PHASE, s] = c.RUNNING
         ints[c.RAN, s] = ints[c.GENERATION, s]
         alarm = min(alarm, floats[c.TIME_LIMIT, s] - floats[c.RUNNING_S, s])
@@ -310,6 +320,8 @@ def released(
             floats[c.RUN_WAITING_S, s] = 0.0
             ints[c.CHANGED, s] = revision
             ints[c.PHASE, s] = c.PENDING
+            lasts = outlasts(ints[c.REASON, s])
+            ints[c.STOPPED_BY, s] = ints[c.REASON, s] + c.PACKED * max(ints[c.EVIDENCE, s], 0) if lasts else 0
             if ints[c.COUNT, s] == 0 and plain(ints[c.REASON, s]):
                 ints[c.REASON, s], ints[c.EVIDENCE, s] = c.PREEMPTED, 0
             if ints[c.COUNT, s] > 0 and not tells(ints[c.REASON, s]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import Any
 
@@ -17,6 +18,7 @@ from levada.errors import BadInput, Fault, NotFound, Refused, did_you_mean
 from levada.live import views
 from levada.live.intake import queue_of
 from levada.live.loop import Loop
+from levada.live.preview import cuts, warning
 from levada.plugins import find_policy
 from levada.policies.table import POLICIES
 
@@ -164,11 +166,26 @@ class Machines:
         """The policies at hand: `{"name", "aliases", "text"}`."""
         return [{"name": each.name, "aliases": list(each.aliases), "text": each.summary} for each in POLICIES]
 
-    async def set_policy(self, name: str, options: dict[str, Any]) -> dict[str, Any]:
-        """Lets another policy decide."""
+    async def set_policy(self, name: str, options: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
+        """Lets another policy decide; `warnings` tell which running jobs it cuts. With *dry_run* nothing changes."""
         find_policy(name, options)
-        await self.loop.tell(ev.PolicyChanged(at=0.0, name=name, options=options))
-        return self.policy()
+        warnings = await self._warnings(name, options)
+        if not dry_run:
+            await self.loop.tell(ev.PolicyChanged(at=0.0, name=name, options=options))
+        return {**self.policy(), "warnings": warnings}
+
+    async def _warnings(self, policy: str, options: dict[str, Any]) -> list[str]:
+        state, now = self.loop.engine.state, self.loop.clock.now()
+        table = state.world.table
+        running = int((table.held[state.living()] > 0).sum())
+        if not running:
+            return []
+        look = asyncio.to_thread(cuts, self.loop.engine.fork(), now, policy, options)
+        try:
+            found = await asyncio.wait_for(look, state.options.decide_limit_s)
+        except TimeoutError:
+            return [f"{policy} did not decide within {state.options.decide_limit_s:g} s: what it does is not known."]
+        return [warning(policy, found, running)] if found else []
 
     async def set_rate_limit(self, seconds: float) -> dict[str, Any]:
         """The least time between two decisions."""

@@ -59,7 +59,7 @@ class Service(Jobs, Machines, Past):
         self.live = live
         self.loop = live.loop
         self.free_name = live.free_name
-        self._warnings = SubmitWarnings(live.loop, self._forecast)
+        self._submit_warnings = SubmitWarnings(live.loop, self._forecast)
 
     def ready(self) -> str:
         """Empty when it can act, else why not."""
@@ -84,7 +84,7 @@ class Service(Jobs, Machines, Past):
         self, documents: list[dict[str, Any]], *, user: str, key: str | None, deed: Deed | None = None
     ) -> list[dict[str, Any]]:
         """As `Submissions.submit`; jobs that cannot start or will be late as things are have `warnings`."""
-        return await self._warnings.added(await super().submit(documents, user=user, key=key, deed=deed))
+        return await self._submit_warnings.added(await super().submit(documents, user=user, key=key, deed=deed))
 
     async def explain(self, job_id: str) -> dict[str, Any]:
         """Why it waits or has this size, and when it should start and end."""

@@ -285,9 +285,12 @@ class Client:
         policies: list[Json] = self._get("/policies")["items"]
         return policies
 
-    def set_policy(self, name: str, options: Mapping[str, Any] | None = None) -> Json:
-        """Lets another policy decide."""
-        return self._json("/policies/current", "PUT", {"name": name, "options": dict(options or {})})
+    def set_policy(self, name: str, options: Mapping[str, Any] | None = None, *, dry_run: bool = False) -> Json:
+        """Lets another policy decide; `warnings` tell which running jobs it cuts. With *dry_run* nothing changes."""
+        body = {"name": name, "options": dict(options or {})}
+        query = {"dry_run": "true"} if dry_run else {}
+        answer: Json = self._call("PUT", "/policies/current", query=query, body=body).json()
+        return answer
 
     def set_rate_limit(self, seconds: float) -> Json:
         """The least time between two decisions."""

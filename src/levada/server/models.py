@@ -236,6 +236,12 @@ class CurrentPolicyView(View):
     rate_limit_s: float
 
 
+class ChangedPolicyView(CurrentPolicyView):
+    """The policy that decides from now on, or would."""
+
+    warnings: list[str] = Field(default=[], description="Which running jobs it stops or shrinks.")
+
+
 class MeView(View):
     """Who one is."""
 

@@ -191,8 +191,8 @@ class Service(Protocol):
         """The policies at hand: `{"name", "aliases", "text"}`."""
         ...
 
-    async def set_policy(self, name: str, options: Json) -> Json:
-        """Lets another policy decide."""
+    async def set_policy(self, name: str, options: Json, *, dry_run: bool = False) -> Json:
+        """Lets another policy decide; `warnings` tell which running jobs it cuts. With *dry_run* nothing changes."""
         ...
 
     async def set_rate_limit(self, seconds: float) -> Json:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 
 from levada.errors import BadInput, did_you_mean
 from levada.server.body import StrictRoute
 from levada.server.context import Context, Ctx
 from levada.server.gate import Operator, Viewer, note
-from levada.server.models import CurrentPolicyView, Page, PolicyView, RateLimit, SetPolicy
+from levada.server.models import ChangedPolicyView, CurrentPolicyView, Page, PolicyView, RateLimit, SetPolicy
 
 router = APIRouter(prefix="/api/v1/policies", tags=["policies"], route_class=StrictRoute)
 
@@ -27,11 +27,18 @@ async def policy(context: Ctx, who: Viewer) -> Any:
     return context.service.policy()
 
 
-@router.put("/current", response_model=CurrentPolicyView)
-async def set_policy(request: Request, context: Ctx, who: Operator, wanted: SetPolicy) -> Any:
-    """Let another policy decide."""
-    note(request, wanted.name)
-    return await context.service.set_policy(known(context, wanted.name, "name"), wanted.options)
+@router.put("/current", response_model=ChangedPolicyView)
+async def set_policy(
+    request: Request,
+    context: Ctx,
+    who: Operator,
+    wanted: SetPolicy,
+    dry_run: Annotated[bool, Query(description="Change nothing; `warnings` tell what would happen.")] = False,
+) -> Any:
+    """Let another policy decide; `warnings` tell which running jobs it stops or shrinks."""
+    note(request, wanted.name + (" (dry run)" if dry_run else ""))
+    name = known(context, wanted.name, "name")
+    return await context.service.set_policy(name, wanted.options, dry_run=dry_run)
 
 
 @router.put("/rate-limit", response_model=CurrentPolicyView)
