@@ -63,7 +63,7 @@ class _Worker:
         self.ends_at = float("inf")
         #: Of one that uses the runtime: what it reports, and the world that it is in.
         self.report: Writer | None = None
-        self.world = 0
+        self.world, self.looked_at = 0, began
 
 
 class Processes:
@@ -217,6 +217,10 @@ class Processes:
                     return self._end(worker, files.LEFT, State.ENDED)
             elif {*world.members} <= self.alive().get(job, set()):
                 worker.world, worker.began = world.generation, now
+        elif world is not None and worker.world and not {*world.members} <= self.alive().get(job, set()):
+            # A step needs all members: until there is another world it stands still.
+            worker.began += now - worker.looked_at
+        worker.looked_at = now
         # All members share what is done; it is lost where nobody of them is left.
         done_s = self._saved.get(job, 0.0) + (now - worker.began if worker.world else 0.0)
         complete = bool(worker.world) and done_s >= float(worker.spec.argv[1])

@@ -298,3 +298,23 @@ def test_an_operation_that_a_server_ended_in_the_middle_of_is_done_when_it_is_ap
         OpKind.STOP: {(Stage.STOPPING, Then.RELEASED), (Stage.IDLE, None)},
     }
     assert stages >= expected[kind]
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+def test_a_job_is_done_also_where_the_loss_of_a_worker_is_seen_before_the_word_of_another(is_up: bool) -> None:
+    machine = Machine(1)
+    machine.elastic = machine.kind = True
+    machine.gang.apply(op(OpKind.START, 1, place(0, "node-0", "0"), place(1, "node-0", "1")), machine.launch, 1, 1000.0)
+    while is_up and not machine.outcome(1):
+        machine.tick()
+    first, other = machine.workers.values()
+    first.state = other.state = RUNS
+    other.end(-9)
+    machine.gang.seen[other.member.name] = other.seen()
+    machine.gang.step(machine.now)
+    first.flags, first.asked = READY | IN_PROCESS | COMPLETE, True
+    first.end(0)
+    machine.gang.seen[first.member.name] = first.seen()
+    machine.gang.step(machine.now)
+    assert isinstance(machine.told[-1], ev.JobsFinished)
+    assert not machine.gang.busy

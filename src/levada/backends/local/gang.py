@@ -242,7 +242,8 @@ class Gang(Voice):
                 self._hands.kill(late)
                 self._killed.update(late)
             return
-        if record.then in (Then.START, Then.RELEASED) and self.finished():
+        # Whatever they were stopped for: what is done is not begun again.
+        if self.finished():
             record.then = Then.FINISHED
         then = record.then
         self._tell_steps(then)
