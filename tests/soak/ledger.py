@@ -33,6 +33,8 @@ class Plan:
         #: A cancel was sent; it was answered.
         self.cancelling = self.cancelled = False
         self.suspended = False
+        #: How often its users stopped or resized it, or tried to.
+        self.changes = 0
         #: Names of its workers that were killed, or whose shims were.
         self.hurt: list[str] = []
         #: A worker of it was killed or frozen.
@@ -145,8 +147,9 @@ def end(facts: Sequence[Fact], plan: Plan, job: Mapping[str, Any]) -> list[str]:
         return [f"{plan.id} never ended: {phase}, {job['reason']}"]
     if plan.code and code == plan.code and plan.code in codes:
         tries = len({_generation(fact) for fact in facts if fact["type"] == "end"})
-        # Kills are failures, too.
-        right = tries == plan.retries + 1 or (plan.hurt and tries <= plan.retries)
+        # Kills are failures, too, and one that crosses with a user's stop or resize is not counted.
+        least = 1 if plan.hurt else plan.retries + 1
+        right = least <= tries <= plan.retries + 1 + plan.changes
         return [] if right else [f"{plan.id} failed {tries} times, with {plan.retries} retries"]
     if len(plan.hurt) > plan.retries or (plan.hurt and plan.code):
         return [] if code in (None, 128 + signal.SIGKILL) else [f"{plan.id} was killed and left with {code}"]
