@@ -146,9 +146,10 @@ def end(facts: Sequence[Fact], plan: Plan, job: Mapping[str, Any]) -> list[str]:
     if phase != "Failed":
         return [f"{plan.id} never ended: {phase}, {job['reason']}"]
     if plan.code and code == plan.code and plan.code in codes:
-        tries = len({_generation(fact) for fact in facts if fact["type"] == "end"})
-        # Kills are failures, too, and one that crosses with a user's stop or resize is not counted.
-        least = 1 if plan.hurt else plan.retries + 1
+        asked = {_generation(fact) for fact in facts if fact["type"] == "asked"}
+        tries = len({_generation(fact) for fact in facts if fact["type"] == "end"} - asked)
+        # Kills are failures, too; one of a worker that was asked to leave, or crosses with a user's stop, may not count.
+        least = 0 if plan.hurt or asked else plan.retries + 1
         right = least <= tries <= plan.retries + 1 + plan.changes
         return [] if right else [f"{plan.id} failed {tries} times, with {plan.retries} retries"]
     if len(plan.hurt) > plan.retries or (plan.hurt and plan.code):
