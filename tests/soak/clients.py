@@ -114,6 +114,7 @@ class Clients:
         what = chance.choice(("cancel", "suspend", "suspend", "scale", "scale", "update", "cordon"))
         what = "suspend" if each.suspended else what
         self._say(f"{what} {each.id}")
+        each.changes += 1
         try:
             if what == "cancel":
                 each.cancelling = True

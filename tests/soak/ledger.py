@@ -33,6 +33,8 @@ class Plan:
         #: A cancel was sent; it was answered.
         self.cancelling = self.cancelled = False
         self.suspended = False
+        #: How often its users stopped or resized it, or tried to.
+        self.changes = 0
         #: Names of its workers that were killed, or whose shims were.
         self.hurt: list[str] = []
         #: A worker of it was killed or frozen.
@@ -144,9 +146,11 @@ def end(facts: Sequence[Fact], plan: Plan, job: Mapping[str, Any]) -> list[str]:
     if phase != "Failed":
         return [f"{plan.id} never ended: {phase}, {job['reason']}"]
     if plan.code and code == plan.code and plan.code in codes:
-        tries = len({_generation(fact) for fact in facts if fact["type"] == "end"})
-        # Kills are failures, too.
-        right = tries == plan.retries + 1 or (plan.hurt and tries <= plan.retries)
+        asked = {_generation(fact) for fact in facts if fact["type"] == "asked"}
+        tries = len({_generation(fact) for fact in facts if fact["type"] == "end"} - asked)
+        # Kills are failures, too; one of a worker that was asked to leave, or crosses with a user's stop, may not count.
+        least = 0 if plan.hurt or asked else plan.retries + 1
+        right = least <= tries <= plan.retries + 1 + plan.changes
         return [] if right else [f"{plan.id} failed {tries} times, with {plan.retries} retries"]
     if len(plan.hurt) > plan.retries or (plan.hurt and plan.code):
         return [] if code in (None, 128 + signal.SIGKILL) else [f"{plan.id} was killed and left with {code}"]

@@ -82,7 +82,7 @@ def test_wrong_facts_are_found(why: str, facts: list[Fact]) -> None:
         ("Succeeded with 1", _plan(), _job(code=1)),
         ("Succeeded with 0, meant 3", _plan(code=3), _job()),
         ("Failed with 3", _plan(), _job("Failed", 3)),
-        ("failed 2 times, with 2 retries", _plan(code=3, retries=2), _job("Failed", 3)),
+        ("failed 2 times, with 0 retries", _plan(code=3), _job("Failed", 3)),
         ("left with 5", _plan(hurt=["g1-0"]), _job("Failed", 5)),
         ("was over and g2-0 started", _plan(over_at=-1.0), _job()),
         ("shows 1 of 2 steps", _plan("elastic"), _job(progress={"step": 1})),
@@ -91,7 +91,9 @@ def test_wrong_facts_are_found(why: str, facts: list[Fact]) -> None:
 )
 def test_a_server_that_tells_otherwise_is_found(why: str, plan: Plan, job: dict[str, Any]) -> None:
     facts = (
-        [*_GOOD, _fact("end", code=3), _fact("end", "g2-0", code=3)] if plan.code and job["exit_code"] == 3 else _GOOD
+        [*_GOOD, _fact("end", "g2-0", code=3), _fact("end", "g3-0", code=3)]
+        if plan.code and job["exit_code"] == 3
+        else _GOOD
     )
     assert any(why in fault for fault in faults_of(facts, [plan], [job]))
 

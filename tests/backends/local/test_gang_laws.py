@@ -318,3 +318,23 @@ def test_a_job_is_done_also_where_the_loss_of_a_worker_is_seen_before_the_word_o
     machine.gang.step(machine.now)
     assert isinstance(machine.told[-1], ev.JobsFinished)
     assert not machine.gang.busy
+
+
+def test_a_failure_that_crosses_with_a_resize_is_a_failure() -> None:
+    """Else a job that has no retries left would run again."""
+    machine = Machine(1)
+    machine.elastic, machine.kind = False, True
+    here, there = place(0, "node-0", "0"), place(0, "node-1", "0")
+    machine.gang.apply(op(OpKind.START, 1, here), machine.launch, 1, machine.now)
+    while not machine.outcome(1):
+        machine.tick()
+    (worker,) = machine.workers.values()
+    worker.end(3)  # which nobody has seen yet
+    machine.gang.apply(op(OpKind.RESIZE, 2, there), machine.launch, 1, machine.now)
+    worker.asked = False
+    machine.tick()
+    failed = machine.told[-1]
+    assert isinstance(failed, ev.JobsFailed)
+    assert failed.generation.tolist() == [2]
+    assert (machine.gang.record.code, machine.gang.record.why) == (3, "worker 0 left with exit code 3")
+    assert len(machine.workers) == 1

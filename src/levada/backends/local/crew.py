@@ -114,6 +114,12 @@ class Crew:
         gone = [seen for seen in found if not seen.alive and not self.has_done(seen)]
         return min(gone, key=lambda seen: (seen.state != ENDED, seen.state != LOST, seen.name), default=None)
 
+    def broke_by_itself(self) -> Sighting | None:
+        """A member that failed with an exit code of its own before anybody asked it to leave, if any."""
+        gone = [self.seen[member.name] for member in self.record.members if member.name in self.seen]
+        broken = [one for one in gone if one.state == ENDED and not one.asked and (one.code or 0) > 0]
+        return next((one for one in broken if one.code != files.LEFT), None)
+
     def any_ended(self, members: Sequence[Member]) -> bool:
         """One of them is gone, however."""
         return any(member.name in self.seen and not self.seen[member.name].alive for member in members)

@@ -245,6 +245,10 @@ class Gang(Voice):
         # Whatever they were stopped for: what is done is not begun again.
         if self.finished():
             record.then = Then.FINISHED
+        elif record.then is Then.START and not record.why and (broken := self.broke_by_itself()) is not None:
+            # The resize and the failure crossed: it counts as one, as it would have a moment before.
+            record.then, record.code = Then.FAILED, exit_code(broken)
+            record.why = f"worker {index_of(broken.name)} {how(broken)}"
         then = record.then
         self._tell_steps(then)
         if then is Then.START:
@@ -359,6 +363,7 @@ class Gang(Voice):
         self._stop(Then.ROLLED_BACK if started else Then.FAILED, now)
 
     def _restart(self, why: str, now: float) -> None:
+        self.record.why = why
         self._note("restart", f"{why}: all workers stop and start again")
         self._stop(Then.START, now)
 
