@@ -64,6 +64,22 @@ def test_it_is_smaller_while_its_size_cannot_be_had() -> None:
     assert chaos.sizes() == {"j1": 4}
 
 
+@pytest.mark.parametrize("policy", ["tiresias", "elastic-tiresias", "fifo", "max_min_fairness"])
+def test_a_policy_that_gives_the_asked_size_or_nothing_does_not_stop_it_after_a_loss(policy: str) -> None:
+    chaos = fixed(4, 2, 2, size=4, policy=policy, milli=2000, steps=1e9)
+    chaos.lose_node("n0")
+    for _ in range(3):
+        chaos.calm()
+        chaos.pass_time(61.0)
+    assert chaos.sizes() == {"j1": 2}, "two nodes with room for one worker each are left"
+    chaos.return_node("n0")
+    for _ in range(3):
+        chaos.calm()
+        chaos.pass_time(61.0)
+    assert chaos.sizes() == {"j1": 4}
+    assert (chaos.job("j1")["min"], chaos.job("j1")["desired"]) == (4, 4)
+
+
 def test_nobody_makes_it_smaller_and_a_new_range_ends_it() -> None:
     chaos = fixed(4, size=3)
     chaos.submit(min=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from levada.errors import BadInput
 from levada.jobfile.limits import JOB_FILE, Limits, measure_json
 from levada.jobfile.load import load
-from levada.jobfile.text import parse_any, parse_documents
+from levada.jobfile.text import parse_any, parse_documents, parse_json
 
 TEXT = st.text(alphabet='a"\\[]{},:\n', max_size=6)
 VALUES = st.recursive(
@@ -112,3 +113,12 @@ def test_a_fault_quotes_no_more_of_the_input_than_a_person_reads() -> None:
     with pytest.raises(BadInput) as caught:
         load(json.dumps(job))
     assert len(str(caught.value)) < 2_000
+
+
+@pytest.mark.parametrize("text", ['""', '"a" ', "]", "}", '"]'])
+def test_what_cannot_be_json_is_not_measured_to_its_end(text: str) -> None:
+    began = time.process_time()
+    measure_json(text * (4 * 2**20), JOB_FILE)
+    assert time.process_time() - began < 1.0
+    with pytest.raises(BadInput, match="not JSON"):
+        parse_json(text * 1000, JOB_FILE)

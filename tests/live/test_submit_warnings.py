@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -86,5 +87,33 @@ def test_a_deadline_that_the_forecast_misses_is_told_and_one_that_it_meets_is_no
             assert "warnings" not in good, good
             (unknown,) = await up.service.submit([document("new", deadline="2d")], user="ann", key=None)
             assert "warnings" not in unknown
+
+    asyncio.run(story())
+
+
+def test_a_forecast_that_takes_too_long_is_not_joined_by_others(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setattr("levada.live.submit_warnings._WAIT_S", 0.02)
+    at_work: list[int] = []
+    most: list[int] = []
+    go = threading.Event()
+
+    def slow(*_: Any, **__: Any) -> dict[int, dict[str, Any]]:
+        at_work.append(1)
+        most.append(len(at_work))
+        go.wait(10.0)
+        at_work.pop()
+        return {}
+
+    monkeypatch.setattr("levada.live.service.forecast", slow)
+
+    async def story() -> None:
+        async with house(url, Stage({"n0": {"v100": 1}})) as up:
+            for _ in range(5):
+                await up.service.submit([document(steps=1000, deadline="20s")], user="ann", key=None)
+            assert most == [1], "a thread cannot be ended: the next one waits for it"
+            go.set()
+            await up.until(lambda: not at_work)
+            await up.service.submit([document(steps=1000, deadline="20s")], user="ann", key=None)
+            await up.until(lambda: len(most) > 1)
 
     asyncio.run(story())

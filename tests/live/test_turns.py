@@ -284,6 +284,69 @@ def test_a_tfjob_may_be_submitted_again_after_it_was_cancelled(url: str) -> None
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("was_stored", [False, True])
+def test_a_name_whose_commit_got_no_answer_is_not_given_out_meanwhile(here: str, was_stored: bool) -> None:
+    class Slow(Balky):
+        def __init__(self, store: Store) -> None:
+            super().__init__(store)
+            self.asked = asyncio.Event()
+
+        async def is_appended(self, lease: Lease, changes: Changes) -> bool:
+            self.is_away = False
+            self.asked.set()
+            await self.go.wait()
+            return await super().is_appended(lease, changes)
+
+    async def story() -> None:
+        stage = Stage()
+        async with house(here, stage) as up:
+            up.live.loop.store = up.live.store = store = Slow(up.live.store)
+            store.breaks = "after" if was_stored else "before"
+            store.go.clear()
+            first = asyncio.create_task(up.service.submit([tfjob()], user="ann", key="a"))
+            await store.asked.wait()
+            with pytest.raises(Refused, match="keeps its name"):
+                await up.service.submit([tfjob()], user="ann", key="b")
+            store.go.set()
+            if was_stored:
+                ((view,),) = await asyncio.gather(first)
+            else:
+                with pytest.raises(Unavailable, match="nothing of it was done"):
+                    await first
+                (view,) = await up.service.submit([tfjob()], user="ann", key="b")
+            await up.until(lambda: up.phase("named") == "Running")
+            assert (view["id"], list(up.live.loop.records.by_id), list(stage.runs)) == ("named", ["named"], ["named"])
+
+    asyncio.run(story())
+
+
+def test_an_ended_job_is_not_removed_for_one_that_is_refused(here: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[str] = []
+
+    async def forget(_backend: Rehearsal, job: str) -> None:
+        forgotten.append(job)
+
+    monkeypatch.setattr(Rehearsal, "forget", forget)
+
+    async def story() -> None:
+        async with house(here) as up:
+            store = balky(up)
+            await up.service.submit([tfjob()], user="ann", key="k")
+            await up.until(lambda: up.phase("named") == "Running")
+            await up.service.cancel("named")
+            await up.until(lambda: up.phase("named") == "Cancelled")
+            store.is_full = True
+            with pytest.raises(StoreTrouble, match="the disk is full"):
+                await up.service.submit([tfjob()], user="ann", key=None)
+            assert (forgotten, up.phase("named")) == ([], "Cancelled"), "the store was away before"
+            store.is_full, store.refuses = False, 1
+            with pytest.raises(Unavailable, match="ended jobs of the same name were removed: named"):
+                await up.service.submit([tfjob()], user="ann", key=None)
+            assert forgotten == ["named"]
+
+    asyncio.run(story())
+
+
 def test_a_name_is_free_again_when_its_job_is_out_of_all_lists(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("levada.live.live._TIDY_S", 0.02)
     named = tfjob(ttlSecondsAfterFinished=0)

@@ -74,7 +74,8 @@ def running(state: State, event: Running) -> None:
     table.observed[slots] = table.held[slots]
     table.accepts_loss[slots] = 0
     back = slots[(table.below_fixed[slots] > 0) & (table.held[slots] == table.fixed[slots])]
-    table.min[back], table.below_fixed[back] = table.fixed[back], 0
+    table.min[back] = table.desired[back] = table.fixed[back]
+    table.below_fixed[back] = 0
     table.phase[slots] = Phase.RUNNING
     table.ran[slots] = table.generation[slots]
     state.alarm(state.now + float((table.time_limit[slots] - table.running_s[slots]).min()))

@@ -58,6 +58,7 @@ def _grow_back(state: State) -> None:
         room = int(free[table.type[slot]]) if count else int(free[: len(allowed)][allowed].max(initial=0))
         fits = room >= (size - count) * int(units[slot])
         table.min[slot] = size if fits else count or table.own_min[slot]
+        table.desired[slot] = table.min[slot]  # some policies give this size or nothing
 
 
 def _in_view(state: State) -> tuple[Ints, Ints | None]:

@@ -259,7 +259,8 @@ def running(
         ints[c.OBSERVED, s] = ints[c.HELD, s]
         ints[c.ACCEPTS_LOSS, s] = 0
         if ints[c.BELOW_FIXED, s] > 0 and ints[c.HELD, s] == ints[c.FIXED, s]:
-            ints[c.MIN, s], ints[c.BELOW_FIXED, s] = ints[c.FIXED, s], 0
+            ints[c.MIN, s] = ints[c.DESIRED, s] = ints[c.FIXED, s]
+            ints[c.BELOW_FIXED, s] = 0
         ints[c.PHASE, s] = c.RUNNING
         ints[c.RAN, s] = ints[c.GENERATION, s]
         alarm = min(alarm, floats[c.TIME_LIMIT, s] - floats[c.RUNNING_S, s])

@@ -277,6 +277,8 @@ class Live:
         async with self._forgetting:
             if self.loop.records.by_id.get(record.id) is not record:
                 return  # somebody else has removed it meanwhile
+            # First a write that changes nothing: with a store that is away, nothing is removed.
+            await self.store.renew(self.loop.lease, time.time(), LEASE_S)
             await self.backend.forget(record.id)
             now, gone = self.loop.clock.now(), [(record.number, record.id)]
             await self.store.forget(self.loop.lease, now, requests_before=now - _KEYS_S, jobs=gone)

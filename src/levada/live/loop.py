@@ -103,6 +103,8 @@ class Loop:
         self._wishes: list[Wish] = []
         #: Ids of jobs among them.
         self._coming: set[str] = set()
+        #: Ids of jobs that the store may have: their turn is taken back until the log tells.
+        self._unclear: set[str] = set()
         self._progress: dict[int, float] = {}
         self._bell = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -166,7 +168,7 @@ class Loop:
 
     def is_taken(self, job_id: str) -> bool:
         """Whether a job has this id, or is about to."""
-        return job_id in self.records.by_id or job_id in self._coming
+        return job_id in self.records.by_id or job_id in self._coming or job_id in self._unclear
 
     def _wish(self, wish: Wish) -> None:
         self._wishes.append(wish)
@@ -336,6 +338,7 @@ class Loop:
         all, as it may where the connection broke in the middle of the commit."""
         savepoint.undo()
         unsure = isinstance(trouble, Unconfirmed)
+        self._unclear = {record.id for wish in wishes for record in wish.records} if unsure else set()
         if not unsure:
             _tell_off(wishes, f"{trouble}; {_NOT_DONE}")
         while True:
@@ -347,6 +350,7 @@ class Loop:
                     self._unresolved = {(row.user, row.key) for row in changes.requests}
                     _tell_off(wishes, f"{trouble}; {_UNRESOLVED}", Unresolved)
                 await self._wait_for_store(still)
+        self._unclear = set()
         if stored:
             savepoint.redo()
             self.lease = msgspec.structs.replace(self.lease, sequence=self.lease.sequence + 1)

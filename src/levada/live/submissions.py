@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from levada.core.job import faults_of
-from levada.errors import BadInput, Faults, LevadaError, NotFound, Refused, did_you_mean
+from levada.errors import BadInput, Faults, LevadaError, NotFound, Refused, Unavailable, did_you_mean
 from levada.jobfile.load import in_document
 from levada.live.intake import ENDINGS, Prepared, ending, prepare
 from levada.live.loop import Loop, Wish
@@ -82,9 +82,12 @@ class Submissions:
         # Others get their turn while thousands of jobs are read.
         prepared = await self._depending(await asyncio.to_thread(prepare) if _is_large(documents) else prepare())
         ids = [each.id for each in prepared]
+        self.loop.check()  # before anything is removed
+        removed: list[str] = []
         for each in prepared:
             if (old := self._replaceable(each.id, user)) is not None:
                 await self.free_name(old)
+                removed.append(old.id)
         for each in prepared:
             # Once more: others may have come while this was read, or may be about to be written down.
             if self.loop.is_taken(each.id):
@@ -98,7 +101,13 @@ class Submissions:
         wish = Wish(jobs=[each.job for each in prepared], records=records, request=None if key is None else request)
         if deed is not None:
             deed.detail, wish.deed = names_of(ids), deed
-        await self.loop.grant(wish)
+        try:
+            await self.loop.grant(wish)
+        except Unavailable as refused:
+            if not removed:
+                raise
+            done = f"ended jobs of the same name were removed: {names_of(removed)}"
+            raise type(refused)(f"{refused}; {done}") from None
         if deed is not None:
             deed.written = True
         return ids

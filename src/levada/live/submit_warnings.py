@@ -47,10 +47,22 @@ class SubmitWarnings:
             told |= await self._late(deadlines)
         return [{**job, "warnings": [told[job["id"]]]} if job["id"] in told else job for job in jobs]
 
+    async def _looked_ahead(self, numbers: Sequence[int]) -> dict[int, dict[str, Any]]:
+        """The forecast. One that nobody waits for any more runs on, since a thread cannot be ended: the next waits."""
+        await self._one.acquire()
+        task = asyncio.ensure_future(self._forecast(numbers))
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Future[dict[int, dict[str, Any]]]) -> None:
+        self._one.release()
+        if not task.cancelled():
+            task.exception()  # whoever waited has it
+
     async def _late(self, deadlines: dict[int, tuple[str, float]]) -> dict[str, str]:
         try:
-            async with asyncio.timeout(_WAIT_S), self._one:
-                soon = await self._forecast(list(deadlines))
+            async with asyncio.timeout(_WAIT_S):
+                soon = await self._looked_ahead(list(deadlines))
         except TimeoutError:
             return {}
         found: dict[str, str] = {}

@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from levada.backends.local import processes, procfs, shim
+from levada.backends.local.messages import RUNS, Sighting
 from levada.backends.local.processes import Spec, Standing, State
+from levada.backends.local.worker import Worker
 from tests.patience import WAIT_S
 
 
@@ -263,6 +265,30 @@ def test_a_shim_that_does_nothing_after_its_worker_is_ended_and_the_code_is_righ
     found = end_of(folder, child)
     assert (found.state, found.code, found.asked) == (State.ENDED, code, False)
     assert not procfs.is_same(left.pid, left.started)
+
+
+def test_a_worker_that_was_asked_to_leave_is_not_done_though_its_shim_had_to_be_ended(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("levada.backends.local.worker._IDLE_S", 0.0)
+    script = (
+        "import pathlib, signal, sys, time\nhere = pathlib.Path()\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (here / 'heard').touch())\nprint('up', flush=True)\n"
+        "while not (here / 'go').exists(): time.sleep(0.005)\nsys.exit(0)"
+    )
+    child = processes.start(folder, python(script, cwd=str(folder.parent)))
+    until(lambda: said(folder).startswith("up"))
+    standing = processes.standing(folder)
+    assert standing.shim is not None
+    worker = Worker(folder, Sighting(job="toy", name="g1-0", state=RUNS, pid=standing.pid), lambda *_: None)
+    worker.end(at_once=False)
+    until((folder.parent / "heard").exists)
+    os.kill(standing.shim, signal.SIGSTOP)
+    (folder.parent / "go").touch()
+    until(lambda: (found := processes.idle_shim(folder)) is not None and found.code is not None)
+    worker.check_guard()
+    found = end_of(folder, child)
+    assert (found.state, found.code, found.asked) == (State.ENDED, 0, True)
 
 
 def test_a_keeper_that_is_frozen_leaves_nothing_of_a_killed_shim(folder: Path) -> None:

@@ -194,12 +194,15 @@ def idle_shim(folder: Path) -> IdleShim | None:
     return IdleShim(guard.is_stopped, procfs.exit_code(run.worker) if unreaped else None)
 
 
-def end_idle_shim(folder: Path, idle: IdleShim) -> None:
-    """Kills a shim that does nothing, and keeps the exit code of its worker; raises OSError."""
+def end_idle_shim(folder: Path, idle: IdleShim, *, asked: bool = False) -> None:
+    """Kills a shim that does nothing, and keeps the exit code of its worker; raises OSError.
+
+    *asked*: the worker had been asked to leave, so that exit code 0 does not say that it is done.
+    """
     _log.warning("killing the guard in %s: its worker has ended, and it does nothing", folder)
     if idle.code is not None:
         # Before the kill: whoever waits for the end of the shim looks here next.
-        told = {"code": idle.code, "asked": False, "at": time.time(), "lost_output": 0}
+        told = {"code": idle.code, "asked": asked, "at": time.time(), "lost_output": 0}
         folders.replace_file(folder / shim.EXIT, msgspec.json.encode(told))
     kill(folder)
 

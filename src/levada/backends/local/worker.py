@@ -33,13 +33,18 @@ _IDLE_S = 10.0
 class Worker:
     """Watched by a task of its own. *note* hears what is seen of it, and whether that cannot wait."""
 
-    __slots__ = ("_doubted", "_idle_since", "_leave", "_note", "_report", "child", "folder", "seen", "task")
+    __slots__ = (
+        *("_asked", "_doubted", "_idle_since", "_leave", "_note", "_report"),
+        *("child", "folder", "seen", "task"),
+    )
 
     def __init__(self, folder: Path, seen: Sighting, note: Callable[[Sighting, bool], None]) -> None:
         self.folder, self.seen = folder, seen
         self._report, self._note = str(folder / files.REPORT), note
         #: It shall leave, and has not been told: its shim may just be starting.
         self._leave = False
+        #: It was asked to leave while it lived.
+        self._asked = False
         #: Since when its process has ended and its guard has not.
         self._idle_since: float | None = None
         self._doubted = False
@@ -62,17 +67,27 @@ class Worker:
         if not self.seen.alive:
             return
         if not at_once:
-            self._leave = not processes.ask_to_leave(self.folder)
+            self._ask_to_leave()
         elif not processes.kill(self.folder):
             if self.seen.state == RUNS:
                 self.doubt()
             elif self.child is not None:
                 processes.kill_start(self.child)
 
+    def _ask_to_leave(self) -> None:
+        lives = not self._has_ended()
+        self._leave = not processes.ask_to_leave(self.folder)
+        self._asked |= lives and not self._leave
+
+    def _has_ended(self) -> bool:
+        """Whether its process is known, and has ended, reaped or not."""
+        process = None if self.seen.pid is None else procfs.look(self.seen.pid)
+        return self.seen.pid is not None and (process is None or process.is_zombie)
+
     def look(self) -> None:
         """Sees whether it has begun, and what it reports; raises OSError."""
         if self._leave:
-            self._leave = not processes.ask_to_leave(self.folder)
+            self._ask_to_leave()
         if self.seen.state == STARTING:
             standing = processes.standing(self.folder)
             if standing.state is State.RUNS and standing.pid is not None:
@@ -88,8 +103,7 @@ class Worker:
         """
         if self.seen.state != RUNS or self.seen.pid is None:
             return
-        process = procfs.look(self.seen.pid)
-        if process is not None and not process.is_zombie:
+        if not self._has_ended():
             self._idle_since = None
             return
         now = time.monotonic()
@@ -101,7 +115,7 @@ class Worker:
                 self._doubted = True
                 self.doubt()
         elif now - self._idle_since >= _IDLE_S and (idle.is_stopped or idle.code is not None):
-            processes.end_idle_shim(self.folder, idle)
+            processes.end_idle_shim(self.folder, idle, asked=self._asked)
         elif idle.is_stopped:
             processes.thaw(self.folder)
 
