@@ -362,12 +362,14 @@ def test_changes(shell: Shell) -> None:
     told = shell("scale", name, "1")
     assert told == f"{name}: Will change to 1 worker after its first checkpoint in $LEVADA_CHECKPOINT_DIR.\n"
     told = shell("scale", name, "99", code=5)
-    assert f"there is room for 2 workers of {name} at most; with more it would never run again" in told
+    assert told == f"levada: there is room for 2 workers of {name} at most\n"
     view = shell.json("get", "job", name)
     assert (view["min"], view["max"], view["fixed"]) == (1, 2, 1)
     assert shell("suspend", name, "--force") == f"Suspended {name}\n"
     shell("wait", name, "--for", "Suspended")
     assert "End unknown: it is suspended." in shell("explain", name)
+    fewer = "Will start with fewer than 9 workers: there is room for 2 at most."
+    assert shell("scale", name, "9") == f"{name}: {fewer}\n"
     assert shell("resume", name) == f"Resumed {name}\n"
     shell("wait", name, "--for", "Running")
     # What is refused to one does not keep the others from it.
