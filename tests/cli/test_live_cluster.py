@@ -65,9 +65,9 @@ def test_a_drained_node_waits_for_jobs_that_may_not_be_stopped(shell: Shell) -> 
     (node,) = shell.json("get", "job", name)["nodes"]
     try:
         code, out, told = shell.try_out("drain", node)
-        assert (code, out) == (0, f"{node}: Cordoned\n")
+        assert (code, out) == (0, f"{node}: Draining\n")
         assert told.startswith(f"{name} stays for now: it may not be preempted\n")
-        assert f"levada drain --force {node} stops them now" in told
+        assert f"`levada drain --force {node}` stops them now" in told
         assert shell.json("get", "job", name)["phase"] == "Running"
         (view,) = shell.json("get", "nodes", node)
         assert (view["phase"], view["draining"]) == ("Cordoned", [{"job": name, "why": "it may not be preempted"}])

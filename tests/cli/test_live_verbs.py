@@ -323,6 +323,7 @@ def test_a_job_that_waits_is_explained(shell: Shell) -> None:
     told = shell("explain", name)
     assert told.startswith(f"{name} is Pending: ")
     assert "It would help: " in told
+    assert "End unknown" not in told  # That it cannot start is the cause, not undeclared steps.
     assert shell.json("explain", name)["reason"]["code"] == "too-large"
     assert f"{name} waits: " in shell("wait", name, "-t", "2.2", code=101)
     shell("cancel", name)
@@ -340,6 +341,9 @@ def test_what_would_become_of_a_job(shell: Shell) -> None:
 def test_exit_codes_of_waiting(shell: Shell) -> None:
     good, bad = shell.submit("good", "true"), shell.submit("bad", "exit 9")
     assert shell("wait", good, bad, code=100).splitlines() == [f"{good} Succeeded", f"{bad} Failed"]
+    told = shell.json("get", "job", bad)["reason"]["text"]
+    assert told.count("exit code 9") == 1
+    assert "The exit code was" not in told
     slow = shell.submit("slow", FOREVER)
     assert "only the waiting is over" in shell("wait", slow, "--timeout", "0.2", code=101)
     assert shell("wait", slow, "--for", "Running", "-q") == ""
@@ -358,11 +362,14 @@ def test_changes(shell: Shell) -> None:
     told = shell("scale", name, "1")
     assert told == f"{name}: Will change to 1 worker after its first checkpoint in $LEVADA_CHECKPOINT_DIR.\n"
     told = shell("scale", name, "99", code=5)
-    assert f"there is room for 2 workers of {name} at most; with more it would never run again" in told
+    assert told == f"levada: there is room for 2 workers of {name} at most\n"
     view = shell.json("get", "job", name)
     assert (view["min"], view["max"], view["fixed"]) == (1, 2, 1)
     assert shell("suspend", name, "--force") == f"Suspended {name}\n"
     shell("wait", name, "--for", "Suspended")
+    assert "End unknown: it is suspended." in shell("explain", name)
+    fewer = "Will start with fewer than 9 workers: there is room for 2 at most."
+    assert shell("scale", name, "9") == f"{name}: {fewer}\n"
     assert shell("resume", name) == f"Resumed {name}\n"
     shell("wait", name, "--for", "Running")
     # What is refused to one does not keep the others from it.
@@ -450,9 +457,9 @@ def test_bad_files_need_no_server(shell: Shell, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_nothing_is_created_where_one_is_refused(shell: Shell) -> None:
-    path = shell.file("two.yaml", job("fine"), job("lost", "true", queue="nowhere"))
+    path = shell.file("two.yaml", job("innocent"), job("lost", "true", queue="nowhere"))
     assert "there is no queue nowhere" in shell("submit", "-f", path, code=2)
-    assert "fine" not in shell("ls")
+    assert "innocent" not in shell("ls")
 
 
 def test_one_name_in_two_files_is_a_fault(shell: Shell) -> None:
@@ -576,6 +583,8 @@ def test_scripts(shell: Shell) -> None:
         shell("wait", name)
         assert shell("logs", name) == "--hello 0,1\n"
         assert name.startswith("scripted-")
+    told = shell("submit", "-f", str(script), code=2)
+    assert told == f"{script}: is a script, not a job file: submit it with `levada submit {script}`\n"
 
 
 def test_an_mpijob_runs_its_launcher(shell: Shell) -> None:

@@ -225,3 +225,17 @@ def test_a_policy_that_cuts_running_jobs_is_told_of_before_it_decides(
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert shell.try_out("policy", "set", "fifo") == (0, "fifo\n", line)
     shell("policy", "set", "elastic-fifo")
+
+
+def test_a_policy_that_cuts_a_job_after_its_first_checkpoint_is_told_of(shell: Shell) -> None:
+    name = unsaved(shell, "later", "plain", workers={"min": 1, "max": 2})
+    shell.until(lambda: (len(view(shell, name)["workers"]), view(shell, name)["phase"]) == (2, "Running"))
+    answer = shell.up.ask("PUT", "/api/v1/policies/current?dry_run=true", {"name": "fifo"})
+    assert answer.json()["warnings"] == [
+        f"fifo shrinks 1 of 1 running job: {name} (2 to 1 worker, after its first checkpoint)."
+    ]
+    kept = shell.up.ask("PUT", "/api/v1/policies/current?dry_run=true", {"name": "elastic-fifo"})
+    assert kept.json()["warnings"] == []
+    shell("update", name, "--preemptible", "false")
+    answer = shell.up.ask("PUT", "/api/v1/policies/current?dry_run=true", {"name": "fifo"})
+    assert answer.json()["warnings"] == [], "which never happens"

@@ -112,17 +112,17 @@ def test_a_protected_job_is_told_why_it_stays_as_it_is() -> None:
     assert "it has not saved a checkpoint yet" in told(chaos, "j2")[0]
     chaos.users("update", 1, min=2, max=2)
     chaos.calm()
-    assert "Its user wants it with 2 workers and it has 1: that has to wait" in told(chaos, "j2")[0]
+    assert (
+        "Its user set 2 workers, it has 1: not changed yet, because a change would be a restart" in told(chaos, "j2")[0]
+    )
 
 
 def test_a_change_by_its_user_is_told_before_it_is_made() -> None:
     chaos = crowd((Node.of("n", {"v100": 4}),), {"min": 1, "max": 4}, min_run_s=60.0)
     chaos.users("update", 0, min=2, max=2)
-    assert told(chaos, "j1")[0].endswith(
-        "Its user wants it with 2 workers and it has 4: the next decision changes that."
-    )
+    assert told(chaos, "j1")[0].endswith("Its user set 2 workers, it has 4: the next decision changes it.")
     chaos.think()
-    assert told(chaos, "j1")[0].endswith("it has 4: that is being changed.")
+    assert told(chaos, "j1")[0].endswith("it has 4: it is being changed.")
 
 
 def test_a_job_that_waits_for_room_is_told_who_has_it() -> None:

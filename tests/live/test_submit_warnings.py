@@ -33,7 +33,7 @@ async def warnings(up: House, **spec: Any) -> list[str] | None:
         ({"workers": {"min": 1, "max": 100}}, None),
         ({"gpusPerWorker": 16}, "one worker needs 16 GPUs, the largest node has 4"),
         ({"gpusPerWorker": 3, "gpuTypes": ["k80"]}, "one worker needs 3 GPUs, the largest node has 2 of type k80"),
-        ({"workers": 7}, "needs at least 7 workers, the cluster can hold 6"),
+        ({"workers": 7}, "needs at least 7 workers, the cluster can hold 6 on GPUs of one type"),
         ({"workers": 3, "gpuTypes": ["k80"]}, "needs at least 3 workers, the cluster can hold 2"),
         ({"gpuTypes": ["h100", "b200"]}, "no node has a GPU of type h100 or b200; there are k80, v100"),
         ({"queue": "small", "workers": 3}, "needs at least 3 workers, the limit of queue small allows 2"),

@@ -18,6 +18,9 @@ Files = Annotated[
     typer.Option("--filename", "-f", metavar="FILE", help="A job file: YAML or JSON, - for standard input."),
 ]
 
+#: How a script begins, and no YAML with a job in it.
+_SCRIPT = "#!"
+
 
 def read_files(files: Sequence[str]) -> list[Any]:
     """The documents (`jobfile.document.Document`) of all files, in their order; raises BadInput with all faults."""
@@ -28,7 +31,10 @@ def read_files(files: Sequence[str]) -> list[Any]:
     file_of: dict[tuple[bool, str], str] = {}
     for path in files:
         try:
-            here = load(read(path, regular=True))
+            content = read(path, regular=True)
+            if content.startswith(_SCRIPT):
+                raise BadInput.one(f"is a script, not a job file: submit it with `levada submit {path}`")
+            here = load(content)
         except BadInput as error:
             faults.take(error, partial(_of_file, path=path, several=len(files) > 1))
             continue

@@ -11,6 +11,9 @@ from levada.cli.lists import ListFormat, Output, show
 from levada.cli.output import TextOrJson, columns, data, data_json, printable
 from levada.cli.words import clock, counted, short
 
+#: Reasons of jobs that no wait lets start.
+_CANNOT_START = ("too-large", "unknown-type", "dependency-failed", "set-aside", "invalid")
+
 
 def register(app: typer.Typer) -> None:
     """Adds the verb `explain` and the group `decisions`."""
@@ -54,8 +57,17 @@ def as_text(told: Any) -> str:
         if told.get(key):
             lines.append(f"It should {word} in {short(told[key])}.")
     if "ends_in_s" in told and told["ends_in_s"] is None:
-        lines.append("End unknown: needs declared steps and reported progress, its own and of the jobs ahead.")
+        lines += _why_no_end(told)
     return "\n".join(map(printable, lines))
+
+
+def _why_no_end(told: Any) -> list[str]:
+    """Why nothing is known of the end of a job; empty where its reason says that it cannot start."""
+    if told["reason"]["code"] in _CANNOT_START:
+        return []
+    if told["phase"] == "Suspended":
+        return ["End unknown: it is suspended."]
+    return ["End unknown: needs declared steps and reported progress, its own and of the jobs ahead."]
 
 
 def ls(

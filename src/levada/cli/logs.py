@@ -64,12 +64,13 @@ def logs(
         lines = client.logs(job["id"], worker=worker, tail=tail, since_s=since_s, follow=follow, previous=previous)
         printed = print_lines(lines, several, timestamps, raw)
         if not (printed or follow or job["finished"] or tail == 0):
-            chatter(f"{_standing(job)}; no output yet")
+            earlier = "since its last start; --previous shows what came before" if job["restarts"] else "yet"
+            chatter(f"{_standing(job)}; no output {earlier}")
 
 
 def _standing(job: Any) -> str:
-    """Where a job stands and why, as `Pending: needs 2 GPUs, 1 free`."""
-    why = (job.get("reason") or {}).get("text", "").rstrip(".")
+    """Where a job stands and why, as `Pending: needs 2 GPUs, 1 free`, or `Running` alone."""
+    why = "" if job["phase"] == "Running" else (job.get("reason") or {}).get("text", "").rstrip(".")
     return f"{job['phase']}: {why}" if why else job["phase"]
 
 

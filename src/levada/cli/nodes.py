@@ -75,12 +75,12 @@ def drain(
     """Give a node no new work, and let what may be stopped there go elsewhere."""
     with connect(server, state) as client:
         node = client.drain(name, force=force)
-    data(f"{name}: {node['phase']}")
     stay = node.get("draining") or []
+    data(f"{name}: {'Draining' if stay else node['phase']}")
     for each in stay:
         chatter(f"{each['job']} stays for now: {each['why']}")
     if stay:
-        chatter(f"They leave when they may, or end; levada drain --force {name} stops them now.")
+        chatter(f"They stay until that changes or they end; `levada drain --force {name}` stops them now.")
 
 
 def uncordon(name: NodeName, server: Server = None, state: State = None) -> None:

@@ -274,4 +274,5 @@ def whatif(
         lines += ["", columns(header, others)]
     else:
         lines += ["", "No other job would start or end at another time."]
-    data("\n".join([*lines, "", '"-" = unknown: a job declares no steps, or no speed of its workload is known yet.']))
+    unknown = "the job cannot start on this cluster, a job declares no steps, or no speed of its workload is known yet"
+    data("\n".join([*lines, "", f'"-" = unknown: {unknown}.']))

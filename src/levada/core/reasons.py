@@ -90,7 +90,7 @@ SENTENCES: dict[int, str] = {
     Code.WAITS_FOR_DEVICES: "It starts as soon as others have given up their devices: {evidence} to go.",
     Code.IN_LINE: "A job before it does not fit yet, and under this policy nobody overtakes.",
     Code.CANNOT_RUN: "As far as is known, it makes no progress on any GPU type that is there.",
-    Code.INTERRUPTED: "None of its workers ran any more when that was looked at; it starts again from its checkpoint.",
+    Code.INTERRUPTED: "All workers were found stopped; restarting, from the last checkpoint if there is one.",
     Code.DRAINED: "A node it ran on is being drained; it goes on elsewhere when its turn comes.",
     Code.LEFT: "It left by itself with exit code 75 soon after its start (time {evidence} in a row); "
     "it starts again from its checkpoint after a pause.",

@@ -86,10 +86,8 @@ def why_this_size(state: State, slot: int) -> list[str]:
     has, most, least = int(table.count[slot]), largest(state, slot), int(table.min[slot])
     one = np.array([slot])
     if table.held[slot] > 0 and not in_range(state, one)[0]:
-        wants = f"{least}" if least == most else f"{least} to {most}"
-        return [
-            f"Its user wants it with {wants} workers and it has {int(table.held[slot])}: {_what_comes(state, slot)}"
-        ]
+        wants = f"{least} worker{_s(least)}" if least == most else f"{least} to {most} workers"
+        return [f"Its user set {wants}, it has {int(table.held[slot])}: {_what_comes(state, slot)}"]
     if table.fixed[slot] and has >= most:
         return [f"Its user fixed it at {has} worker{_s(has)}."]
     if has >= most:
@@ -153,10 +151,10 @@ def named(names: Sequence[str]) -> str:
 def _what_comes(state: State, slot: int) -> str:
     table = state.world.table
     if table.op[slot]:
-        return "that is being changed."
+        return "it is being changed."
     if state.protected()[slot]:
-        return f"that has to wait, for {_protection(state, slot)}."
-    return "the next decision changes that."
+        return f"not changed yet, because {_protection(state, slot)}."
+    return "the next decision changes it."
 
 
 def _protection(state: State, slot: int) -> str:

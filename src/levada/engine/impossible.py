@@ -26,7 +26,10 @@ def _cause(state: State, slot: int) -> str:
     if not exists:
         return _no_type(state, slot)
     if room < least:
-        return _no_node(state, slot) or f"needs at least {_workers(least)}, the cluster can hold {room}"
+        there = world.inventory.type_of[world.inventory.present]
+        several = np.count_nonzero(table.preference[np.unique(there), slot] != NOT_ALLOWED) > 1
+        kind = " on GPUs of one type" if several else ""
+        return _no_node(state, slot) or f"needs at least {_workers(least)}, the cluster can hold {room}{kind}"
     if by_queue < least:
         return f"needs at least {_workers(least)}, the limit of queue {queue} allows {by_queue}"
     return f"needs at least {_workers(least)}, the limit per user of queue {queue} allows {by_user}"

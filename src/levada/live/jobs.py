@@ -12,6 +12,7 @@ from levada.backends.protocol import Note
 from levada.core import events as ev
 from levada.core.job import LARGEST_PRIORITY, LARGEST_SIZE, Preemptible
 from levada.engine.admit import most_workers
+from levada.engine.impossible import why_never
 from levada.errors import UNSAVED, BadInput, Fault, Refused, did_you_mean
 from levada.jobfile.model import next_multiple
 from levada.live import views
@@ -161,7 +162,8 @@ class Jobs(Submissions):
         never = bool(state.world.table.feasible[slot] and not twin.state.world.table.feasible[slot])
         if never or (update.fixed is not None and most < update.fixed):
             of = "worker" if most == 1 else "workers"
-            raise Refused(f"there is room for {most} {of} of {record.id} at most; with more it would never run again")
+            then = "; with more it would never run again" if never else ""
+            raise Refused(f"there is room for {most} {of} of {record.id} at most{then}")
 
     def _when(self, record: Record, update: ev.JobUpdate) -> dict[str, Any]:
         """When a job has the size that was asked for, and what it would lose if it had to have it now."""
@@ -169,8 +171,13 @@ class Jobs(Submissions):
         table, slot = state.world.table, state.world.slot(record.id)
         workers = update.fixed
         what = "its new range" if workers is None else f"{workers} worker{'' if workers == 1 else 's'}"
-        if slot < 0 or not table.held[slot] or not table.count[slot]:
+        if slot < 0:
             return {"message": f"Will start with {what}."}
+        if not table.held[slot] or not table.count[slot]:
+            most = most_workers(state, slot)
+            fewer = workers is not None and most < workers
+            starts = f"fewer than {what}: there is room for {most} at most" if fewer else what
+            return {"message": why_never(state, slot) or f"Will start with {starts}."}
         if table.min[slot] <= table.held[slot] <= table.max[slot]:
             return {"message": f"Has {what} now."}
         if not state.protected()[slot]:

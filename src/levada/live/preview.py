@@ -9,6 +9,7 @@ import msgspec
 
 from levada.core import events as ev
 from levada.core.commands import Command, Decide, Wake
+from levada.core.job import Preemptible
 from levada.engine import Engine, answer
 
 #: A policy that decides on a grid is asked when its time comes; other timers may ring before.
@@ -23,13 +24,30 @@ class Cut(NamedTuple):
     workers: int
     #: 0 = it is stopped.
     left: int
+    #: It is spared until it has saved something.
+    once_saved: bool = False
 
 
 def cuts(twin: Engine, now: float, policy: str, options: Mapping[str, Any]) -> list[Cut]:
     """Running jobs that *policy* would stop or shrink, once they are no longer spared for having just started.
 
-    *twin* is a fork of the engine, and is used up. Jobs that may not be stopped stay as they are, as they would.
+    *twin* is a fork of the engine, and is used up. Jobs that may not be stopped stay as they are, as they would. Those
+    that are spared only until their first checkpoint are looked at a second time, as if they had saved.
     """
+    saved = twin.fork()
+    table = saved.state.world.table
+    unsaved = saved.state.protected() & (table.preemptible == Preemptible.AUTO)
+    waiting = {saved.state.world.ids[number] for number in table.number[unsaved].tolist()}
+    found = _first_cuts(twin, now, policy, options)
+    if waiting:
+        table.saved[unsaved] = 1
+        later = _first_cuts(saved, now, policy, options)
+        found += [cut._replace(once_saved=True) for cut in later if cut.job in waiting]
+    return found
+
+
+def _first_cuts(twin: Engine, now: float, policy: str, options: Mapping[str, Any]) -> list[Cut]:
+    """What the first decision takes from running jobs."""
     state = twin.state
     eager = {"rate_limit_s": 0.0, "min_run_s": 0.0, "cooldown_s": 0.0, "payback": 0.0}
     state.options = msgspec.structs.replace(state.options, **eager)
@@ -66,7 +84,9 @@ def warning(policy: str, found: list[Cut], running: int) -> str:
     parts = [f"stops {len(stopped)}"] if stopped else []
     parts += [f"shrinks {shrunk}"] if shrunk else []
     named = [
-        f"{cut.job} ({cut.workers} to {cut.left} worker{'' if cut.left == 1 else 's'})" for cut in found[:_MOST_NAMED]
+        f"{cut.job} ({cut.workers} to {cut.left} worker{'' if cut.left == 1 else 's'}"
+        f"{', after its first checkpoint' if cut.once_saved else ''})"
+        for cut in found[:_MOST_NAMED]
     ]
     more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
     of = f"{running} running job{'' if running == 1 else 's'}"

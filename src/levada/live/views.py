@@ -156,7 +156,8 @@ def ended_job(record: Record, told: JobsEnded, row: int, last: Mapping[str, Any]
             remedy = f"All {retries} retries are used" if retries else "Set `retries` to restart from the checkpoint"
             text = f"Failed: {cause}. {remedy}."
         if exit_code is not None:
-            text += f" The exit code was {exit_code}; `levada logs {record.id}` shows its output."
+            code = "" if f"exit code {exit_code}." in text else f"The exit code was {exit_code}; "
+            text += f" {code}`levada logs {record.id}` shows its output."
     return {
         **last,
         "phase": phase,
