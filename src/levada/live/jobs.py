@@ -171,6 +171,9 @@ class Jobs(Submissions):
         what = "its new range" if workers is None else f"{workers} worker{'' if workers == 1 else 's'}"
         if slot < 0 or not table.held[slot] or not table.count[slot]:
             return {"message": f"Will start with {what}."}
+        if table.below_fixed[slot] and table.min[slot] <= table.held[slot] < table.fixed[slot]:
+            has = int(table.held[slot])
+            return {"message": f"Will change to {what} when there is room; until then it goes on with {has}."}
         if table.min[slot] <= table.held[slot] <= table.max[slot]:
             return {"message": f"Has {what} now."}
         if not state.protected()[slot]:
