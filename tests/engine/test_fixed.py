@@ -9,6 +9,7 @@ import pytest
 
 from levada.core import events as ev
 from levada.core.job import Phase, Preemptible
+from levada.core.queue import Queue
 from levada.kernels import switch
 from tests.engine.chaos import Chaos, desk
 
@@ -78,6 +79,31 @@ def test_a_policy_that_gives_the_asked_size_or_nothing_does_not_stop_it_after_a_
         chaos.pass_time(61.0)
     assert chaos.sizes() == {"j1": 4}
     assert (chaos.job("j1")["min"], chaos.job("j1")["desired"]) == (4, 4)
+
+
+@pytest.mark.parametrize("policy", ["elastic-fifo", "fifo", "tiresias", "srjf", "afs-l", "ffdl", "max_min_fairness"])
+@pytest.mark.parametrize("limit", ["gpus", "queue", "user"])
+def test_a_running_job_that_is_fixed_at_more_than_there_is_room_for_goes_on(policy: str, limit: str) -> None:
+    chaos = desk(4 if limit == "gpus" else 8, policy=policy)
+    limits = {"queue": {"limit": {"v100": 4}}, "user": {"per_user_limit": {"v100": 4}}}.get(limit, {})
+    chaos.set_queues((Queue(name="lab", **limits),))
+    chaos.submit(min=2, max=2, queue="lab", steps=1e9)
+    chaos.submit(min=1, max=4, queue="lab", steps=1e9)
+    chaos.calm()
+    chaos.users("update", 1, fixed=2)
+    chaos.calm()
+    chaos.users("update", 1, fixed=3)
+    for _ in range(3):
+        chaos.calm()
+        chaos.pass_time(61.0)
+    assert chaos.sizes() == {"j1": 2, "j2": 2}
+    assert (chaos.job("j2")["restarts"], chaos.job("j2")["fixed"]) == (0, 3)
+    chaos.finish(0)
+    for _ in range(3):
+        chaos.calm()
+        chaos.pass_time(61.0)
+    assert chaos.sizes() == {"j2": 3}
+    assert (chaos.job("j2")["min"], chaos.job("j2")["below_fixed"]) == (3, 0)
 
 
 def test_nobody_makes_it_smaller_and_a_new_range_ends_it() -> None:

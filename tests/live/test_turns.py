@@ -267,6 +267,8 @@ def test_a_tfjob_may_be_submitted_again_after_it_was_cancelled(url: str) -> None
             both = [up.service.submit([tfjob()], user="ann", key=None) for _ in range(2)]
             got = await asyncio.gather(*both, return_exceptions=True)
             assert sorted(type(each).__name__ for each in got) == ["Refused", "list"]
+            with pytest.raises(Refused, match="named of that submission was replaced by a newer job"):
+                await up.service.submit([tfjob()], user="ann", key="k0")
             # What was used stays to be told of.
             (used,) = await up.service.usage(["user"], since=0.0)
             assert used["jobs"] == 4

@@ -13,6 +13,8 @@ import math
 
 import numpy as np
 
+from levada.core.accounts import UserAccounts
+from levada.core.inventory import UNLIMITED
 from levada.core.job import Phase, Preemptible
 from levada.core.jobtable import NOT_ALLOWED
 from levada.core.snapshot import NO_ROWS
@@ -44,21 +46,39 @@ def visible(state: State) -> tuple[Ints, Ints | None, Ints]:
 
 
 def _grow_back(state: State) -> None:
-    """Jobs below the size that their user fixed, after a loss, want that size where there is room for it.
+    """Jobs below the size that their user fixed want that size where there is room for it, within all limits.
 
     Otherwise they want no less than they have: policies that give every job its minimum would shrink them.
     """
-    world, table = state.world, state.world.table
+    table = state.world.table
     slots = state.where(table.below_fixed > 0)
-    free = world.capacity_for(np.zeros(0, np.int64))
     units = table.units()
     for slot in slots.tolist():
+        free = _free_for(state, slot)
         count, size = int(table.count[slot]), int(table.fixed[slot])
         allowed = table.preference[:, slot] != NOT_ALLOWED
         room = int(free[table.type[slot]]) if count else int(free[: len(allowed)][allowed].max(initial=0))
         fits = room >= (size - count) * int(units[slot])
         table.min[slot] = size if fits else count or table.own_min[slot]
         table.desired[slot] = table.min[slot]  # some policies give this size or nothing
+
+
+def _free_for(state: State, slot: int) -> Ints:
+    """Per type what is free, and what the limits of a job's queues and user leave beside what all have."""
+    world, table, queues = state.world, state.world.table, state.world.queues
+    free = world.capacity_for(np.zeros(0, np.int64))
+    if queues.trivial:
+        return free
+    types, slots = world.inventory.types, state.where(table.count > 0)
+    units = (table.units() * table.count)[slots]
+    used = queues.usage(table.queue[slots], table.type[slots], units, len(types))
+    limits, sure = queues.limits(types), queues.guarantees(types)
+    for queue in queues.lineage(int(table.queue[slot])):
+        most = limits[queue] if queues.values[queue].borrow else np.minimum(limits[queue], sure[queue])
+        free = np.minimum(free, most - used[queue])
+    accounts = UserAccounts(table, queues, types)
+    left = accounts.left(accounts.usage(slots, table.type[slots], units))
+    return np.minimum(free, left[accounts.line[slot]].min(axis=0, initial=UNLIMITED))
 
 
 def _in_view(state: State) -> tuple[Ints, Ints | None]:

@@ -130,7 +130,8 @@ def updated(state: State, event: JobsUpdated) -> None:
             table.own_min[slot], table.own_max[slot], table.weight[slot] = low, high, weight
             resized = update.min is not None or update.max is not None or update.fixed is not None
             if resized:
-                table.fixed[slot], table.below_fixed[slot] = fixed, 0
+                # One that runs goes on as it is until there is room for a larger size.
+                table.fixed[slot], table.below_fixed[slot] = fixed, 0 < table.held[slot] < fixed
                 table.min[slot], table.max[slot] = (fixed, fixed) if fixed else (low, high)
             table.desired[slot] = max(int(table.min[slot]), min(int(table.max[slot]), asked))
             table.priority[slot], table.preemptible[slot] = priority, preemptible

@@ -178,6 +178,9 @@ class Jobs(Submissions):
             fewer = workers is not None and most < workers
             starts = f"fewer than {what}: there is room for {most} at most" if fewer else what
             return {"message": why_never(state, slot) or f"Will start with {starts}."}
+        if table.below_fixed[slot] and table.min[slot] <= table.held[slot] < table.fixed[slot]:
+            has = int(table.held[slot])
+            return {"message": f"Will change to {what} when there is room; until then it goes on with {has}."}
         if table.min[slot] <= table.held[slot] <= table.max[slot]:
             return {"message": f"Has {what} now."}
         if not state.protected()[slot]:

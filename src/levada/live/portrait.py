@@ -17,6 +17,7 @@ import numpy as np
 from levada.core.cluster import Device, Foreign, Node
 from levada.core.decision import Reservation
 from levada.core.inventory import Inventory
+from levada.core.job import Phase
 from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS, NEW_FLOATS, NEW_INTS, JobTable
 from levada.core.names import Names
 from levada.core.plane import DEVICE, Plane
@@ -289,6 +290,8 @@ def _derive_missing(table: JobTable, kept: Jobs) -> None:
     if "retried" not in kept.ints:
         free = np.array([kept.displaced.get(number, 0) for number in table.number.tolist()], np.int64)
         table.retried[:] = np.maximum(table.restarts - free, 0)
+    if "ran" not in kept.ints:
+        table.ran[:] = np.where(table.phase == Phase.RUNNING, table.generation, 0)
 
 
 def _plane(kept: Places) -> Plane:

@@ -71,7 +71,7 @@ class Submissions:
                 return await self._views(await self._accept(documents, user, key, digest, deed))
         if before.digest != digest:
             raise Refused(f"the key {key} was used for other jobs; use a new one for each submission")
-        return await self._answered(msgspec.json.decode(before.answer, type=list[str]))
+        return await self._answered(before)
 
     async def _accept(
         self, documents: list[dict[str, Any]], user: str, key: str | None, digest: str, deed: Deed | None
@@ -219,9 +219,17 @@ class Submissions:
             await asyncio.sleep(0)
         return found
 
-    async def _answered(self, ids: Sequence[str]) -> list[dict[str, Any]]:
-        """Jobs that were submitted before; those whose time in lists is over as they ended."""
-        gone = [each for each in ids if each not in self.loop.records.by_id]
+    async def _answered(self, before: RequestRow) -> list[dict[str, Any]]:
+        """Jobs that were submitted before; those whose time in lists is over as they ended.
+
+        Raises Refused where a newer job has taken the name of one: that one is not what was submitted with the key.
+        """
+        ids = msgspec.json.decode(before.answer, type=list[str])
+        records = self.loop.records.by_id
+        replaced = [each for each in ids if each in records and records[each].submitted != before.at]
+        if replaced:
+            raise Refused(f"{replaced[0]} of that submission was replaced by a newer job of its name; use a new key")
+        gone = [each for each in ids if each not in records]
         past = {row.id: Record.of(row).result for row in await self.loop.store.past_jobs(gone)} if gone else {}
         there = {view["id"]: view for view in await self._views(ids)}
         found = [there.get(each) or past.get(each) for each in ids]
