@@ -215,10 +215,15 @@ def serve(
 
 def down(
     state: State = None,
-    stop_jobs: Annotated[bool, typer.Option("--stop-jobs", help="Jobs save and stop; they go on after `up`.")] = False,
+    stop_jobs: Annotated[
+        bool, typer.Option("--stop-jobs", help="Stop jobs; `up` restarts them from their checkpoints.")
+    ] = False,
     leave_jobs: Annotated[bool, typer.Option("--leave-jobs", help="Jobs run on; the next `up` finds them.")] = False,
 ) -> None:
-    """Stop the server of this machine. Jobs save and stop, and go on after the next `levada up`."""
+    """Stop the server and its jobs; `levada up` restarts jobs from their last checkpoint.
+
+    A job without a checkpoint starts from the beginning then: `--leave-jobs` lets jobs run on without the server.
+    """
     from levada.cli.starting import take_down
     from levada.server.home import Home
 
@@ -231,7 +236,8 @@ def down(
     if not stop_jobs and not leave_jobs:
         _ask_for_others(home)
     take_down(home, leave_jobs=leave_jobs)
-    chatter("the server is down; " + ("its jobs run on" if leave_jobs else "its jobs go on after the next `levada up`"))
+    jobs = "its jobs run on" if leave_jobs else "the next `levada up` restarts its jobs from their last checkpoints"
+    chatter(f"the server is down; {jobs}")
 
 
 def _ask_for_others(home: Home) -> None:
