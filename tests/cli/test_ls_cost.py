@@ -39,10 +39,13 @@ def cpu_s(up: Served, home: Path, *words: str) -> float:
     return min(once() for _ in range(4))
 
 
-@pytest.mark.parametrize("form", ["table", "wide"])
-def test_ten_thousand_jobs_cost_less_than_to_start_twice(crowded: Served, tmp_path: Path, form: str) -> None:
+# The wide table has twice the columns, and its rows are the half of what it costs.
+@pytest.mark.parametrize(("form", "starts"), [("table", 2.0), ("wide", 3.0)])
+def test_ten_thousand_jobs_cost_little_more_than_to_start(
+    crowded: Served, tmp_path: Path, form: str, starts: float
+) -> None:
     few = cpu_s(crowded, tmp_path, "ls", "--state", "failed")
-    assert cpu_s(crowded, tmp_path, "ls", "-o", form) <= 2 * few
+    assert cpu_s(crowded, tmp_path, "ls", "-o", form) <= starts * few
 
 
 def test_the_table_of_columns_is_the_table_of_jobs(crowded: Served) -> None:
