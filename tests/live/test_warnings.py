@@ -100,7 +100,7 @@ async def warnings(up: House) -> list[dict[str, Any]]:
 def test_a_live_server_warns_in_the_history_of_the_job(tmp_path: Path, after_s: float) -> None:
     async def story() -> None:
         async with watched(tmp_path, stuck_after_s=after_s, gpu_use=lambda: {"0": 1.0, "1": 80.0}) as up:
-            documents = [document(name) for name in ("stuck", "works")]
+            documents = [document(name, gpuTypes=["v100"]) for name in ("stuck", "works")]
             views = await up.service.submit(documents, user="ann", key=None)
             ids = [view["id"] for view in views]
             await up.until(lambda: all(up.phase(job) == "Running" for job in ids))
