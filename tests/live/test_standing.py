@@ -105,6 +105,9 @@ def go_on(chaos: Chaos, engine: Engine) -> None:
     chaos.engine = engine
     engine.state.refused = 0
     chaos.thoughts.clear()
+    # Reports that the engine before had not taken died with it: what runs is observed. A failure of an operation that
+    # is sent again now would otherwise count against the second attempt.
+    chaos.reports.clear()
     chaos.ops += outstanding
     chaos.tell(ev.Restarted(at=chaos.now))
     chaos.observe()
