@@ -89,6 +89,9 @@ class Machine:
     def port(self, node: str) -> int:
         return 29500
 
+    def is_awaited(self, node: str) -> bool:
+        return False
+
     def save(self) -> None:
         self.saves += 1
         self._act("save")

@@ -49,22 +49,18 @@ def main() -> None:
     for device in devices:
         hold(ledger, f"device {os.environ['LEVADA_NODE']} {device}")
     if kind == "elastic":
-        train(ledger, steps)
+        return train(ledger, steps)
+    stay_alone(ledger)
+    if kind in ("lease", "careless"):
+        return train_on_lease(ledger, steps, careless=kind == "careless")
+    if kind == "messy":
+        subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    if kind in ("saves", "messy"):
+        work(ledger, steps)
     else:
-        stay_alone(ledger)
-        if kind == "messy":
-            subprocess.Popen(["sleep", "1000"], start_new_session=True)
-        if kind in ("lease", "careless"):
-            if not train_on_lease(ledger, steps, careless=kind == "careless"):
-                return
-        elif kind in ("saves", "messy"):
-            work(ledger, steps)
-        else:
-            for _ in range(steps):
-                time.sleep(STEP_S)
+        for _ in range(steps):
+            time.sleep(STEP_S)
     say(ledger, "end", code=code)
-    if kind in ("elastic", "lease", "careless"):
-        return
     os._exit(code)
 
 
@@ -117,11 +113,12 @@ def train(ledger: str, steps: int) -> None:
                 say(ledger, "saved", step=job.saved_step, **here)
     if state["steps"] != steps:
         say(ledger, "miscount", step=steps, state=state["steps"])
+    say(ledger, "end", code=0)  # before the server can hear of it
     job.complete()
 
 
-def train_on_lease(ledger: str, steps: int, *, careless: bool) -> bool:
-    """A loop as scripts for Gavel have it; whether all is done."""
+def train_on_lease(ledger: str, steps: int, *, careless: bool) -> None:
+    """A loop as scripts for Gavel have it."""
     from gavel_iterator import GavelIterator
 
     folder = os.environ["LEVADA_CHECKPOINT_DIR"]
@@ -144,12 +141,12 @@ def train_on_lease(ledger: str, steps: int, *, careless: bool) -> bool:
             if done % _SAVE_EVERY == 0:
                 tell("saved")
             if done >= steps:
+                say(ledger, "end", code=0)  # before the server can hear of it
                 data.complete()
                 break
     if careless:
         data.complete()
     tell("saved")
-    return done >= steps
 
 
 def is_first() -> bool:

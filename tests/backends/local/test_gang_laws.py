@@ -67,6 +67,8 @@ class Machine:
         self.now = 1000.0
         self.workers: dict[str, Worker] = {}
         self.world: World | None = None
+        #: Nodes of machines that have not told yet what they run.
+        self.away: set[str] = set()
         self.saved = b""
         self.told: list[ev.Event] = []
         self.gang = Gang(Record(job="toy-1", number=7), self)
@@ -99,6 +101,9 @@ class Machine:
 
     def port(self, node: str) -> int:
         return 1
+
+    def is_awaited(self, node: str) -> bool:
+        return node in self.away
 
     def save(self) -> None:
         self.saved = msgspec.json.encode(self.gang.record)
@@ -338,3 +343,22 @@ def test_a_failure_that_crosses_with_a_resize_is_a_failure() -> None:
     assert failed.generation.tolist() == [2]
     assert (machine.gang.record.code, machine.gang.record.why) == (3, "worker 0 left with exit code 3")
     assert len(machine.workers) == 1
+
+
+@pytest.mark.parametrize("kind", [OpKind.STOP, OpKind.RESIZE])
+def test_what_another_server_may_have_started_on_a_machine_that_is_away_is_waited_for(kind: int) -> None:
+    """Else its devices would be free, or another generation would start, while it runs."""
+    machine = Machine(1)
+    machine.elastic, machine.kind = False, True
+    machine.gang.apply(op(OpKind.START, 1, place(0, "node-0", "0")), machine.launch, 1, machine.now)
+    machine.gang = Gang(msgspec.json.decode(machine.saved, type=Record), machine)
+    machine.away = {"node-0"}
+    there = [place(0, "node-1", "0")] if kind == OpKind.RESIZE else []
+    machine.gang.apply(op(kind, 2, *there), machine.launch, 2, machine.now)
+    machine.gang.step(machine.now)
+    assert machine.told == []
+    assert list(machine.workers) == ["g1-0"]
+    machine.away.clear()
+    while not machine.outcome(2):
+        machine.tick()
+    assert not machine.workers["g1-0"].alive

@@ -41,6 +41,8 @@ class Gang(Voice):
         self._killed: set[str] = set()
         self._told_in_process = False
         self._complete_since = 0.0
+        #: Names of workers that a server before this one may have started.
+        self._inherited = {member.name for member in (*record.members, *record.newcomers)}
 
     # --- operations -------------------------------------------------------------------------------------------------
 
@@ -84,7 +86,7 @@ class Gang(Voice):
                     self._hands.save()
                 else:
                     self._join(now)
-            elif self.alive():
+            elif self.alive() or self._may_run_unseen():
                 self._stop(Then.START, now)
             else:
                 self._begin(now)
@@ -233,7 +235,7 @@ class Gang(Voice):
     def _stopping(self, now: float) -> None:
         record = self.record
         alive = self.alive()
-        if alive:
+        if alive or self._may_run_unseen():
             self._ask(alive)
             grace = self.launch.grace_s
             short = record.then in (Then.FAILED, Then.LEFT, Then.ROLLED_BACK, Then.FINISHED)
@@ -395,6 +397,12 @@ class Gang(Voice):
         if self.record.stage not in (Stage.STOPPING, Stage.ADRIFT):
             roster = set() if self.record.stage is Stage.IDLE else self.roster()
             self._ask([name for name in self.alive() if name not in roster])
+
+    def _may_run_unseen(self) -> bool:
+        """Whether a worker may run that a server before this one started, on a machine that has yet to tell of it."""
+        members = (*self.record.members, *self.record.newcomers)
+        unseen = [one for one in members if one.name in self._inherited and one.name not in self.seen]
+        return any(self._hands.is_awaited(one.node) for one in unseen)
 
     def _ask(self, names: Sequence[str]) -> None:
         fresh = [name for name in names if name not in self._asked]

@@ -49,6 +49,10 @@ class Hands(Protocol):
         """A free port of a node."""
         ...
 
+    def is_awaited(self, node: str) -> bool:
+        """Whether the machine of a node is away and may come back: what runs there is not known."""
+        ...
+
     def save(self) -> None:
         """Keeps the record."""
         ...
@@ -160,6 +164,11 @@ class HandsOf:
         """A free port of a node."""
         host = self._backend.host_of(node)
         return 0 if host is None else host.take_port()
+
+    def is_awaited(self, node: str) -> bool:
+        """Whether the machine of a node is away and may come back."""
+        host = self._backend.host_of(node)
+        return host is not None and not host.connected
 
     def save(self) -> None:
         """Keeps the record."""
