@@ -33,7 +33,8 @@ _RESERVE_BYTES = 2 << 20
 _READERS = 4
 
 #: What a database says that is not there, or not now.
-_AWAY = ("connect", "refused", "shutting down", "starting up")
+# asyncpg says "another operation is in progress" of a connection that broke in the middle of one.
+_AWAY = ("connect", "refused", "shutting down", "starting up", "another operation")
 
 T = TypeVar("T")
 
