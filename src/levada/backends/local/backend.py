@@ -92,7 +92,7 @@ class LocalBackend:
         self._tasks: list[asyncio.Task[None]] = []
         #: Why nothing more can be heard; empty while all is well.
         self._broken = ""
-        self._is_closed = False
+        self._is_open = self._is_closed = False
         self._nvml = nvml
         #: What was told of others' use before this process.
         self._foreign: Sequence[Foreign] = ()
@@ -106,18 +106,24 @@ class LocalBackend:
         self.here.foreign = self.foreign_on(self.here.nodes)
         self._supervisor.take_epoch(epoch)
         await self._supervisor.open()
-        for record in await asyncio.to_thread(self._records):
+        records = await asyncio.to_thread(self._records)
+        self.here.mps_pipe = await asyncio.to_thread(start_mps, self.here.nodes, self.home)
+        # From here on nothing is awaited: the observation is of one moment. No job controller exists before it and
+        # none steps before it has seen the workers of every machine: it would start workers that run already.
+        self._is_open = True
+        for record in records:
             record.since = min(record.since, self._clock.now())  # the clock was perhaps set back
             self.gangs[record.job] = Gang(record, HandsOf(self, record))
-        self.here.mps_pipe = await asyncio.to_thread(start_mps, self.here.nodes, self.home)
         self.agents.load()
-        # From here on nothing is awaited: the answer is one moment's.
         for gang in self.gangs.values():
             gang.tell_end_again()  # before anything is heard: an end that is found now is told once
-        for host in list(self.hosts.values()):
-            self.hear(host.everything())
+        observed = [host.everything() for host in list(self.hosts.values())]
+        for news in observed:
+            self._observe_workers(news)
         for job in list(self.gangs):
             self.step(job)
+        for news in observed:
+            self._observe_files(news)
         self.flush()
         told = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
         self._depend_on(asyncio.create_task(self._supervisor.watches()))
@@ -288,19 +294,28 @@ class LocalBackend:
 
     def hear(self, news: News) -> None:
         """What a supervisor sees."""
+        if not self._is_open:
+            return  # `open` asks every supervisor for everything
+        for job in self._observe_workers(news):
+            self.step(job)
+        self._observe_files(news)
+        self._tell_progress()
+        self.flush()
+
+    def _observe_workers(self, news: News) -> dict[str, None]:
+        """Records the status of workers; the jobs whose controller has something to do, in their order."""
         for stood in news.stood:
             self._stood[stood.job] = stood
         touched: dict[str, None] = {}
         for seen in news.sightings:
-            # One that cannot be understood must not make deaf for all others.
+            # A malformed status of one worker must not hide those of the others.
             if self._bear(partial(self._see, seen), f"news of {seen.job}"):
                 touched[seen.job] = None
-        for job in touched:
-            self.step(job)
+        return touched
+
+    def _observe_files(self, news: News) -> None:
         for kept in news.kept:
             self._bear(partial(self._hear_kept, kept), f"files of {kept.job}")
-        self._tell_progress()
-        self.flush()
 
     def _see(self, seen: Sighting) -> bool:
         """Takes a sighting in; whether its gang should look."""
