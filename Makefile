@@ -8,8 +8,6 @@ BIN := $(VENV)/bin
 # Holds the digest of what was installed, so that a touched but unchanged file installs nothing.
 STAMP := $(VENV)/.installed
 INPUTS := pyproject.toml constraints.txt
-# Compiled kernels are cached by the age of their own file alone: when any of them changes, all are forgotten.
-FORGOTTEN := $(VENV)/.forgotten
 KERNELS := $(VENV)/.kernels
 
 help: ## Show this list
@@ -20,24 +18,20 @@ setup: $(KERNELS) ## Make .venv and install everything in it (quick when done)
 $(STAMP): $(INPUTS) scripts/setup.sh
 	@scripts/setup.sh $(VENV) $(STAMP) $(INPUTS)
 
-$(FORGOTTEN): $(STAMP) $(wildcard src/levada/kernels/*.py)
-	@rm -f src/levada/kernels/__pycache__/*.nbi src/levada/kernels/__pycache__/*.nbc
-	@touch $@
-
-# Who interrupts this keeps what was compiled so far.
-$(KERNELS): $(FORGOTTEN)
-	@$(BIN)/python -m levada.sim.compiled
+# The cache is outside of this folder, by version of the kernels: other clones and later versions find theirs in it.
+$(KERNELS): $(STAMP) $(wildcard src/levada/kernels/*.py) src/levada/core/layout.py
+	@$(BIN)/levada precompile
 	@touch $@
 
 # Three policies, three loads, three seeds: small enough for a minute on two cores.
 SWEEP := --policy fifo,max_min_fairness,max_min_fairness_perf --cluster v100=4,p100=4,k80=4 \
 	--workload gavel --jobs 60 --fixed-duration 14400 --rate 2,3,4 --seed 0-2
 
-run: $(FORGOTTEN) ## Start a server on pretend GPUs and watch real jobs start, grow, shrink, wait and finish
+run: $(STAMP) ## Start a server on pretend GPUs and watch real jobs start, grow, shrink, wait and finish
 	@$(BIN)/levada tour examples/numpy/train.py
 
-# Simulations as small as these run on kernels that need no compiling.
-demo: $(FORGOTTEN) ## Simulate a day of jobs, then compare policies, with a picture
+# Simulations as small as these need no compiled kernels.
+demo: $(STAMP) ## Simulate a day of jobs, then compare policies, with a picture
 	@$(BIN)/levada demo
 	@rm -rf build/run && mkdir -p build
 	@printf '\nThree policies at three loads (about a minute):\n\n'

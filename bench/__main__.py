@@ -6,7 +6,7 @@ import argparse
 
 from bench import decide, events, live, machine, pauses, runtime, sim, state
 from bench.report import Printer
-from levada.kernels import switch
+from levada import jit
 
 PARTS = ("decide", "events", "state", "sim", "runtime", "live", "machine")
 #: Only where it is asked for by name.
@@ -18,7 +18,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description="CPU times of the engine and its policies.")
     parser.add_argument("part", nargs="?", choices=(*PARTS, "all", LONG), default="all")
     parser.add_argument("--quick", action="store_true", help="fewer samples")
-    parser.add_argument("--kernels", choices=("numba", "numpy", "both"), default="both")
+    parser.add_argument("--kernels", choices=("compiled", "interpreted", "both"), default="both")
     parser.add_argument(
         "--policy", action="append", default=[], help="decide: only this one; may be given several times"
     )
@@ -48,9 +48,8 @@ def main() -> None:
 
 
 def _implementations(asked: str) -> list[str]:
-    fastest = switch.use_fastest()
     if asked == "both":
-        return [fastest] if fastest == "numpy" else [fastest, "numpy"]
+        return ["compiled", "interpreted"] if jit.is_available() else ["interpreted"]
     return [asked]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from bench.floor import Floor
 from bench.report import Printer, Record, measured
 from bench.timing import quantile
-from levada.kernels import switch
+from levada import jit
 from levada.policies.table import POLICIES
 
 #: (jobs, GPUs, limit of p99 in ms, decisions, decisions when quick)
@@ -32,7 +32,7 @@ ENOUGH_S = 6.0
 def run(printer: Printer, implementations: list[str], *, quick: bool, only: frozenset[str] = frozenset()) -> None:
     """Measures all policies, or *only* some, under each implementation of the kernels."""
     for name in implementations:
-        switch.use("numba" if name == "numba" else "numpy")
+        (jit.install if name == "compiled" else jit.uninstall)()
         printer.title(f"One decision, CPU time, {name} kernels")
         for policy in (each for each in POLICIES if not only or each.name in only):
             module = policy.target.partition(":")[0]

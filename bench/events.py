@@ -1,4 +1,4 @@
-"""Single events with 6,000 jobs on 10,000 GPUs and numpy alone: a live engine gets them one by one.
+"""Single events with 6,000 jobs on 10,000 GPUs: a live engine gets them one by one.
 
 An event is measured without the decision that follows it, which the rate limit puts off; the decision is measured
 apart: the question (`view`), and `Decided` with the operations that go out.
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from bench.floor import Floor
+from bench.kernels import use_fastest
 from bench.report import Printer, measured
 from bench.timing import Stopwatch
 from levada.core.commands import Command
 from levada.core.events import Event, JobsSubmitted, Released, Running
-from levada.kernels import switch
 
 JOBS, GPUS = 6_000, 10_000
 LIMIT_US = 1_000.0
@@ -21,11 +21,11 @@ LIMIT_US = 1_000.0
 
 def run(printer: Printer, *, quick: bool) -> None:
     """Measures each kind of event, under a policy that decides after events."""
-    switch.use("numpy")
-    printer.title(f"One event with {JOBS:,} jobs on {GPUS:,} GPUs, CPU time, numpy kernels")
+    kernels = use_fastest()
+    printer.title(f"One event with {JOBS:,} jobs on {GPUS:,} GPUs, CPU time, {kernels} kernels")
     for what, seconds in _times("elastic-fifo", 40 if quick else 400).items():
         limit = None if what.startswith("decision") else LIMIT_US
-        known: dict[str, Any] = {"bench": "events", "kernels": "numpy", "jobs": JOBS, "gpus": GPUS}
+        known: dict[str, Any] = {"bench": "events", "kernels": kernels, "jobs": JOBS, "gpus": GPUS}
         printer.add(measured(seconds, what=what, unit="µs", limit=limit, **known))
 
 

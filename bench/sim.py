@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from bench.kernels import use_fastest
 from bench.report import Printer, Record
 from levada.cli.sim_watch import prepare
-from levada.kernels import switch
 from levada.sim.run import Result, simulate
 from levada.sim.settings import Settings
 
@@ -42,7 +42,7 @@ LARGE_S, LARGE_MB = 60.0, 2_000.0
 
 def run(printer: Printer, *, quick: bool) -> None:
     """Measures the usual sizes."""
-    kernels = switch.use_fastest()
+    kernels = use_fastest()
     printer.title(f"Whole simulations, {POLICY}, per CPU second")
     for size in SIZES:
         jobs = size.few if quick else size.jobs
@@ -72,7 +72,7 @@ def run(printer: Printer, *, quick: bool) -> None:
 
 def run_large(printer: Printer) -> None:
     """Measures the large run: it takes minutes, and its memory is that of this process."""
-    kernels = switch.use_fastest()
+    kernels = use_fastest()
     printer.title(f"A large simulation, {POLICY}")
     report = _simulated(LARGE_GPUS, LARGE_JOBS, LARGE_JOBS_PER_HOUR).report
     for what, unit, value, limit in (

@@ -14,9 +14,9 @@ import numpy as np
 from bench import load
 from bench.decide import warm_up
 from bench.floor import Floor
+from bench.kernels import use_fastest
 from bench.report import Printer, Record, measured
 from levada.engine import Engine
-from levada.kernels import switch
 from levada.perf import TableModel
 from levada.sim import Simulation
 
@@ -28,7 +28,7 @@ POLICY = "elastic-fifo"
 
 def run(printer: Printer, *, quick: bool) -> None:
     """Measures all of it under the fastest kernels."""
-    kernels = switch.use_fastest()
+    kernels = use_fastest()
     warm_up(POLICY)
     printer.title("State: a fork, and memory of the process (RSS)")
     for jobs, gpus in SIZES:
@@ -61,7 +61,7 @@ def _in_a_new_process(jobs: int, gpus: int) -> tuple[float, float]:
 
 
 def _memory(jobs: int, gpus: int) -> tuple[float, float]:
-    switch.use_fastest()
+    use_fastest()
     warm_up(POLICY)
     before = _resident_mib()
     floor = Floor(POLICY, jobs, gpus)

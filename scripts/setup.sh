@@ -74,7 +74,7 @@ trap 'exit 130' INT TERM
 echo "setup: installing Levada and its tools into $venv (some minutes the first time)" >&2
 # The build tool first, so that it is pinned as everything else is.
 install hatchling editables
-install --no-build-isolation --editable '.[fast,sim,plot,dask,postgres,gpu,dev]'
+install --no-build-isolation --editable '.[server,sim,plot,dask,postgres,gpu,dev]'
 
 echo "$digest" > "$stamp"
 echo "setup: done" >&2

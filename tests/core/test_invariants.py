@@ -21,18 +21,18 @@ from levada.core.plan import OpKind
 from levada.core.plane import FREE, SHARED
 from levada.core.reasons import Code
 from levada.core.types import CPU_TYPE
-from levada.kernels import switch
+from tests import kernel_modes
 from tests.core.scenes import A100, JOBS, V100, Draft, Scene
 
 
-@pytest.fixture(autouse=True, params=["numpy", "numba"])
+@pytest.fixture(autouse=True, params=["interpreted", "compiled"])
 def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = switch.active()
-    if request.param == "numba":
+    before = kernel_modes.active()
+    if request.param == "compiled":
         pytest.importorskip("numba")
-    switch.use(request.param)
+    kernel_modes.use(request.param)
     yield
-    switch.use("numba" if before == "numba" else "numpy")
+    kernel_modes.use(before)
 
 
 # --- proposals: (rule, who is at fault, the healthy draft, the broken one) --------------------------------------------

@@ -28,7 +28,7 @@ from levada.engine import Engine, answer
 from levada.engine import engine as engine_module
 from levada.engine.options import Options
 from levada.engine.state import State
-from levada.kernels import switch
+from tests import kernel_modes
 from tests.builders import cluster, job
 
 PATIENT = Options(min_run_s=0.0, cooldown_s=0.0, rate_limit_s=0.0)
@@ -42,14 +42,14 @@ JOBS = (
 )
 
 
-@pytest.fixture(autouse=True, params=["numpy", "numba"])
+@pytest.fixture(autouse=True, params=["interpreted", "compiled"])
 def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = switch.active()
-    if request.param == "numba":
+    before = kernel_modes.active()
+    if request.param == "compiled":
         pytest.importorskip("numba")
-    switch.use(request.param)
+    kernel_modes.use(request.param)
     yield
-    switch.use("numba" if before == "numba" else "numpy")
+    kernel_modes.use(before)
 
 
 class Shell:
@@ -307,10 +307,10 @@ def test_i10_a_fork_goes_on_as_the_engine_does_and_leaves_it_alone() -> None:
 @pytest.mark.parametrize("policy", ["fifo", "elastic-tiresias", "ffdl", "afs-l"])
 def test_i10_both_kernels_give_the_same_bytes(policy: str) -> None:
     stories = []
-    for implementation in ("numpy", "numba"):
-        if implementation == "numba":
+    for implementation in ("interpreted", "compiled"):
+        if implementation == "compiled":
             pytest.importorskip("numba")
-        switch.use(implementation)  # type: ignore[arg-type]
+        kernel_modes.use(implementation)  # type: ignore[arg-type]
         shell = Shell(Engine(cluster=MACHINES, policy=policy, options=PATIENT))
         shell.submit(*JOBS, at=10.0)
         shell.acknowledge(at=20.0)

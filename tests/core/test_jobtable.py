@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.core.jobtable import FACTS, NOT_ALLOWED, JobTable
+from levada.core.jobtable import FACTS, JobTable
+from levada.core.layout import NOT_ALLOWED
 from levada.core.newcomers import Newcomers
 
 

@@ -13,7 +13,7 @@ from levada.core.batch import JobBatch
 from levada.core.cluster import Node
 from levada.core.inventory import UNLIMITED
 from levada.core.job import Job, ParameterServers, Phase, Preemptible, Tags
-from levada.core.jobtable import NOT_ALLOWED
+from levada.core.layout import NOT_ALLOWED
 from levada.core.plane import DEVICE, FREE, INDEX, NODE, SHARED, SLOT, Plane
 from levada.core.queue import Queue
 from levada.core.reasons import Code

@@ -18,7 +18,7 @@ from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.commands import Apply, BindPods, Command, Decide, JobsEnded, StopStray, Wake
 from levada.core.invariants import check_state
 from levada.core.job import Job, Phase
-from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS
+from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.plan import OpKind
 from levada.core.plane import DEVICE
 from levada.core.queue import Queue

@@ -16,7 +16,7 @@ from levada.core.cluster import Cluster, Device, Foreign, Node
 from levada.core.commands import Apply, Decide
 from levada.core.job import Job
 from levada.engine import Engine, Options, answer
-from levada.kernels import switch
+from tests import kernel_modes
 from tests.engine.chaos import Chaos, desk
 
 
@@ -116,9 +116,9 @@ def test_a_job_that_finds_no_room_on_another_type_keeps_what_it_has_unless_it_is
         assert chaos.why("j1") == "fragmented"
 
 
-@pytest.mark.parametrize("kernels", ["numpy", "numba"])
-def test_a_move_and_a_resize_are_counted_apart(kernels: Literal["numpy", "numba"]) -> None:
-    switch.use(kernels)
+@pytest.mark.parametrize("kernels", ["interpreted", "compiled"])
+def test_a_move_and_a_resize_are_counted_apart(kernels: Literal["interpreted", "compiled"]) -> None:
+    kernel_modes.use(kernels)
     try:
         gives = {0: ("v100", 2)}
         chaos = ruled_by(Wish(gives), Node.of("a", {"v100": 4}), Node.of("b", {"a100": 4}))
@@ -133,7 +133,7 @@ def test_a_move_and_a_resize_are_counted_apart(kernels: Literal["numpy", "numba"
             seen.append((job["moves"], job["resizes"]))
         assert seen == [(1, 0), (1, 1), (2, 2)]
     finally:
-        switch.use("numpy")
+        kernel_modes.use("interpreted")
 
 
 def _spoiled(**columns: Any) -> Any:

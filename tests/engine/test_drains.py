@@ -8,17 +8,17 @@ import pytest
 
 from levada.core.job import Phase, Preemptible
 from levada.core.reasons import Code
-from levada.kernels import switch
+from tests import kernel_modes
 from tests.engine.chaos import Chaos, desk
 
 
-@pytest.fixture(params=["numpy", "numba"], autouse=True)
+@pytest.fixture(params=["interpreted", "compiled"], autouse=True)
 def implementation(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.param == "numba":
+    if request.param == "compiled":
         pytest.importorskip("numba")
-    switch.use(request.param)
+    kernel_modes.use(request.param)
     yield
-    switch.use("numpy")
+    kernel_modes.use("interpreted")
 
 
 def running(*gpus: int, **fields: object) -> Chaos:

@@ -10,17 +10,17 @@ import pytest
 from levada.core import events as ev
 from levada.core.job import Phase, Preemptible
 from levada.core.queue import Queue
-from levada.kernels import switch
+from tests import kernel_modes
 from tests.engine.chaos import Chaos, desk
 
 
-@pytest.fixture(params=["numpy", "numba"], autouse=True)
+@pytest.fixture(params=["interpreted", "compiled"], autouse=True)
 def implementation(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.param == "numba":
+    if request.param == "compiled":
         pytest.importorskip("numba")
-    switch.use(request.param)
+    kernel_modes.use(request.param)
     yield
-    switch.use("numpy")
+    kernel_modes.use("interpreted")
 
 
 def fixed(*gpus: int, size: int, policy: str = "elastic-fifo", **fields: object) -> Chaos:

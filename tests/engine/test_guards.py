@@ -10,19 +10,19 @@ import pytest
 from levada.core import events as ev
 from levada.core.cluster import Node
 from levada.core.job import Preemptible
-from levada.kernels import switch
+from tests import kernel_modes
 from tests.engine.chaos import Chaos, desk
 
 GUARDS = {"min_run_s": 60.0, "cooldown_s": 30.0}
 
 
-@pytest.fixture(params=["numpy", "numba"], autouse=True)
+@pytest.fixture(params=["interpreted", "compiled"], autouse=True)
 def implementation(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.param == "numba":
+    if request.param == "compiled":
         pytest.importorskip("numba")
-    switch.use(request.param)
+    kernel_modes.use(request.param)
     yield
-    switch.use("numpy")
+    kernel_modes.use("interpreted")
 
 
 def running(*gpus: int, **fields: object) -> Chaos:

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from levada.core import layout as columns
 from levada.core.job import Phase, Preemptible
-from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS, NOT_ALLOWED
+from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS, NOT_ALLOWED
 from levada.core.plan import OpKind
 from levada.core.plane import FREE, SHARED
 from levada.core.reasons import Code
 from levada.core.types import CPU_TYPE, WHOLE
 from levada.engine import steps as engine_steps
-from levada.kernels import columns, switch
+from tests import kernel_modes
 from tests.engine.chaos import Chaos
 from tests.engine.machine import NODES, one_step
 
@@ -25,9 +26,9 @@ PLAIN = ("elastic-fifo", "srjf", "elastic-tiresias", "isolated", "gavel-fifo")
 
 
 @pytest.fixture(autouse=True)
-def _numpy_again() -> Iterator[None]:
+def _interpreted_again() -> Iterator[None]:
     yield
-    switch.use("numpy")
+    kernel_modes.use("interpreted")
 
 
 def test_kernels_know_the_layout_and_the_numbers_of_the_core() -> None:
@@ -102,15 +103,15 @@ class Pair:
     def __init__(self, seed: str, policies: tuple[str, ...], plain: bool) -> None:
         self.policies, self.plain = policies, plain
         self.worlds: dict[str, Chaos] = {}
-        self.dice = {name: random.Random(seed) for name in ("numpy", "numba")}
+        self.dice = {name: random.Random(seed) for name in ("interpreted", "compiled")}
         for name, dice in self.dice.items():
-            switch.use(name)  # type: ignore[arg-type]
+            kernel_modes.use(name)  # type: ignore[arg-type]
             self.worlds[name] = Chaos(policy=dice.choice(policies), nodes=NODES)
 
     def step(self) -> None:
         did = []
         for name, dice in self.dice.items():
-            switch.use(name)  # type: ignore[arg-type]
+            kernel_modes.use(name)  # type: ignore[arg-type]
             chaos = self.worlds[name]
             if self.plain and len(chaos.active()) < 12 and dice.random() < 0.2:
                 chaos.submit(**plain_job(dice))
@@ -193,7 +194,7 @@ def test_the_short_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(engine_steps, name, counted(name))
     for seed in range(3):
         dice = random.Random(f"short/{seed}")
-        switch.use("numba")
+        kernel_modes.use("compiled")
         chaos = Chaos(policy="elastic-tiresias", nodes=NODES)
         for _ in range(12):
             chaos.submit(**{**plain_job(dice), "cpu": 0})

@@ -6,13 +6,15 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.kernels import attained, attained_numpy
+from levada.kernels import attained
+from tests.kernel_modes import Kernels
 
-attained_numba = pytest.importorskip("levada.kernels.attained_numba")
+attained_interpreted = Kernels("attained", "interpreted")
+
+attained_compiled = Kernels("attained", "compiled")
 
 NOW = 1000.0
 KNOB = 2.0
@@ -69,7 +71,7 @@ def any_jobs(draw: st.DrawFn) -> Jobs:
 
 def both(name: str, *given_to: Any) -> Any:
     before = [np.copy(value) for value in given_to]
-    found, compiled = (getattr(kernels, name)(*given_to) for kernels in (attained_numpy, attained_numba))
+    found, compiled = (getattr(kernels, name)(*given_to) for kernels in (attained_interpreted, attained_compiled))
     for one, other in zip(*(part if isinstance(part, tuple) else (part,) for part in (found, compiled)), strict=True):
         assert np.asarray(one).dtype == np.asarray(other).dtype
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from levada.kernels import checks_numpy
+from tests.kernel_modes import Kernels
 from tests.kernels.twins import both
 
-KERNELS = checks_numpy, pytest.importorskip("levada.kernels.checks_numba")
+checks_interpreted = Kernels("checks", "interpreted")
+
+KERNELS = checks_interpreted, Kernels("checks", "compiled")
 
 NUMBERS = [1.0, 1.0, 1.0, 2.5, 0.0, -1.0, math.nan, math.inf]
 

@@ -6,13 +6,15 @@ from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.kernels import choose_numpy
+from tests.kernel_modes import Kernels
 
-choose_numba = pytest.importorskip("levada.kernels.choose_numba")
+choose_interpreted = Kernels("choose", "interpreted")
+
+
+choose_compiled = Kernels("choose", "compiled")
 
 Columns = dict[str, Any]
 
@@ -27,8 +29,8 @@ def ints(numbers: list[int]) -> Any:
 def both(name: str, columns: Columns) -> Any:
     """The answer of both implementations, which must be one; neither may change what it was given."""
     mine = {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in columns.items()}
-    found = getattr(choose_numpy, name)(**mine)
-    compiled = getattr(choose_numba, name)(**mine)
+    found = getattr(choose_interpreted, name)(**mine)
+    compiled = getattr(choose_compiled, name)(**mine)
     assert found.dtype == compiled.dtype
     assert found.tolist() == compiled.tolist()
     for key, value in columns.items():

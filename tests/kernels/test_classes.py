@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from levada.kernels import classes_numpy
+from tests.kernel_modes import Kernels
 from tests.kernels.twins import both
 
-KERNELS = classes_numpy, pytest.importorskip("levada.kernels.classes_numba")
+classes_interpreted = Kernels("classes", "interpreted")
+
+KERNELS = classes_interpreted, Kernels("classes", "compiled")
 
 FEW = st.sampled_from([-0.0, 0.0, 1.0, 1.5, 0.1 + 0.2, 0.3])
 

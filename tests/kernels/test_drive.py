@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.kernels import drive_numpy
 from levada.kernels.drive import DONE, END, RATE, SINCE, TOTAL
+from tests.kernel_modes import Kernels
 from tests.kernels.twins import both
 
-drive_numba = pytest.importorskip("levada.kernels.drive_numba")
+drive_interpreted = Kernels("drive", "interpreted")
+
+drive_compiled = Kernels("drive", "compiled")
 
 SLOTS = 5
 SHARED = -2
@@ -21,14 +23,14 @@ AMOUNTS = st.floats(1e-6, 1e6) | st.just(0.0)
 
 
 def _both(name: str, *args: Any) -> Any:
-    return both((drive_numpy, drive_numba), name, *args)
+    return both((drive_interpreted, drive_compiled), name, *args)
 
 
 def _changed(name: str, jobs: Any, *args: Any) -> Any:
     """The block as both leave it."""
     _both(name, jobs, *args)
     after = jobs.copy()
-    getattr(drive_numpy, name)(after, *args)
+    getattr(drive_interpreted, name)(after, *args)
     return after
 
 
@@ -94,7 +96,7 @@ def test_a_gpu_is_used_while_it_is_not_free(devices: list[tuple[int, ...]], seco
     owner, type_of, _ = _columns(devices, 3)
     used, before, prices = np.array([0.0, 1.0, 2.0, 3.0]), [0.0, 1.0, 2.0, 3.0], np.array([1.0, 0.5, 2.48, 0.31])
     cost = _both("use", owner.astype(np.int32), type_of, seconds, used, prices)
-    drive_numpy.use(owner.astype(np.int32), type_of, seconds, used, prices)
+    drive_interpreted.use(owner.astype(np.int32), type_of, seconds, used, prices)
     more = [int(((owner != -1) & (type_of == kind)).sum()) * seconds for kind in range(4)]
     assert used.tolist() == [had + new for had, new in zip(before, more, strict=True)]
     assert cost == pytest.approx(float(np.dot(more, prices)))

@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from levada.solve.highs import Lp, Model
+from tests.kernel_modes import Kernels
+
+efficient_compiled = Kernels("efficient", "compiled")
+price_shares_compiled = Kernels("price_shares", "compiled")
 
 pytest.importorskip("numba")
-from levada.kernels.efficient_numba import efficient_shares, most_speed
-from levada.kernels.price_shares_numba import leximin_shares
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 PROVED = 1e-9
@@ -89,7 +91,7 @@ def checked(case: Case, share: Floats) -> float:
 
 @given(cases(extreme=True))
 def test_what_it_finds_is_feasible_and_proved(case: Case) -> None:
-    found, share, prices = most_speed(*case, PROVED)
+    found, share, prices = efficient_compiled.most_speed(*case, PROVED)
     if found:
         assert (prices >= -PROVED).all()
         bound = most(case, np.maximum(prices, 0.0))
@@ -100,7 +102,7 @@ def test_what_it_finds_is_feasible_and_proved(case: Case) -> None:
 
 @given(cases(extreme=False))
 def test_it_finds_what_highs_finds(case: Case) -> None:
-    found, share, _ = most_speed(*case, PROVED)
+    found, share, _ = efficient_compiled.most_speed(*case, PROVED)
     assert found
     # By rows: GPUs of each type, then time and speed of each row; a column is a row on a type.
     rows, types = case.speed.shape
@@ -132,7 +134,7 @@ def test_it_finds_what_highs_finds(case: Case) -> None:
 def test_what_nobody_can_have_is_not_found() -> None:
     """Two rows want all the time of one GPU."""
     one = np.ones(2)
-    found, _, _ = most_speed(np.ones((2, 1)), one, one, one, np.ones(1), PROVED)
+    found, _, _ = efficient_compiled.most_speed(np.ones((2, 1)), one, one, one, np.ones(1), PROVED)
     assert not found
 
 
@@ -148,7 +150,7 @@ def test_where_there_is_plenty_all_are_at_their_best_as_the_long_way_has_it(rows
     best = rate.argmax(axis=1)
     runs = rate.max(axis=1) > 0
     capacity = np.bincount(best[runs], (scale * count)[runs], types) + 1.0
-    found, share, levels, level, bound, prices = efficient_shares(
+    found, share, levels, level, bound, prices = efficient_compiled.efficient_shares(
         rate, scale, weight, count, capacity, 0.5, np.arange(rows), np.ones(rows), count, 1e-11, PROVED, 1e-12
     )
     assert found == runs.any()
@@ -158,6 +160,8 @@ def test_where_there_is_plenty_all_are_at_their_best_as_the_long_way_has_it(rows
     wanted[runs, best[runs]] = 1.0
     assert share.tolist() == wanted.tolist()
     assert not prices.any()
-    fair = leximin_shares(rate, scale, weight, count, capacity, np.zeros((0, types)), 1e-11, PROVED, 1e-12)
+    fair = price_shares_compiled.leximin_shares(
+        rate, scale, weight, count, capacity, np.zeros((0, types)), 1e-11, PROVED, 1e-12
+    )
     assert levels == pytest.approx(fair[2])
     assert level == bound == pytest.approx(fair[3])

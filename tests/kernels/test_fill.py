@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.kernels import fill, fill_numpy
-from levada.kernels.fill import NOT_ALLOWED
+from levada.core.layout import NOT_ALLOWED
+from levada.kernels import fill
+from tests.kernel_modes import Kernels
 
-fill_numba = pytest.importorskip("levada.kernels.fill_numba")
+fill_interpreted = Kernels("fill", "interpreted")
+
+fill_compiled = Kernels("fill", "compiled")
 
 Columns = dict[str, Any]
 JOBS = ("ints", "slots", "columns")
@@ -96,8 +98,8 @@ class View:
     def both(self, name: str, *more: str) -> Any:
         """The answer of both implementations, which must be one; neither may change what it was given."""
         mine = {key: np.copy(self.all[key]) if key in JOBS else self.all[key] for key in (*JOBS, *more)}
-        found = getattr(fill_numpy, name)(**mine)
-        compiled = getattr(fill_numba, name)(**mine)
+        found = getattr(fill_interpreted, name)(**mine)
+        compiled = getattr(fill_compiled, name)(**mine)
         for one, other in zip(
             *(part if isinstance(part, tuple) else (part,) for part in (found, compiled)), strict=True
         ):

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.kernels import place_numpy
+from tests.kernel_modes import Kernels
 
-place_numba = pytest.importorskip("levada.kernels.place_numba")
+place_interpreted = Kernels("place", "interpreted")
+
+
+place_compiled = Kernels("place", "compiled")
 
 
 @st.composite
@@ -124,14 +126,17 @@ def _shed(module: Any, board: dict[str, Any], keep: Any, highest_first: bool) ->
 
 @given(boards())
 def test_both_seat_alike(board: dict[str, Any]) -> None:
-    for ours, theirs in zip(_seat(place_numpy, board), _seat(place_numba, board), strict=True):
+    for ours, theirs in zip(_seat(place_interpreted, board), _seat(place_compiled, board), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
 @given(boards(), st.data(), st.booleans())
 def test_both_shed_alike(board: dict[str, Any], data: st.DataObject, highest_first: bool) -> None:
     keep = np.array([data.draw(st.integers(0, max(int(w), 0))) for w in board["workers"]], np.int64)
-    ours, theirs = _shed(place_numpy, board, keep, highest_first), _shed(place_numba, board, keep, highest_first)
+    ours, theirs = (
+        _shed(place_interpreted, board, keep, highest_first),
+        _shed(place_compiled, board, keep, highest_first),
+    )
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(a, b)
     owner, index, cpu_used, _ = ours
@@ -149,7 +154,7 @@ def test_both_shed_alike(board: dict[str, Any], data: st.DataObject, highest_fir
 
 @given(boards())
 def test_what_is_seated_is_sound(board: dict[str, Any]) -> None:
-    seated, owner, index, cpu_used, memory_used = _seat(place_numpy, board)
+    seated, owner, index, cpu_used, memory_used = _seat(place_interpreted, board)
     for j, workers in enumerate(seated):
         mine = (owner == j).nonzero()[0]
         assert len(mine) == workers * board["whole"][j]

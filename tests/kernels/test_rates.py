@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.kernels import columns as c
-from levada.kernels import rates_numpy
+from levada.core import layout as c
+from tests.kernel_modes import Kernels
 from tests.kernels.twins import both
 
-KERNELS = rates_numpy, pytest.importorskip("levada.kernels.rates_numba")
+rates_interpreted = Kernels("rates", "interpreted")
+
+KERNELS = rates_interpreted, Kernels("rates", "compiled")
 
 
 @given(data=st.data())

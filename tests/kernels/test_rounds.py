@@ -6,16 +6,18 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from levada.core.reasons import Code
 from levada.core.types import Floats, Ints
-from levada.kernels import rounds, rounds_numpy, view
+from levada.kernels import rounds, view
+from tests.kernel_modes import Kernels
 from tests.kernels.twins import both
 
-KERNELS = rounds_numpy, pytest.importorskip("levada.kernels.rounds_numba")
+rounds_interpreted = Kernels("rounds", "interpreted")
+
+KERNELS = rounds_interpreted, Kernels("rounds", "compiled")
 
 LEVELS = st.sampled_from([-np.inf, -1.5, 0.0, 0.0, 2.0, 7.25])
 PARTS = st.sampled_from([0.0, 0.0, 0.25, 0.5, 1.0])
@@ -59,7 +61,7 @@ class Scene:
             self.partner = np.full(self.count, -2, np.int64)
             for a, b in pairs[:1]:
                 self.partner[[a, b]] = b, a
-        self.need, self.runs = rounds_numpy.running(self.members, self.jobs, self.partner)
+        self.need, self.runs = rounds_interpreted.running(self.members, self.jobs, self.partner)
 
     def ints(self, values: st.SearchStrategy[Any], size: int) -> Any:
         return np.array(self._draw(st.lists(values, min_size=size, max_size=size)), np.int64)
@@ -96,7 +98,7 @@ def test_turns_are_fair_and_the_same_in_both(question: tuple[Any, ...]) -> None:
     priority, need, members, left, total, taken = question
     both(KERNELS, "take_turns", *question)
     room, busy = left.copy(), taken.copy()
-    runs = rounds_numpy.take_turns(priority, need, members, room, total, busy)
+    runs = rounds_interpreted.take_turns(priority, need, members, room, total, busy)
     on = (runs >= 0).nonzero()[0]
     used = np.bincount(runs[on], need[on], len(left)).astype(int)
     assert (room == left - used).all()
@@ -268,7 +270,7 @@ def test_nobody_runs_where_there_is_no_room(scene: Scene, due: bool, strict: boo
 @given(scene=scenes, data=st.data(), owed_only=st.booleans())
 def test_everybody_is_told_why(scene: Scene, data: st.DataObject, owed_only: bool) -> None:
     room = scene.capacity.copy()
-    chosen = rounds_numpy.take_turns(
+    chosen = rounds_interpreted.take_turns(
         np.where(scene.share > 0, scene.credit, -np.inf),
         scene.need,
         scene.members,

@@ -8,11 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from levada.core.types import Floats
-from levada.kernels import switch
 from levada.solve.highs import NoAnswer
 from levada.solve.selfdual import Alone, Levels, follow, walk
-
-pytest.importorskip("levada.kernels.selfdual_numba")
+from tests import kernel_modes
 
 
 @given(
@@ -41,12 +39,12 @@ def test_both_end_at_the_same_point(seed: int, rows: int, types: int, sets: int,
         except NoAnswer:
             return None
 
-    before = switch.active()
-    switch.use("numba")
+    before = kernel_modes.active()
+    kernel_modes.use("compiled")
     try:
         one, other = end(False), end(True)
     finally:
-        switch.use(before)
+        kernel_modes.use(before)
     assert (one is None) == (other is None)
     if one is not None and other is not None:
         assert other[0] == pytest.approx(one[0], abs=1e-6)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.kernels import slots_numpy
+from tests.kernel_modes import Kernels
 
-slots_numba = pytest.importorskip("levada.kernels.slots_numba")
+slots_interpreted = Kernels("slots", "interpreted")
+
+
+slots_compiled = Kernels("slots", "compiled")
 
 times = st.sampled_from([1.0, 1.0, 2.0, 3.0, 7.0]) | st.floats(0.1, 50.0)
 
@@ -29,6 +31,6 @@ def test_cheapest_slots(rows: list[tuple[float, float]], first: int, second: int
     order = np.arange(len(rows))
     random.shuffle(order)  # type: ignore[attr-defined]
     asked = time, kinds, places, room, order
-    found = slots_numpy.cheapest_slots(*asked)
-    assert found.tolist() == slots_numba.cheapest_slots(*asked).tolist()
+    found = slots_interpreted.cheapest_slots(*asked)
+    assert found.tolist() == slots_compiled.cheapest_slots(*asked).tolist()
     assert (np.bincount(found, minlength=len(room)) <= room).all()

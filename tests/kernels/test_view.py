@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS
-from levada.kernels import columns as c
-from levada.kernels import view, view_numpy
+from levada.core import layout as c
+from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
+from levada.kernels import view
+from tests.kernel_modes import Kernels
 from tests.kernels.twins import both
 
-KERNELS = view_numpy, pytest.importorskip("levada.kernels.view_numba")
+view_interpreted = Kernels("view", "interpreted")
+
+KERNELS = view_interpreted, Kernels("view", "compiled")
 UNLIMITED = 1 << 50
 
 

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.kernels import columns as c
+from levada.core import layout as c
+from tests.kernel_modes import Kernels
+
+place_compiled = Kernels("place", "compiled")
+welcome_compiled = Kernels("welcome", "compiled")
 
 pytest.importorskip("numba")
-from levada.kernels.place_numba import seat
-from levada.kernels.welcome_numba import are_few_newcomers, seat_newcomers
 
 SLOTS = 8
 
@@ -34,14 +36,16 @@ def test_few_newcomers_are_seated_as_all_others_are(pools: list[tuple[int, int]]
     at = np.arange(len(slots))
     said = np.zeros((7, len(slots)), np.int64)
     said[1], said[2] = dice.integers(1, 3, len(slots)), 1
-    assert are_few_newcomers(said, slots, at, ints)
+    assert welcome_compiled.are_few_newcomers(said, slots, at, ints)
     mine, my_index, reached = owner.copy(), index.copy(), said[2].copy()
-    seat_newcomers(said, slots, at, reached, ints, mine, my_index, held, usable, start, stop, pool_type)
+    welcome_compiled.seat_newcomers(
+        said, slots, at, reached, ints, mine, my_index, held, usable, start, stop, pool_type
+    )
 
     by_number = at[np.argsort(ints[c.NUMBER][slots])]
     some, one, zero = slots[by_number], np.ones(len(slots), np.int64), np.zeros(len(slots), np.int64)
     node_zeros, free = np.zeros(len(pools), np.int64), np.full(len(pools), 1 << 50)
-    seated = seat(
+    seated = place_compiled.seat(
         owner, index, node_zeros, node_zeros.copy(), free, free.copy(), held, index.copy(), usable, start, stop, nodes,
         pool_type, node_zeros.copy(), node_zeros.copy(), some, said[1][by_number], one, one, one, one, zero, zero,
     )  # fmt: skip

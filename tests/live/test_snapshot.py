@@ -20,7 +20,8 @@ from levada.core.cluster import Cluster, Node
 from levada.core.commands import Command, Decide
 from levada.core.inventory import Inventory
 from levada.core.job import Job, Phase
-from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS, JobTable
+from levada.core.jobtable import JobTable
+from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.plan import OpKind
 from levada.core.plane import Plane
 from levada.core.world import World

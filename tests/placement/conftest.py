@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from levada.kernels import switch
+from tests import kernel_modes
 
 
-@pytest.fixture(params=["numpy", "numba"], autouse=True, scope="package")
+@pytest.fixture(params=["interpreted", "compiled"], autouse=True, scope="package")
 def implementation(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.param == "numba":
+    if request.param == "compiled":
         pytest.importorskip("numba")
-    before = switch.active()
-    switch.use(request.param)
+    before = kernel_modes.active()
+    kernel_modes.use(request.param)
     yield
-    switch.use("numba" if before == "numba" else "numpy")
+    kernel_modes.use(before)

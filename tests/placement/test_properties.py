@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from levada.core.cluster import Cluster, Node
 from levada.core.job import Job, ParameterServers, Tags
 from levada.core.plane import DEVICE, GPU_MEMORY, MILLI, SLOT
-from levada.kernels import switch
+from tests import kernel_modes
 from tests.builders import job
 from tests.placement.desk import Desk
 
@@ -176,11 +176,11 @@ def test_both_implementations_place_alike(machines: Cluster, data: st.DataObject
     pytest.importorskip("numba")
     jobs = [data.draw(any_job(i)) for i in range(data.draw(st.integers(1, 6)))]
     rounds = data.draw(changes(jobs))
-    before = switch.active()
+    before = kernel_modes.active()
     planes = []
     try:
-        for implementation in ("numpy", "numba"):
-            switch.use(implementation)
+        for implementation in ("interpreted", "compiled"):
+            kernel_modes.use(implementation)
             there = Desk(machines, *jobs)
             known = set(there.world.inventory.types)
             for sizes, kinds, observe in rounds:
@@ -190,7 +190,7 @@ def test_both_implementations_place_alike(machines: Cluster, data: st.DataObject
             target = there.world.target
             planes.append((target.owner, target.index * (target.owner >= 0), target.rows, target.cpu, target.memory))
     finally:
-        switch.use("numba" if before == "numba" else "numpy")
+        kernel_modes.use(before)
     for ours, theirs in zip(*planes, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from levada.core.reasons import Code
-from levada.kernels import switch
+from tests import kernel_modes
 from tests.policies.voda import decide, row
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "voda_algorithms.json"
 CASES = json.loads(GOLDEN.read_text())
 
 
-@pytest.fixture(params=["numpy", "numba"], autouse=True)
+@pytest.fixture(params=["interpreted", "compiled"], autouse=True)
 def _both_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = switch.active()
-    switch.use(request.param)
+    before = kernel_modes.active()
+    kernel_modes.use(request.param)
     yield
-    switch.use(before)
+    kernel_modes.use(before)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])

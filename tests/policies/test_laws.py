@@ -17,7 +17,6 @@ from levada.core.plane import MILLI, SLOT
 from levada.core.reasons import Code
 from levada.core.snapshot import Snapshot
 from levada.core.types import PACKED, WHOLE
-from levada.kernels import switch
 from levada.perf.model import remaining_s, speedups
 from levada.policies import registry
 from levada.policies.protocol import AnyPolicy, decides_by_node
@@ -25,6 +24,7 @@ from levada.policies.queued import queued
 from levada.policies.shares import Bounds
 from levada.policies.sizes import asked, largest, on_grid
 from levada.policies.table import POLICIES
+from tests import kernel_modes
 from tests.strategies import Scene, scenes
 
 #: Policies that decide by node have laws of their own besides.
@@ -116,17 +116,17 @@ def test_a_decision_is_sound(in_queues: bool, scene: Scene) -> None:
 @settings(max_examples=25)
 def test_same_input_same_output_in_both_kernels(in_queues: bool, scene: Scene) -> None:
     for name in each(LAWFUL, scene):
-        before = dict(switch.kernels)
+        before = dict(kernel_modes.kernels)
         answers = []
         try:
-            for implementation in ("numpy", "numba", "numpy"):
+            for implementation in ("interpreted", "compiled", "interpreted"):
                 for area in ("attained", "choose", "fill"):
-                    switch.kernels[area] = import_module(f"levada.kernels.{area}_{implementation}")
+                    kernel_modes.kernels[area] = import_module(f"levada.kernels.{area}_{implementation}")
                 policy = registry.make(name)
                 answers.append(as_bytes(decide(queued(policy) if in_queues else policy, scene)))
         finally:
-            switch.kernels.clear()
-            switch.kernels.update(before)
+            kernel_modes.kernels.clear()
+            kernel_modes.kernels.update(before)
         assert len(set(answers)) == 1
 
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from levada.core.decision import Decision
 from levada.core.world import World
-from levada.kernels import switch
 from levada.perf.table import JobSpeed, PairSpeed, TableModel
 from levada.policies import registry
 from levada.policies.queued import queued
 from levada.policies.table import POLICIES
+from tests import kernel_modes
 from tests.builders import cluster, job, world
 
 #: Policies to which all types are alike; all others compare speeds.
@@ -131,16 +131,16 @@ class Named:
 def test_names_of_types_do_not_matter(name: str, scene: Named, in_queues: bool) -> None:
     """The same cluster under other names, in the same order: the same decision, in both kernels."""
     found = []
-    before = switch.active()
+    before = kernel_modes.active()
     try:
-        for kernels in ("numpy", "numba"):
-            switch.use(kernels)
+        for kernels in ("interpreted", "compiled"):
+            kernel_modes.use(kernels)
             for names in (("c", "m", "x"), ("zz", "k80", "a"), ("m", "zz", "b")):
                 there = scene.world(names)
                 decision = decide(name, there, speeds(there, scene.rates), in_queues)
                 found.append((decision.type.tolist(), decision.count.tolist(), decision.reason.tolist()))
     finally:
-        switch.use(before)
+        kernel_modes.use(before)
     note(f"{found}")
     assert found[:3] == [found[0]] * 3
     assert found[3:] == [found[3]] * 3

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from levada.kernels import switch
+from tests import kernel_modes
 
 
-@pytest.fixture(params=["numpy", "numba"])
+@pytest.fixture(params=["interpreted", "compiled"])
 def both_methods(request: pytest.FixtureRequest) -> Iterator[None]:
     """numpy's kernels leave all to HiGHS, numba's find prices."""
-    before = switch.active()
-    switch.use(request.param)
+    before = kernel_modes.active()
+    kernel_modes.use(request.param)
     yield
-    switch.use("numba" if before == "numba" else "numpy")
+    kernel_modes.use(before)

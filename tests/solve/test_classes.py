@@ -6,13 +6,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.kernels import classes_numpy
-from levada.kernels.classes import distinct_rows
+from levada.kernels import classes
 from levada.solve.classes import Classes, classify
 from levada.solve.max_min import max_min
 from levada.solve.problem import Problem, problem
+from tests.kernel_modes import Kernels
 from tests.solve.cases import check
 from tests.solve.problems import problems
+
+classes_interpreted = Kernels("classes", "interpreted")
 
 
 @given(problems(most_jobs=20))
@@ -27,7 +29,7 @@ def test_every_job_finds_its_own_data_in_its_row(asked: Problem) -> None:
 
 
 def test_rows_stand_in_the_order_in_which_jobs_come() -> None:
-    first, of = distinct_rows(np.array([[2.0, 1.0], [1.0, 1.0], [2.0, 1.0], [-0.0, 1.0], [0.0, 1.0]]))
+    first, of = classes.distinct_rows(np.array([[2.0, 1.0], [1.0, 1.0], [2.0, 1.0], [-0.0, 1.0], [0.0, 1.0]]))
     assert first.tolist() == [0, 1, 3]
     assert of.tolist() == [0, 1, 0, 2, 2]
 
@@ -35,13 +37,13 @@ def test_rows_stand_in_the_order_in_which_jobs_come() -> None:
 def test_two_rows_with_one_mark_stay_two() -> None:
     """Marks of 64 bits may collide: without any spreading, the order of two numbers is lost."""
     keys = np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]])
-    with_marks = classes_numpy.distinct_rows(keys)
-    saved = classes_numpy._SPREAD
+    with_marks = classes_interpreted.distinct_rows(keys)
+    saved = classes_interpreted._SPREAD
     try:
-        classes_numpy._SPREAD = 1
-        without = classes_numpy.distinct_rows(keys)
+        classes_interpreted._SPREAD = 1
+        without = classes_interpreted.distinct_rows(keys)
     finally:
-        classes_numpy._SPREAD = saved
+        classes_interpreted._SPREAD = saved
     assert with_marks[1].tolist() == without[1].tolist() == [0, 1, 0]
 
 

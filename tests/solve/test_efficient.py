@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from levada.kernels import switch
 from levada.solve.classes import classify
 from levada.solve.efficient import efficient
 from levada.solve.instance import instance
 from levada.solve.leximin import leximin
 from levada.solve.problem import Problem, Solution, problem
+from tests import kernel_modes
 
 
 @st.composite
@@ -108,13 +108,13 @@ def test_each_stands_where_it_loses_least() -> None:
 def test_large_problems_are_solved_by_prices(types: int, load: float) -> None:
     pytest.importorskip("numba")
     asked = classify(instance(300, types, load, seed=types))
-    before, found = switch.active(), []
+    before, found = kernel_modes.active(), []
     try:
-        for implementation in ("numba", "numpy"):
-            switch.use("numba" if implementation == "numba" else "numpy")
+        for implementation in ("compiled", "interpreted"):
+            kernel_modes.use(implementation)
             found.append(efficient(asked, 0.5))
     finally:
-        switch.use("numba" if before == "numba" else "numpy")
+        kernel_modes.use(before)
     assert [one.how for one in found] == ["price", "highs"]
     prices, highs = (speed(asked, asked.count, by_row(asked, one)) for one in found)
     assert prices == pytest.approx(highs, rel=1e-7)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.kernels import switch
 from levada.solve.finish_time import finish_time, makespan
 from levada.solve.instance import instance
 from levada.solve.leximin import leximin
 from levada.solve.max_min import max_min
 from levada.solve.problem import Problem, Solution
+from tests import kernel_modes
 from tests.solve.cases import check
 from tests.solve.problems import any_weights, problems
 
@@ -23,14 +23,14 @@ pytest.importorskip("numba")
 
 def both(asked: Problem, solver: Callable[[], Solution]) -> tuple[Solution, Solution]:
     """What prices find (or HiGHS in their place), and what HiGHS finds."""
-    before = switch.active()
+    before = kernel_modes.active()
     found = []
     try:
-        for implementation in ("numba", "numpy"):
-            switch.use("numba" if implementation == "numba" else "numpy")
+        for implementation in ("compiled", "interpreted"):
+            kernel_modes.use(implementation)
             found.append(check(asked, solver()))
     finally:
-        switch.use("numba" if before == "numba" else "numpy")
+        kernel_modes.use(before)
     assert found[1].how != "price"
     return found[0], found[1]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from levada.cases.scene import Scene, gpu_types
-from levada.core.jobtable import NOT_ALLOWED
+from levada.core.layout import NOT_ALLOWED
 from levada.core.reasons import Code, Reason, reason
 from levada.core.types import CPU_TYPE
 from levada.errors import did_you_mean

@@ -15,7 +15,7 @@ from levada.core import queue as core_queue
 from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Node
 from levada.core.job import Job, Phase
-from levada.core.jobtable import NOT_ALLOWED
+from levada.core.layout import NOT_ALLOWED
 from levada.core.queue import Queue
 from levada.core.reasons import Code
 from levada.core.types import CPU_TYPE_NAME, Ints

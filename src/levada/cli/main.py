@@ -42,6 +42,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "allocate": ("allocate",),
     "sim": ("sim",),
     "bench": ("bench",),
+    "precompile": ("precompile",),
     "tour": ("tour",),
     "demo": ("demo",),
     "people": ("user", "token"),

@@ -15,7 +15,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     ),
     "Cluster": ("top", "nodes", "cordon", "drain", "uncordon", "node", "reserve", "queues", "usage", "decisions",
                 "snapshot", "replay", "metrics"),
-    "Policies and simulations": ("policy", "allocate", "sim", "bench", "profile", "tour", "demo"),
+    "Policies and simulations": ("policy", "allocate", "sim", "bench", "precompile", "profile", "tour", "demo"),
     "People and settings": ("user", "token", "login", "context", "doctor", "schema", "completion", "version"),
 }  # fmt: skip
 

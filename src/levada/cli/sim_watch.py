@@ -84,8 +84,9 @@ def prepare(settings: Settings) -> None:
     """
     import msgspec
 
+    from levada import jit
     from levada.cli.waiting import Waiting
-    from levada.sim.fastest import choose_kernels, is_large
+    from levada.sim.kernel_choice import choose_kernels
     from levada.sim.metrics import ALL
     from levada.sim.run import simulate
     from levada.sim.settings import check
@@ -115,7 +116,7 @@ def prepare(settings: Settings) -> None:
     try:
         choose_kernels(settings)
         text = "getting ready (a minute or two the first time, while kernels are compiled)"
-        with Waiting(text) if is_large(settings) else nullcontext():
+        with Waiting(text) if jit.is_compiled() and not jit.is_ready() else nullcontext():
             simulate(tiny)
     except KeyboardInterrupt:
         kept = "" if settings.checkpoint is None else f", and nothing is kept in {settings.checkpoint}"

@@ -17,13 +17,13 @@ import numpy as np
 from levada.core.accounts import UserAccounts, gpus_of
 from levada.core.inventory import UNLIMITED
 from levada.core.job import Phase
-from levada.core.jobtable import NOT_ALLOWED
+from levada.core.layout import NOT_ALLOWED
 from levada.core.plan import OpKind
 from levada.core.plane import DEVICE, FREE, GPU_MEMORY, INDEX, MILLI, NODE, SHARED, SLOT, Plane
 from levada.core.reasons import Code
 from levada.core.types import CPU_TYPE, PACKED, WHOLE, Bools, Ints
 from levada.core.world import World
-from levada.kernels.state import fresh_rows, worker_faults
+from levada.kernels import assignment
 
 #: Reasons for a job to wait; the others are about jobs that run or are over.
 _OTHER_REASONS = {Code.RUNS, Code.FINISHED, Code.CANCELLED, Code.FAILED, Code.TIME_LIMIT}
@@ -88,7 +88,7 @@ def i2_new_grants_on_open_devices(world: World, proposal: Proposal) -> list[Viol
     ]
     if not new.rows.shape[1]:
         return found
-    rows = new.rows[:, fresh_rows(old.rows, new.rows)]
+    rows = new.rows[:, assignment.fresh_rows(old.rows, new.rows)]
     on_device = rows[DEVICE] >= 0
     closed = np.where(on_device, ~inventory.usable[rows[DEVICE]] if on_device.any() else False, False)
     closed |= ~inventory.usable_nodes[rows[NODE]]
@@ -135,7 +135,9 @@ def i4_places_add_up(world: World, proposal: Proposal) -> list[Violation]:
     # A job that asks for whole GPUs has a row for each of them while it is packed, and no device for itself.
     packed = (whole > 0) & (np.bincount(slot[~server], minlength=table.capacity) > 0)
     alone = np.where(packed, 0, count)
-    faults = worker_faults(plane.owner, plane.index, inventory.node_of, inventory.type_of, judged, kind, alone, whole)
+    faults = assignment.worker_faults(
+        plane.owner, plane.index, inventory.node_of, inventory.type_of, judged, kind, alone, whole
+    )
     faults |= judged & ((count > 0) != (kind >= 0))
     for group, expected in (
         (~server, np.where(packed, count * whole, np.where(whole > 0, 0, count))),
@@ -175,7 +177,7 @@ def i5_protected_stay(world: World, proposal: Proposal) -> list[Violation]:
     touched = (new.owner != old.owner) | (new.index != old.index)
     lost = (touched & (old.owner >= 0) & stays[old.owner]).nonzero()[0]
     pairs = {(int(old.owner[device]), _robber(old, new, int(device))) for device in lost}
-    gone = old.rows[:, fresh_rows(new.rows, old.rows)]
+    gone = old.rows[:, assignment.fresh_rows(new.rows, old.rows)]
     pairs |= {(int(slot), -1) for slot in gone[SLOT][stays[gone[SLOT]]]}
     found = []
     for victim, robber in sorted(pairs):

@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from levada.core.job import Preemptible
+from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS, NOT_ALLOWED
 from levada.core.reasons import Code
 from levada.core.types import WHOLE, Bools, Floats, Ints
-from levada.kernels.state import enter, without
+from levada.kernels import assignment
 
-#: Preference for a type that the job may not use.
-NOT_ALLOWED = 32767
 #: A job that resizes in place goes on without any worker that is lost, the first one too.
 ANY_LOSS = 2
 #: A job has said that it saves when it is asked to stop.
@@ -113,9 +112,9 @@ class JobColumns:
 #: The rank of a job that nobody has thought of yet.
 _LAST = 1 << 30
 
-#: The order of columns in the two blocks; kernels use these numbers.
-INT_COLUMNS = tuple(name for name, kind in JobColumns.__annotations__.items() if kind == "Ints")
-FLOAT_COLUMNS = tuple(name for name, kind in JobColumns.__annotations__.items() if kind == "Floats")
+# `layout` numbers the columns; the class above gives them types and says what they hold.
+_DECLARED = {kind: tuple(n for n, k in JobColumns.__annotations__.items() if k == kind) for kind in ("Ints", "Floats")}
+assert _DECLARED == {"Ints": INT_COLUMNS, "Floats": FLOAT_COLUMNS}
 
 
 #: What a new job has, besides zeros, where nobody says otherwise.
@@ -191,7 +190,7 @@ class JobTable(JobColumns):
         before, living = len(self.order), len(self.order) + len(rows)
         if living > self._lines.shape[1]:
             self._lines = np.concatenate([self._lines, np.empty((3, living + _SPARE), np.int64)], axis=1)
-        in_order = enter(
+        in_order = assignment.enter(
             self.ints, self.floats, self.preference, self._lines, before, slots, ints, floats, rows, facts, ranks
         )
         if not in_order:
@@ -212,7 +211,7 @@ class JobTable(JobColumns):
 
     def leave(self, slots: Ints) -> None:
         """Frees slots of jobs that are over."""
-        self._lines = without(self._lines, len(self.order), slots, self.capacity)
+        self._lines = assignment.without(self._lines, len(self.order), slots, self.capacity)
         self._name_lines(len(self.order) - len(slots))
         # Nearly always it is one, for which numpy takes longer.
         for slot in reversed(slots.tolist()):

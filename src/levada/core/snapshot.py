@@ -14,7 +14,8 @@ import numpy as np
 
 from levada.core.cluster import Foreign
 from levada.core.inventory import Inventory
-from levada.core.jobtable import NOT_ALLOWED, JobColumns, JobTable
+from levada.core.jobtable import JobColumns, JobTable
+from levada.core.layout import NOT_ALLOWED
 from levada.core.names import Names
 from levada.core.plane import Plane
 from levada.core.queue import QueueTree

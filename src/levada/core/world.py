@@ -17,15 +17,15 @@ from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.grant import Grant, WorkerPlace
 from levada.core.inventory import Inventory, total_of
-from levada.core.jobtable import INT_COLUMNS, NOT_ALLOWED, JobTable
+from levada.core.jobtable import JobTable
+from levada.core.layout import INT_COLUMNS, NOT_ALLOWED
 from levada.core.names import Names
 from levada.core.newcomers import Newcomers
 from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
 from levada.core.queue import Queue, QueueTree
 from levada.core.snapshot import NO_ROWS, Snapshot
 from levada.core.types import CPU_TYPE, WHOLE, Floats, Ints, distinct
-from levada.kernels import steps
-from levada.kernels.state import node_use
+from levada.kernels import assignment, steps
 
 #: Stands for the list of types of jobs without a GPU.
 _CORES = ("\0cpu",)
@@ -205,7 +205,7 @@ class World:
     def use_of(self, plane: Plane) -> tuple[Ints, Ints]:
         """Per node the cores and memory that all places on *plane* add up to, counted anew."""
         table, inventory, rows = self.table, self.inventory, plane.rows
-        cpu, memory = node_use(
+        cpu, memory = assignment.node_use(
             plane.owner, plane.index, inventory.node_of, len(inventory.nodes), table.cpu, table.memory
         )
         if rows.shape[1]:

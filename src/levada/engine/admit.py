@@ -8,7 +8,7 @@ import numpy as np
 
 from levada.core.inventory import UNLIMITED, total_of
 from levada.core.job import Phase
-from levada.core.jobtable import INT_COLUMNS, NOT_ALLOWED
+from levada.core.layout import INT_COLUMNS, NOT_ALLOWED
 from levada.core.names import Names
 from levada.core.reasons import Code
 from levada.core.types import CPU_TYPE, WHOLE, Bools, Ints

@@ -10,7 +10,7 @@ import numpy as np
 from levada.core.accounts import UserAccounts
 from levada.core.inventory import UNLIMITED
 from levada.core.job import Preemptible
-from levada.core.jobtable import NOT_ALLOWED
+from levada.core.layout import NOT_ALLOWED
 from levada.core.plane import FREE
 from levada.core.types import CPU_TYPE, WHOLE, Ints
 from levada.engine.guards import guard_falls, in_range, resizable_at

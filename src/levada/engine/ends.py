@@ -6,7 +6,7 @@ import numpy as np
 
 from levada.core.commands import JobsEnded
 from levada.core.job import Phase
-from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS
+from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.plan import OpKind
 from levada.core.reasons import Code, packed
 from levada.core.types import Ints, one_or_many

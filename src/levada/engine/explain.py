@@ -7,7 +7,7 @@ import numpy as np
 
 from levada.core.inventory import UNLIMITED
 from levada.core.job import Phase
-from levada.core.jobtable import NOT_ALLOWED
+from levada.core.layout import NOT_ALLOWED
 from levada.core.plane import NODE
 from levada.core.reasons import Code, Reason, reason
 from levada.core.types import WHOLE, Bools, Ints

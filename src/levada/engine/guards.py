@@ -16,7 +16,7 @@ import numpy as np
 from levada.core.accounts import UserAccounts
 from levada.core.inventory import UNLIMITED
 from levada.core.job import Phase, Preemptible
-from levada.core.jobtable import NOT_ALLOWED
+from levada.core.layout import NOT_ALLOWED
 from levada.core.snapshot import NO_ROWS
 from levada.core.types import Bools, Floats, Ints
 from levada.engine import steps

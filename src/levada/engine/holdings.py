@@ -8,7 +8,7 @@ from levada.core.places import free, put, whole_devices
 from levada.core.plane import DEVICE, INDEX, SLOT, Plane
 from levada.core.types import Bools, Ints
 from levada.engine.state import State
-from levada.kernels.state import changes, fresh_rows
+from levada.kernels import assignment
 
 
 def with_rows(state: State, slots: Ints) -> Ints:
@@ -28,10 +28,10 @@ def added_by(state: State, slots: Ints) -> Ints:
     """Places that these jobs should have and do not hold, of all of them."""
     world, chosen = state.world, state.flags(slots)
     target, held = world.target, world.held
-    devices, _ = changes(target.owner, held.owner, chosen)
+    devices, _ = assignment.changes(target.owner, held.owner, chosen)
     rows = target.rows[:, chosen[target.rows[SLOT]]]
     return np.concatenate(
-        [whole_devices(world.inventory, target, devices), rows[:, fresh_rows(held.rows, rows)]], axis=1
+        [whole_devices(world.inventory, target, devices), rows[:, assignment.fresh_rows(held.rows, rows)]], axis=1
     )
 
 
@@ -45,7 +45,7 @@ def held_by(state: State, slots: Ints) -> Ints:
 def differing(state: State, slots: Ints) -> Bools:
     """Which of these jobs have other places on the target plane than on the held one."""
     world = state.world
-    adds, drops = changes(world.target.owner, world.held.owner, state.flags(slots))
+    adds, drops = assignment.changes(world.target.owner, world.held.owner, state.flags(slots))
     off = np.zeros(world.table.capacity, bool)
     off[world.target.owner[adds]] = True
     off[world.held.owner[drops]] = True

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from levada.core.jobtable import NOT_ALLOWED
+from levada.core.layout import NOT_ALLOWED
 from levada.core.types import CPU_TYPE, WHOLE
 from levada.engine.admit import room_for
 from levada.engine.state import State

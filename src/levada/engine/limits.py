@@ -13,7 +13,7 @@ from levada.core.plane import DEVICE, FREE, GPU_MEMORY, INDEX, MILLI, NODE, SHAR
 from levada.core.types import WHOLE, Bools, Ints, distinct
 from levada.engine.holdings import added_places, with_rows
 from levada.engine.state import State
-from levada.kernels.state import changes
+from levada.kernels import assignment
 
 #: Parts of a whole number may add up to a little more than it.
 _A_HAIR = 1e-6
@@ -77,7 +77,7 @@ def _added(state: State, slots: Ints) -> Ints:
     special = with_rows(state, slots)
     plain = state.flags(slots)
     plain[special] = False
-    devices, _ = changes(world.target.owner, world.held.owner, plain)
+    devices, _ = assignment.changes(world.target.owner, world.held.owner, plain)
     whole = whole_devices(world.inventory, world.target, devices)
     if not len(special):
         return whole

@@ -19,7 +19,7 @@ from levada.engine import steps
 from levada.engine.holdings import added_places, differing, take
 from levada.engine.limits import limited, within_limits
 from levada.engine.state import State, tells_why
-from levada.kernels.state import blocked, changes
+from levada.kernels import assignment
 
 
 def plan_operations(state: State, slots: Ints) -> None:
@@ -61,7 +61,7 @@ def issue(state: State) -> None:
 
 def _issue(state: State, waiting: Ints) -> None:
     table = state.world.table
-    missing = blocked(state.world.target.owner, state.world.held.owner, table.capacity)
+    missing = assignment.blocked(state.world.target.owner, state.world.held.owner, table.capacity)
     ready = (table.op[waiting] == OpKind.STOP) | (missing[waiting] == 0)
     if limited(state, waiting):
         asks = (ready & (table.op[waiting] != OpKind.STOP)).nonzero()[0]
@@ -182,7 +182,7 @@ def _send(state: State, slots: Ints) -> None:
 def _plan(state: State, slots: Ints, op: Ints) -> Plan:
     world, table = state.world, state.world.table
     stops = op == OpKind.STOP
-    adds, drops = changes(world.target.owner, world.held.owner, state.flags(slots[~stops]))
+    adds, drops = assignment.changes(world.target.owner, world.held.owner, state.flags(slots[~stops]))
     drops = np.concatenate([drops, world.held.devices_of(slots[stops])])
     row_of = np.full(table.capacity, -1, np.int64)
     row_of[slots] = np.arange(len(slots))

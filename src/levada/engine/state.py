@@ -12,15 +12,13 @@ import numpy as np
 from levada.core.codes import Codes
 from levada.core.commands import Command
 from levada.core.decision import Reservation
-from levada.core.job import Phase, Preemptible
-from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS
-from levada.core.plane import FREE
+from levada.core.job import Preemptible
+from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.reasons import Code
-from levada.core.types import WHOLE, Bools, Floats, Ints, distinct
+from levada.core.types import Bools, Floats, Ints, distinct
 from levada.core.world import World
 from levada.engine.options import Options
-from levada.kernels import steps
-from levada.kernels.state import accrue
+from levada.kernels import assignment, steps
 from levada.perf import Observations, RestartKind
 from levada.policies.protocol import AnyPolicy
 from levada.policies.queued import Queued
@@ -181,14 +179,8 @@ class State:
 
     def could_fill(self) -> bool:
         """Whether some job waits for what is free: at a glance, so that it may turn out to be of no use to it."""
-        table, owner = self.world.table, self.world.target.owner
-        if steps.offered():
-            return steps.could_fill(table.ints, table.order, owner)
-        waits = (table.phase == Phase.PENDING) & (table.count == 0) & (table.feasible > 0) & (table.number >= 0)
-        if not waits.any():
-            return False
-        needs_device = (table.milli > 0) & (table.milli % WHOLE == 0)
-        return bool((owner == FREE).any() or (waits & ~needs_device).any())
+        table = self.world.table
+        return steps.could_fill(table.ints, table.order, self.world.target.owner)
 
     def freed(self) -> None:
         """Something is free again: operations that wait for it may be able to go out."""
@@ -197,7 +189,7 @@ class State:
     def account(self, slots: Ints) -> None:
         """Brings the times of these jobs up to now; call it before what they are seen to do changes."""
         table = self.world.table
-        accrue(table.ints, table.floats, slots, self.now, _ACCRUE_COLUMNS)
+        assignment.accrue(table.ints, table.floats, slots, self.now, _ACCRUE_COLUMNS)
 
     def alarm(self, at: float) -> None:
         """Something is due at that time, unless it is settled before."""

@@ -16,6 +16,8 @@ from levada.core.events import Released, Running
 from levada.core.plan import OpKind, Plan
 from levada.core.types import Floats, Ints
 from levada.engine.state import State
+from levada.kernels import commit as commit_kernel
+from levada.kernels import issue as issue_kernel
 from levada.kernels import steps
 from levada.perf import RestartKind
 
@@ -25,8 +27,6 @@ def survey(state: State) -> tuple[Ints, Ints, bool] | None:
 
     `state` knows when a guard falls, and whether somebody is left out.
     """
-    if not steps.offered():
-        return None
     table, options, wanted = state.world.table, state.options, state.policy.guards
     done, view, guard_wake, busy, near_end, capacity = steps.survey(
         table.ints,
@@ -49,8 +49,6 @@ def waiting(state: State) -> tuple[Ints, Ints] | None:
 
     `state` knows whether somebody is left out.
     """
-    if not steps.offered():
-        return None
     table = state.world.table
     done, view, busy, capacity = steps.waiting(
         table.ints, table.floats, table.order, state.now, *state.world.openings()
@@ -63,8 +61,6 @@ def waiting(state: State) -> tuple[Ints, Ints] | None:
 
 def commit(state: State, decision: Decision) -> bool:
     """Makes *decision* the target of all jobs that it still speaks of, if there is nothing special about it."""
-    if not steps.offered():
-        return False
     world = state.world
     special = decision.places is not None or decision.placed is not None
     special = special or bool(decision.binds or decision.reservations or world.inventory.draining)
@@ -80,7 +76,7 @@ def commit(state: State, decision: Decision) -> bool:
     if batch is not None:
         columns.append(batch)
     said = np.concatenate(columns, dtype=np.int64).reshape(len(columns), -1)
-    done, follows, stale = steps.commit(
+    done, follows, stale = commit_kernel.commit(
         said,
         rank is not None,
         batch is not None,
@@ -119,10 +115,8 @@ def commit(state: State, decision: Decision) -> bool:
 
 def issue(state: State) -> bool:
     """Sends out every operation that may go."""
-    if not steps.offered():
-        return False
     table, target, held = state.world.table, state.world.target, state.world.held
-    done, unsent, operations, adds, drops = steps.issue(
+    done, unsent, operations, adds, drops = issue_kernel.issue(
         table.ints,
         table.floats,
         table.order,
@@ -159,8 +153,6 @@ def issue(state: State) -> bool:
 
 def running(state: State, event: Running) -> bool:
     """Operations are complete: all workers run where they should, and what they gave up is free."""
-    if not steps.offered():
-        return False
     done, news, follows, limit, paused = steps.running(*_report(state, event))
     if done:
         state.acked |= news
@@ -181,8 +173,6 @@ def _note_pauses(state: State, paused: Floats) -> None:
 
 def released(state: State, event: Released) -> bool:
     """Operations gave up what they had to; stops are complete with it."""
-    if not steps.offered():
-        return False
     done, news, freed, follows = steps.released(*_report(state, event))
     if done:
         state.acked |= news
@@ -210,8 +200,6 @@ def _report(state: State, event: Running | Released) -> tuple[Any, ...]:
 
 def vacate(state: State, slots: Ints) -> bool:
     """These jobs have nothing any more, on neither plane; their times are up to now."""
-    if not steps.offered():
-        return False
     table, target, held = state.world.table, state.world.target, state.world.held
     done = steps.vacate(slots, table.ints, table.floats, state.now, target.owner, held.owner, held.claimed)
     if done:

@@ -6,26 +6,46 @@ and `real` are the numbers of the columns `WHOLE_COLUMNS` and `REAL_COLUMNS` in 
 
 from __future__ import annotations
 
+import numpy as np
+
 from levada.kernels.arrays import Floats, Ints
-from levada.kernels.switch import kernels
+from levada.kernels.registry import kernel
 
 WHOLE_COLUMNS = ("number", "milli", "count", "observed")
 REAL_COLUMNS = ("submitted", "first_started", "since", "gpu_seconds", "running_s", "waiting_s")
-
 #: Rows of what `stand` finds: when a job was last promoted, and its service, running and waiting time since then; then
 #: the job's counters up to now.
 PROMOTED, SERVICE, RAN, WAITED, GPU_SECONDS, RUNNING_S, WAITING_S = range(7)
 
 
+@kernel
 def locate(ints: Ints, slots: Ints, whole: Ints, known: Ints, active: Ints) -> tuple[Ints, bool]:
     """Per job its place among the numbers that are *known*, which ascend; -1 where it is not among them.
 
     Whether all jobs are known, and all that are known are *active*, which ascend too.
     """
-    found: tuple[Ints, bool] = kernels["attained"].locate(ints, slots, whole, known, active)
-    return found
+    number = ints[whole[0]]
+    at = np.full(len(slots), -1, np.int64)
+    found, alive = 0, 0
+    for row in range(len(slots)):
+        wanted = number[slots[row]]
+        low, high = 0, len(known)
+        while low < high:
+            middle = (low + high) >> 1
+            if known[middle] < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        if low < len(known) and known[low] == wanted:
+            at[row] = low
+            found += 1
+    for place in range(len(active)):
+        if alive < len(known) and active[place] == known[alive]:
+            alive += 1
+    return at, found == len(slots) and alive == len(known)
 
 
+@kernel
 def stand(
     ints: Ints,
     floats: Floats,
@@ -46,32 +66,92 @@ def stand(
 
     *at* is its place in the five columns that follow: its queue, and its counters when it was last *promoted*.
     """
-    found: tuple[Ints, Floats, bool] = kernels["attained"].stand(
-        ints,
-        floats,
-        slots,
-        whole,
-        real,
-        now,
-        at,
-        queue,
-        promoted,
-        gpu_seconds,
-        running_s,
-        waiting_s,
-        limits,
-        knob,
-    )
-    return found
+    milli, count, observed = ints[whole[1]], ints[whole[2]], ints[whole[3]]
+    level = np.empty(len(slots), np.int64)
+    block = np.empty((7, len(slots)), np.float64)
+    any_moved = False
+    for row in range(len(slots)):
+        slot, here = slots[row], at[row]
+        since = max(now - floats[real[2], slot], 0.0)
+        runs = observed[slot] > 0
+        used = floats[real[3], slot] + since * (observed[slot] * (milli[slot] / 1000))
+        running = floats[real[4], slot] + (since if runs else 0.0)
+        waiting = floats[real[5], slot] + (0.0 if runs else since)
+        service, ran, waited = used - gpu_seconds[here], running - running_s[here], waiting - waiting_s[here]
+        below = 0
+        while below < len(limits) and limits[below] <= service:
+            below += 1
+        level[row] = max(below, min(max(queue[here], 0), len(limits)))
+        came = promoted[here]
+        waits = count[slot] == 0 and not runs
+        if waits and level[row] > 0 and ran > 0 and waited >= knob * ran:
+            level[row], came, service, ran, waited = 0, now, 0.0, 0.0, 0.0
+            any_moved = True
+        any_moved |= level[row] != queue[here]
+        block[0, row], block[1, row], block[2, row], block[3, row] = came, service, ran, waited
+        block[4, row], block[5, row], block[6, row] = used, running, waiting
+    return level, block, any_moved
 
 
+@kernel
 def in_order(
     ints: Ints, floats: Floats, slots: Ints, whole: Ints, real: Ints, queue: Ints, promoted: Floats, ran: Floats
 ) -> Ints:
     """Rows by queue, in it by start, then by when they came."""
-    return kernels["attained"].in_order(ints, floats, slots, whole, real, queue, promoted, ran)
+    count, submitted, first_started = ints[whole[2]], floats[real[0]], floats[real[1]]
+    start, entered = np.empty(len(slots), np.float64), np.empty(len(slots), np.float64)
+    for row in range(len(slots)):
+        slot = slots[row]
+        start[row], entered[row] = first_started[slot], submitted[slot]
+        if promoted[row] > -np.inf:
+            start[row] = promoted[row] if count[slot] > 0 or ran[row] > 0 else np.inf
+            entered[row] = promoted[row]
+    return _merge_sorted(queue, start, entered)
 
 
+@kernel
+def _before(a: int, b: int, queue: Ints, start: Floats, entered: Floats) -> bool:
+    """Whether row *a* comes before row *b*, which stands after it."""
+    if queue[a] != queue[b]:
+        return bool(queue[a] < queue[b])
+    if start[a] != start[b]:
+        return bool(start[a] < start[b])
+    return bool(entered[a] <= entered[b])
+
+
+@kernel
+def _merge_sorted(queue: Ints, start: Floats, entered: Floats) -> Ints:
+    """Rows by the three, stable: runs that are in order already are merged two by two."""
+    rows = len(queue)
+    order, other = np.arange(rows), np.empty(rows, np.int64)
+    bounds = np.empty(rows + 1, np.int64)
+    runs = 0
+    for row in range(rows):
+        if row == 0 or not _before(row - 1, row, queue, start, entered):
+            bounds[runs] = row
+            runs += 1
+    bounds[runs] = rows
+    while runs > 1:
+        merged = 0
+        for run in range(0, runs, 2):
+            left, middle = bounds[run], bounds[run + 1]
+            right = bounds[run + 2] if run + 1 < runs else middle
+            a, b = left, middle
+            for place in range(left, right):
+                if b >= right or (a < middle and _before(order[a], order[b], queue, start, entered)):
+                    other[place] = order[a]
+                    a += 1
+                else:
+                    other[place] = order[b]
+                    b += 1
+            bounds[merged] = left
+            merged += 1
+        bounds[merged] = rows
+        order, other, runs = other, order, merged
+    return order
+
+
+@kernel
 def soonest(
     ints: Ints,
     slots: Ints,
@@ -85,4 +165,13 @@ def soonest(
     knob: float,
 ) -> float:
     """Seconds until time alone moves a job, where each has *count* workers from now on; inf if never."""
-    return float(kernels["attained"].soonest(ints, slots, whole, count, queue, service, ran, waited, limits, knob))
+    milli = ints[whole[1]]
+    first = np.inf
+    for row in range(len(slots)):
+        gpus = count[row] * (milli[slots[row]] / 1000)
+        if gpus > 0:
+            if queue[row] < len(limits):
+                first = min(first, (limits[queue[row]] - service[row]) / gpus)
+        elif count[row] == 0 and queue[row] > 0 and ran[row] > 0:
+            first = min(first, knob * ran[row] - waited[row])
+    return first

@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from levada.kernels.arrays import Floats
-from levada.kernels.switch import kernels
+from levada.kernels.registry import kernel
 
 
+@kernel
 def sane(rate: Floats, weight: Floats, scale: Floats, capacity: Floats) -> bool:
     """Whether rates and capacities are finite and not below 0, weights and scales finite and above 0."""
-    return bool(kernels["checks"].sane(rate, weight, scale, capacity))
+    for i in range(len(weight)):
+        if not (0.0 < weight[i] < np.inf and 0.0 < scale[i] < np.inf):
+            return False
+        for k in range(len(capacity)):
+            if not 0.0 <= rate[i, k] < np.inf:
+                return False
+    for k in range(len(capacity)):  # noqa: SIM110 compiled: a loop is what it becomes
+        if not 0.0 <= capacity[k] < np.inf:
+            return False
+    return True
 
 
+@kernel
 def feasible(share: Floats, scale: Floats, capacity: Floats, slack: float) -> bool:
     """Whether shares (jobs, types) of jobs of *scale* GPUs are finite, not below 0, and take no more than all of the
     time and of the GPUs, but for the part *slack*."""
-    return bool(kernels["checks"].feasible(share, scale, capacity, slack))
+    use = np.zeros(len(capacity))
+    for i in range(len(share)):
+        time = 0.0
+        for k in range(len(capacity)):
+            if not 0.0 <= share[i, k] < np.inf:
+                return False
+            time += share[i, k]
+            use[k] += scale[i] * share[i, k]
+        if time > 1.0 + slack:
+            return False
+    for k in range(len(capacity)):  # noqa: SIM110 as above
+        if use[k] > capacity[k] * (1.0 + slack):
+            return False
+    return True

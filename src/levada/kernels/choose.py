@@ -7,10 +7,39 @@ has none yet, then one step at a time.
 
 from __future__ import annotations
 
+import numpy as np
+
 from levada.kernels.arrays import Bools, Floats, Ints
-from levada.kernels.switch import kernels
+from levada.kernels.registry import kernel
 
 
+@kernel
+def _before(a: int, b: int, key: Floats, waits: Bools) -> bool:
+    """Whether job *a* stands before job *b* in the heap."""
+    if key[a] != key[b]:
+        return bool(key[a] > key[b])
+    if waits[a] != waits[b]:
+        return bool(waits[a])
+    return a < b
+
+
+@kernel
+def _sift_down(heap: Ints, size: int, at: int, key: Floats, waits: Bools) -> None:
+    job = heap[at]
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and _before(heap[child + 1], heap[child], key, waits):
+            child += 1
+        if not _before(heap[child], job, key, waits):
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at] = job
+
+
+@kernel
 def grow_by_gain(first: Ints, cost: Ints, waits: Bools, gain: Floats, start: Ints, free: int, more: Bools) -> Ints:
     """Grants per job when each goes to the job that gains most by it, while a gain is above 0 and something fits.
 
@@ -18,18 +47,89 @@ def grow_by_gain(first: Ints, cost: Ints, waits: Bools, gain: Floats, start: Int
     0). Ties go to a job that *waits* for its first grant, then by order. A job at the end of its table has had enough,
     unless there is *more* to its ladder than the table shows: then all stop, so that the caller can go on from there.
     """
-    return kernels["choose"].grow_by_gain(first, cost, waits, gain, start, free, more)
+    jobs = len(first)
+    grants = np.zeros(jobs, np.int64)
+    key = np.zeros(jobs)
+    still_waits = waits.copy()
+    heap = np.zeros(jobs, np.int64)
+    size = 0
+    for job in range(jobs):
+        if start[job + 1] > start[job] and gain[start[job]] > 0:
+            key[job] = gain[start[job]]
+            heap[size] = job
+            size += 1
+    for at in range(size // 2 - 1, -1, -1):
+        _sift_down(heap, size, at, key, still_waits)
+    while size > 0 and free > 0:
+        job = heap[0]
+        price = cost[job] if grants[job] > 0 else first[job]
+        stays = False
+        if price <= free:
+            free -= price
+            grants[job] += 1
+            still_waits[job] = False
+            here = start[job] + grants[job]
+            if here == start[job + 1]:
+                if more[job]:
+                    break
+            elif gain[here] > 0:
+                key[job] = gain[here]
+                stays = True
+        if not stays:
+            size -= 1
+            heap[0] = heap[size]
+        if size > 0:
+            _sift_down(heap, size, 0, key, still_waits)
+    return grants
 
 
+@kernel
 def best_sum(value: Floats, start: Ints, cost: Ints, slack: int) -> Ints:
     """Steps per job that make the sum of values largest, where *i* steps cost `i * cost[j]` and all cost <= *slack*.
 
     `value[start[j] + i]` is the value of *i* steps, 0 among them. Of equally good answers, the one in which the last
     job takes least, then the one before it, and so on. O(slack x all steps) time, O(slack x jobs) memory.
     """
-    return kernels["choose"].best_sum(value, start, cost, slack)
+    jobs = len(cost)
+    choice = np.zeros((jobs, slack + 1), np.int32)
+    best = np.zeros(slack + 1)
+    before = np.zeros(slack + 1)
+    for job in range(jobs):
+        before[:] = best
+        values = value[start[job] : start[job + 1]]
+        chosen = choice[job]
+        for k in range(slack + 1):
+            best[k] = values[0] + before[k]
+        record = values[0]
+        for step in range(1, len(values)):
+            used = step * cost[job]
+            if used > slack:
+                break
+            # More steps of no more value cannot be better, because more slack is never worse.
+            if values[step] <= record:
+                continue
+            record = values[step]
+            for k in range(slack + 1 - used):
+                candidate = record + before[k]
+                if candidate > best[used + k]:
+                    best[used + k] = candidate
+                    chosen[used + k] = step
+    steps = np.zeros(jobs, np.int64)
+    for job in range(jobs - 1, -1, -1):
+        steps[job] = choice[job, slack]
+        slack -= steps[job] * cost[job]
+    return steps
 
 
+@kernel
+def _ratio(part: float, whole: float) -> float:
+    """`part / whole` as IEEE 754 has it: Python raises for a *whole* of 0, numpy warns of an infinite result."""
+    if whole != 0.0:
+        return float(part) / float(whole)
+    return np.nan if part == 0.0 or np.isnan(part) else np.copysign(np.inf, part)
+
+
+@kernel
 def contest(
     first: Ints,
     cost: Ints,
@@ -46,5 +146,56 @@ def contest(
     *length* is serial time left, `speed[start[j] + i]` the speed after *i* grants, *weight* the GPUs of a step.
     *first*, *cost*, *waits* and *more* as in `grow_by_gain`. The contest's rule is in `policies/afs_l.py`.
     """
-    rules = kernels["choose"]
-    return rules.contest(first, cost, waits, length, weight, speed, start, free, more)
+    jobs = len(first)
+    grants = np.zeros(jobs, np.int64)
+    price = first.copy()
+    nothing = waits.copy()
+    inside = np.zeros(jobs, np.bool_)
+    time = np.zeros(jobs)
+    as_short = np.zeros(jobs)
+    as_long = np.zeros(jobs)
+    #: Who was champion before each place: what stands there before a change need not be fought again.
+    champion_before = np.full(jobs + 1, -1)
+    for job in range(jobs):
+        inside[job] = start[job + 1] - start[job] > 1
+    changed = 0
+    weigh_from, weigh_to = 0, jobs
+    while free > 0:
+        for job in range(weigh_from, weigh_to):
+            if inside[job]:
+                now, then = speed[start[job] + grants[job]], speed[start[job] + grants[job] + 1]
+                time[job] = np.inf if nothing[job] else _ratio(length[job], now)
+                as_short[job] = _ratio(then - now, now)
+                as_long[job] = _ratio(then - now, then)
+        for job in range(jobs):
+            if inside[job] and price[job] > free:
+                inside[job] = False
+                changed = min(changed, job)
+        champion = champion_before[changed]
+        for rival in range(changed, jobs):
+            champion_before[rival] = champion
+            if not inside[rival]:
+                continue
+            if champion < 0:
+                champion = rival
+            elif nothing[champion] and nothing[rival]:
+                if length[champion] >= length[rival]:
+                    champion = rival
+            elif time[champion] < time[rival]:
+                if as_long[rival] * weight[champion] > as_short[champion] * weight[rival]:
+                    champion = rival
+            elif not as_long[champion] * weight[rival] > as_short[rival] * weight[champion]:
+                champion = rival
+        if champion < 0:
+            break
+        free -= price[champion]
+        price[champion] = cost[champion]
+        grants[champion] += 1
+        nothing[champion] = False
+        if start[champion] + grants[champion] + 1 == start[champion + 1]:
+            inside[champion] = False
+            if more[champion]:
+                break
+        changed = champion
+        weigh_from, weigh_to = champion, champion + 1
+    return grants

@@ -7,10 +7,54 @@ devices of one pool; pools of one node stand side by side. Sizes are `least` plu
 
 from __future__ import annotations
 
+import numpy as np
+
 from levada.kernels.arrays import Bools, Ints
-from levada.kernels.switch import kernels
+from levada.kernels.registry import kernel
+
+_FREE = -1
+_BIG = 1 << 60
+#: Shapes of workers whose rooms are remembered; a bound for memory, no result depends on it.
+_SHAPES = 64
 
 
+@kernel
+def _marked(slot: Ints) -> Bools:
+    """True at these slots; as long as the highest of them asks for."""
+    highest = -1
+    for j in range(len(slot)):
+        highest = max(highest, slot[j])
+    marks = np.zeros(highest + 1, np.bool_)
+    for j in range(len(slot)):
+        marks[slot[j]] = True
+    return marks
+
+
+@kernel
+def _by_job(owner: Ints, chosen: Ints, slot: Ints) -> tuple[Ints, Ints]:
+    """Devices that jobs in *slot* own, side by side: (start of each job's run, devices)."""
+    start = np.zeros(len(slot) + 1, np.int64)
+    devices = np.empty(len(chosen), np.int64)
+    if len(chosen) == 0:
+        return start, devices
+    highest = 0
+    for j in range(len(slot)):
+        highest = max(highest, slot[j])
+    row = np.empty(highest + 1, np.int64)
+    for j in range(len(slot)):
+        row[slot[j]] = j
+    for d in chosen:
+        start[row[owner[d]] + 1] += 1
+    for j in range(len(slot)):
+        start[j + 1] += start[j]
+    at = start[:-1].copy()
+    for d in chosen:
+        devices[at[row[owner[d]]]] = d
+        at[row[owner[d]]] += 1
+    return start, devices
+
+
+@kernel
 def shed(
     owner: Ints,
     index: Ints,
@@ -31,22 +75,196 @@ def shed(
     The node of worker 0 is emptied last, and worker 0 goes only with the whole job. With *highest_first* the index
     alone counts, for backends that can only cut from the end.
     """
-    kernels["place"].shed(
-        owner,
-        index,
-        cpu_used,
-        memory_used,
-        held,
-        node_of,
-        slot,
-        keep,
-        whole,
-        cpu,
-        memory,
-        highest_first,
-    )
+    if len(slot) == 0:
+        return
+    leaves = _marked(slot)
+    theirs, number = np.empty(len(owner), np.int32), 0
+    for d in range(len(owner)):
+        if 0 <= owner[d] < len(leaves) and leaves[owner[d]]:
+            theirs[number] = d
+            number += 1
+    start, devices = _by_job(owner, theirs[:number], slot)
+    on_node = np.zeros(len(cpu_used), np.int64)
+    for j in range(len(slot)):
+        mine = devices[start[j] : start[j + 1]]
+        give = len(mine) // whole[j] - keep[j]
+        if give <= 0:
+            continue
+        home = -1
+        for d in mine:
+            on_node[node_of[d]] += 1
+            if index[d] == 0:
+                home = node_of[d]
+        # Highest index first, and the order of keys keeps that among equals.
+        ranked = mine[np.argsort(-index[mine], kind="mergesort")]
+        firsts = ranked[:: whole[j]]
+        key = np.zeros(len(firsts), np.int64)
+        if not highest_first:
+            for w in range(len(firsts)):
+                d = firsts[w]
+                n = node_of[d]
+                key[w] = (on_node[n] << 28) - n
+                if n == home:
+                    key[w] += 1 << 60
+                if held[d] == slot[j]:
+                    key[w] += 1 << 61
+        gone = 0
+        for w in np.argsort(key, kind="mergesort"):
+            if gone == give or (index[firsts[w]] == 0 and keep[j] > 0):
+                continue
+            for d in ranked[w * whole[j] : (w + 1) * whole[j]]:
+                owner[d] = _FREE
+            cpu_used[node_of[firsts[w]]] -= cpu[j]
+            memory_used[node_of[firsts[w]]] -= memory[j]
+            gone += 1
+        for d in mine:
+            on_node[node_of[d]] = 0
 
 
+@kernel
+def _room(free: int, cpu_left: int, memory_left: int, whole: int, cpu: int, memory: int) -> int:
+    """How many workers a pool could still take."""
+    room = free // whole
+    if cpu > 0:
+        room = min(room, max(cpu_left // cpu, 0))
+    if memory > 0:
+        room = min(room, max(memory_left // memory, 0))
+    return room
+
+
+@kernel
+def _best_single(room: Ints, now_room: Ints, need: int) -> int:
+    """The pool that holds *need* with least to spare, free at once if any is; -1 if none."""
+    best, best_late, best_room = -1, True, _BIG
+    for i in range(len(room)):
+        if room[i] < need:
+            continue
+        late = now_room[i] < need
+        if (best_late and not late) or (late == best_late and room[i] < best_room):
+            best, best_late, best_room = i, late, room[i]
+            if best_room == need and not late:
+                break
+    return best
+
+
+@kernel
+def _tightest(domain: Ints, room: Ints, ranked: Ints, need: int) -> int:
+    """The domain that holds *need* on fewest pools, then with least room; -1 if none does."""
+    count = 0
+    for i in range(len(domain)):
+        count = max(count, domain[i] + 1)
+    total = np.zeros(count, np.int64)
+    pools = np.zeros(count, np.int64)
+    for i in ranked:
+        c = domain[i]
+        if total[c] < need and room[i] > 0:
+            pools[c] += 1
+        total[c] += room[i]
+    best = -1
+    for c in range(count):
+        if total[c] < need:
+            continue
+        if best < 0 or pools[c] < pools[best] or (pools[c] == pools[best] and total[c] < total[best]):
+            best = c
+    return best
+
+
+@kernel
+def _room_inside(room: Ints, domain: Ints, wanted: int) -> int:
+    """What the pools of one domain hold together."""
+    total = 0
+    for i in range(len(room)):
+        if domain[i] == wanted:
+            total += room[i]
+    return total
+
+
+@kernel
+def _inside(room: Ints, domain: Ints, wanted: int) -> Ints:
+    """*room* in one domain, and none outside."""
+    kept = np.zeros_like(room)
+    for i in range(len(room)):
+        if domain[i] == wanted:
+            kept[i] = room[i]
+    return kept
+
+
+@kernel
+def _spread(
+    room: Ints, now_room: Ints, need: int, near: Ints, racks: Ints, zones: Ints, home: int, order: Ints, take: Ints
+) -> int:
+    """`kernels.spread` into *order* and *take*; how many pools it took."""
+    taken = 0
+    for i in near:
+        if need > 0 and room[i] > 0:
+            order[taken] = i
+            take[taken] = min(room[i], need)
+            need -= take[taken]
+            taken += 1
+    if need <= 0:
+        return taken
+    if taken > 0:
+        room, now_room = room.copy(), now_room.copy()
+        for t in range(taken):
+            room[order[t]] = now_room[order[t]] = 0
+    if home >= 0:
+        for domain in (racks, zones):
+            if _room_inside(room, domain, domain[home]) >= need:
+                room, now_room = _inside(room, domain, domain[home]), _inside(now_room, domain, domain[home])
+                break
+    best = _best_single(room, now_room, need)
+    if best < 0:
+        ranked = np.argsort(-room, kind="mergesort")
+        room, now_room = room.copy(), now_room.copy()
+        for domain in (racks, zones):
+            tightest = _tightest(domain, room, ranked, need)
+            if tightest >= 0:
+                room, now_room = _inside(room, domain, tightest), _inside(now_room, domain, tightest)
+                break
+        # The largest are filled, until the rest fits into one more.
+        for i in ranked:
+            if room[i] >= need:
+                break
+            if room[i] > 0:
+                order[taken] = i
+                take[taken] = room[i]
+                taken += 1
+                need -= room[i]
+                room[i] = now_room[i] = 0
+        best = _best_single(room, now_room, need)
+        if best < 0:
+            return taken
+    order[taken] = best
+    take[taken] = need
+    return taken + 1
+
+
+@kernel
+def _allowed(size: int, least: int, step: int) -> int:
+    """The largest size up to *size* that the job may have; 0 if none."""
+    return least + (size - least) // step * step if size >= least else 0
+
+
+@kernel
+def _pools_by_type(pool_type: Ints, types: int) -> tuple[Ints, Ints, Ints]:
+    """Start of each type's run, the pools by type, and each pool's position in its run."""
+    start = np.zeros(types + 1, np.int64)
+    for p in range(len(pool_type)):
+        start[pool_type[p] + 1] += 1
+    for t in range(types):
+        start[t + 1] += start[t]
+    at = start[:-1].copy()
+    pools = np.empty(len(pool_type), np.int64)
+    position = np.empty(len(pool_type), np.int64)
+    for p in range(len(pool_type)):
+        t = pool_type[p]
+        pools[at[t]] = p
+        position[p] = at[t] - start[t]
+        at[t] += 1
+    return start, pools, position
+
+
+@kernel
 def seat(
     owner: Ints,
     index: Ints,
@@ -79,29 +297,175 @@ def seat(
     fits best; then the tightest rack, zone or cluster that holds it, largest nodes first. Nodes where enough is free at
     once come before nodes that others have to leave first. A job that cannot reach *least* gets nothing.
     """
-    seated: Ints = kernels["place"].seat(
-        owner,
-        index,
-        cpu_used,
-        memory_used,
-        cpu_free,
-        memory_free,
-        held,
-        held_index,
-        usable,
-        pool_start,
-        pool_stop,
-        pool_node,
-        pool_type,
-        rack,
-        zone,
-        slot,
-        gpu_type,
-        want,
-        least,
-        step,
-        whole,
-        cpu,
-        memory,
-    )
+    seated = np.zeros(len(slot), np.int64)
+    if len(slot) == 0:
+        return seated
+    pool_count = len(pool_start)
+    types = 1
+    for p in range(pool_count):
+        types = max(types, pool_type[p] + 1)
+    for j in range(len(slot)):
+        types = max(types, gpu_type[j] + 1)
+    type_start, by_type, position = _pools_by_type(pool_type, types)
+    longest = 0
+    for t in range(types):
+        longest = max(longest, type_start[t + 1] - type_start[t])
+    pool_of = np.empty(len(owner), np.int32)
+    free = np.zeros(pool_count, np.int64)
+    now = np.zeros(pool_count, np.int64)
+    # Devices that these jobs have; and those that are free for others while they still run there.
+    mine_too = _marked(slot)
+    own_list, behind_list = np.empty(len(owner), np.int32), np.empty(len(owner), np.int32)
+    has, runs = 0, 0
+    # Jobs have devices of the type that they want, if any: other types need not be looked at.
+    wanted = np.zeros(types, np.bool_)
+    for j in range(len(slot)):
+        wanted[gpu_type[j]] = True
+    for p in range(pool_count):
+        if not wanted[pool_type[p]]:
+            continue
+        for d in range(pool_start[p], pool_stop[p]):
+            pool_of[d] = p
+            o, h = owner[d], held[d]
+            if o == _FREE:
+                if usable[d]:
+                    free[p] += 1
+                    if h == _FREE:
+                        now[p] += 1
+                    elif 0 <= h < len(mine_too) and mine_too[h]:
+                        behind_list[runs] = d
+                        runs += 1
+            elif 0 <= o < len(mine_too) and mine_too[o]:
+                own_list[has] = d
+                has += 1
+    cpu_left, memory_left = cpu_free - cpu_used, memory_free - memory_used
+    own_start, own_devices = _by_job(owner, own_list[:has], slot)
+    behind_start, behind_devices = _by_job(held, behind_list[:runs], slot)
+    racks, zones = np.empty(pool_count, np.int64), np.empty(pool_count, np.int64)
+    for at in range(pool_count):
+        if wanted[pool_type[by_type[at]]]:
+            racks[at], zones[at] = rack[pool_node[by_type[at]]], zone[pool_node[by_type[at]]]
+    # Rooms by shape of worker: kept up to date for the shapes that are remembered.
+    lines = min(_SHAPES, len(slot))
+    shapes = np.zeros((lines, 4), np.int64)
+    rooms = np.empty((lines, longest), np.int64)
+    now_rooms = np.empty((lines, longest), np.int64)
+    known = 0
+    own = np.zeros(longest, np.int64)
+    order, take = np.empty(longest + 1, np.int64), np.empty(longest + 1, np.int64)
+    chosen = np.empty(len(owner), np.int64)
+    for j in range(len(slot)):
+        mine = own_devices[own_start[j] : own_start[j + 1]]
+        have = len(mine) // whole[j]
+        seated[j] = have
+        size = _allowed(want[j], least[j], step[j])
+        if size <= have:
+            continue
+        t = gpu_type[j]
+        pools = by_type[type_start[t] : type_start[t + 1]]
+        line = -1
+        for s in range(known):
+            same = shapes[s, 0] == t and shapes[s, 1] == whole[j] and shapes[s, 2] == cpu[j]
+            if same and shapes[s, 3] == memory[j]:
+                line = s
+                break
+        if line < 0:
+            known = 0 if known == lines else known
+            line = known
+            known += 1
+            shapes[line] = np.array([t, whole[j], cpu[j], memory[j]])
+            for i in range(len(pools)):
+                p = pools[i]
+                n = pool_node[p]
+                rooms[line, i] = _room(free[p], cpu_left[n], memory_left[n], whole[j], cpu[j], memory[j])
+                now_rooms[line, i] = min(rooms[line, i], now[p] // whole[j])
+        room, now_room = rooms[line, : len(pools)], now_rooms[line, : len(pools)]
+        size = min(size, _allowed(have + room.sum(), least[j], step[j]))
+        if size <= have:
+            continue
+        seated[j] = size
+        used = np.zeros(size + have + 1, np.bool_)
+        for d in mine:
+            own[position[pool_of[d]]] += 1
+            if index[d] < len(used):
+                used[index[d]] = True
+        need = size - have
+        # First workers that still run on devices the job had given away, then what `spread` finds: one loop books both.
+        behind = behind_devices[behind_start[j] : behind_start[j + 1]]
+        behind = behind[np.argsort(held_index[behind], kind="mergesort")]
+        at, next_index, taken, o = 0, 0, -1, 0
+        near = order[:0]
+        while need > 0:
+            got, workers, number = 0, 1, -1
+            if at < len(behind):
+                number = held_index[behind[at]]
+                stays = True
+                while at < len(behind) and held_index[behind[at]] == number:
+                    d = behind[at]
+                    if owner[d] == _FREE and pool_type[pool_of[d]] == t:
+                        stays = stays and (got == 0 or pool_of[d] == pool_of[chosen[0]])
+                        chosen[got] = d
+                        got += 1
+                    at += 1
+                for d in mine:
+                    stays = stays and index[d] != number
+                if not stays or got != whole[j]:
+                    continue
+                n = pool_node[pool_of[chosen[0]]]
+                if (cpu[j] > 0 and cpu_left[n] < cpu[j]) or (memory[j] > 0 and memory_left[n] < memory[j]):
+                    continue
+                own[position[pool_of[chosen[0]]]] += got
+                if number < len(used):
+                    used[number] = True
+            else:
+                if taken < 0:
+                    near = own[: len(pools)].nonzero()[0]
+                    near = near[np.argsort(-own[near], kind="mergesort")]
+                    home = near[0] if len(near) > 0 else -1
+                    lo, hi = type_start[t], type_start[t + 1]
+                    taken = _spread(room, now_room, need, near, racks[lo:hi], zones[lo:hi], home, order, take)
+                p = pools[order[o]]
+                workers = take[o]
+                o += 1
+                for late in range(2):
+                    for d in range(pool_start[p], pool_stop[p]):
+                        ready = held[d] == _FREE or held[d] == slot[j]
+                        if got < workers * whole[j] and usable[d] and owner[d] == _FREE and ready == (late == 0):
+                            chosen[got] = d
+                            got += 1
+                chosen[:got].sort()
+            for k in range(got):
+                d = chosen[k]
+                if number < 0 and k % whole[j] == 0:
+                    while used[next_index]:
+                        next_index += 1
+                    used[next_index] = True
+                owner[d] = slot[j]
+                index[d] = number if number >= 0 else next_index
+                free[pool_of[d]] -= 1
+                if held[d] == _FREE:
+                    now[pool_of[d]] -= 1
+            p = pool_of[chosen[0]]
+            n = pool_node[p]
+            need -= workers
+            cpu_used[n] += workers * cpu[j]
+            memory_used[n] += workers * memory[j]
+            cpu_left[n] -= workers * cpu[j]
+            memory_left[n] -= workers * memory[j]
+            # All pools of the node have less room now: those of other types by cores and memory.
+            while p > 0 and pool_node[p - 1] == n:
+                p -= 1
+            while p < pool_count and pool_node[p] == n:
+                for s in range(known):
+                    if shapes[s, 0] == pool_type[p]:
+                        left = _room(free[p], cpu_left[n], memory_left[n], shapes[s, 1], shapes[s, 2], shapes[s, 3])
+                        rooms[s, position[p]] = left
+                        now_rooms[s, position[p]] = min(left, now[p] // shapes[s, 1])
+                p += 1
+        for i in near:
+            own[i] = 0
+        for d in mine:
+            own[position[pool_of[d]]] = 0
+        for d in behind:
+            own[position[pool_of[d]]] = 0
     return seated

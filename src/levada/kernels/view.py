@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from levada.core import layout as c
 from levada.kernels.arrays import Bools, Floats, Ints
-from levada.kernels.switch import kernels
+from levada.kernels.registry import kernel
 
 #: Rows of what there is by type, as in `core.openings`: whether there is any, what others leave to us, and all of it.
 EXISTS, ROOM, TOTAL = range(3)
@@ -13,6 +16,7 @@ NUMBER, SIZE, UNIT, RUNS, LEAST, MILLI = range(6)
 WEIGHT, AGE = range(2)
 
 
+@kernel
 def jobs(
     ints: Ints,
     floats: Floats,
@@ -24,14 +28,36 @@ def jobs(
 ) -> tuple[Ints, Floats, Bools]:
     """The jobs in *slots* as two blocks, and per job and type whether it may run there.
 
-    *ints* and *floats* are the blocks of the table, laid out as `kernels.columns` says. *preference* is by type and
+    *ints* and *floats* are the blocks of the table, laid out as `core.layout` says. *preference* is by type and
     place; *places* has that of each job. The size is what a job asks for, but no more than any type holds, and a size
     it may have.
     """
-    found: tuple[Ints, Floats, Bools] = kernels["view"].jobs(ints, floats, slots, preference, places, exists, capacity)
-    return found
+    types = len(capacity)
+    numbers = np.empty((6, len(slots)), np.int64)
+    reals = np.empty((2, len(slots)), np.float64)
+    allowed = np.empty((len(slots), types), np.bool_)
+    for row in range(len(slots)):
+        s = slots[row]
+        unit = ints[c.MILLI, s] if ints[c.MILLI, s] > 0 else ints[c.CPU, s]
+        at_most = 0
+        for k in range(types):
+            allowed[row, k] = exists[k] > 0 and preference[k, places[row]] != c.NOT_ALLOWED
+            if allowed[row, k]:
+                at_most = max(at_most, capacity[k] // max(unit, 1))
+        low, step = ints[c.MIN, s], ints[c.STEP, s]
+        inside = min(max(min(ints[c.DESIRED, s], at_most), low), ints[c.MAX, s])
+        numbers[0, row] = ints[c.NUMBER, s]
+        numbers[1, row] = low + (inside - low) // step * step
+        numbers[2, row] = unit
+        numbers[3, row] = ints[c.TYPE, s] if ints[c.COUNT, s] > 0 else -1
+        numbers[4, row] = low
+        numbers[5, row] = ints[c.MILLI, s]
+        reals[0, row] = floats[c.WEIGHT, s]
+        reals[1, row] = floats[c.RUNNING_S, s]
+    return numbers, reals, allowed
 
 
+@kernel
 def amounts(jobs: Ints, ints: Ints, slots: Ints, capacity: Ints) -> tuple[Floats, Floats, Ints]:
     """GPUs of each job (cores for a job without any), GPUs of each type, and what jobs must share to be equal.
 
@@ -39,5 +65,20 @@ def amounts(jobs: Ints, ints: Ints, slots: Ints, capacity: Ints) -> tuple[Floats
     jobs without a GPU take, and always enough for jobs that ask for nothing at all. The rows of the last block are
     entity, workload, and whether workers are one whole GPU each and nothing else.
     """
-    found: tuple[Floats, Floats, Ints] = kernels["view"].amounts(jobs, ints, slots, capacity)
-    return found
+    scale, room = np.empty(len(slots), np.float64), np.empty(len(capacity), np.float64)
+    alike = np.empty((3, len(slots)), np.int64)
+    cores, nothing = 0, 0
+    for row in range(len(slots)):
+        s, unit, milli = slots[row], jobs[2, row], jobs[5, row]
+        milli_gpus = jobs[1, row] * max(unit, 1)
+        scale[row] = milli_gpus / c.WHOLE
+        if milli == 0:
+            cores += milli_gpus
+        if unit == 0:
+            nothing += milli_gpus
+        alike[0, row], alike[1, row] = ints[c.ENTITY, s], ints[c.WORKLOAD, s]
+        alike[2, row] = milli == c.WHOLE and ints[c.SERVERS, s] == 0
+    for kind in range(len(capacity)):
+        room[kind] = capacity[kind] / c.WHOLE
+    room[c.CORES] = min(room[c.CORES], cores / c.WHOLE) + nothing / c.WHOLE
+    return scale, room, alike

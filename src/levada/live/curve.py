@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from levada.core.jobtable import NOT_ALLOWED
+from levada.core.layout import NOT_ALLOWED
 from levada.core.types import CPU_TYPE
 from levada.engine.state import State
 from levada.live.records import Record

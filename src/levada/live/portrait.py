@@ -18,7 +18,8 @@ from levada.core.cluster import Device, Foreign, Node
 from levada.core.decision import Reservation
 from levada.core.inventory import Inventory
 from levada.core.job import Phase
-from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS, NEW_FLOATS, NEW_INTS, JobTable
+from levada.core.jobtable import NEW_FLOATS, NEW_INTS, JobTable
+from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.names import Names
 from levada.core.plane import DEVICE, Plane
 from levada.core.queue import Queue

@@ -71,6 +71,11 @@ class Service(Jobs, Machines, Past):
             return str(full)
         return ""
 
+    def size(self) -> tuple[int, int]:
+        """How many active jobs and devices a decision is about."""
+        world = self.loop.engine.state.world
+        return len(world.table), len(world.target.owner)
+
     async def living(self) -> AsyncIterator[list[dict[str, Any]]]:
         """All jobs that are not over, some at a time: others get their turn in between. No job has its position."""
         records = [record for record in self.loop.records.by_number.values() if record.result is None]

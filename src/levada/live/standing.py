@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from levada.core.job import Phase
-from levada.core.jobtable import NOT_ALLOWED
+from levada.core.layout import NOT_ALLOWED
 from levada.core.plan import OpKind
 from levada.core.plane import DEVICE, GPU_MEMORY, INDEX, MILLI, NO_DEVICE, NODE, Plane
 from levada.core.reasons import Code

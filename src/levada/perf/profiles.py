@@ -17,7 +17,7 @@ into an array:
 import msgspec
 import numpy as np
 
-from levada.kernels.rates import look_up, look_up_each
+from levada.kernels import rates
 from levada.perf.growing import Growing, NameList
 from levada.perf.model import Bools, Floats, Ints, gpu_fraction
 
@@ -161,12 +161,12 @@ class ProfileModel:
             row, column = self._row_of_job.find_one(jobs.item(0)), self._column_of_type.find_one(gpu_types.item(0))
             return np.array([self._alone.item(row, column, min(max(sizes.item(0), 0), self._width - 1))])
         row_of, column_of = self._row_of_job.shifted, self._column_of_type.shifted
-        return look_up_each(self._alone, row_of, column_of, jobs, gpu_types, sizes)
+        return rates.look_up_each(self._alone, row_of, column_of, jobs, gpu_types, sizes)
 
     def rates_by_type(self, jobs: Ints, sizes: Ints, types: int) -> Floats:
         """(jobs, types): `rates` of each job, with its size, on each of the first *types* types."""
         self._column_of_type.follow(self._types, self.profiles.types)
-        return look_up(self._alone, self._row_of_job.shifted, self._column_of_type.shifted, jobs, sizes, types)
+        return rates.look_up(self._alone, self._row_of_job.shifted, self._column_of_type.shifted, jobs, sizes, types)
 
     def confidence(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
         """1 where the size was measured, less between, below and beyond, 0 where nothing was; as in `curve`."""

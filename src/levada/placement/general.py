@@ -10,7 +10,7 @@ import numpy as np
 from levada.core.plane import INDEX, NODE, Plane, server_index
 from levada.core.types import Bools, Ints
 from levada.core.world import World
-from levada.kernels.spread import spread
+from levada.kernels import spread
 from levada.placement.indices import new_indices
 from levada.placement.room import Room
 
@@ -100,7 +100,7 @@ def _seat_workers(room: Room, size: int) -> None:
         near = [room.best_part(free >= need)]
     at_once = np.minimum(room.workers(at_once=True), free)
     fresh = new_indices(indices, need)
-    for node, take in zip(*spread(free, at_once, need, near, inventory.rack, inventory.zone, home), strict=True):
+    for node, take in zip(*spread.spread(free, at_once, need, near, inventory.rack, inventory.zone, home), strict=True):
         room.seat(node, fresh[:take])
         fresh = fresh[take:]
 

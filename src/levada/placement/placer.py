@@ -11,7 +11,7 @@ import numpy as np
 from levada.core.plane import Plane
 from levada.core.types import WHOLE, Bools, Ints
 from levada.core.world import World
-from levada.kernels.place import seat, shed
+from levada.kernels import place
 from levada.placement import general
 
 
@@ -61,7 +61,7 @@ class Packer(msgspec.Struct, frozen=True, kw_only=True):
     def _clear(self, world: World, plane: Plane, slots: Ints) -> None:
         table = world.table
         nothing = np.zeros(len(slots), np.int64)
-        shed(
+        place.shed(
             plane.owner,
             plane.index,
             plane.cpu,
@@ -82,7 +82,7 @@ class Packer(msgspec.Struct, frozen=True, kw_only=True):
         rows = (which & ~special).nonzero()[0]
         if len(rows):
             table, chosen = world.table, slots[rows]
-            shed(
+            place.shed(
                 plane.owner,
                 plane.index,
                 plane.cpu,
@@ -99,7 +99,7 @@ class Packer(msgspec.Struct, frozen=True, kw_only=True):
 
     def _seat(self, world: World, plane: Plane, slots: Ints, gpu_type: Ints, count: Ints) -> Ints:
         table, inventory = world.table, world.inventory
-        return seat(
+        return place.seat(
             plane.owner,
             plane.index,
             plane.cpu,

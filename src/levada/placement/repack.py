@@ -8,7 +8,7 @@ import numpy as np
 from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
 from levada.core.types import WHOLE, Bools, Floats, Ints
 from levada.core.world import World
-from levada.kernels.spread import spread
+from levada.kernels import spread
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ class Puzzle:
                     # Where fewest others have to leave.
                     calm = self._room(self.free, job) + self.now[job]
                     near = [int(np.where(room >= need, calm, -1).argmax())]
-                nodes, takes = spread(room, room, need, near, self.racks, self.zones, (-1, -1))
+                nodes, takes = spread.spread(room, room, need, near, self.racks, self.zones, (-1, -1))
                 if sum(takes) < need:
                     return None
                 packed[job, nodes] = takes

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from levada.core.jobtable import NOT_ALLOWED
+from levada.core.layout import NOT_ALLOWED
 from levada.core.snapshot import Snapshot
 from levada.core.types import CPU_TYPE, Bools, Floats, Ints
 from levada.kernels import fill, view

@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS
+from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.snapshot import Snapshot
 from levada.core.types import WHOLE, Floats, Ints
 from levada.kernels import attained

@@ -23,7 +23,7 @@ from typing import TypeAlias
 import msgspec
 import numpy as np
 
-from levada.core.jobtable import NOT_ALLOWED
+from levada.core.layout import NOT_ALLOWED
 from levada.core.snapshot import Snapshot
 from levada.core.types import CPU_TYPE, Bools, Ints
 from levada.perf.model import ThroughputModel

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.core.jobtable import INT_COLUMNS, JobColumns
+from levada.core.jobtable import JobColumns
+from levada.core.layout import INT_COLUMNS
 from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
 from levada.kernels import fill

@@ -30,6 +30,7 @@ from levada.live.witness import Witness
 from levada.server import worker_token
 from levada.server.home import SERVER, SETUP, STOP, Home, advice
 from levada.server.hosts import is_loopback
+from levada.server.kernel_loader import load_kernels
 from levada.server.run import serve
 from levada.server.secrets import Secrets
 
@@ -212,6 +213,8 @@ async def _serve(
 
     leaving = asyncio.create_task(farewell())
     service = Service(live)
+    loading = asyncio.create_task(load_kernels(service))
+    loading.add_done_callback(_note_failure)
     try:
         # It answers until jobs have left: agents of other machines hear through it that theirs shall.
         await serve(
@@ -229,11 +232,18 @@ async def _serve(
         )
     finally:
         asked.set()
-        await asyncio.wait([leaving])
+        loading.cancel()
+        await asyncio.wait([leaving, loading])
         await live.close()
     await leaving
     if not work.cancelled() and (broken := work.exception()) is not None:
         raise broken if isinstance(broken, LevadaError) else LevadaError(f"the server stopped: {broken}") from broken
+
+
+def _note_failure(loading: asyncio.Task[None]) -> None:
+    """A server without compiled kernels is slower, and works."""
+    if not loading.cancelled() and (broken := loading.exception()) is not None:
+        _log.error("compiled kernels could not be loaded: %s", broken, exc_info=broken)
 
 
 async def _stop_jobs(live: Live, hurry: asyncio.Event) -> None:

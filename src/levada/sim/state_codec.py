@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 import msgspec
 import numpy as np
 
-from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS, JobTable
+from levada.core.jobtable import JobTable
+from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.names import Names
 from levada.errors import LevadaError
 from levada.plugins import find_policy

@@ -15,10 +15,10 @@
     instance    made-up problems of any size
 
 Behind these: `highs` (the thin layer around HiGHS), `levels` and `requirements` (the two linear programs), `pairs`
-(columns for two rows), `filling` (levels one after the other), `entities` (who shares), `price` (numba instead of
-HiGHS), `central`, `selfdual` and `selfdual_pairs` (interior points), `last_filling` (what of
+(columns for two rows), `filling` (levels one after the other), `entities` (who shares), `price` (prices instead
+of HiGHS), `central`, `selfdual` and `selfdual_pairs` (interior points), `last_filling` (what of
 water-filling they need).
 
-Levels are unique, shares are not: compare levels and feasibility, never entries of a share. HiGHS solves; where numba
-kernels run (`kernels.switch`), prices do it faster, prove their answer, and hand over to HiGHS when they cannot.
+Levels are unique, shares are not: compare levels and feasibility, never entries of a share. Prices
+are tried first, where there is a kernel for them: they prove their answer, and hand over to HiGHS when they cannot.
 """

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from levada.core.types import Floats, Ints
-from levada.kernels.slots import cheapest_slots
+from levada.kernels import slots
 
 
 class Queues(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ def assign(time: Floats, capacity: Ints) -> Queues:
     mine = time[placed]
     # The longest first: they come last in their queues, so that little moves when others come.
     order = np.argsort(-mine.min(axis=1), kind="stable")
-    slot = cheapest_slots(mine, kinds, places, capacity[kinds].astype(np.int64), order)
+    slot = slots.cheapest_slots(mine, kinds, places, capacity[kinds].astype(np.int64), order)
     gpu_type[placed], position[placed] = kinds[slot], places[slot]
     by_slot = np.argsort(slot, kind="stable")
     counts = np.bincount(slot, minlength=len(kinds))

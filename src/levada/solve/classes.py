@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.types import Floats, Ints
-from levada.kernels.classes import distinct_rows
+from levada.kernels import classes
 from levada.solve.problem import Problem
 
 
@@ -20,7 +20,7 @@ def classify(problem: Problem) -> Problem:
     """
     if problem.of is not None:
         return problem
-    first, of = distinct_rows(_keys(problem.rate, problem.scale, problem.weight, problem.entity))
+    first, of = classes.distinct_rows(_keys(problem.rate, problem.scale, problem.weight, problem.entity))
     return Problem(
         rate=problem.rate[first],
         scale=problem.scale[first],
@@ -53,7 +53,7 @@ class Classes:
     def add(self, rate: Floats, scale: Floats, weight: Floats, entity: Ints) -> Ints:
         """The class of each of these jobs, which are counted in it from now on."""
         keys = _keys(rate, scale, weight, entity) + 0.0
-        first, of = distinct_rows(keys)
+        first, of = classes.distinct_rows(keys)
         numbers = np.empty(len(first), np.int64)
         new = []
         for at, row in enumerate(first.tolist()):

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from levada.core.types import Floats, Ints
-from levada.kernels.classes import groups
+from levada.kernels import classes
 from levada.solve.problem import Problem
 
 
@@ -25,7 +25,7 @@ def groups_of(problem: Problem, favour: Floats | None) -> Groups:
     of = np.arange(rows) if problem.of is None else problem.of
     if favour is None:
         return Groups(row=np.arange(rows), favour=np.ones(rows), count=problem.count, of=of)
-    row, alike, count, mine = groups(of, favour)
+    row, alike, count, mine = classes.groups(of, favour)
     return Groups(row=row, favour=alike, count=count, of=mine)
 
 

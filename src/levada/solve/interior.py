@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from levada.core.types import Bools, Floats
-from levada.kernels.classes import distinct_rows
+from levada.kernels import classes
 from levada.solve.central import centre
 from levada.solve.classes import classify
 from levada.solve.finish_time import Duties, finish_time, makespan
@@ -198,7 +198,7 @@ def _apart(problem: Problem, *columns: Floats) -> tuple[Problem, list[Floats]]:
     """The problem with jobs of one row apart that differ in *columns*, and these by row."""
     rows = classify(problem)
     assert rows.of is not None
-    first, of = distinct_rows(np.column_stack([rows.of.astype(np.float64), *columns]))
+    first, of = classes.distinct_rows(np.column_stack([rows.of.astype(np.float64), *columns]))
     old = rows.of[first]
     apart = Problem(
         rate=rows.rate[old],

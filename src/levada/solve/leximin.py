@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.types import Bools, Floats
-from levada.kernels.classes import distinct_rows
+from levada.kernels import classes
 from levada.solve import price
 from levada.solve.classes import classify
 from levada.solve.entities import Entities, turns
@@ -90,7 +90,7 @@ def _with_turns(problem: Problem, in_turn: Bools) -> Problem:
     """The problem by classes; jobs that are served in turn are each a row of their own."""
     row = classify(problem).of
     assert row is not None
-    first, of = distinct_rows(np.column_stack([row, turns(problem, in_turn)]).astype(np.float64))
+    first, of = classes.distinct_rows(np.column_stack([row, turns(problem, in_turn)]).astype(np.float64))
     chosen = first if problem.of is None else problem.of[first]
     return Problem(
         rate=problem.rate[chosen],

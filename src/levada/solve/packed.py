@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from levada.core.types import Bools, Floats, Ints
-from levada.kernels.classes import distinct_rows
+from levada.kernels import classes
 from levada.solve.efficient import FAIR_INSTEAD
 from levada.solve.entities import Entities, turns
 from levada.solve.filling import fill
@@ -243,7 +243,7 @@ def apart(
     """
     if problem.of is None:
         return problem, pairs, pair_rate, list(columns)
-    first, of = distinct_rows(np.column_stack([problem.of.astype(np.float64), *columns]))
+    first, of = classes.distinct_rows(np.column_stack([problem.of.astype(np.float64), *columns]))
     old = problem.of[first]
     rows = Problem(
         rate=problem.rate[old],

@@ -1,18 +1,15 @@
 """Prices instead of a linear program: the accelerator behind `max_min`, `leximin`, `efficient` and `finish_time`.
 
-It works where numba kernels run, proves what it finds, and gives None where it cannot: then HiGHS is asked.
+Each answer comes with its proof; None means that there was none, and the caller asks HiGHS.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import import_module
-from types import ModuleType
-
 import numpy as np
 
 from levada.core.types import Floats, Ints
-from levada.kernels import switch
+from levada.kernels import efficient as efficient_kernels
+from levada.kernels import price, price_shares
 from levada.solve.groups import Groups
 from levada.solve.problem import TRACE, Problem, Solution, Warm
 from levada.solve.requirements import Speeds
@@ -28,15 +25,13 @@ _MOST = 100
 
 def max_level(c: Floats, gpus: Floats, capacity: Floats, pace: Floats, warm: Warm | None) -> Found | None:
     """The largest t with `c x >= pace t` for all rows that can run."""
-    if switch.active() != "numba":
-        return None
     rows, kinds = _part(c, gpus, capacity)
     if not len(rows) or not (pace[rows] > 0).all():
         return None
     mine = np.ascontiguousarray(c[np.ix_(rows, kinds)])
     zeros = np.zeros(len(rows))
     still = np.zeros_like(mine)
-    found, _, bound, x, prices, plans = _compiled("price").max_level(
+    found, _, bound, x, prices, plans = price.max_level(
         mine, gpus[rows], capacity[kinds], zeros, pace[rows], still, _seeds(warm, kinds, len(capacity)), _STOP
     )
     if not found:
@@ -57,13 +52,11 @@ def max_level(c: Floats, gpus: Floats, capacity: Floats, pace: Floats, warm: War
 
 def leximin(rows: Problem, warm: Warm | None) -> Solution | None:
     """Shares of lexicographically largest levels."""
-    if switch.active() != "numba":
-        return None
     types = len(rows.capacity)
     seeds = np.zeros((0, types))
     if warm is not None and warm.prices is not None and warm.prices.shape[1] == types:
         seeds = warm.prices
-    found, share, levels, level, bound, prices, plans = _compiled("price_shares").leximin_shares(
+    found, share, levels, level, bound, prices, plans = price_shares.leximin_shares(
         rows.rate, rows.scale, rows.weight, rows.count, rows.capacity, seeds, _STOP, _PROVED, TRACE
     )
     if not found:
@@ -81,9 +74,7 @@ def leximin(rows: Problem, warm: Warm | None) -> Solution | None:
 
 def efficient(rows: Problem, floor: float, groups: Groups) -> Solution | None:
     """Shares of the most speed above a part of what leximin gives."""
-    if switch.active() != "numba":
-        return None
-    found, share, levels, level, bound, prices = _compiled("efficient").efficient_shares(
+    found, share, levels, level, bound, prices = efficient_kernels.efficient_shares(
         rows.rate,
         rows.scale,
         rows.weight,
@@ -113,9 +104,7 @@ def least_ratio(
     given: Speeds, steps: Floats, elapsed: Floats, ideal: Floats, start: float, warm: Warm | None
 ) -> Found | None:
     """Totals by class at the least finish-time ratio from *start* upwards."""
-    if switch.active() != "numba":
-        return None
-    price, (rows, kinds) = _compiled("price"), _part(given.rate, given.count, given.capacity)
+    rows, kinds = _part(given.rate, given.count, given.capacity)
     number = np.full(len(given.rate), -1)
     number[rows] = np.arange(len(rows))
     of = number[given.of]
@@ -152,12 +141,6 @@ def least_ratio(
         mass[rows, place] = np.bincount(row, jobs[row, at] * x[:, kind], len(rows))
     types = len(given.capacity)
     return mass, ratio, _spread(prices, kinds, types), "price", Warm(prices=_spread(seeds, kinds, types))
-
-
-@cache
-def _compiled(area: str) -> ModuleType:
-    """The kernels of this area, which take long to load and are asked at every round."""
-    return import_module(f"levada.kernels.{area}_numba")
 
 
 def _part(c: Floats, gpus: Floats, capacity: Floats) -> tuple[Ints, Ints]:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from levada.core.types import Floats
-from levada.kernels.checks import feasible, sane
+from levada.kernels import checks
 from levada.solve.problem import Problem, Solution
 
 #: Shares may exceed what there is by this part, no more.
@@ -43,7 +43,7 @@ def safe(solver: Solver[Options]) -> Solver[Options]:
 
 def mended(problem: Problem) -> tuple[Problem, str]:
     """The problem with numbers that cannot be taken out of it, and what they were."""
-    if sane(problem.rate, problem.weight, problem.scale, problem.capacity):
+    if checks.sane(problem.rate, problem.weight, problem.scale, problem.capacity):
         return problem, ""
     faults = []
     rate, weight, scale, capacity = problem.rate, problem.weight, problem.scale, problem.capacity
@@ -68,7 +68,7 @@ def broken(problem: Problem, solution: Solution) -> str:
     """Why this answer must not be used; empty when it may."""
     share, capacity = solution.share, problem.capacity
     scale = problem.each(problem.scale)
-    if solution.pairs is None and feasible(share, scale, capacity, SLACK):
+    if solution.pairs is None and checks.feasible(share, scale, capacity, SLACK):
         return ""
     time, use = share.sum(axis=1), scale @ share
     parts = [share]

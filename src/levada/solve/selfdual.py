@@ -12,13 +12,12 @@ step costs O(rows types^3). `walk` takes any `Program`; the one with columns for
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from levada.core.types import Bools, Floats
-from levada.kernels import switch
+from levada.kernels import selfdual
 from levada.solve.highs import NoAnswer
 from levada.solve.symmetric import Rows, Scaling, depth, fall, level_weight, product, quotient, unit, unweighted
 
@@ -199,19 +198,27 @@ def follow(
 ) -> tuple[Floats, float]:
     """Shares and t at the end of the path. Every row has jobs, every type has GPUs; *gain* is per job."""
     program = Alone(count, scale, capacity, levels, gain)
-    # Compiled, it is ten times as fast: water-filling walks once for each level.
-    if switch.active() == "numba" and levels.has.all():
-        return _walk_compiled(program)
+    # Water-filling walks once for each level, mostly with all rows: a kernel does it.
+    if levels.has.all():
+        return _walk_all(program)
     return walk(program)
 
 
-def _walk_compiled(program: Alone) -> tuple[Floats, float]:
+def _walk_all(program: Alone) -> tuple[Floats, float]:
     h = program.right
     sides = np.concatenate([h.x, h.time[:, None], h.level.T], axis=1)
-    parts = (program.count, program.of_x, program.of_use, program.of_time, program.of_level, program.of_t)
-    arrays = (np.ascontiguousarray(part) for part in (*parts, program.cost))
-    compiled = import_module("levada.kernels.selfdual_numba")
-    off, x, t, tau = compiled.walk(*arrays, float(program.cost_t), sides, h.cap)
+    off, x, t, tau = selfdual.walk(
+        np.ascontiguousarray(program.count),
+        np.ascontiguousarray(program.of_x),
+        np.ascontiguousarray(program.of_use),
+        np.ascontiguousarray(program.of_time),
+        np.ascontiguousarray(program.of_level),
+        np.ascontiguousarray(program.of_t),
+        np.ascontiguousarray(program.cost),
+        float(program.cost_t),
+        sides,
+        h.cap,
+    )
     if not off < _GOOD:
         raise NoAnswer("the path ends nowhere")
     return x / tau / program.column, t / tau / program.column_t

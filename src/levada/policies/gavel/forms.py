@@ -14,7 +14,7 @@ import numpy as np
 
 from levada.core.types import Bools, Floats, Ints
 from levada.errors import BadInput
-from levada.kernels.classes import rows_of
+from levada.kernels import classes
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import Shares
 from levada.solve.even import evenly
@@ -53,7 +53,7 @@ def problem_of(
     if published:
         truth, room = np.ones_like(believed), np.maximum(room, instance.scale.max(initial=0.0))
     # Equal rates are not enough: what two jobs reach together depends on what they are.
-    rates, scale, weight, entity, of = rows_of(
+    rates, scale, weight, entity, of = classes.rows_of(
         believed, truth, instance.scale, instance.weight, room, instance.alike, weighted
     )
     return Problem(rate=rates, scale=scale, weight=weight, entity=entity, capacity=instance.capacity, of=of)

@@ -8,8 +8,8 @@ from statistics import median
 
 import msgspec
 
+from levada import jit
 from levada.errors import BadInput
-from levada.kernels import switch
 from levada.perf import Profiles
 from levada.plugins import find_policy
 from levada.policies.table import lookup
@@ -55,7 +55,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 def measure(asked: Asked, profiles: Profiles, sizes: list[int]) -> list[Figures]:
     """The figures of one instance for each size; raises BadInput."""
     _check(asked, sizes)
-    switch.use_fastest()
+    jit.install()
     _figures(msgspec.structs.replace(asked, load=2.0, gpus=None), profiles, _TINY, 1)
     return [_figures(asked, profiles, size, _LATER) for size in sizes]
 

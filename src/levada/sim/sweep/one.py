@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from levada.sim.fastest import choose_kernels
+from levada.sim.kernel_choice import choose_kernels
 from levada.sim.metrics import Outcomes
 from levada.sim.run import Result, simulate
 from levada.sim.settings import Settings

@@ -1,0 +1,310 @@
+"""The steps between a decision and its operations, and the scans behind the invariants, over whole columns.
+
+`target` and `held` are `owner` columns of the two planes (a slot per device, or below zero); job columns are by slot.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from levada.core import layout as c
+from levada.kernels.arrays import Bools, Floats, Ints
+from levada.kernels.registry import kernel
+
+_SUSPENDED = 5
+#: So many devices are compared at once. A block is a slice, whose places begin at 0: where a place could be counted
+#: from the end, for all that the compiler knows, it would look at one after the other, which takes ten times as long.
+_BLOCK = 128
+# Packed so that a plain sort brings devices of one worker together: 20 bits for the slot, 23 for the index of the
+# worker, 20 for the node. An index that does not fit becomes the last one, which none may have.
+_INDEX_BITS, _NODE_BITS = 23, 20
+_NO_INDEX = (1 << _INDEX_BITS) - 1
+
+
+@kernel
+def accrue(ints: Ints, floats: Floats, slots: Ints, now: float, columns: tuple[int, ...]) -> None:
+    """Adds the time since each job was last accounted for to what it waited, or to what its seen workers used.
+
+    *columns* are the numbers of (observed, phase, milli) and of (since, waiting_s, running_s, gpu_seconds,
+    run_waiting_s, run_running_s, run_gpu_seconds). Time never runs backwards here: an earlier *now* adds nothing.
+    """
+    observed, phase, milli, since, waiting, running, gpu, run_waiting, run_running, run_gpu = columns
+    for s in slots:
+        passed = max(now - floats[since, s], 0.0)
+        workers = ints[observed, s]
+        if workers > 0:
+            gpus = passed * workers * (ints[milli, s] / 1000.0)
+            floats[running, s] += passed
+            floats[run_running, s] += passed
+            floats[gpu, s] += gpus
+            floats[run_gpu, s] += gpus
+        elif ints[phase, s] < _SUSPENDED:
+            floats[waiting, s] += passed
+            floats[run_waiting, s] += passed
+        floats[since, s] = max(floats[since, s], now)
+
+
+@kernel
+def blocked(target: Ints, held: Ints, slots: int) -> Ints:
+    """Per slot how many devices it should have that others still hold."""
+    count = np.zeros(slots, np.int64)
+    for d in range(len(target)):
+        if target[d] >= 0 and held[d] != -1 and held[d] != target[d]:
+            count[target[d]] += 1
+    return count
+
+
+@kernel
+def changes(target: Ints, held: Ints, chosen: Bools) -> tuple[Ints, Ints]:
+    """Devices that the *chosen* slots take, and devices that they give up, each ascending."""
+    adds = np.empty(len(target), np.int64)
+    drops = np.empty(len(target), np.int64)
+    taken, given = 0, 0
+    for d in range(len(target)):
+        if target[d] == held[d]:
+            continue
+        if target[d] >= 0 and chosen[target[d]]:
+            adds[taken] = d
+            taken += 1
+        if held[d] >= 0 and chosen[held[d]]:
+            drops[given] = d
+            given += 1
+    return adds[:taken].copy(), drops[:given].copy()
+
+
+@kernel
+def differing(one: Ints, other: Ints) -> Ints:
+    """Devices with another owner here than there, ascending; most are the same, and are passed over in blocks."""
+    devices, number = np.empty(len(one), np.int32), 0
+    for start in range(0, len(one), _BLOCK):
+        here, there = one[start : start + _BLOCK], other[start : start + _BLOCK]
+        differs = np.int32(0)
+        for d in range(len(here)):
+            differs |= here[d] ^ there[d]
+        if differs != 0:
+            for d in range(len(here)):
+                if here[d] != there[d]:
+                    devices[number] = start + d
+                    number += 1
+    return devices[:number]
+
+
+@kernel
+def devices_of(owner: Ints, chosen: Bools) -> Ints:
+    """The devices of the *chosen* slots, ascending."""
+    devices, number = np.empty(len(owner), np.int32), 0
+    for d in range(len(owner)):
+        if owner[d] >= 0 and chosen[owner[d]]:
+            devices[number] = d
+            number += 1
+    return devices[:number]
+
+
+@kernel
+def devices_of_any(one: Ints, other: Ints, slots: Ints, chosen: Bools) -> Ints:
+    """Devices that these *slots*, which are the *chosen* ones, have here or there, ascending."""
+    devices, number = np.empty(len(one), np.int32), 0
+    if len(slots) != 1:
+        for d in range(len(one)):
+            if (one[d] >= 0 and chosen[one[d]]) or (other[d] >= 0 and chosen[other[d]]):
+                devices[number] = d
+                number += 1
+        return devices[:number]
+    slot = np.int32(slots[0])
+    for start in range(0, len(one), _BLOCK):
+        here, there = one[start : start + _BLOCK], other[start : start + _BLOCK]
+        found = np.int32(0)
+        for d in range(len(here)):
+            found |= np.int32(here[d] == slot) | np.int32(there[d] == slot)
+        if found != 0:
+            for d in range(len(here)):
+                if here[d] == slot or there[d] == slot:
+                    devices[number] = start + d
+                    number += 1
+    return devices[:number]
+
+
+@kernel
+def _workers(owner: Ints, index: Ints, node_of: Ints, devices: Ints, slots: int) -> tuple[Ints, Ints]:
+    """A packed number for each of these devices, sorted, so that those of one worker stand together.
+
+    Then where those of each slot begin.
+    """
+    start = np.zeros(slots + 1, np.int64)
+    for d in devices:
+        start[owner[d] + 1] += 1
+    for s in range(slots):
+        start[s + 1] += start[s]
+    key = np.empty(len(devices), np.int64)
+    at = start[:-1].copy()
+    for d in devices:
+        s = owner[d]
+        i = index[d] if 0 <= index[d] <= _NO_INDEX else _NO_INDEX
+        key[at[s]] = (np.int64(s) << _INDEX_BITS | np.int64(i)) << _NODE_BITS | np.int64(node_of[d])
+        at[s] += 1
+    for s in range(slots):
+        # Workers mostly stand on devices in the order of their indices; then there is nothing to sort.
+        for i in range(start[s] + 1, start[s + 1]):
+            if key[i] < key[i - 1]:
+                key[start[s] : start[s + 1]].sort()
+                break
+    return key, start
+
+
+@kernel
+def worker_faults(
+    owner: Ints, index: Ints, node_of: Ints, type_of: Ints, judged: Bools, gpu_type: Ints, count: Ints, whole: Ints
+) -> Bools:
+    """Per slot under *judged* whether its devices do not add up to *count* workers on one type.
+
+    Each worker must have *whole* devices, all on one node; so a slot with *whole* 0 may have none. An index below zero
+    or beyond eight million is a fault, too.
+    """
+    return faults_on(devices_of(owner, judged), owner, index, node_of, type_of, judged, gpu_type, count, whole)
+
+
+@kernel
+def faults_on(
+    devices: Ints,
+    owner: Ints,
+    index: Ints,
+    node_of: Ints,
+    type_of: Ints,
+    judged: Bools,
+    gpu_type: Ints,
+    count: Ints,
+    whole: Ints,
+) -> Bools:
+    """`worker_faults` where these are all devices of those that are judged."""
+    faults = np.zeros(len(judged), np.bool_)
+    key, start = _workers(owner, index, node_of, devices, len(judged))
+    for d in devices:
+        faults[owner[d]] |= type_of[d] != gpu_type[owner[d]]
+    for s in range(len(judged)):
+        if judged[s] and start[s + 1] - start[s] != count[s] * whole[s]:
+            faults[s] = True
+    at, before = 0, np.int64(-1)
+    while at < len(key):
+        end = at + 1
+        while end < len(key) and key[end] == key[at]:
+            end += 1
+        worker = key[at] >> _NODE_BITS
+        s = worker >> _INDEX_BITS
+        if end - at != whole[s] or worker == before or worker & _NO_INDEX == _NO_INDEX:
+            faults[s] = True
+        at, before = end, worker
+    return faults
+
+
+@kernel
+def node_use(owner: Ints, index: Ints, node_of: Ints, nodes: int, cpu: Ints, memory: Ints) -> tuple[Ints, Ints]:
+    """Per node the cores and memory that workers on whole devices take, counted anew from the devices.
+
+    A worker counts once on each node where it has devices, however many they are: while it moves it is on two.
+    """
+    cpu_use = np.zeros(nodes, np.int64)
+    memory_use = np.zeros(nodes, np.int64)
+    devices = devices_of(owner, (cpu > 0) | (memory > 0))
+    key, _ = _workers(owner, index, node_of, devices, len(cpu))
+    for i in range(len(key)):
+        if i == 0 or key[i] != key[i - 1]:
+            s = key[i] >> _INDEX_BITS + _NODE_BITS
+            node = key[i] & (1 << _NODE_BITS) - 1
+            cpu_use[node] += cpu[s]
+            memory_use[node] += memory[s]
+    return cpu_use, memory_use
+
+
+@kernel
+def enter(
+    ints: Ints,
+    floats: Floats,
+    preference: Ints,
+    lines: Ints,
+    living: int,
+    slots: Ints,
+    new_ints: Ints,
+    new_floats: Floats,
+    rows: Ints,
+    facts: Ints,
+    ranks: Ints,
+) -> bool:
+    """Puts new jobs into these *slots* of the table, and behind the first *living* places of its *lines*.
+
+    They are *rows* of two blocks like the table's; *facts* (jobs, 6) are number, workload, entity, queue_name, queue
+    and any_type, and *ranks* (jobs, types) preferences. Lines are slots in order of submission, numbers, and slots.
+    Whether the first line is in order of submission still.
+    """
+    in_order = True
+    for i in range(len(slots)):
+        s, r = slots[i], rows[i]
+        for column in range(len(ints)):
+            ints[column, s] = new_ints[column, r]
+        for column in range(len(floats)):
+            floats[column, s] = new_floats[column, r]
+        for kind in range(len(preference)):
+            preference[kind, s] = ranks[i, kind]
+        ints[c.NUMBER, s], ints[c.WORKLOAD, s], ints[c.ENTITY, s] = facts[i, 0], facts[i, 1], facts[i, 2]
+        ints[c.QUEUE_NAME, s], ints[c.QUEUE, s], ints[c.ANY_TYPE, s] = facts[i, 3], facts[i, 4], facts[i, 5]
+        at = living + i
+        lines[0, at], lines[1, at], lines[2, at] = s, facts[i, 0], s
+        in_order &= at == 0 or floats[c.SUBMITTED, lines[0, at - 1]] <= floats[c.SUBMITTED, s]
+    return in_order
+
+
+@kernel
+def without(lines: Ints, living: int, gone: Ints, slots: int) -> Ints:
+    """Lines as of `enter`, of which *living* places count, in which these slots (all below *slots*) are no more."""
+    left = np.empty(lines.shape, np.int64)
+    leaves = np.zeros(slots, np.bool_)
+    for s in gone:
+        leaves[s] = True
+    ordered = known = 0
+    for at in range(living):
+        if not leaves[lines[0, at]]:
+            left[0, ordered] = lines[0, at]
+            ordered += 1
+        if not leaves[lines[2, at]]:
+            left[1, known], left[2, known] = lines[1, at], lines[2, at]
+            known += 1
+    return left
+
+
+@kernel
+def fresh_rows(old: Ints, new: Ints) -> Bools:
+    """Which rows of *new* are not among those of *old*.
+
+    A row is a column of a (6, n) array: slot, index, node, device (below zero: none), and two numbers more.
+    """
+    slots = 0
+    for i in range(old.shape[1]):
+        slots = max(slots, old[0, i] + 1)
+    start = np.zeros(slots + 1, np.int64)
+    for i in range(old.shape[1]):
+        start[old[0, i] + 1] += 1
+    for s in range(slots):
+        start[s + 1] += start[s]
+    by_slot = np.empty(old.shape[1], np.int64)
+    at = start[:-1].copy()
+    for i in range(old.shape[1]):
+        by_slot[at[old[0, i]]] = i
+        at[old[0, i]] += 1
+    # Rows of a job mostly stand in the same order in both, so each search begins behind the last find.
+    at[:] = start[:-1]
+    fresh = np.ones(new.shape[1], np.bool_)
+    for i in range(new.shape[1]):
+        s = new[0, i]
+        if s >= slots:
+            continue
+        number = start[s + 1] - start[s]
+        for k in range(number):
+            place = start[s] + (at[s] - start[s] + k) % number
+            row = by_slot[place]
+            same = True
+            for column in range(1, 6):
+                same &= old[column, row] == new[column, i]
+            if same:
+                fresh[i] = False
+                at[s] = place + 1
+                break
+    return fresh

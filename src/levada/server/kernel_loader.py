@@ -1,0 +1,67 @@
+"""Let a server go over from interpreted to compiled kernels while it runs.
+
+A server starts with interpreted kernels, which need no set-up, and a small one stays with them: numba takes 100 MB of
+memory. Once its decisions are large enough, it loads compiled kernels in the background. Where the cache does not hold
+them yet, another process of low priority fills it first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+
+from levada import jit
+from levada.live.service import Service
+
+_log = logging.getLogger(__name__)
+
+_CHECK_S = 5.0
+_FILL_CACHE = "import os; os.nice(19); from levada.sim.precompile import precompile; precompile()"
+
+
+async def load_kernels(service: Service) -> None:
+    """Return once compiled kernels run, or cannot be had."""
+    if not jit.is_available():
+        _log.info("interpreting kernels: numba is not installed (pip install 'levada[server]')")
+        return
+    while not jit.is_worth_loading(*service.size()):
+        await asyncio.sleep(_CHECK_S)
+    if not jit.is_ready():
+        _log.info("compiling kernels in the background (some minutes): %s", jit.cache_folder())
+        if not await _fill_cache():
+            return
+    await asyncio.to_thread(_load)
+    _log.info("compiled kernels loaded from %s", jit.cache_folder())
+
+
+def _load() -> None:
+    jit.install(compiles=False)
+    jit.preload()
+
+
+async def _fill_cache() -> bool:
+    """Whether another process could fill the cache."""
+    compiler = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        _FILL_CACHE,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        _, errors = await compiler.communicate()
+    except asyncio.CancelledError:
+        compiler.kill()
+        await compiler.wait()
+        raise
+    if not jit.is_ready():
+        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        _log.warning(
+            "cannot compile kernels, going on with interpreted ones: exit code %s, %s; "
+            "run `levada precompile` to see why, or set LEVADA_KERNEL_CACHE to a folder that can be written to",
+            compiler.returncode,
+            last,
+        )
+    return jit.is_ready()

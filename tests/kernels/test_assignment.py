@@ -1,0 +1,271 @@
+"""Both implementations of `kernels.state` do the same, bit for bit, and what they promise holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from levada.core.jobtable import FACTS
+from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
+from tests.kernel_modes import Kernels
+
+assignment_interpreted = Kernels("assignment", "interpreted")
+
+assignment_compiled = Kernels("assignment", "compiled")
+
+SLOTS = 5
+FREE, SHARED = -1, -2
+
+
+def _owners(size: int) -> st.SearchStrategy[Any]:
+    return st.lists(st.integers(SHARED, SLOTS - 1), min_size=size, max_size=size).map(lambda of: np.array(of, np.int32))
+
+
+def _per_slot(values: st.SearchStrategy[Any], dtype: Any = np.int64) -> st.SearchStrategy[Any]:
+    return st.lists(values, min_size=SLOTS, max_size=SLOTS).map(lambda of: np.array(of, dtype))
+
+
+FLAGS = _per_slot(st.booleans(), bool)
+
+
+@st.composite
+def planes(draw: st.DrawFn) -> dict[str, Any]:
+    """A target and a held column over the same devices, with worker indices, on a few nodes."""
+    devices = draw(st.integers(0, 14))
+    indices = st.lists(st.integers(0, 3), min_size=devices, max_size=devices)
+    node_of = sorted(draw(st.lists(st.integers(0, 2), min_size=devices, max_size=devices)))
+    return {
+        "target": draw(_owners(devices)),
+        "held": draw(_owners(devices)),
+        "target_index": np.array(draw(indices), np.int32),
+        "held_index": np.array(draw(indices), np.int32),
+        "node_of": np.array(node_of, np.int64),
+        "type_of": np.array(draw(st.lists(st.integers(1, 2), min_size=devices, max_size=devices)), np.int64),
+    }
+
+
+def _both(name: str, *args: Any) -> Any:
+    """The answer of both implementations, which is the same; as are the arrays that they change."""
+    copies = [[arg.copy() if isinstance(arg, np.ndarray) else arg for arg in args] for _ in range(2)]
+    ours, theirs = getattr(assignment_interpreted, name)(*copies[0]), getattr(assignment_compiled, name)(*copies[1])
+    for a, b in zip(_arrays(ours) + copies[0], _arrays(theirs) + copies[1], strict=True):
+        if isinstance(a, np.ndarray):
+            assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+    return copies[0] if ours is None else ours
+
+
+def _arrays(answer: Any) -> list[Any]:
+    if answer is None:
+        return []
+    return list(answer) if isinstance(answer, tuple) else [answer]
+
+
+# --- from target to held ----------------------------------------------------------------------------------------------
+
+
+@given(planes(), FLAGS)
+def test_changes_are_what_the_chosen_take_and_give_up(plane: dict[str, Any], chosen: Any) -> None:
+    target, held = plane["target"], plane["held"]
+    adds, drops = _both("changes", target, held, chosen)
+    differs = [d for d in range(len(target)) if target[d] != held[d]]
+    assert adds.tolist() == [d for d in differs if target[d] >= 0 and chosen[target[d]]]
+    assert drops.tolist() == [d for d in differs if held[d] >= 0 and chosen[held[d]]]
+
+
+@given(planes())
+def test_blocked_counts_devices_that_others_hold(plane: dict[str, Any]) -> None:
+    target, held = plane["target"], plane["held"]
+    missing = _both("blocked", target, held, SLOTS)
+    for slot in range(SLOTS):
+        mine = held[target == slot]
+        assert missing[slot] == sum(user not in (FREE, slot) for user in mine.tolist())
+
+
+# --- accounting -------------------------------------------------------------------------------------------------------
+
+#: observed, phase, milli; since, waiting, running, gpu seconds, and the same three of this run.
+COLUMNS = (0, 1, 2, 0, 1, 2, 3, 4, 5, 6)
+TIMES = st.floats(0, 1e9, allow_subnormal=False)
+
+
+@given(
+    _per_slot(st.integers(0, 9)),
+    _per_slot(st.integers(0, 8)),
+    _per_slot(st.sampled_from([0, 250, 333, 1000, 8000])),
+    st.lists(_per_slot(TIMES, np.float64), min_size=7, max_size=7),
+    TIMES,
+    st.lists(st.integers(0, SLOTS - 1), unique=True),
+)
+def test_time_goes_to_running_or_waiting_never_to_both(
+    observed: Any, phase: Any, milli: Any, columns: list[Any], now: float, chosen: list[int]
+) -> None:
+    ints, floats = np.stack([observed, phase, milli]), np.stack(columns)
+    slots = np.array(chosen, np.int64)
+    after = _both("accrue", ints, floats, slots, now, COLUMNS)[1]
+    for slot in range(SLOTS):
+        before = floats[:, slot]
+        passed = max(now - before[0], 0.0) if slot in chosen else 0.0
+        ran = passed if observed[slot] > 0 else 0.0
+        waited = passed if observed[slot] == 0 and phase[slot] < 5 else 0.0
+        gpus = ran * observed[slot] * (milli[slot] / 1000)
+        since = max(before[0], now) if slot in chosen else before[0]
+        spent = np.array([waited, ran, gpus, waited, ran, gpus])
+        assert after[:, slot].tolist() == [since, *(before[1:] + spent)]
+
+
+def test_time_that_was_counted_is_not_counted_again() -> None:
+    floats = np.zeros((7, 1))
+    ints = np.array([[2], [2], [500]])
+    for now in (10.0, 10.0, 4.0, 16.0):
+        floats = _both("accrue", ints, floats, np.array([0]), now, COLUMNS)[1]
+    assert floats[:, 0].tolist() == [16.0, 0.0, 16.0, 16.0, 0.0, 16.0, 16.0]
+
+
+# --- scans behind the invariants --------------------------------------------------------------------------------------
+
+
+@given(
+    planes(),
+    FLAGS,
+    _per_slot(st.integers(1, 2)),
+    _per_slot(st.integers(0, 3)),
+    _per_slot(st.integers(0, 2)),
+    st.lists(st.sampled_from([-5, -1, 1 << 23, (1 << 31) - 1]), max_size=1),
+)
+def test_worker_faults_are_found_wherever_devices_do_not_add_up(
+    plane: dict[str, Any], judged: Any, gpu_type: Any, count: Any, whole: Any, odd_index: list[int]
+) -> None:
+    owner, index, node_of, type_of = (plane[name] for name in ("target", "target_index", "node_of", "type_of"))
+    if odd_index and len(index):
+        index[0] = odd_index[0]
+    faults = _both("worker_faults", owner, index, node_of, type_of, judged, gpu_type, count, whole)
+    for slot in range(SLOTS):
+        mine = (owner == slot).nonzero()[0]
+        workers = {int(i): mine[index[mine] == i] for i in index[mine]}
+        sound = (
+            len(mine) == count[slot] * whole[slot]
+            and (type_of[mine] == gpu_type[slot]).all()
+            and all(len(devices) == whole[slot] for devices in workers.values())
+            and all(len(set(node_of[devices])) == 1 for devices in workers.values())
+            and all(0 <= i < (1 << 23) - 1 for i in workers)
+        )
+        assert faults[slot] == (judged[slot] and not sound)
+
+
+@st.composite
+def seated(draw: st.DrawFn) -> tuple[Any, ...]:
+    """Jobs whose devices do add up, shuffled over the devices of their nodes, and one fault or none."""
+    whole = np.array([draw(st.integers(1, 3)) for _ in range(SLOTS)], np.int64)
+    count = np.array([draw(st.integers(0, 3)) for _ in range(SLOTS)], np.int64)
+    workers = [(s, i, draw(st.integers(0, 2))) for s in range(SLOTS) for i in range(count[s])]
+    places = [worker for worker in workers for _ in range(whole[worker[0]])]
+    places = sorted(draw(st.permutations(places)), key=lambda place: place[2])
+    owner, index, node_of = (np.array([place[k] for place in places], np.int64) for k in range(3))
+    return owner.astype(np.int32), index.astype(np.int32), node_of, count, whole
+
+
+@given(seated(), st.data())
+def test_a_single_fault_is_found_and_its_job_named(scene: tuple[Any, ...], data: st.DataObject) -> None:
+    owner, index, node_of, count, whole = scene
+    kind, everybody = np.ones(SLOTS, np.int64), np.ones(SLOTS, bool)
+    type_of = np.ones(len(owner), np.int64)
+
+    def faults() -> list[int]:
+        return (
+            _both("worker_faults", owner, index, node_of, type_of, everybody, kind, count, whole).nonzero()[0].tolist()
+        )
+
+    assert faults() == []
+    if not len(owner):
+        return
+    d = data.draw(st.integers(0, len(owner) - 1))
+    job = int(owner[d])
+    fault = data.draw(st.sampled_from(["type", "index", "lost", "node"]))
+    if fault == "type":
+        type_of[d] = 2
+    elif fault == "index":
+        index[d] = 77 if whole[job] > 1 else -1
+    elif fault == "lost":
+        owner[d] = FREE
+    elif whole[job] > 1:
+        node_of[d] = 9
+    else:
+        return
+    assert faults() == [job]
+
+
+@given(planes(), _per_slot(st.sampled_from([0, 0, 500, 3000])), _per_slot(st.sampled_from([0, 7])))
+def test_node_use_counts_each_worker_once_per_node(plane: dict[str, Any], cpu: Any, memory: Any) -> None:
+    owner, index, node_of = plane["target"], plane["target_index"], plane["node_of"]
+    cpu_use, memory_use = _both("node_use", owner, index, node_of, 3, cpu, memory)
+    workers = {(int(s), int(i), int(n)) for s, i, n in zip(owner, index, node_of, strict=True) if s >= 0}
+    for node in range(3):
+        slots = [slot for slot, _, at in workers if at == node]
+        assert cpu_use[node] == sum(cpu[slot] for slot in slots)
+        assert memory_use[node] == sum(memory[slot] for slot in slots)
+
+
+ROW = st.tuples(
+    st.integers(0, 3),
+    st.integers(-2, 2),
+    st.integers(0, 1),
+    st.integers(-1, 2),
+    st.sampled_from([0, 500]),
+    st.sampled_from([0, 9]),
+)
+
+
+@given(st.lists(ROW, max_size=8), st.lists(ROW, max_size=8), st.data())
+def test_fresh_rows_are_those_that_were_not_there(old: list[Any], new: list[Any], data: st.DataObject) -> None:
+    if old:
+        new = data.draw(st.permutations(new + data.draw(st.lists(st.sampled_from(old), max_size=6))))
+    columns = [np.array(rows, np.int64).reshape(-1, 6).T for rows in (old, new)]
+    assert _both("fresh_rows", *columns).tolist() == [row not in old for row in new]
+    assert not _both("fresh_rows", columns[1], columns[1]).any()
+
+
+@given(st.lists(st.integers(0, 99), unique=True, min_size=1), st.data())
+def test_slots_leave_and_the_others_stay_in_order(slots: list[int], data: st.DataObject) -> None:
+    order, gone = data.draw(st.permutations(slots)), data.draw(st.lists(st.sampled_from(slots), unique=True))
+    lines = np.full((3, len(slots) + data.draw(st.integers(0, 3))), -9)
+    lines[:, : len(slots)] = order, np.arange(len(slots)) * 3, slots
+    living = len(slots) - len(gone)
+    both = assignment_interpreted, assignment_compiled
+    left = [each.without(lines, len(slots), np.array(gone, np.int64), 100) for each in both]
+    for each in left:
+        assert each.shape == lines.shape
+        assert each[0, :living].tolist() == [slot for slot in order if slot not in gone]
+        assert each[1, :living].tolist() == [3 * place for place, slot in enumerate(slots) if slot not in gone]
+        assert each[2, :living].tolist() == [slot for slot in slots if slot not in gone]
+
+
+@given(st.data())
+def test_who_enters_has_its_row_and_its_facts(data: st.DataObject) -> None:
+    draw, slots = data.draw, data.draw(st.lists(st.integers(0, 7), unique=True, min_size=1, max_size=6))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    living = draw(st.integers(0, len(slots) - 1))
+    new_ints, new_floats = rng.integers(0, 9, (len(INT_COLUMNS), 9)), rng.random((len(FLOAT_COLUMNS), 9)).round(1)
+    ints, floats, preference = new_ints[:, :8].copy(), new_floats[:, :8].copy(), np.zeros((3, 8), np.int16)
+    lines = np.full((3, 9), -9)
+    lines[:, :living] = slots[:living], range(living), slots[:living]
+    fresh = np.array(slots[living:], np.int64)
+    rows = rng.integers(0, 9, len(fresh))
+    facts, ranks = rng.integers(10, 99, (len(fresh), 6)), rng.integers(0, 3, (len(fresh), 3)).astype(np.int16)
+    # The first line is in order before.
+    floats[FLOAT_COLUMNS.index("submitted"), slots[:living]] = sorted(rng.random(living).round(1))
+    arguments = lines, living, fresh, new_ints, new_floats, rows, facts, ranks
+    in_order = _both("enter", ints, floats, preference, *arguments)
+    assignment_interpreted.enter(ints, floats, preference, *arguments)
+    came = floats[FLOAT_COLUMNS.index("submitted"), slots]
+    assert in_order == (came.tolist() == sorted(came.tolist()))
+    assert lines[0, : len(slots)].tolist() == lines[2, : len(slots)].tolist() == slots
+    for row, slot in enumerate(fresh.tolist()):
+        for fact, name in enumerate(FACTS):
+            assert ints[INT_COLUMNS.index(name), slot] == facts[row, fact]
+        others = [column for column, name in enumerate(INT_COLUMNS) if name not in FACTS]
+        assert ints[others, slot].tolist() == new_ints[others, rows[row]].tolist()
+        assert floats[:, slot].tolist() == new_floats[:, rows[row]].tolist()
+        assert preference[:, slot].tolist() == ranks[row].tolist()
