@@ -16,7 +16,7 @@ from levada.core.plan import Op, OpKind, Plan
 from levada.core.queue import Queue
 from levada.core.queue import faults_of as queue_faults
 from levada.core.reasons import Code
-from levada.core.types import Ints
+from levada.core.types import Floats, Ints
 from levada.core.world import World
 from levada.engine import acks, drains, foreign, jobs, nodes
 from levada.engine.admit import judge_feasibility
@@ -26,6 +26,7 @@ from levada.engine.explain import Explanation, explain
 from levada.engine.guards import visible, waiting
 from levada.engine.operations import issue
 from levada.engine.options import Options
+from levada.engine.queries import Queries
 from levada.engine.serving import make_room
 from levada.engine.state import State
 from levada.perf import Estimator
@@ -61,6 +62,8 @@ class Engine:
             beliefs.attach(world.workloads, world.inventory.types)
         self.state = State(world, queued(made), make_policy, beliefs, options, seed)
         self.state.policy_named, self.state.policy_options = policy, policy_options or {}
+        #: Everything that others may read of it.
+        self.query = Queries(self)
 
     # --- the one entrance -------------------------------------------------------------------------------------------
 
@@ -325,11 +328,42 @@ class Engine:
             )
         return made
 
+    # --- copies -----------------------------------------------------------------------------------------------------
+
     def fork(self) -> Engine:
         """An independent copy, policy state and all, in O(active jobs + devices)."""
-        twin = Engine.__new__(Engine)
-        twin.state = self.state.copy()
-        return twin
+        return Engine.of(self.state.copy())
+
+    @staticmethod
+    def of(state: State) -> Engine:
+        """The engine that owns *state* from now on."""
+        engine = Engine.__new__(Engine)
+        engine.state, engine.query = state, Queries(engine)
+        return engine
+
+    def swap(self, other: Engine) -> None:
+        """Exchange state with a fork, to take back what was handled since, or to redo it."""
+        self.state, other.state = other.state, self.state
+
+    def assume(self, **options: float) -> None:
+        """Change options of a fork without an event: nothing is decided anew for it."""
+        self.state.options = msgspec.structs.replace(self.state.options, **options)
+
+    # --- beliefs ----------------------------------------------------------------------------------------------------
+
+    def learn(self) -> None:
+        """Let beliefs catch up with what was seen."""
+        self.state.learn()
+
+    def attach(self, model: Any) -> None:
+        """Share the numbers of workloads and GPU types with *model*."""
+        model.attach(self.state.world.workloads, self.state.world.inventory.types)
+
+    def observe_pairs(self, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints, rates: Floats) -> None:
+        """Let beliefs know how fast jobs are that share devices, one row of *rates* for each pair."""
+        perf = self.state.perf
+        if hasattr(perf, "observe_pairs"):
+            perf.observe_pairs(a, b, gpu_types, sizes, rates)
 
 
 _HANDLERS: dict[type, Callable[[Engine, Any], None]] = {

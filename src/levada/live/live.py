@@ -35,6 +35,7 @@ from levada.live.store import Lease, LeaseLost, Store, StoreTrouble
 from levada.live.trimming import Keep, Trimming
 from levada.live.warnings import STUCK_AFTER_S, Warnings
 from levada.live.witness import Witness
+from levada.plugins import find_policy
 
 _log = logging.getLogger(__name__)
 
@@ -140,7 +141,7 @@ class Live:
         first: list[ev.Event] = []
         if lease.sequence == 0:
             if policy is not None:
-                engine.state.make_policy(policy, {})  # raises BadInput while nothing has happened
+                find_policy(policy, {})  # raises BadInput while nothing has happened
                 first.append(ev.PolicyChanged(at=0.0, name=policy))
         else:
             first.append(ev.Restarted(at=0.0))
@@ -337,10 +338,10 @@ def _observed(seen: Mapping[str, Seen]) -> ev.Observed:
 
 def _resize_modes(engine: Engine, records: Records, capabilities: Capabilities) -> list[ev.Event]:
     """How this backend resizes jobs, where the engine believes otherwise: another backend or version took them."""
-    table = engine.state.world.table
+    jobs = engine.query.jobs
     wrong: dict[int, int] = {}
-    for slot in engine.state.living().tolist():
-        record, believed = records.by_number.get(int(table.number[slot])), int(table.resizes_in_place[slot])
+    for slot in jobs.order.tolist():
+        record, believed = records.by_number.get(int(jobs.number[slot])), int(jobs.resizes_in_place[slot])
         if record is None or record.about.launch is None:
             continue
         framework = record.about.launch.framework
@@ -357,13 +358,12 @@ def _resize_modes(engine: Engine, records: Records, capabilities: Capabilities) 
 
 def _nodes(engine: Engine, cluster: Cluster) -> list[ev.Event]:
     """What is different about the machines since the engine last heard of them."""
-    inventory = engine.state.world.inventory
     told: list[ev.Event] = []
-    known = {node.name: (number, node) for number, node in enumerate(inventory.node_values)}
-    fresh = tuple(node for node in cluster.nodes if node.name not in known or inventory.lost[known[node.name][0]])
-    changed = tuple(node for node in cluster.nodes if node not in fresh and _differs(node, known[node.name][1]))
+    known = engine.query.cluster.known()
+    fresh = tuple(node for node in cluster.nodes if node.name not in known or known[node.name][1])
+    changed = tuple(node for node in cluster.nodes if node not in fresh and _differs(node, known[node.name][0]))
     names = {node.name for node in cluster.nodes}
-    lost = tuple(name for name, (number, _) in known.items() if name not in names and not inventory.lost[number])
+    lost = tuple(name for name, (_, is_lost) in known.items() if name not in names and not is_lost)
     if fresh:
         told.append(ev.NodesAdded(at=0.0, nodes=fresh))
     if changed:
@@ -380,5 +380,5 @@ def _differs(node: Node, known: Node) -> bool:
 
 def _used_by_others(engine: Engine) -> tuple[Foreign, ...]:
     """What a backend told of others' use before; what users reserve is not the backend's."""
-    known = engine.state.world.foreign.values()
+    known = engine.query.foreign.values()
     return tuple(each for each in known if each.node is not None and not is_reservation(each.id))

@@ -228,15 +228,15 @@ class Loop:
         savepoint = self._savepoint(wishes)
         now = self.clock.now()
         told = _told(wishes, now)
-        state = self.engine.state
-        next_number = state.world.next_number
+        query = self.engine.query
+        next_number = query.next_number
         self._number(wishes, next_number)
         notes = [note for wish in wishes for note in wish.notes]
         before_ends = self._story.begin(told, notes, now)
         moved = self._story.moved(progress, now)
         self._ahead = True
         commands = self.engine.handle(*moved, *told)
-        after, before = state.revision, state.revision - len(told)
+        after, before = query.revision, query.revision - len(told)
         self.turns += 1
         asks = [command.detached() for command in commands if isinstance(command, Decide)]
         ops = [op for command in commands if isinstance(command, Apply) for op in self.engine.ops(command.plan)]
@@ -249,7 +249,7 @@ class Loop:
                 before,
                 after,
                 told or (Tick(at=now),),
-                state.in_view if asks else None,
+                query.asked_about if asks else None,
                 next_number,
                 self._story.standings(),
                 tuple(pair for each in ends for pair in zip(each.number.tolist(), each.phase.tolist(), strict=True)),
@@ -291,12 +291,12 @@ class Loop:
     def _without_refused(self, wishes: list[Wish], ended: Sequence[End]) -> list[Wish]:
         """These without the jobs that the engine did not take under the numbers that they have here."""
         over = {record.id for record, _, _ in ended}
-        numbers, taken = self.engine.state.world.numbers, []
+        query, taken = self.engine.query, []
         for wish in wishes:
-            if all(numbers.get(each.id) == each.number or each.id in over for each in wish.records):
+            if all(query.number_of(each.id) == each.number or each.id in over for each in wish.records):
                 taken.append(wish)
                 continue
-            why = self.engine.state.last_rejection or "its number is another's"
+            why = query.last_rejection or "its number is another's"
             _log.error("the engine does not take %s: %s", ", ".join(each.id for each in wish.records[:3]), why)
             for each in wish.records:
                 self.records.drop(each)
@@ -407,12 +407,11 @@ class Loop:
 
     def _seconds_left(self, job: str) -> float | None:
         """What is left of the job's time limit; None where it has none."""
-        state = self.engine.state
-        table, slot = state.world.table, state.world.slot(job)
-        if slot < 0 or table.time_limit[slot] == math.inf:
+        found = self.engine.query.job(job)
+        if found is None or found.time_limit == math.inf:
             return None
-        running = max(self.clock.now() - float(table.since[slot]), 0.0) if table.observed[slot] else 0.0
-        return max(float(table.time_limit[slot] - table.running_s[slot]) - running, 0.0)
+        running = max(self.clock.now() - found.since, 0.0) if found.observed else 0.0
+        return max(found.time_limit - found.running_s - running, 0.0)
 
     def _stops(self, strays: Iterable[int]) -> Iterator[Op]:
         for number in strays:
@@ -421,7 +420,7 @@ class Loop:
                 yield Op(job=job, number=number, kind=OpKind.STOP, generation=generation, grant=None)
 
     async def _think(self, question: Decide) -> None:
-        result = await think(question, self.engine.state.options.decide_limit_s)
+        result = await think(question, self.engine.query.options.decide_limit_s)
         self._wish(Wish(events=(result,)))
 
     def _set_timer(self, at: float) -> None:
@@ -464,31 +463,30 @@ class Loop:
             return record.result
         if record.id in self._story.leaving:
             return self._story.leaving[record.id]
-        state = self.engine.state
-        slot = state.world.slot(record.id)
-        if slot < 0:
+        query = self.engine.query
+        job = query.job(record.id)
+        if job is None:
             return views.plain_job(record)
         at = self.clock.now() if now is None else now
-        workers = self.backend.workers(record.id) if state.world.table.held[slot] else []
-        place = views.position(state, slot) if places is None else places.get(slot)
-        return views.living_job(record, state, slot, at, workers, place)
+        workers = self.backend.workers(record.id) if job.held else []
+        place = query.position(job.number) if places is None else places.get(job.number)
+        return views.living_job(record, query, job, at, workers, place)
 
     def glance(self, record: Record) -> tuple[str, str]:
         """Phase and queue of a job as its view has them, for a fraction of its price."""
-        slot = self.engine.state.world.slot(record.id)
-        if slot < 0 or record.result is not None or record.id in self._story.leaving:
+        job = self.engine.query.job(record.id)
+        if job is None or record.result is not None or record.id in self._story.leaving:
             view = self.view(record)
             return view["phase"], view["queue"]
-        world = self.engine.state.world
-        return Phase.label(int(world.table.phase[slot])), world.queue_names[int(world.table.queue_name[slot])]
+        return Phase.label(job.phase), self.engine.query.queue_of(job)
 
     def _keep(self, told: Sequence[Event], ops: Sequence[Op], now: float) -> None:
         """The last decisions and operations, for who asks what was done."""
         for event in told:
             if isinstance(event, Decided | DecideFailed):
-                self.decided.add(self.engine.state, event, now)
+                self.decided.add(self.engine.query, event, now)
         if ops:
-            revision = self.engine.state.revision
+            revision = self.engine.query.revision
             operations = [views.operation(op) for op in ops]
             self.plans.append({"revision": revision, "time": views.moment(now), "operations": operations})
         del self.plans[:-_REMEMBERED]

@@ -36,7 +36,7 @@ class Story:
 
     def __init__(self, engine: Engine, records: Records, last_line: int) -> None:
         self._engine, self._records, self._line = engine, records, last_line
-        self._chronicle = Chronicle(engine.state)
+        self._chronicle = Chronicle(engine.query)
         self._mentioned: set[int] = set()
         #: How jobs that have just ended looked before: that they have is true once it is written down.
         self.leaving: dict[str, dict[str, Any]] = {}
@@ -67,9 +67,9 @@ class Story:
         found = {}
         for number in numbers:
             record = self._records.by_number.get(number)
-            slot = -1 if record is None else self._engine.state.world.slot(record.id)
-            if record is not None and slot >= 0:
-                found[record.id] = views.living_job(record, self._engine.state, slot, now, [], None)
+            job = None if record is None else self._engine.query.job(record.id)
+            if record is not None and job is not None:
+                found[record.id] = views.living_job(record, self._engine.query, job, now, [], None)
         return found
 
     def moved(self, progress: Mapping[int, float], now: float) -> list[Event]:
@@ -115,7 +115,7 @@ class Story:
             self._line += 1
             lines.append(HistoryLine(id=self._line, at=now, job=job, type=kind, text=text, data=data))
 
-        for happened in self._chronicle.changes(self._engine.state):
+        for happened in self._chronicle.changes(self._engine.query):
             record = self._records.by_number.get(happened.number)
             if record is not None:
                 say(record.id, happened.type, happened.text, happened.data)

@@ -93,7 +93,7 @@ def world_of(settings: Settings, source: Source, arrivals: Arrivals, policy: Any
         make_policy=find_policy,
     )
     for model in (truth, belief):
-        model.attach(engine.state.world.workloads, engine.state.world.inventory.types)
+        engine.attach(model)
     if published:
         round_s = policy.round_s
         return PublishedWorld(engine, truth, arrivals, round_s=round_s, prices=prices, check_every=CHECK_EVERY)

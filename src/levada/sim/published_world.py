@@ -31,7 +31,6 @@ from levada.core.events import (
     Running,
     Tick,
 )
-from levada.core.invariants import check_state
 from levada.core.plan import OpKind
 from levada.core.types import Floats
 from levada.engine import Engine, answer
@@ -102,11 +101,11 @@ class PublishedWorld:
         if not turns:
             self.now = self.arrivals.next_at()
             if self.now == math.inf:
-                self.now = math.nextafter(self.engine.state.now, math.inf)
+                self.now = math.nextafter(self.engine.query.now, math.inf)
         happened += self._arrive()
-        first = self.engine.state.world.next_number
+        first = self.engine.query.next_number
         commands = self.engine.handle(*self._new_prices(), *happened, Tick(at=self.now))
-        bind_truth(self.truth, self.engine.state, np.arange(first, self.engine.state.world.next_number))
+        bind_truth(self.truth, self.engine.query, np.arange(first, self.engine.query.next_number))
         self._obey(commands)
         self._turns = self._seen()
         self.rounds += 1
@@ -122,14 +121,14 @@ class PublishedWorld:
 
     def check(self) -> None:
         """Raises where a rule of the engine's state is broken, conservation of jobs among them."""
-        state = self.engine.state
-        broken = check_state(state.world, submitted=state.submitted, ended=state.ended)
-        if broken or state.refused:
-            raise AssertionError(f"at {self.now}: {broken[:3] or state.last_rejection}")
+        query = self.engine.query
+        broken = query.violations()
+        if broken or query.refused:
+            raise AssertionError(f"at {self.now}: {broken[:3] or query.last_rejection}")
 
     def _arrive(self) -> list[Event]:
         events: list[Event] = []
-        first = self.engine.state.world.next_number
+        first = self.engine.query.next_number
         for batch in self.arrivals.until(self.now):
             self._left |= {first + row: steps for row, steps in enumerate(batch.columns["steps"].tolist())}
             first += len(batch)
@@ -176,8 +175,8 @@ class PublishedWorld:
     def _charge(self, turn: Turn, finish: float) -> None:
         seconds = (finish - self._charged_to) * len(turn.devices)
         self.used[turn.type] = self.used.get(turn.type, 0.0) + seconds
-        world = self.engine.state.world
-        price = world.prices.get(world.inventory.types[turn.type], 1.0)
+        query = self.engine.query
+        price = query.prices.get(query.cluster.types[turn.type], 1.0)
         self.cost += price * seconds / HOUR_S * len(turn.numbers)
 
     def _done(self, finished: list[tuple[float, int]]) -> list[Event]:
@@ -193,31 +192,31 @@ class PublishedWorld:
         ]
 
     def _dropped(self, failed: list[int]) -> list[Event]:
-        table = self.engine.state.world.table
+        jobs = self.engine.query.jobs
         events: list[Event] = []
         for number in failed:
             self._failures[number] = self._failures.get(number, 0) + 1
             if self._failures[number] >= MAX_FAILURES:
                 del self._left[number]
                 one = np.array([number])
-                generation = table.generation[table.find(one)]
+                generation = jobs.generation[jobs.find(one)]
                 events.append(JobsFailed(at=self.now, number=one, generation=generation))
         return events
 
     def _progress(self, turns: list[Turn]) -> list[Event]:
-        table = self.engine.state.world.table
+        jobs = self.engine.query.jobs
         numbers = np.array([n for turn in turns for n in turn.numbers if n in self._left], np.int64)
         if not len(numbers):
             return []
         left = np.array([self._left[number] for number in numbers.tolist()])
-        return [Progress(at=self.now, number=numbers, steps=table.steps[table.find(numbers)] - left)]
+        return [Progress(at=self.now, number=numbers, steps=jobs.steps[jobs.find(numbers)] - left)]
 
     # --- the beginning of a round -----------------------------------------------------------------------------------
 
     def _seen(self) -> list[Turn]:
         """Who runs where now, and how fast; jobs on the same devices run together."""
-        world = self.engine.state.world
-        return self._with_rates(turns_on(world, world.held, world.table.observed > 0))
+        query = self.engine.query
+        return self._with_rates(turns_on(query, query.held, query.jobs.observed > 0))
 
     def _with_rates(self, turns: list[Turn]) -> list[Turn]:
         found: dict[tuple[int, ...], Floats] = {}
@@ -227,15 +226,14 @@ class PublishedWorld:
                 continue
             numbers = np.array([turn.numbers for turn in some]).T
             kinds = np.array([turn.type for turn in some])
-            table = self.engine.state.world.table
-            sizes = table.desired[table.find(numbers[0])]
+            jobs = self.engine.query.jobs
+            sizes = jobs.desired[jobs.find(numbers[0])]
             if members == 1:
                 rates = self.truth.rates(numbers[0], kinds, sizes)[:, None]
             else:
                 rates = self.truth.pair_rates(numbers[0], numbers[1], kinds, sizes)
-                perf: Any = self.engine.state.perf
-                if perf is not self.truth and hasattr(perf, "observe_pairs"):
-                    perf.observe_pairs(numbers[0], numbers[1], kinds, sizes, rates)
+                if not self.engine.query.believes_in(self.truth):
+                    self.engine.observe_pairs(numbers[0], numbers[1], kinds, sizes, rates)
             found |= {turn.numbers: row for turn, row in zip(some, rates, strict=True)}
         return [msgspec.structs.replace(turn, rates=tuple(found[turn.numbers].tolist())) for turn in turns]
 

@@ -117,14 +117,14 @@ class _Session:
         def count_time() -> None:
             self.cpu_s, self.wall_s = time.process_time() - cpu, time.monotonic() - wall
 
-        state = None if isinstance(self.world, IdealWorld) else self.world.engine.state
+        query = None if isinstance(self.world, IdealWorld) else self.world.engine.query
 
         def done() -> bool:
             nonlocal saved
-            if state is not None and state.rejections:
+            if query is not None and query.rejections:
                 # Live, plain FIFO would take over; here its figures would stand under the policy's name.
                 raise LevadaError(
-                    f"the policy's decision at {self.world.now:.0f} s was refused: {state.last_rejection}"
+                    f"the policy's decision at {self.world.now:.0f} s was refused: {query.last_rejection}"
                 )
             interrupted = stop(Progress(self._count_over(), of, self.world.now, self.world.arrivals.count, self._ended))
             if path is not None and (interrupted or time.monotonic() - saved > SAVE_EVERY_S):
@@ -164,7 +164,7 @@ class _Session:
     def _after_round(self, now: float, turns: list[Turn]) -> None:
         assert isinstance(self.world, PublishedWorld)
         if self.log is not None:
-            self.log.write(as_line(self.world.rounds - 1, now, turns, self.world.engine.state.world))
+            self.log.write(as_line(self.world.rounds - 1, now, turns, self.world.engine.query.cluster))
 
     def _after_moment(self) -> None:
         """Counts a round where one has begun; a policy without rounds has one with each decision."""
@@ -172,18 +172,18 @@ class _Session:
             return
         engine = self.world.engine
         self.counts.decisions = self.world.decisions
-        memory = engine.state.policy_state.inner.get(DEFAULT_QUEUE)
+        memory = engine.query.policy_memory(DEFAULT_QUEUE)
         begun = getattr(memory, "next_round", self.world.decisions)
         if begun == self.counts.begun:
             return
         self.counts.begun = begun
-        world = engine.state.world
+        query = engine.query
         if self.log is not None:
-            runs = world.table.count > 0
-            self.log.write(as_line(self.counts.rounds, self.world.now, turns_on(world, world.target, runs), world))
-        round_s = getattr(engine.state.policy.policy, "round_s", math.inf)
+            turns = turns_on(query, query.target, query.jobs.count > 0)
+            self.log.write(as_line(self.counts.rounds, self.world.now, turns, query.cluster))
+        round_s = getattr(query.policy.policy, "round_s", math.inf)
         # Who decides at every event has no rounds that jobs could be counted in.
-        jobs = int(np.count_nonzero(world.table.count.take(world.table.order))) if round_s < math.inf else 0
+        jobs = int(np.count_nonzero(query.jobs.count.take(query.jobs.order))) if round_s < math.inf else 0
         self.counts.add(self.world.now, jobs, round_s)
 
     # --- the result ------------------------------------------------------------------------------------------------
@@ -241,10 +241,10 @@ class _Session:
                 used = {types[number]: seconds for number, seconds in enumerate(world.used.tolist()) if number}
                 return Run(**known, used_gpu_s=used, cost=world.cost)
             case PublishedWorld():
-                types = world.engine.state.world.inventory.types
+                names = world.engine.query.cluster.types
                 return Run(
                     **known,
-                    used_gpu_s={types[number]: seconds for number, seconds in sorted(world.used.items())},
+                    used_gpu_s={names[number]: seconds for number, seconds in sorted(world.used.items())},
                     cost=world.cost,
                     rounds=world.rounds,
                     preemptions=world.preemptions,
@@ -252,7 +252,7 @@ class _Session:
                     lease_opportunities=world.lease_chances,
                 )
             case Simulation():
-                memory = world.engine.state.policy_state.inner.get(DEFAULT_QUEUE)
+                memory = world.engine.query.policy_memory(DEFAULT_QUEUE)
                 return Run(
                     **known,
                     used_gpu_s=world.use.by_name(),
