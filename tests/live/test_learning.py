@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from levada.core import events as ev
-from levada.live.learning import pack, unpack
+from levada.engine import learned
 from tests.live.house import House, damage_snapshots, document, house
 from tests.live.rehearsal import Stage
 
@@ -171,12 +171,11 @@ def test_names_that_are_not_known_any_more_are_left_out(url: str) -> None:
             (view,) = await up.service.submit([document("resnet")], user="a", key=None)
             await up.until(lambda: up.phase(view["id"]) == "Running")
             await train(up, view["id"], 7.0, 20)
-            packed = pack(up.live.loop.engine.state)
+            packed = learned.dump(up.live.loop.engine)
             assert packed is not None
-            state = up.live.loop.engine.state
-            unpack(state, packed.replace(b'"resnet"', b'"gone"'))
+            learned.load(up.live.loop.engine, packed.replace(b'"resnet"', b'"gone"'))
             assert up.service.curve(view["id"])["points"] == []
-            unpack(state, packed)
+            learned.load(up.live.loop.engine, packed)
             assert point(up.service.curve(view["id"]), "v100", 1)["measured"] == pytest.approx(7.0, rel=0.001)
 
     asyncio.run(story())

@@ -24,11 +24,12 @@ from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS, JobTable
 from levada.core.plan import OpKind
 from levada.core.plane import Plane
 from levada.core.world import World
-from levada.engine import Engine, answer
+from levada.engine import Engine, answer, persist
+from levada.engine.parts import PARTS, Part
+from levada.engine.replay import commanded
 from levada.engine.state import Intent, State
-from levada.live import portrait, snapshot
+from levada.live import snapshot
 from levada.live.snapshot import FORMAT, Unusable, freeze, thaw
-from levada.live.standing import standings
 from levada.perf import RestartKind
 from levada.plugins import find_policy
 from levada.policies.table import POLICIES
@@ -68,7 +69,7 @@ def test_every_policy_comes_back_from_a_snapshot(policy: str) -> None:
 
 def looks(engine: Engine) -> Any:
     """All that a snapshot has of an engine, as plain values."""
-    return msgspec.msgpack.decode(codec.pack(portrait.portrait(engine.state)))
+    return msgspec.msgpack.decode(codec.pack(persist.dump(engine)))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -90,7 +91,7 @@ def test_an_engine_in_the_middle_of_everything_comes_back_and_goes_on_as_before(
     engine.handle = both  # type: ignore[method-assign]
     for _ in range(60):
         one_step(chaos, rng)
-        assert standings(again.state) == standings(engine.state)
+        assert commanded(again) == commanded(engine)
 
 
 def changed(data: bytes, change: Callable[[dict[str, Any]], None], form: int = FORMAT) -> bytes:
@@ -116,7 +117,7 @@ def test_what_another_version_has_more_or_less_is_left_out_or_begins_anew(caplog
         plain["policy_state"] = {"seed": "none"}
 
     again = thaw(changed(freeze(engine), change))
-    assert standings(again.state) == standings(engine.state)
+    assert commanded(again) == commanded(engine)
     table = again.state.world.table
     assert set(table.weight[table.order].tolist()) == {1.0}
     assert again.state.options.cooldown_s == 30.0
@@ -137,8 +138,8 @@ def test_devices_that_another_version_numbers_otherwise_are_where_they_were() ->
                 plain[plane][name] = (kind, shape, b"".join(reversed(cut)))
 
     again = thaw(changed(freeze(engine), turn_around))
-    assert standings(again.state) == standings(engine.state)
-    assert any(each.held for each in standings(again.state).values())
+    assert commanded(again) == commanded(engine)
+    assert any(each.held for each in commanded(again).values())
 
 
 def test_a_policy_that_is_not_there_any_more_is_told_of_and_another_decides(caplog: pytest.LogCaptureFixture) -> None:
@@ -147,7 +148,7 @@ def test_a_policy_that_is_not_there_any_more_is_told_of_and_another_decides(capl
     again = thaw(changed(freeze(engine), lambda plain: plain.update(policy="gone.py:Mine")))
     assert again.state.policy.name == "elastic-fifo"
     assert "gone.py" in caplog.text
-    assert standings(again.state) == standings(engine.state)
+    assert commanded(again) == commanded(engine)
 
 
 def test_a_policy_in_a_file_comes_back_by_the_name_of_its_file(tmp_path: Path) -> None:
@@ -176,9 +177,10 @@ def test_every_form_that_there_was_has_a_step_to_the_next() -> None:
 
 
 def test_the_first_snapshot_of_all_can_be_read() -> None:
-    state = thaw(FIRST.read_bytes()).state
+    first = thaw(FIRST.read_bytes())
+    state = first.state
     table = state.world.table
-    found = {state.world.ids[number]: each for number, each in standings(state).items()}
+    found = {state.world.ids[number]: each for number, each in commanded(first).items()}
     assert {job: (Phase.label(each.phase), each.generation, len(each.held)) for job, each in found.items()} == {
         "whole": ("Running", 1, 2),
         "part": ("Running", 1, 1),
@@ -224,14 +226,15 @@ def test_what_cannot_be_used_says_why(change: Callable[[bytes], bytes], why: str
 
 
 def test_nothing_that_an_engine_remembers_is_forgotten_here() -> None:
-    """Whoever adds to what an engine remembers adds it to `portrait`, or says here why it need not be there."""
+    """A field that is added to an engine is added to `engine.parts`, and to `persist` unless it is plain or a cache."""
     engine = at_work("fifo")
     state, world = engine.state, engine.state.world
-    elsewhere = {"world", "policy", "policy_named", "policy_options", "policy_state", "options", "in_view", "perf"}
-    elsewhere |= {"reservations", "dependents", "claimed_rows", "leaves"}
-    # Given anew, empty between turns, or remembered only for speed.
-    needless = {"make_policy", "commands", "lessons", "pauses", "over", "most_workers", "fits"}
-    assert set(vars(state)) == {*portrait.PLAIN} | elsewhere | needless
+    assert set(vars(state)) == set(PARTS)
+    own_form = {"world", "policy", "policy_named", "policy_options", "policy_state", "options", "in_view", "perf"}
+    own_form |= {"reservations", "dependents", "claimed_rows", "leaves"}
+    # Given anew, or learned from before a dump.
+    needless = {"make_policy", "lessons", "pauses", "over"}
+    assert {name for name, part in PARTS.items() if part not in (Part.VALUE, Part.CACHE)} == own_form | needless
     assert isinstance(state, State)
     kept = {"inventory", "table", "queues", "workloads", "entities", "queue_names", "tags", "ids", "numbers"}
     kept |= {"next_number", "target", "held", "foreign", "prices"}

@@ -12,10 +12,10 @@ from levada.core import events as ev
 from levada.core.commands import Command, JobsEnded
 from levada.core.invariants import check_state
 from levada.engine import Engine
+from levada.engine.replay import Differences, commanded, reconcile
 from levada.live import turn
 from levada.live.records import Records
 from levada.live.recover import Tail
-from levada.live.standing import Differences, put_right, standings
 from levada.live.story import Story
 from tests.engine.chaos import Chaos
 from tests.engine.machine import NODES, POLICIES, one_step
@@ -75,8 +75,8 @@ def test_the_same_engine_makes_the_same_of_the_same_turns(seed: int) -> None:
     tail = Tail(twin)
     for entry in turns:
         tail.take(turn.replay(twin, entry))
-    assert tail.recorded == standings(chaos.engine.state)
-    assert not Differences.between(twin.state, tail.recorded)
+    assert tail.recorded == commanded(chaos.engine)
+    assert not Differences.between(twin, tail.recorded)
 
 
 @pytest.mark.parametrize("share", [0.05, 1.0])
@@ -89,10 +89,10 @@ def test_an_engine_that_decides_otherwise_loses_and_doubles_nothing(seed: int, s
         turn.replay(twin, otherwise(entry, rng, share))
         tail.take(msgspec.msgpack.decode(entry, type=turn.Turn))
         turn.submit(before, entry)
-    differ = Differences.between(twin.state, tail.recorded)
+    differ = Differences.between(twin, tail.recorded)
     assert differ or share < 0.1
     if differ:
-        put_right(twin, tail.recorded, differ, tail.ended, before)
+        reconcile(twin, tail.recorded, differ, tail.ended, before)
     state = twin.state
     assert set(state.world.ids) == set(chaos.engine.state.world.ids)
     assert check_state(state.world, submitted=state.submitted, ended=state.ended) == []

@@ -26,14 +26,14 @@ from levada.engine.explain import Explanation, explain
 from levada.engine.guards import visible, waiting
 from levada.engine.operations import issue
 from levada.engine.options import Options
+from levada.engine.parts import copied
 from levada.engine.queries import Queries
 from levada.engine.serving import make_room
-from levada.engine.state import State
+from levada.engine.state import MakePolicy, State
 from levada.perf import Estimator
 from levada.placement.placer import Packer
 from levada.policies import registry
 from levada.policies.fifo import Fifo
-from levada.policies.protocol import AnyPolicy
 from levada.policies.queued import QueueState, queued
 
 #: An event that is said to happen beyond this, in seconds from the beginning, is one whose clock is broken.
@@ -53,7 +53,7 @@ class Engine:
         options: Options = Options(),  # noqa: B008 frozen default
         perf: Any = None,
         seed: int = 0,
-        make_policy: Callable[[str, Mapping[str, Any]], AnyPolicy] = registry.make,
+        make_policy: MakePolicy = registry.make,
     ) -> None:
         made = make_policy(policy, policy_options or {})
         world = World(cluster, queues)
@@ -332,7 +332,7 @@ class Engine:
 
     def fork(self) -> Engine:
         """An independent copy, policy state and all, in O(active jobs + devices)."""
-        return Engine.of(self.state.copy())
+        return Engine.of(copied(self.state))
 
     @staticmethod
     def of(state: State) -> Engine:

@@ -67,6 +67,11 @@ class Queries:
         """The id of an active job; raises KeyError."""
         return self._state.world.ids[number]
 
+    @property
+    def ids(self) -> Mapping[int, str]:
+        """Ids of the active jobs by number."""
+        return MappingProxyType(self._state.world.ids)
+
     def number_of(self, job_id: str) -> int | None:
         """The number of an active job."""
         return self._state.world.numbers.get(job_id)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -83,6 +82,9 @@ _ACCRUE_COLUMNS = (
 )
 
 
+MakePolicy: TypeAlias = Callable[[str, Mapping[str, Any]], AnyPolicy]
+
+
 class State:
     """The world, the policy with its state, and what is under way."""
 
@@ -90,7 +92,7 @@ class State:
         self,
         world: World,
         policy: Queued[Any],
-        make_policy: Callable[[str, Mapping[str, Any]], AnyPolicy],
+        make_policy: MakePolicy,
         perf: Any,
         options: Options,
         seed: int,
@@ -229,7 +231,7 @@ class State:
         """The throughput model after all lessons, for readers: nothing of the state changes."""
         if not (self.lessons or self.pauses or self.over):
             return self.perf
-        beliefs = self._copy_of_perf(self.world)
+        beliefs = self.copy_of_perf(self.world)
         self._teach(beliefs)
         return beliefs
 
@@ -246,7 +248,7 @@ class State:
         if self.over and hasattr(perf, "unbind"):
             perf.unbind(np.concatenate(self.over))
 
-    def _copy_of_perf(self, world: World) -> Any:
+    def copy_of_perf(self, world: World) -> Any:
         """An independent copy of the throughput model, for a state with *world*."""
         perf = self.perf.copy() if hasattr(self.perf, "copy") else self.perf
         if hasattr(perf, "attach"):
@@ -324,24 +326,3 @@ class State:
         slots = marks.nonzero()[0]
         slots = slots[table.number[slots] >= 0]  # a free slot keeps what the last job left in it
         return slots[np.lexsort((table.number[slots], table.submitted[slots]))] if len(slots) > 1 else slots
-
-    def copy(self) -> State:
-        """An independent copy, in O(active jobs + devices): nothing that either one changes is shared.
-
-        Pending lessons go along as they are. Learning them here would change what this state believes, and when, by
-        asking.
-        """
-        twin = State.__new__(State)
-        # Containers are copied by default, so that a field added later is not shared by oversight.
-        twin.__dict__.update({name: _copied(value) for name, value in self.__dict__.items()})
-        twin.world = self.world.copy()
-        twin.policy_state = copy.deepcopy(self.policy_state)
-        twin.perf = self._copy_of_perf(twin.world)
-        twin.dependents = {number: list(after) for number, after in self.dependents.items()}
-        twin.claimed_rows = {number: rows.copy() for number, rows in self.claimed_rows.items()}
-        return twin
-
-
-def _copied(value: Any) -> Any:
-    """A copy of a container, whose elements never change; anything else as it is."""
-    return value.copy() if isinstance(value, list | dict | set) else value

@@ -12,10 +12,10 @@ from levada.core.commands import JobsEnded
 from levada.core.events import Event, Progress
 from levada.core.types import Ints
 from levada.engine import Engine
+from levada.engine.replay import CommandedState, commanded
 from levada.live import views
 from levada.live.chronicle import Chronicle
 from levada.live.records import Record, Records
-from levada.live.standing import Standing, standing
 from levada.live.store import HistoryLine
 
 #: A job that has ended, when, and what stays to be seen of it.
@@ -82,11 +82,9 @@ class Story:
         numbers = np.fromiter(progress, np.int64, len(progress))
         return [Progress(at=now, number=numbers, steps=np.fromiter(progress.values(), np.float64, len(progress)))]
 
-    def standings(self) -> tuple[Standing, ...]:
+    def standings(self) -> tuple[CommandedState, ...]:
         """How the jobs stand that may stand otherwise than before the turn; call it after `lines`."""
-        state = self._engine.state
-        numbers = np.array(sorted(self._mentioned.union(self._chronicle.moved)), np.int64)
-        return tuple(standing(state, slot) for slot in state.world.table.find(numbers).tolist() if slot >= 0)
+        return tuple(commanded(self._engine, sorted(self._mentioned.union(self._chronicle.moved))).values())
 
     def ended(self, commands: Sequence[JobsEnded], before: Mapping[str, dict[str, Any]]) -> list[End]:
         """Jobs that are over, as they will be shown; *before* is what `begin` gave."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS, JobTable
 from levada.core.names import Names
-from levada.engine import Engine
+from levada.engine import Engine, persist
 from levada.engine.queries import Queries
 from levada.errors import LevadaError
 from levada.plugins import find_policy
@@ -110,7 +110,7 @@ class _Writer:
             fields = [(name, self.value(getattr(value, name))) for name in value.__struct_fields__]
             return ["struct", self._name(kind), fields]
         if isinstance(value, Engine):
-            return ["engine", self.value(value.state)]
+            return ["engine", [(name, self.value(each)) for name, each in persist.fields(value).items()]]
         if isinstance(value, Queries):
             return ["queries", self.value(value.engine)]
         if isinstance(value, JobTable):
@@ -212,8 +212,8 @@ class _Reader:
                 for attribute, value in attributes:
                     object.__setattr__(made, attribute, self.value(value))
                 return made
-            case "engine", state:
-                return Engine.of(self.value(state))
+            case "engine", fields:
+                return persist.from_fields({name: self.value(value) for name, value in fields})
             case "queries", engine:
                 return self.value(engine).query
             case "struct", name, fields:
