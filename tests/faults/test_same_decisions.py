@@ -82,9 +82,9 @@ class Tap:
 
     def handle(self, *events: ev.Event) -> list[Command]:
         """As the engine does."""
-        ids = self.engine.state.world.ids
+        ids = self.engine.query.ids
         commands = self._handle(*events)
-        now = self.engine.state.now
+        now = self.engine.query.now
         if not all(isinstance(event, ev.Decided) for event in events):
             self.heard.append((now, events))
         for event in events:

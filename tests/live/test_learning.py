@@ -11,6 +11,7 @@ import pytest
 
 from levada.core import events as ev
 from levada.engine import learned
+from tests.engine.inspect import state_of
 from tests.live.house import House, damage_snapshots, document, house
 from tests.live.rehearsal import Stage
 
@@ -132,7 +133,7 @@ def test_what_was_learned_outlives_a_kill_and_a_damaged_snapshot(url: str) -> No
             assert (cost["change"], cost["times"]) == ("resize", 1)
             assert 0.25 < cost["seconds"] < 10
             # Policies ask the same model.
-            state = up.live.loop.engine.state
+            state = state_of(up.live.loop.engine)
             assert state.perf.rate(seen.number, state.world.inventory.types.find("v100"), 4) == pytest.approx(
                 30.0, rel=0.001
             )
@@ -190,7 +191,7 @@ def test_a_speed_that_is_news_makes_the_policy_decide_anew(url: str) -> None:
             loop = up.live.loop
 
             async def look() -> int:
-                await up.until(lambda: loop.engine.state.deciding is None)
+                await up.until(lambda: state_of(loop.engine).deciding is None)
                 before = loop.decisions
                 up.live.learning.look()
                 await up.settle()

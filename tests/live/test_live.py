@@ -19,6 +19,7 @@ from levada.core.plan import OpKind
 from levada.errors import BadInput, NotFound, Refused
 from levada.live.store import LeaseLost, Store
 from tests.engine.contents import changed, contents
+from tests.engine.inspect import state_of
 from tests.live.house import damage_snapshots, document, house
 from tests.live.rehearsal import Stage
 from tests.patience import WAIT_S
@@ -384,7 +385,7 @@ def test_no_question_changes_what_the_server_believes(url: str) -> None:
             for steps in (5.0, 10.0):
                 up.live.loop.hear(Report(events=(ev.Progress(at=0.0, number=numbers, steps=np.array([steps])),)))
                 await up.settle()
-            state, service = up.live.loop.engine.state, up.service
+            state, service = state_of(up.live.loop.engine), up.service
             believed = {each: service.curve(each) for each in ids}
             before = contents(state)
             for each in ids:

@@ -34,6 +34,7 @@ from levada.perf import RestartKind
 from levada.plugins import find_policy
 from levada.policies.table import POLICIES
 from tests.engine.chaos import Chaos
+from tests.engine.inspect import state_of
 from tests.engine.machine import NODES, one_step
 from tests.engine.machine import POLICIES as NAMES
 
@@ -79,7 +80,7 @@ def test_an_engine_in_the_middle_of_everything_comes_back_and_goes_on_as_before(
     for _ in range(120):
         one_step(chaos, rng)
     engine = chaos.engine
-    engine.state.perf.observe_restart(1, RestartKind.RESIZE, 3.0)
+    state_of(engine).perf.observe_restart(1, RestartKind.RESIZE, 3.0)
     again = thaw(freeze(engine))
     assert looks(again) == looks(engine)
     handle = engine.handle
@@ -118,10 +119,10 @@ def test_what_another_version_has_more_or_less_is_left_out_or_begins_anew(caplog
 
     again = thaw(changed(freeze(engine), change))
     assert commanded(again) == commanded(engine)
-    table = again.state.world.table
+    table = state_of(again).world.table
     assert set(table.weight[table.order].tolist()) == {1.0}
-    assert again.state.options.cooldown_s == 30.0
-    assert again.state.policy.name == engine.state.policy.name
+    assert again.query.options.cooldown_s == 30.0
+    assert again.query.policy.name == engine.query.policy.name
     assert "begins anew" in caplog.text
     assert "cooldown_s" in caplog.text
 
@@ -146,7 +147,7 @@ def test_a_policy_that_is_not_there_any_more_is_told_of_and_another_decides(capl
     caplog.set_level(logging.ERROR)
     engine = at_work("fifo")
     again = thaw(changed(freeze(engine), lambda plain: plain.update(policy="gone.py:Mine")))
-    assert again.state.policy.name == "elastic-fifo"
+    assert again.query.policy.name == "elastic-fifo"
     assert "gone.py" in caplog.text
     assert commanded(again) == commanded(engine)
 
@@ -156,7 +157,7 @@ def test_a_policy_in_a_file_comes_back_by_the_name_of_its_file(tmp_path: Path) -
     mine.write_text("from levada.policies.fifo import Fifo\nclass Mine(Fifo):\n    name = 'my own'\n")
     engine = at_work("fifo")
     engine.handle(ev.PolicyChanged(at=2000.0, name=f"{mine}:Mine"))
-    assert thaw(freeze(engine)).state.policy.name == "my own"
+    assert thaw(freeze(engine)).query.policy.name == "my own"
 
 
 def test_an_older_form_is_led_to_this_one_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +179,7 @@ def test_every_form_that_there_was_has_a_step_to_the_next() -> None:
 
 def test_the_first_snapshot_of_all_can_be_read() -> None:
     first = thaw(FIRST.read_bytes())
-    state = first.state
+    state = state_of(first)
     table = state.world.table
     found = {state.world.ids[number]: each for number, each in commanded(first).items()}
     assert {job: (Phase.label(each.phase), each.generation, len(each.held)) for job, each in found.items()} == {
@@ -196,7 +197,7 @@ def test_the_first_snapshot_of_all_can_be_read() -> None:
 
 def test_a_version_without_fixed_sizes_and_used_retries_is_read() -> None:
     engine = at_work("fifo")
-    table, slot = engine.state.world.table, engine.state.world.slot("whole")
+    table, slot = state_of(engine).world.table, state_of(engine).world.slot("whole")
     table.restarts[slot] = 3
 
     def as_before(plain: dict[str, Any]) -> None:
@@ -204,7 +205,7 @@ def test_a_version_without_fixed_sizes_and_used_retries_is_read() -> None:
             del plain["jobs"]["ints"][name]
         plain["jobs"]["displaced"] = {int(table.number[slot]): 2}
 
-    revived = thaw(changed(freeze(engine), as_before)).state.world.table
+    revived = state_of(thaw(changed(freeze(engine), as_before))).world.table
     assert (revived.own_min[slot], revived.own_max[slot]) == (table.min[slot], table.max[slot])
     assert (revived.retried[slot], revived.restarts[slot], revived.fixed[slot]) == (1, 3, 0)
 
@@ -228,7 +229,7 @@ def test_what_cannot_be_used_says_why(change: Callable[[bytes], bytes], why: str
 def test_nothing_that_an_engine_remembers_is_forgotten_here() -> None:
     """A field that is added to an engine is added to `engine.parts`, and to `persist` unless it is plain or a cache."""
     engine = at_work("fifo")
-    state, world = engine.state, engine.state.world
+    state, world = state_of(engine), state_of(engine).world
     assert set(vars(state)) == set(PARTS)
     own_form = {"world", "policy", "policy_named", "policy_options", "policy_state", "options", "in_view", "perf"}
     own_form |= {"reservations", "dependents", "claimed_rows", "leaves"}

@@ -18,6 +18,7 @@ from levada.live.records import Records
 from levada.live.recover import Tail
 from levada.live.story import Story
 from tests.engine.chaos import Chaos
+from tests.engine.inspect import state_of
 from tests.engine.machine import NODES, POLICIES, one_step
 
 _STEPS = 120
@@ -36,7 +37,7 @@ class Diary:
 
     def handle(self, *events: ev.Event) -> list[Command]:
         """As the engine does."""
-        state = self.engine.state
+        state = state_of(self.engine)
         before, first = state.revision, state.world.next_number
         self._story.begin(events, [], state.now)
         commands = self._handle(*events)
@@ -93,8 +94,8 @@ def test_an_engine_that_decides_otherwise_loses_and_doubles_nothing(seed: int, s
     assert differ or share < 0.1
     if differ:
         reconcile(twin, tail.recorded, differ, tail.ended, before)
-    state = twin.state
-    assert set(state.world.ids) == set(chaos.engine.state.world.ids)
+    state = state_of(twin)
+    assert set(state.world.ids) == set(chaos.engine.query.ids)
     assert check_state(state.world, submitted=state.submitted, ended=state.ended) == []
     go_on(chaos, twin)
 
@@ -103,7 +104,7 @@ def go_on(chaos: Chaos, engine: Engine) -> None:
     """The world meets another engine, as after a restart; `Chaos` checks that nothing runs twice and all jobs end."""
     outstanding = engine.outstanding()
     chaos.engine = engine
-    engine.state.refused = 0
+    state_of(engine).refused = 0
     chaos.thoughts.clear()
     # Reports that the engine before had not taken died with it: what runs is observed. A failure of an operation that
     # is sent again now would otherwise count against the second attempt.

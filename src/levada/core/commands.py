@@ -62,6 +62,15 @@ class JobsEnded(msgspec.Struct, frozen=True, kw_only=True):
     restarts: Ints
     resizes: Ints
     moves: Ints
+    #: How far it came; `reported` and `resized` as in the job table.
+    steps_done: Floats
+    reported: Floats
+    resized: Floats
+
+    def last_step(self, row: int) -> float | None:
+        """How far the job in *row* came; None where it never told."""
+        steps = self.steps_done.item(row)
+        return steps if steps > 0 or self.reported.item(row) > self.resized.item(row) else None
 
 
 class Wake(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,8 +60,8 @@ class Engine:
         beliefs = perf if perf is not None else Estimator()
         if hasattr(beliefs, "attach"):
             beliefs.attach(world.workloads, world.inventory.types)
-        self.state = State(world, queued(made), make_policy, beliefs, options, seed)
-        self.state.policy_named, self.state.policy_options = policy, policy_options or {}
+        self._state = State(world, queued(made), make_policy, beliefs, options, seed)
+        self._state.policy_named, self._state.policy_options = policy, policy_options or {}
         #: Everything that others may read of it.
         self.query = Queries(self)
 
@@ -69,7 +69,7 @@ class Engine:
 
     def handle(self, *events: ev.Event) -> list[Command]:
         """What to do after these events, in this order. Never raises for anything an event says."""
-        state = self.state
+        state = self._state
         state.commands = []
         for event in events:
             state.revision += 1
@@ -102,7 +102,7 @@ class Engine:
 
     def _due_at(self) -> float:
         """When the next decision is due; infinite when nothing asks for one."""
-        state = self.state
+        state = self._state
         cadence = state.policy.cadence
         asks = min(state.policy_wake, state.guard_wake)
         # Without a time of its own (at first, or after a rejection) every policy waits for events.
@@ -120,7 +120,7 @@ class Engine:
 
     def _question(self) -> list[Command]:
         """What to ask the policy."""
-        state = self.state
+        state = self._state
         if state.lessons or state.pauses or state.over:
             state.learn()
         if state.world.foreign and not state.policy.by_node:
@@ -148,12 +148,12 @@ class Engine:
 
     def _fills(self) -> bool:
         """Whether only jobs that wait need be thought of, for nothing happened that touches others."""
-        state = self.state
+        state = self._state
         others_at = min(state.heed_at, state.policy_wake, state.guard_wake)
         return state.fills and not state.dirty and state.now < others_at
 
     def _decided(self, event: ev.Decided) -> None:
-        state = self.state
+        state = self._state
         if event.revision != state.deciding:
             state.stale_results += 1
             return
@@ -179,22 +179,22 @@ class Engine:
             state.commands.append(BindPods(binds=event.decision.binds))
 
     def _decide_failed(self, event: ev.DecideFailed) -> None:
-        if event.revision != self.state.deciding:
-            self.state.stale_results += 1
+        if event.revision != self._state.deciding:
+            self._state.stale_results += 1
             return
         self._reject(event.why)
 
     def _restarted(self, _event: ev.Restarted) -> None:
         """Nobody will answer what was asked before."""
-        acks.ask_again(self.state)
-        self.state.deciding = None
-        self.state.dirty = True
+        acks.ask_again(self._state)
+        self._state.deciding = None
+        self._state.dirty = True
         # Whoever was told of a time to wake has forgotten it.
-        self.state.told_wake = math.inf
+        self._state.told_wake = math.inf
 
     def _reject(self, why: str) -> None:
         """Grants stay as they are, and the next try comes after a pause."""
-        state, table = self.state, self.state.world.table
+        state, table = self._state, self._state.world.table
         asked, state.deciding = state.deciding or 0, None
         state.rejections += 1
         state.last_rejection = why
@@ -213,7 +213,7 @@ class Engine:
 
     def _tell_wake(self, due: float) -> None:
         """Asks to be woken when a decision is *due*, or something else is."""
-        state = self.state
+        state = self._state
         wake = min(due, state.next_alarm)
         if state.reservations:
             wake = min(wake, foreign.next_expiry(state))
@@ -227,7 +227,7 @@ class Engine:
     # --- settings ---------------------------------------------------------------------------------------------------
 
     def _policy_changed(self, event: ev.PolicyChanged) -> None:
-        state = self.state
+        state = self._state
         try:
             made = state.make_policy(event.name, event.options)
         except Exception as broken:
@@ -238,7 +238,7 @@ class Engine:
         self._forget_thought()
 
     def _options_changed(self, event: ev.OptionsChanged) -> None:
-        state = self.state
+        state = self._state
         try:
             merged = {**msgspec.to_builtins(state.options), **event.options}
             state.options = msgspec.convert(merged, Options)
@@ -248,7 +248,7 @@ class Engine:
         state.give_another_chance()
 
     def _queues_changed(self, event: ev.QueuesChanged) -> None:
-        state = self.state
+        state = self._state
         faults = queue_faults(event.queues)
         if faults:
             state.last_rejection = "; ".join(f"queue {name}: {text}" for name, text in faults)
@@ -258,15 +258,15 @@ class Engine:
         state.give_another_chance()
 
     def _prices_changed(self, event: ev.PricesChanged) -> None:
-        self.state.world.set_prices(event.prices)
-        self.state.dirty = True
+        self._state.world.set_prices(event.prices)
+        self._state.dirty = True
 
     def _beliefs_changed(self, _event: ev.BeliefsChanged) -> None:
-        self.state.dirty = True
+        self._state.dirty = True
 
     def _forget_thought(self) -> None:
         """A policy that is thinking about the past need not finish; a new one starts with a clean slate."""
-        state = self.state
+        state = self._state
         state.deciding = None
         state.rejections = 0
         state.next_try = state.heed_at = -math.inf
@@ -277,11 +277,11 @@ class Engine:
 
     def explain(self, job_id: str) -> Explanation:
         """Why a job waits or has its size, what would have to change, and which jobs stand before it."""
-        return explain(self.state, job_id)
+        return explain(self._state, job_id)
 
     def ops(self, plan: Plan) -> list[Op]:
         """The operations of a plan that has just been issued, as objects for a backend."""
-        world, table = self.state.world, self.state.world.table
+        world, table = self._state.world, self._state.world.table
         inventory, made = world.inventory, []
         slots = table.find(plan.number)
 
@@ -308,8 +308,8 @@ class Engine:
 
     def outstanding(self) -> list[Op]:
         """Operations that are out and not acknowledged, for a backend that may not have heard of them."""
-        world, table = self.state.world, self.state.world.table
-        slots = self.state.living()
+        world, table = self._state.world, self._state.world.table
+        slots = self._state.living()
         made = []
         for slot in slots[table.issued[slots] > 0].tolist():
             kind = int(table.op[slot])
@@ -332,73 +332,73 @@ class Engine:
 
     def fork(self) -> Engine:
         """An independent copy, policy state and all, in O(active jobs + devices)."""
-        return Engine.of(copied(self.state))
+        return Engine.of(copied(self._state))
 
     @staticmethod
     def of(state: State) -> Engine:
         """The engine that owns *state* from now on."""
         engine = Engine.__new__(Engine)
-        engine.state, engine.query = state, Queries(engine)
+        engine._state, engine.query = state, Queries(engine)
         return engine
 
     def swap(self, other: Engine) -> None:
         """Exchange state with a fork, to take back what was handled since, or to redo it."""
-        self.state, other.state = other.state, self.state
+        self._state, other._state = other._state, self._state
 
     def assume(self, **options: float) -> None:
         """Change options of a fork without an event: nothing is decided anew for it."""
-        self.state.options = msgspec.structs.replace(self.state.options, **options)
+        self._state.options = msgspec.structs.replace(self._state.options, **options)
 
     # --- beliefs ----------------------------------------------------------------------------------------------------
 
     def learn(self) -> None:
         """Let beliefs catch up with what was seen."""
-        self.state.learn()
+        self._state.learn()
 
     def attach(self, model: Any) -> None:
         """Share the numbers of workloads and GPU types with *model*."""
-        model.attach(self.state.world.workloads, self.state.world.inventory.types)
+        model.attach(self._state.world.workloads, self._state.world.inventory.types)
 
     def observe_pairs(self, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints, rates: Floats) -> None:
         """Let beliefs know how fast jobs are that share devices, one row of *rates* for each pair."""
-        perf = self.state.perf
+        perf = self._state.perf
         if hasattr(perf, "observe_pairs"):
             perf.observe_pairs(a, b, gpu_types, sizes, rates)
 
 
 _HANDLERS: dict[type, Callable[[Engine, Any], None]] = {
-    ev.JobsSubmitted: lambda engine, event: jobs.submitted(engine.state, event),
-    ev.JobsUpdated: lambda engine, event: jobs.updated(engine.state, event),
-    ev.JobsCancelled: lambda engine, event: jobs.cancelled(engine.state, event),
-    ev.JobsSuspended: lambda engine, event: jobs.suspended(engine.state, event),
-    ev.JobsResumed: lambda engine, event: jobs.resumed(engine.state, event),
-    ev.WorkersStarted: lambda engine, event: jobs.workers_seen(engine.state, event),
-    ev.WorkersStopped: lambda engine, event: jobs.workers_seen(engine.state, event),
-    ev.WorkersFailed: lambda engine, event: jobs.workers_failed(engine.state, event),
-    ev.JobsFinished: lambda engine, event: jobs.finished(engine.state, event),
-    ev.JobsLeft: lambda engine, event: jobs.left(engine.state, event),
-    ev.JobsFailed: lambda engine, event: jobs.failed(engine.state, event),
-    ev.Progress: lambda engine, event: jobs.progress(engine.state, event),
-    ev.CheckpointSaved: lambda engine, event: jobs.checkpoint_saved(engine.state, event),
-    ev.SavesOnStop: lambda engine, event: jobs.saves_on_stop(engine.state, event),
-    ev.ResizesInPlace: lambda engine, event: jobs.resizes_in_place(engine.state, event),
-    ev.ResizeModes: lambda engine, event: jobs.resize_modes(engine.state, event),
-    ev.JobsRestarted: lambda engine, event: jobs.restarted(engine.state, event),
-    ev.Observed: lambda engine, event: jobs.observed(engine.state, event),
-    ev.NodesAdded: lambda engine, event: nodes.put(engine.state, event),
-    ev.NodesChanged: lambda engine, event: nodes.put(engine.state, event),
-    ev.NodesCordoned: lambda engine, event: nodes.cordoned(engine.state, event),
-    ev.NodesDrained: lambda engine, event: drains.drained(engine.state, event),
-    ev.NodesLost: lambda engine, event: nodes.lost(engine.state, event),
-    ev.NodesRemoved: lambda engine, event: nodes.removed(engine.state, event),
-    ev.ForeignAppeared: lambda engine, event: foreign.appeared(engine.state, event),
-    ev.ForeignGone: lambda engine, event: foreign.gone(engine.state, event),
-    ev.ReservationExpired: lambda engine, event: foreign.expired(engine.state, event),
-    ev.Released: lambda engine, event: acks.released(engine.state, event),
-    ev.Running: lambda engine, event: acks.running(engine.state, event),
-    ev.OperationFailed: lambda engine, event: acks.failed(engine.state, event),
-    ev.OperationTimedOut: lambda engine, event: acks.timed_out(engine.state, event),
-    ev.Paused: lambda engine, event: acks.paused(engine.state, event),
+    ev.JobsSubmitted: lambda engine, event: jobs.submitted(engine._state, event),
+    ev.JobsUpdated: lambda engine, event: jobs.updated(engine._state, event),
+    ev.JobsCancelled: lambda engine, event: jobs.cancelled(engine._state, event),
+    ev.JobsSuspended: lambda engine, event: jobs.suspended(engine._state, event),
+    ev.JobsResumed: lambda engine, event: jobs.resumed(engine._state, event),
+    ev.WorkersStarted: lambda engine, event: jobs.workers_seen(engine._state, event),
+    ev.WorkersStopped: lambda engine, event: jobs.workers_seen(engine._state, event),
+    ev.WorkersFailed: lambda engine, event: jobs.workers_failed(engine._state, event),
+    ev.JobsFinished: lambda engine, event: jobs.finished(engine._state, event),
+    ev.JobsLeft: lambda engine, event: jobs.left(engine._state, event),
+    ev.JobsFailed: lambda engine, event: jobs.failed(engine._state, event),
+    ev.Progress: lambda engine, event: jobs.progress(engine._state, event),
+    ev.CheckpointSaved: lambda engine, event: jobs.checkpoint_saved(engine._state, event),
+    ev.SavesOnStop: lambda engine, event: jobs.saves_on_stop(engine._state, event),
+    ev.ResizesInPlace: lambda engine, event: jobs.resizes_in_place(engine._state, event),
+    ev.ResizeModes: lambda engine, event: jobs.resize_modes(engine._state, event),
+    ev.JobsRestarted: lambda engine, event: jobs.restarted(engine._state, event),
+    ev.Observed: lambda engine, event: jobs.observed(engine._state, event),
+    ev.NodesAdded: lambda engine, event: nodes.put(engine._state, event),
+    ev.NodesChanged: lambda engine, event: nodes.put(engine._state, event),
+    ev.NodesCordoned: lambda engine, event: nodes.cordoned(engine._state, event),
+    ev.NodesDrained: lambda engine, event: drains.drained(engine._state, event),
+    ev.NodesLost: lambda engine, event: nodes.lost(engine._state, event),
+    ev.NodesRemoved: lambda engine, event: nodes.removed(engine._state, event),
+    ev.ForeignAppeared: lambda engine, event: foreign.appeared(engine._state, event),
+    ev.ForeignGone: lambda engine, event: foreign.gone(engine._state, event),
+    ev.ReservationExpired: lambda engine, event: foreign.expired(engine._state, event),
+    ev.Released: lambda engine, event: acks.released(engine._state, event),
+    ev.Running: lambda engine, event: acks.running(engine._state, event),
+    ev.OperationFailed: lambda engine, event: acks.failed(engine._state, event),
+    ev.OperationTimedOut: lambda engine, event: acks.timed_out(engine._state, event),
+    ev.Paused: lambda engine, event: acks.paused(engine._state, event),
     ev.PolicyChanged: Engine._policy_changed,
     ev.OptionsChanged: Engine._options_changed,
     ev.QueuesChanged: Engine._queues_changed,

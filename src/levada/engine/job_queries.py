@@ -81,9 +81,7 @@ class JobsView(JobColumns):
     """The columns of all active jobs by slot, read-only and without a copy; valid until the next event."""
 
     def __init__(self, table: JobTable) -> None:
-        self._table = table
-        #: Tells whether the table has moved to larger blocks since.
-        self.block = table.ints
+        self._table, self._block = table, table.ints
         for name in (*INT_COLUMNS, *FLOAT_COLUMNS):
             setattr(self, name, read_only(getattr(table, name)))
 
@@ -93,7 +91,11 @@ class JobsView(JobColumns):
     @property
     def capacity(self) -> int:
         """The number of slots, used or not."""
-        return self._table.capacity
+        return self._block.shape[1]
+
+    def is_of(self, table: JobTable) -> bool:
+        """Whether it still shows *table*, which moves to larger blocks as it grows."""
+        return self._block is table.ints
 
     @property
     def order(self) -> Ints:

@@ -22,7 +22,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
 def dump(engine: Engine) -> bytes | None:
     """All that was learned; None where beliefs are of another kind."""
-    world, beliefs = engine.state.world, engine.state.beliefs()
+    world, beliefs = engine._state.world, engine._state.beliefs()
     if not isinstance(beliefs, Estimator):
         return None
     told = beliefs.state()
@@ -44,7 +44,7 @@ def dump(engine: Engine) -> bytes | None:
 
 def load(engine: Engine, packed: bytes | str) -> None:
     """Let *engine* believe what was learned, as far as it knows the names; raises `msgspec.DecodeError`."""
-    told, state = msgspec.json.decode(packed, type=Learned), engine.state
+    told, state = msgspec.json.decode(packed, type=Learned), engine._state
     if not isinstance(state.perf, Estimator):
         return
     state.learn()  # what is pending belongs to the beliefs that are replaced
@@ -59,7 +59,7 @@ def load(engine: Engine, packed: bytes | str) -> None:
 
 def known_rates(engine: Engine, confidence: float) -> dict[tuple[int, int, int], float]:
     """Steps per second by (workload, type, workers) of workloads with active jobs, where this well known."""
-    state = engine.state
+    state = engine._state
     beliefs = state.beliefs()
     if not isinstance(beliefs, Estimator):
         return {}

@@ -50,7 +50,7 @@ class Loaded(NamedTuple):
 def fields(engine: Engine) -> dict[str, object]:
     """All that *engine* is made of, itself and not a copy: a codec that follows references keeps what is shared."""
     kinds = [kind for kind in Part if kind is not Part.CACHE]
-    return dict(values(engine.state, *kinds))
+    return dict(values(engine._state, *kinds))
 
 
 def from_fields(known: Mapping[str, object]) -> Engine:
@@ -67,7 +67,7 @@ def from_fields(known: Mapping[str, object]) -> Engine:
 
 def dump(engine: Engine) -> EngineDump:
     """*engine* as it is; columns are shared with it, so that the dump must be written before the next event."""
-    state = engine.state
+    state = engine._state
     state.learn()
     if not isinstance(state.perf, Estimator):
         raise LevadaError("only what an Estimator believes can be kept")
@@ -131,7 +131,7 @@ def _places(plane: Plane) -> Places:
 def load(kept: EngineDump, make_policy: MakePolicy) -> Loaded:
     """The engine that was dumped; raises errors of any kind where *kept* is none."""
     engine = Engine(make_policy=make_policy)
-    state, world = engine.state, engine.state.world
+    state, world = engine._state, engine._state.world
     for name, value in kept.plain.items():
         if PARTS.get(name) is Part.VALUE:
             setattr(state, name, value)

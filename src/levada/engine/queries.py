@@ -42,7 +42,7 @@ class Queries:
 
     @property
     def _state(self) -> State:
-        return self.engine.state
+        return self.engine._state
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
@@ -50,7 +50,7 @@ class Queries:
     def jobs(self) -> JobsView:
         """All active jobs as columns by slot."""
         table, view = self._state.world.table, self._jobs
-        if view is None or view.block is not table.ints:
+        if view is None or not view.is_of(table):
             view = self._jobs = JobsView(table)
         return view
 

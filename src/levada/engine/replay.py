@@ -75,7 +75,7 @@ def replay(
     *asked* the numbers of the jobs that the policy was asked about, if it was. Progress is not in the log; it changes
     the first and the last of these.
     """
-    state = engine.state
+    state = engine._state
     state.revision = before
     if next_number >= 0:
         state.world.next_number = next_number
@@ -87,13 +87,13 @@ def replay(
 
 def admit(engine: Engine, events: Iterable[Event], next_number: int) -> None:
     """Let *engine* know of the jobs that were submitted in a logged turn, and of nothing else."""
-    engine.state.world.next_number = next_number
+    engine._state.world.next_number = next_number
     engine.handle(*(event for event in events if isinstance(event, JobsSubmitted)))
 
 
 def commanded(engine: Engine, numbers: Iterable[int] | None = None) -> dict[int, CommandedState]:
     """What active jobs were last commanded to do, by number: all, or those of *numbers*."""
-    state = engine.state
+    state = engine._state
     slots = state.living() if numbers is None else state.world.table.find(np.fromiter(numbers, np.int64))
     return {each.number: each for each in (_commanded(state, slot) for slot in slots.tolist() if slot >= 0)}
 
@@ -174,13 +174,13 @@ def reconcile(
     *ended* are the phases in which jobs ended; *before* is an engine that knows all jobs and the end of none.
     Raises KeyError for a job that neither engine knows.
     """
-    state, world, table = engine.state, engine.state.world, engine.state.world.table
+    state, world, table = engine._state, engine._state.world, engine._state.world.table
     state.learn()
     for number in differ.over:
         end(state, table.find(np.array([number])), ended[number], Code.CANCELLED)
     state.commands.clear()
     for number in differ.lost:
-        _bring_back(state, before.state, number)
+        _bring_back(state, before._state, number)
     wrong = [*differ.other, *differ.lost]
     slots = table.find(np.array(wrong, np.int64))
     world.clear_workers(world.held, slots)
@@ -191,7 +191,7 @@ def reconcile(
         plane.cpu, plane.memory = world.use_of(plane)
     state.dependents = {
         number: [each for each in after if each in recorded]
-        for number, after in before.state.dependents.items()
+        for number, after in before._state.dependents.items()
         if number in recorded
     }
     state.ended = max(state.submitted - len(table), 0)

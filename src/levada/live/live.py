@@ -128,7 +128,7 @@ class Live:
             await self._prepare(lease)
         await recall(self.store, engine)
         clock = self._clock or MachineClock(last)
-        records = await recover_records(self.store, engine, clock.now())
+        records = await recover_records(self.store, clock.now())
         seen = await self.backend.open(lease.epoch, _used_by_others(engine))
         last_line = await self.store.last_history()
         self.loop = Loop(engine, self.store, lease, self.backend, clock, records, last_line)

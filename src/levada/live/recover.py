@@ -133,16 +133,9 @@ def _damaged(number: int, why: str) -> LevadaError:
     )
 
 
-async def recover_records(store: Store, engine: Engine, now: float) -> Records:
-    """All jobs that are in lists; those whose time there ended meanwhile go at the first tidying.
-
-    How far jobs are is told again by their workers; what was known stands until then.
-    """
+async def recover_records(store: Store, now: float) -> Records:
+    """All jobs that are in lists; those whose time there ended meanwhile go at the first tidying."""
     records = Records()
     for row in await store.jobs(ended_after=now - _LONGEST_S):
-        record = Record.of(row)
-        records.add(record)
-        job = engine.query.job(record.id) if record.ended is None else None
-        if job is not None:
-            record.steps = job.steps_done
+        records.add(Record.of(row))
     return records

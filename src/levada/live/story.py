@@ -73,14 +73,22 @@ class Story:
         return found
 
     def moved(self, progress: Mapping[int, float], now: float) -> list[Event]:
-        """How far jobs are, for the engine and in their records."""
+        """How far jobs are, for the engine; their records get the rate since the last report."""
         if not progress:
             return []
-        for number, steps in progress.items():
-            if (record := self._records.by_number.get(number)) is not None:
-                record.progressed(steps, now)
         numbers = np.fromiter(progress, np.int64, len(progress))
-        return [Progress(at=now, number=numbers, steps=np.fromiter(progress.values(), np.float64, len(progress)))]
+        steps = np.fromiter(progress.values(), np.float64, len(progress))
+        jobs = self._engine.query.jobs
+        slots = jobs.find(numbers)
+        known = (slots >= 0) & np.isfinite(steps) & (steps >= 0)
+        numbers, steps, slots = numbers[known], steps[known], slots[known]
+        more, since = steps - jobs.steps_done[slots], jobs.reported[slots]
+        # The first report after a start or resize is no measure: it includes the time that this took.
+        seconds = np.where(since > jobs.resized[slots], now - since, 0.0)
+        for number, made, passed in zip(numbers.tolist(), more.tolist(), seconds.tolist(), strict=True):
+            if (record := self._records.by_number.get(number)) is not None:
+                record.progressed(made, passed)
+        return [Progress(at=now, number=numbers, steps=steps)] if len(numbers) else []
 
     def standings(self) -> tuple[CommandedState, ...]:
         """How the jobs stand that may stand otherwise than before the turn; call it after `lines`."""

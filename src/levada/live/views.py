@@ -57,11 +57,9 @@ def living_job(
     phase = Phase.label(job.phase)
     places = [] if grant is None else grant.places
     total = None if math.isnan(job.steps) else whole(job.steps)
-    steps = max(record.steps, job.steps_done)
-    told = record.reported_at is not None or steps > 0
     shown = phase in ("Running", "Resizing") and record.rate is not None
     rate = record.rate if shown else None
-    left = None if total is None or not rate else max(0.0, total - steps) / rate
+    left = None if total is None or not rate else max(0.0, total - job.steps_done) / rate
     why = reason(job.reason, job.evidence)
     return {
         **_head(record),
@@ -89,7 +87,7 @@ def living_job(
         ],
         "generation": job.generation,
         "progress": {
-            "step": whole(steps) if told else None,
+            "step": whole(job.steps_done) if job.has_reported else None,
             "total": total,
             "rate": None if rate is None else round(rate, 4),
         },
@@ -115,7 +113,7 @@ def ended_job(record: Record, told: JobsEnded, row: int, last: Mapping[str, Any]
     why = reason(int(told.reason[row]), 0)
     phase = Phase.label(int(told.phase[row]))
     text, (cause, lost_code) = why.text, record.failure
-    exit_code = record.exit_code
+    exit_code, steps = record.exit_code, told.last_step(row)
     if phase == "Failed":
         exit_code = lost_code if exit_code is None else exit_code
         if why.code == "failed" and cause:
@@ -133,7 +131,11 @@ def ended_job(record: Record, told: JobsEnded, row: int, last: Mapping[str, Any]
         "gpus": 0,
         "nodes": [],
         "workers": [],
-        "progress": {**last["progress"], "step": _last_step(record, last), "rate": None},
+        "progress": {
+            **last["progress"],
+            "step": None if (steps := told.last_step(row)) is None else whole(steps),
+            "rate": None,
+        },
         "eta_s": None,
         "started": moment(float(told.first_started[row])),
         "finished": moment(told.finished),
@@ -145,11 +147,6 @@ def ended_job(record: Record, told: JobsEnded, row: int, last: Mapping[str, Any]
         "moves": int(told.moves[row]),
         "exit_code": 0 if phase == "Succeeded" and exit_code is None else exit_code,
     }
-
-
-def _last_step(record: Record, last: Mapping[str, Any]) -> int | float | None:
-    """How far a job came, which it may have told after it was last looked at; None where it never told."""
-    return last["progress"]["step"] if record.reported_at is None else whole(record.steps)
 
 
 def plain_job(record: Record) -> dict[str, Any]:

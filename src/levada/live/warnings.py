@@ -138,8 +138,7 @@ class Warnings:
             if self._gpu_use is not None:
                 places = query.held_grant(job.number).places
                 devices = tuple(sorted({device for place in places for device in place.devices}))
-            steps = max(record.steps, job.steps_done)
-            yield Running(record.id, job.resized, steps, devices)
+            yield Running(record.id, job.resized, job.steps_done, devices)
 
 
 def _minutes(seconds: float) -> str:

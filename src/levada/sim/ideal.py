@@ -121,6 +121,9 @@ class IdealWorld:
                 restarts=nothing,
                 resizes=nothing,
                 moves=nothing,
+                steps_done=table.steps_done[slots],
+                reported=table.reported[slots],
+                resized=table.resized[slots],
             )
         )
         self.world.remove_jobs(slots)
