@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import numpy as np
@@ -21,6 +21,9 @@ from levada.engine.drains import staying
 from levada.engine.job_queries import read_only
 from levada.engine.state import State
 from levada.kernels import drive
+
+if TYPE_CHECKING:
+    from levada.engine.engine import Engine
 
 
 class NameList(Protocol):
@@ -75,8 +78,12 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
 class ClusterView:
     """Nodes, devices and GPU types."""
 
-    def __init__(self, inventory: Inventory) -> None:
-        self._inventory = inventory
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def _inventory(self) -> Inventory:
+        return self._engine._state.world.inventory
 
     @property
     def types(self) -> NameList:
@@ -122,8 +129,17 @@ class ClusterView:
 class PlaneView:
     """Who is on which device: what jobs hold, or what they should hold. Columns as in `core.plane.Plane`."""
 
-    def __init__(self, world: World, plane: Plane) -> None:
-        self._world, self._plane = world, plane
+    def __init__(self, engine: Engine, *, held: bool) -> None:
+        self._engine, self._held = engine, held
+
+    @property
+    def _plane(self) -> Plane:
+        world = self._engine._state.world
+        return world.held if self._held else world.target
+
+    @property
+    def _world(self) -> World:
+        return self._engine._state.world
 
     @property
     def owner(self) -> Ints:

@@ -39,6 +39,9 @@ class Queries:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._jobs: JobsView | None = None
+        self.cluster = ClusterView(engine)
+        #: What jobs use, or have been told to use; and what they should have.
+        self.held, self.target = PlaneView(engine, held=True), PlaneView(engine, held=False)
 
     @property
     def _state(self) -> State:
@@ -49,7 +52,7 @@ class Queries:
     @property
     def jobs(self) -> JobsView:
         """All active jobs as columns by slot."""
-        table, view = self._state.world.table, self._jobs
+        table, view = self.engine._state.world.table, self._jobs
         if view is None or not view.is_of(table):
             view = self._jobs = JobsView(table)
         return view
@@ -79,7 +82,7 @@ class Queries:
     @property
     def next_number(self) -> int:
         """The number that the next job gets."""
-        return self._state.world.next_number
+        return self.engine._state.world.next_number
 
     def holders(self) -> list[str]:
         """Ids of the jobs that hold something, or were told to take it, by (submitted, number)."""
@@ -141,24 +144,9 @@ class Queries:
     # --- cluster ----------------------------------------------------------------------------------------------------
 
     @property
-    def cluster(self) -> ClusterView:
-        """Nodes, devices and GPU types."""
-        return ClusterView(self._state.world.inventory)
-
-    @property
-    def held(self) -> PlaneView:
-        """What jobs use, or have been told to use."""
-        return PlaneView(self._state.world, self._state.world.held)
-
-    @property
-    def target(self) -> PlaneView:
-        """What jobs should have."""
-        return PlaneView(self._state.world, self._state.world.target)
-
-    @property
     def prices(self) -> Mapping[str, float]:
         """$ per GPU and hour, by type; another object after each change."""
-        return self._state.world.prices
+        return self.engine._state.world.prices
 
     @property
     def foreign(self) -> Mapping[str, Foreign]:
@@ -211,7 +199,7 @@ class Queries:
     @property
     def policy(self) -> Queued[Any]:
         """The policy that decides; it has no state of its own."""
-        return self._state.policy
+        return self.engine._state.policy
 
     @property
     def policy_options(self) -> Mapping[str, Any]:
@@ -246,7 +234,7 @@ class Queries:
     @property
     def refused(self) -> int:
         """Events that made no sense and changed nothing, or not all they should."""
-        return self._state.refused
+        return self.engine._state.refused
 
     # --- beliefs ----------------------------------------------------------------------------------------------------
 
