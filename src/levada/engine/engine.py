@@ -28,7 +28,7 @@ from levada.engine.operations import issue
 from levada.engine.options import Options
 from levada.engine.serving import make_room
 from levada.engine.state import State
-from levada.perf import Estimator
+from levada.perf import Beliefs, Estimator
 from levada.placement.placer import Packer
 from levada.policies import registry
 from levada.policies.fifo import Fifo
@@ -50,15 +50,14 @@ class Engine:
         policy_options: Mapping[str, Any] | None = None,
         queues: Iterable[Queue] = (),
         options: Options = Options(),  # noqa: B008 frozen default
-        perf: Any = None,
+        perf: Beliefs | None = None,
         seed: int = 0,
         make_policy: Callable[[str, Mapping[str, Any]], AnyPolicy] = registry.make,
     ) -> None:
         made = make_policy(policy, policy_options or {})
         world = World(cluster, queues)
         beliefs = perf if perf is not None else Estimator()
-        if hasattr(beliefs, "attach"):
-            beliefs.attach(world.workloads, world.inventory.types)
+        beliefs.attach(world.workloads, world.inventory.types)
         self.state = State(world, queued(made), make_policy, beliefs, options, seed)
         self.state.policy_named, self.state.policy_options = policy, policy_options or {}
 

@@ -28,7 +28,7 @@ from levada.core.decision import Decision
 from levada.core.snapshot import Snapshot
 from levada.core.types import Floats, Ints
 from levada.kernels import rounds, view
-from levada.perf.model import ThroughputModel, rates_by_type
+from levada.perf.model import ThroughputModel
 from levada.policies.gavel.instance import Instance, jobs_of
 from levada.policies.gavel.seats import partners, seats
 from levada.policies.gavel.share import S, SharePolicy, Shares
@@ -188,7 +188,7 @@ class Rounds(Generic[S]):
         # What is free just now limits nobody's size.
         jobs, _, allowed = jobs_of(snap, supply, supply[view.ROOM])
         number = jobs[view.NUMBER]
-        rate = rates_by_type(perf, number, jobs[view.SIZE], len(snap.capacity))
+        rate = perf.rates_by_type(number, jobs[view.SIZE], len(snap.capacity))
         if not self.aware:
             rate = (rate > 0).astype(np.float64)
         said, began = rounds.fill(

@@ -21,6 +21,7 @@ from levada.core.reasons import Code
 from levada.core.types import Floats, Ints
 from levada.core.world import World
 from levada.errors import LevadaError
+from levada.perf import Beliefs
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import AnySharePolicy, Shares
 from levada.sim.arrivals import Arrivals
@@ -38,15 +39,15 @@ class IdealWorld:
         self,
         cluster: Cluster,
         policy: AnySharePolicy,
-        truth: Any,
+        truth: Beliefs,
         arrivals: Arrivals,
         *,
-        belief: Any = None,
+        belief: Beliefs | None = None,
         seed: int = 0,
         prices: list[PricesChanged] | None = None,
         after_each: Callable[[], None] = lambda: None,
     ) -> None:
-        """*truth* and *belief* are models of throughput; without *belief* the policy knows the truth."""
+        """Without *belief* the policy knows the truth."""
         self.world = World(cluster)
         self.policy, self.state = policy, policy.initial(seed)
         self.truth, self.belief = truth, truth if belief is None else belief

@@ -36,7 +36,7 @@ from levada.core.plan import OpKind
 from levada.core.types import Floats
 from levada.engine import Engine, answer
 from levada.errors import LevadaError
-from levada.perf import ThroughputModel
+from levada.perf import Beliefs
 from levada.policies.gavel.published import round_steps, steps_everywhere
 from levada.sim.arrivals import Arrivals
 from levada.sim.ended import Ended
@@ -56,7 +56,7 @@ class PublishedWorld:
     def __init__(
         self,
         engine: Engine,
-        truth: ThroughputModel,
+        truth: Beliefs,
         arrivals: Arrivals,
         *,
         round_s: float = 360.0,
@@ -233,8 +233,8 @@ class PublishedWorld:
                 rates = self.truth.rates(numbers[0], kinds, sizes)[:, None]
             else:
                 rates = self.truth.pair_rates(numbers[0], numbers[1], kinds, sizes)
-                perf: Any = self.engine.state.perf
-                if perf is not self.truth and hasattr(perf, "observe_pairs"):
+                perf = self.engine.state.perf
+                if perf is not self.truth:
                     perf.observe_pairs(numbers[0], numbers[1], kinds, sizes, rates)
             found |= {turn.numbers: row for turn, row in zip(some, rates, strict=True)}
         return [msgspec.structs.replace(turn, rates=tuple(found[turn.numbers].tolist())) for turn in turns]

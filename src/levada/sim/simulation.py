@@ -26,7 +26,7 @@ from levada.core.plan import OpKind, Plan
 from levada.core.types import Floats, Ints
 from levada.engine import Engine, answer
 from levada.errors import LevadaError
-from levada.perf import ThroughputModel
+from levada.perf import Beliefs
 from levada.policies.protocol import Needs
 from levada.sim.arrivals import Arrivals
 from levada.sim.ended import Ended
@@ -64,7 +64,7 @@ class Simulation:
     def __init__(
         self,
         engine: Engine,
-        truth: ThroughputModel,
+        truth: Beliefs,
         costs: Costs = Costs(),  # noqa: B008 frozen default
         after_each: Callable[[], None] = lambda: None,
         *,
@@ -260,7 +260,7 @@ class Simulation:
         state = self.engine.state
         if state.policy is not self._asked:
             self._asked = state.policy
-            always = Needs.REMAINING in state.policy.needs or hasattr(state.perf, "observe")
+            always = Needs.REMAINING in state.policy.needs or state.perf.learns
             self._tell_s = 0.0 if always else _ROUGHLY_S if Needs.PROGRESS in state.policy.needs else math.inf
         if self.now - self._told < self._tell_s and not (self._restarts and state.policy.guards.payback):
             return []
@@ -375,8 +375,7 @@ class Simulation:
             together = pair_rates(self.truth, world, pairs)
             for side, member in enumerate((a, b)):
                 want[np.searchsorted(slots, member)] = together[:, side]
-            if hasattr(perf, "observe_pairs"):
-                perf.observe_pairs(table.number[a], table.number[b], table.held_type[a], table.held[a], together)
+            perf.observe_pairs(table.number[a], table.number[b], table.held_type[a], table.held[a], together)
         changed = want != self.pace.rates(table.number[slots])
         numbers = table.number[slots[changed]]
         self.pace.go(numbers, self.now, want[changed], np.full(len(numbers), self.now))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from levada.core.plane import DEVICE, MILLI, NODE, SLOT, Plane
@@ -11,12 +9,12 @@ from levada.core.types import WHOLE, Bools, Floats, Ints
 from levada.core.world import World
 from levada.engine.state import State
 from levada.kernels import drive
-from levada.perf import ThroughputModel
+from levada.perf import Beliefs, ThroughputModel
 
 
-def bind_truth(truth: Any, state: State, numbers: Ints) -> None:
+def bind_truth(truth: Beliefs, state: State, numbers: Ints) -> None:
     """Binds new jobs to their workloads in the truth; the engine binds them in its own model only."""
-    if truth is not state.perf and hasattr(truth, "bind") and len(numbers):
+    if truth is not state.perf and len(numbers):
         table = state.world.table
         truth.bind(numbers, table.workload.take(table.find(numbers)))
 
@@ -87,7 +85,7 @@ def couples(world: World, runs: Bools) -> list[tuple[int, int]]:
     return sorted(pair for pair in found if len(pair) == 2)
 
 
-def pair_rates(truth: ThroughputModel | Any, world: World, pairs: list[tuple[int, int]]) -> Floats:
+def pair_rates(truth: ThroughputModel, world: World, pairs: list[tuple[int, int]]) -> Floats:
     """Steps per second of both, one row for each pair of slots."""
     table, (a, b) = world.table, np.array(pairs, np.int64).T
-    return np.asarray(truth.pair_rates(table.number[a], table.number[b], table.held_type[a], table.held[a]))
+    return truth.pair_rates(table.number[a], table.number[b], table.held_type[a], table.held[a])
