@@ -32,7 +32,7 @@ from levada.perf.model import ThroughputModel
 from levada.policies.gavel.instance import Instance, jobs_of
 from levada.policies.gavel.seats import partners, seats
 from levada.policies.gavel.share import S, SharePolicy, Shares
-from levada.policies.protocol import NO_GUARDS, Cadence, Guards
+from levada.policies.protocol import NO_GUARDS, Cadence, Guards, RoundStats
 
 #: A combination that runs stays until another is owed so many rounds more.
 STICKINESS = 1.0
@@ -180,6 +180,15 @@ class Rounds(Generic[S]):
             alarms=alarms,
             extensions=state.extensions + (kept if due else 0),
             turns=state.turns + (ran if due else 0),
+        )
+
+    def round_stats(self, state: RoundState[S]) -> RoundStats:
+        """The rounds up to *state*."""
+        return RoundStats(
+            round_s=self.round_s,
+            next_round=state.next_round,
+            lease_extensions=state.extensions,
+            lease_opportunities=state.turns,
         )
 
     def _fill(self, snap: Snapshot, perf: ThroughputModel, state: RoundState[S]) -> tuple[Decision, RoundState[S]]:

@@ -26,6 +26,7 @@ from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import AnySharePolicy, Shares
 from levada.sim.arrivals import Arrivals
 from levada.sim.ended import Ended
+from levada.sim.metrics import Facts
 from levada.sim.use import HOUR_S
 
 #: Ends that are nearer to each other than this part of the time until then come together.
@@ -45,7 +46,6 @@ class IdealWorld:
         belief: Beliefs | None = None,
         seed: int = 0,
         prices: list[PricesChanged] | None = None,
-        after_each: Callable[[], None] = lambda: None,
     ) -> None:
         """Without *belief* the policy knows the truth."""
         self.world = World(cluster)
@@ -53,7 +53,8 @@ class IdealWorld:
         self.truth, self.belief = truth, truth if belief is None else belief
         for model in {id(each): each for each in (self.truth, self.belief)}.values():
             model.attach(self.world.workloads, self.world.inventory.types)
-        self.arrivals, self.after_each = arrivals, after_each
+        self.arrivals = arrivals
+        self.on_round: Callable[[bytes], None] | None = None
         self.now = 0.0
         self.ended = Ended()
         self.decisions = 0
@@ -66,7 +67,28 @@ class IdealWorld:
         self._busy: Floats = np.zeros(len(self.world.inventory.types))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "after_each": None}
+        return {**self.__dict__, "on_round": None}
+
+    @property
+    def rounds(self) -> int:
+        """There are none."""
+        return 0
+
+    @property
+    def rejection(self) -> None:
+        """Shares are never refused."""
+
+    def facts(self) -> Facts:
+        """What was counted up to now."""
+        types = self.world.inventory.types
+        return Facts(
+            end_s=self.now,
+            used_gpu_s={types[number]: seconds for number, seconds in enumerate(self.used.tolist()) if number},
+            cost=self.cost,
+            decisions=self.decisions,
+            resizes=sum(self.ended.resizes),
+            moves=sum(self.ended.moves),
+        )
 
     def run(self, done: Callable[[], bool] = lambda: False) -> None:
         """Goes on until *done* says so, or nothing is left to happen."""
@@ -88,7 +110,6 @@ class IdealWorld:
             self._end(slots[ends <= passed * (1.0 + _NOTHING)])
             self._arrive()
             self._share_out()
-            self.after_each()
 
     def _next_price(self) -> float:
         return self._prices[0].at if self._prices else math.inf
