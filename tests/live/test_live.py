@@ -474,3 +474,22 @@ def test_one_job_and_a_list_of_jobs_say_the_same(url: str) -> None:
             assert listed(queue="other") == listed(queue="") == []
 
     asyncio.run(story())
+
+
+def test_a_backend_without_agents_refuses_them(sqlite_url: str) -> None:
+    class Connection:
+        async def receive(self) -> str | None:
+            raise AssertionError("it was spoken with")
+
+        async def send(self, text: str) -> None:
+            raise AssertionError("it was spoken with")
+
+        async def close(self, why: str = "") -> None:
+            pass
+
+    async def story() -> None:
+        async with house(sqlite_url) as up:
+            with pytest.raises(Refused, match="takes no agents"):
+                await up.service.serve_agent(Connection())
+
+    asyncio.run(story())

@@ -8,7 +8,7 @@ from levada.core.cluster import Cluster, Node
 from levada.core.events import JobsSubmitted
 from levada.core.job import Job
 from levada.engine import Engine
-from levada.perf import Online, ProfileModel
+from levada.perf import Beliefs, Online, ProfileModel
 from levada.sim import Costs, Simulation
 from levada.sim.catalogue import catalogue
 from tests.engine.inspect import state_of
@@ -54,7 +54,7 @@ def test_a_belief_learns_from_a_world_that_is_not_as_the_table_says():
     belief = attached(state_of(engine).perf, engine)
     job = Job(id="a", submitted=0.0, min=2, max=2, steps=1e6, workload=LM, gpu_types=("v100",))
 
-    class Half:
+    class Half(Beliefs):
         """Everything runs at half the speed that the catalogue says."""
 
         def rates(self, numbers, gpu_types, workers):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -11,6 +11,9 @@ from levada.core.plan import Plan
 from levada.core.snapshot import Snapshot
 from levada.core.types import Floats, Ints
 
+if TYPE_CHECKING:
+    from levada.perf import Beliefs
+
 
 class Decide(msgspec.Struct, frozen=True, kw_only=True):
     """Run the policy on this snapshot and come back with `Decided` or `DecideFailed` of the same revision."""
@@ -18,13 +21,12 @@ class Decide(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
     snapshot: Snapshot
     policy: Any
-    perf: Any
+    perf: Beliefs
     state: Any
 
     def detached(self) -> Decide:
         """The same question on copies that later events do not change, for a policy that runs beside the engine."""
-        perf = self.perf.copy() if hasattr(self.perf, "copy") else self.perf
-        return msgspec.structs.replace(self, snapshot=self.snapshot.detached(), perf=perf)
+        return msgspec.structs.replace(self, snapshot=self.snapshot.detached(), perf=self.perf.copy())
 
 
 class Apply(msgspec.Struct, frozen=True, kw_only=True):

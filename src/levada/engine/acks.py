@@ -20,7 +20,7 @@ from levada.perf import RestartKind
 
 def released(state: State, event: Released) -> None:
     """What an operation gives up is free; a stop is complete with it."""
-    if hasattr(state.perf, "observe_restart"):
+    if state.perf.learns:
         _time_stops(state, event)
     if steps.released(state, event):
         return

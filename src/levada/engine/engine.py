@@ -30,7 +30,7 @@ from levada.engine.parts import copied
 from levada.engine.queries import Queries
 from levada.engine.serving import make_room
 from levada.engine.state import MakePolicy, State
-from levada.perf import Estimator
+from levada.perf import Beliefs, Estimator
 from levada.placement.placer import Packer
 from levada.policies import registry
 from levada.policies.fifo import Fifo
@@ -51,15 +51,14 @@ class Engine:
         policy_options: Mapping[str, Any] | None = None,
         queues: Iterable[Queue] = (),
         options: Options = Options(),  # noqa: B008 frozen default
-        perf: Any = None,
+        perf: Beliefs | None = None,
         seed: int = 0,
         make_policy: MakePolicy = registry.make,
     ) -> None:
         made = make_policy(policy, policy_options or {})
         world = World(cluster, queues)
         beliefs = perf if perf is not None else Estimator()
-        if hasattr(beliefs, "attach"):
-            beliefs.attach(world.workloads, world.inventory.types)
+        beliefs.attach(world.workloads, world.inventory.types)
         self._state = State(world, queued(made), make_policy, beliefs, options, seed)
         self._state.policy_named, self._state.policy_options = policy, policy_options or {}
         #: Everything that others may read of it.
@@ -355,15 +354,13 @@ class Engine:
         """Let beliefs catch up with what was seen."""
         self._state.learn()
 
-    def attach(self, model: Any) -> None:
+    def attach(self, model: Beliefs) -> None:
         """Share the numbers of workloads and GPU types with *model*."""
         model.attach(self._state.world.workloads, self._state.world.inventory.types)
 
     def observe_pairs(self, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints, rates: Floats) -> None:
         """Let beliefs know how fast jobs are that share devices, one row of *rates* for each pair."""
-        perf = self._state.perf
-        if hasattr(perf, "observe_pairs"):
-            perf.observe_pairs(a, b, gpu_types, sizes, rates)
+        self._state.perf.observe_pairs(a, b, gpu_types, sizes, rates)
 
 
 _HANDLERS: dict[type, Callable[[Engine, Any], None]] = {

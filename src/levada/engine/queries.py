@@ -25,6 +25,8 @@ from levada.engine.impossible import why_never
 from levada.engine.job_queries import JobState, JobsView, job_state
 from levada.engine.options import Options
 from levada.engine.state import State
+from levada.perf import Beliefs
+from levada.policies.protocol import RoundStats
 from levada.policies.queued import Queued
 
 if TYPE_CHECKING:
@@ -206,9 +208,9 @@ class Queries:
         """What it was made with."""
         return MappingProxyType(dict(self._state.policy_options))
 
-    def policy_memory(self, queue: str) -> Any:
-        """What the policy remembers of one queue; None where it has not decided about it."""
-        return self._state.policy_state.inner.get(queue)
+    def round_stats(self) -> RoundStats | None:
+        """What the policy tells of its rounds; None where it has none."""
+        return self._state.policy.round_stats(self._state.policy_state)
 
     @property
     def is_settled(self) -> bool:
@@ -243,14 +245,14 @@ class Queries:
         """Workloads by number."""
         return self._state.world.workloads
 
-    def beliefs(self) -> Any:
+    def beliefs(self) -> Beliefs:
         """The throughput model after all that was seen; asking changes nothing."""
         return self._state.beliefs()
 
     @property
     def learns(self) -> bool:
         """Whether the throughput model wants to know how far jobs are."""
-        return hasattr(self._state.perf, "observe")
+        return self._state.perf.learns
 
     def believes_in(self, model: object) -> bool:
         """Whether *model* is the throughput model itself."""

@@ -20,7 +20,7 @@ from levada.core.world import World
 from levada.engine.options import Options
 from levada.kernels import steps
 from levada.kernels.state import accrue
-from levada.perf import Observations, RestartKind
+from levada.perf import Beliefs, Observations, RestartKind
 from levada.policies.protocol import AnyPolicy
 from levada.policies.queued import Queued
 
@@ -93,7 +93,7 @@ class State:
         world: World,
         policy: Queued[Any],
         make_policy: MakePolicy,
-        perf: Any,
+        perf: Beliefs,
         options: Options,
         seed: int,
     ) -> None:
@@ -227,7 +227,7 @@ class State:
         self._teach(self.perf)
         self.lessons, self.pauses, self.over = [], [], []
 
-    def beliefs(self) -> Any:
+    def beliefs(self) -> Beliefs:
         """The throughput model after all lessons, for readers: nothing of the state changes."""
         if not (self.lessons or self.pauses or self.over):
             return self.perf
@@ -235,24 +235,23 @@ class State:
         self._teach(beliefs)
         return beliefs
 
-    def _teach(self, perf: Any) -> None:
+    def _teach(self, perf: Beliefs) -> None:
         """Tells *perf* what was seen since beliefs were last asked for."""
-        if self.lessons and hasattr(perf, "observe"):
+        if self.lessons:
             names = Observations.__struct_fields__
             columns = {name: np.concatenate([getattr(lesson, name) for lesson in self.lessons]) for name in names}
             perf.observe(Observations(**columns))
-        if hasattr(perf, "observe_restart"):
+        if perf.learns:
             for kind, workloads, seconds in self.pauses:
                 for workload, pause in zip(workloads.tolist(), seconds.tolist(), strict=True):
                     perf.observe_restart(workload, kind, pause)
-        if self.over and hasattr(perf, "unbind"):
+        if self.over:
             perf.unbind(np.concatenate(self.over))
 
-    def copy_of_perf(self, world: World) -> Any:
+    def copy_of_perf(self, world: World) -> Beliefs:
         """An independent copy of the throughput model, for a state with *world*."""
-        perf = self.perf.copy() if hasattr(self.perf, "copy") else self.perf
-        if hasattr(perf, "attach"):
-            perf.attach(world.workloads, world.inventory.types)
+        perf = self.perf.copy()
+        perf.attach(world.workloads, world.inventory.types)
         return perf
 
     def say(self, slots: Ints, code: int, evidence: int | Ints = 0) -> None:

@@ -17,7 +17,7 @@ from levada.core.types import Bools, Floats, Ints
 from levada.engine import Engine
 from levada.errors import LevadaError
 from levada.live.views import moment
-from levada.perf import ThroughputModel
+from levada.perf import Beliefs
 from levada.sim.simulation import Costs, Simulation
 from levada.sim.speeds import rates
 
@@ -50,10 +50,10 @@ def forecast(
     return world.told(wanted)
 
 
-class _Known:
+class _Known(Beliefs):
     """Speeds as far as they are known: 0 for a job whose speed a model only guesses, so that nothing is promised."""
 
-    def __init__(self, perf: ThroughputModel) -> None:
+    def __init__(self, perf: Beliefs) -> None:
         self._perf = perf
 
     def rates(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
@@ -65,9 +65,6 @@ class _Known:
 
     def pair_rates(self, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
         return self._perf.pair_rates(a, b, gpu_types, sizes)
-
-    def restart_cost_s(self, job: int, old: int, new: int) -> float:
-        return self._perf.restart_cost_s(job, old, new)
 
     def restart_costs_s(self, jobs: Ints, old: Ints, new: Ints) -> Floats:
         return self._perf.restart_costs_s(jobs, old, new)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from levada.backends.protocol import Report
+from levada.backends.protocol import AgentHost, Report, Socket
 from levada.core import events as ev
 from levada.core.job import Job
 from levada.engine.queries import JobState
@@ -206,9 +206,9 @@ class Service(Jobs, Machines, Past):
             raise Refused(f"{worker.name} is no worker of {record.id} any more; leave")
         return record, job
 
-    async def serve_agent(self, socket: Any) -> None:
+    async def serve_agent(self, socket: Socket) -> None:
         """Speaks with the supervisor of another machine until one of both goes."""
-        serve = getattr(self.loop.backend, "serve_agent", None)
-        if serve is None:
+        backend = self.loop.backend
+        if not isinstance(backend, AgentHost):
             raise Refused("this server's backend takes no agents")
-        await serve(socket)
+        await backend.serve_agent(socket)

@@ -9,7 +9,7 @@ import numpy as np
 
 from levada.backends.protocol import Note
 from levada.core.commands import JobsEnded
-from levada.core.events import Event, Progress
+from levada.core.events import Event, JobEvent, Progress
 from levada.core.types import Ints
 from levada.engine import Engine
 from levada.engine.replay import CommandedState, commanded
@@ -60,9 +60,8 @@ class Story:
                 record.failure = (note.data["cause"], note.data.get("lost_exit_code"))
         numbers: set[int] = set()
         for event in told:
-            column = getattr(event, "number", None)
-            if column is not None:
-                numbers.update(column.tolist())
+            if isinstance(event, JobEvent):
+                numbers.update(event.number.tolist())
         self._mentioned = numbers
         found = {}
         for number in numbers:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
+from levada.backends.protocol import Socket
 from levada.live.store import Deed
 
 Json = dict[str, Any]
@@ -48,22 +49,6 @@ class Worker(NamedTuple):
     job: str
     number: int  #: of the job: another one may have its id later
     name: str  #: of the worker, for life
-
-
-class Socket(Protocol):
-    """A connection that an agent opened: texts both ways, in their order."""
-
-    async def receive(self) -> str | None:
-        """The next text; None once the other side has gone."""
-        ...
-
-    async def send(self, text: str) -> None:
-        """Sends a text; raises ConnectionError once the other side has gone."""
-        ...
-
-    async def close(self, why: str = "") -> None:
-        """Ends the connection."""
-        ...
 
 
 class Service(Protocol):

@@ -107,7 +107,8 @@ async def _http(request: Request, error: Exception) -> Response:
         allowed = _methods(request)
         detail = f"{request.method} is not for {request.url.path}; {', '.join(allowed)} is"
         headers = {"Allow": ", ".join(allowed)}
-    return response(error.status_code, detail, bad=getattr(error, "bad", None), headers=headers)
+    bad = error.bad if isinstance(error, Problem) else None
+    return response(error.status_code, detail, bad=bad, headers=headers)
 
 
 def _methods(request: Request) -> list[str]:

@@ -35,12 +35,13 @@ from levada.core.plan import OpKind
 from levada.core.types import Floats
 from levada.engine import Engine, answer
 from levada.errors import LevadaError
-from levada.perf import ThroughputModel
+from levada.perf import Beliefs
 from levada.policies.gavel.published import round_steps, steps_everywhere
 from levada.sim.arrivals import Arrivals
 from levada.sim.ended import Ended
+from levada.sim.metrics import Facts
 from levada.sim.speeds import bind_truth
-from levada.sim.turns import Turn, turns_on
+from levada.sim.turns import Turn, as_line, turns_on
 from levada.sim.use import HOUR_S
 
 #: A job is dropped after so many rounds in a row without progress.
@@ -55,17 +56,16 @@ class PublishedWorld:
     def __init__(
         self,
         engine: Engine,
-        truth: ThroughputModel,
+        truth: Beliefs,
         arrivals: Arrivals,
         *,
         round_s: float = 360.0,
-        after_each: Callable[[float, list[Turn]], None] = lambda now, turns: None,
         prices: list[PricesChanged] | None = None,
         check_every: int = 1,
     ) -> None:
-        """*after_each* is told when a round begins and who runs in it; *prices* by time."""
+        """*prices* by time."""
         self.engine, self.truth, self.arrivals, self.round_s = engine, truth, arrivals, round_s
-        self.after_each = after_each
+        self.on_round: Callable[[bytes], None] | None = None
         self.now = 0.0
         self.ended = Ended()
         self.rounds = self.decisions = self.preemptions = 0
@@ -84,7 +84,30 @@ class PublishedWorld:
         self._check_every, self._empty = check_every, 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "after_each": None}
+        return {**self.__dict__, "on_round": None}
+
+    @property
+    def rejection(self) -> str | None:
+        """Why the engine refused the last decision of the policy; None if it did not."""
+        query = self.engine.query
+        return query.last_rejection if query.rejections else None
+
+    def facts(self) -> Facts:
+        """What was counted up to now."""
+        types = self.engine.query.cluster.types
+        return Facts(
+            end_s=self.now,
+            used_gpu_s={types[number]: seconds for number, seconds in sorted(self.used.items())},
+            cost=self.cost,
+            rounds=self.rounds,
+            job_rounds=self.job_rounds,
+            decisions=self.decisions,
+            preemptions=self.preemptions,
+            resizes=sum(self.ended.resizes),
+            moves=sum(self.ended.moves),
+            lease_extensions=self.lease_extensions,
+            lease_opportunities=self.lease_chances,
+        )
 
     def run(self, done: Callable[[], bool] = lambda: False) -> None:
         """Goes on until *done* says so, or nothing is left to happen."""
@@ -116,7 +139,8 @@ class PublishedWorld:
         if self._empty >= _STUCK:
             raise LevadaError(f"at {self.now:.0f} s {len(self._left)} jobs wait and none will ever run")
         self._count_leases(turns, self._turns)
-        self.after_each(self.now, self._turns)
+        if self.on_round is not None:
+            self.on_round(as_line(self.rounds - 1, self.now, self._turns, self.engine.query.cluster))
         return True
 
     def check(self) -> None:

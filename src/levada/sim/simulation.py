@@ -25,15 +25,18 @@ from levada.core.plan import OpKind, Plan
 from levada.core.types import Floats, Ints
 from levada.engine import Engine, answer
 from levada.errors import LevadaError
-from levada.perf import ThroughputModel
+from levada.perf import Beliefs
 from levada.policies.protocol import Needs
 from levada.sim.arrivals import Arrivals
+from levada.sim.counts import RoundCounts
 from levada.sim.ended import Ended
 from levada.sim.failures import Breakdowns
+from levada.sim.metrics import Facts
 from levada.sim.pace import Pace
 from levada.sim.segments import Segment, Segments
 from levada.sim.serving import ServingPods
 from levada.sim.speeds import bind_truth, couples, is_packed, pair_rates, planned_rates, rates
+from levada.sim.turns import as_line, turns_on
 from levada.sim.use import Use
 
 __all__ = ["Costs", "Segment", "Simulation"]
@@ -63,9 +66,9 @@ class Simulation:
     def __init__(
         self,
         engine: Engine,
-        truth: ThroughputModel,
+        truth: Beliefs,
         costs: Costs = Costs(),  # noqa: B008 frozen default
-        after_each: Callable[[], None] = lambda: None,
+        after_each: Callable[[], None] | None = None,
         *,
         arrivals: Arrivals | None = None,
         breakdowns: Breakdowns | None = None,
@@ -80,7 +83,9 @@ class Simulation:
         self.engine, self.truth, self.costs, self.after_each = engine, truth, costs, after_each
         self.now = 0.0
         self.ended = Ended()
-        self.decisions = self.preemptions = self.turns = 0
+        self.decisions = self.preemptions = 0
+        self.on_round: Callable[[bytes], None] | None = None
+        self._rounds = RoundCounts()
         self._query = engine.query
         self.pace, self.use, self.pods = Pace(), Use(engine.query), ServingPods(engine.query)
         self.arrivals = arrivals if arrivals is not None else Arrivals(iter(()))
@@ -103,7 +108,35 @@ class Simulation:
             self.add(event)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "after_each": None}
+        return {**self.__dict__, "after_each": None, "on_round": None}
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that have begun; with a policy without rounds, decisions."""
+        return self._rounds.rounds
+
+    @property
+    def rejection(self) -> str | None:
+        """Why the engine refused the last decision of the policy; None if it did not."""
+        query = self.engine.query
+        return query.last_rejection if query.rejections else None
+
+    def facts(self) -> Facts:
+        """What was counted up to now."""
+        stats = self._query.round_stats()
+        return Facts(
+            end_s=self.now,
+            used_gpu_s=self.use.by_name(),
+            cost=self.use.cost,
+            rounds=self._rounds.rounds,
+            job_rounds=self._rounds.job_rounds,
+            decisions=self.decisions,
+            preemptions=self.preemptions,
+            resizes=sum(self.ended.resizes),
+            moves=sum(self.ended.moves),
+            lease_extensions=0 if stats is None else stats.lease_extensions,
+            lease_opportunities=0 if stats is None else stats.lease_opportunities,
+        )
 
     @property
     def segments(self) -> list[Segment]:
@@ -137,9 +170,11 @@ class Simulation:
                 self._obey(self._face(happened))
                 if self.pods.waiting:
                     self._start_pods(())
-                self.turns += 1
                 self._give_up_if_stuck(happened)
-                self.after_each()
+                if self.decisions != self._rounds.decisions:
+                    self._count_round()
+                if self.after_each is not None:
+                    self.after_each()
         self.check()
 
     def _next(self) -> float:
@@ -164,6 +199,25 @@ class Simulation:
             self._wake = math.inf
             happened.append(ev.Tick(at=now))
         return happened
+
+    def _count_round(self) -> None:
+        """Counts a round where one has begun; a policy without rounds has one with each decision."""
+        query, counts = self._query, self._rounds
+        counts.decisions = self.decisions
+        stats = query.round_stats()
+        begun = self.decisions if stats is None or stats.next_round is None else stats.next_round
+        if begun == counts.begun:
+            return
+        counts.begun = begun
+        jobs = query.jobs
+        if self.on_round is not None:
+            self.on_round(
+                as_line(counts.rounds, self.now, turns_on(query, query.target, jobs.count > 0), query.cluster)
+            )
+        round_s = math.inf if stats is None else stats.round_s
+        # A policy that decides at every event has no rounds that jobs could be counted in.
+        running = int(np.count_nonzero(jobs.count.take(jobs.order))) if round_s < math.inf else 0
+        counts.add(self.now, running, round_s)
 
     def _give_up_if_stuck(self, happened: list[ev.Event]) -> None:
         """Raises where jobs wait and only the policy's own clock goes on."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from levada.core.plane import DEVICE, MILLI, SLOT
 from levada.core.types import WHOLE, Bools, Floats, Ints
 from levada.engine.queries import PlaneView, Queries
-from levada.perf import ThroughputModel
+from levada.perf import Beliefs, ThroughputModel
 
 
-def bind_truth(truth: Any, query: Queries, numbers: Ints) -> None:
+def bind_truth(truth: Beliefs, query: Queries, numbers: Ints) -> None:
     """Binds new jobs to their workloads in the truth; the engine binds them in its own model only."""
-    if len(numbers) and hasattr(truth, "bind") and not query.believes_in(truth):
+    if len(numbers) and not query.believes_in(truth):
         jobs = query.jobs
         truth.bind(numbers, jobs.workload.take(jobs.find(numbers)))
 
@@ -63,7 +61,7 @@ def couples(query: Queries, runs: Bools) -> list[tuple[int, int]]:
     return sorted(pair for pair in found if len(pair) == 2)
 
 
-def pair_rates(truth: ThroughputModel | Any, query: Queries, pairs: list[tuple[int, int]]) -> Floats:
+def pair_rates(truth: ThroughputModel, query: Queries, pairs: list[tuple[int, int]]) -> Floats:
     """Steps per second of both, one row for each pair of slots."""
     jobs, (a, b) = query.jobs, np.array(pairs, np.int64).T
-    return np.asarray(truth.pair_rates(jobs.number[a], jobs.number[b], jobs.held_type[a], jobs.held[a]))
+    return truth.pair_rates(jobs.number[a], jobs.number[b], jobs.held_type[a], jobs.held[a])
