@@ -23,6 +23,7 @@ from levada.engine.admit import judge_feasibility
 from levada.engine.alarms import ring
 from levada.engine.commit import Rejected, commit
 from levada.engine.explain import Explanation, explain
+from levada.engine.faults import EngineFault, handle_isolated
 from levada.engine.guards import visible, waiting
 from levada.engine.operations import issue
 from levada.engine.options import Options
@@ -41,6 +42,10 @@ _END_OF_TIME_S = 1e12
 
 class Engine:
     """Owner of all job state. Same events, same commands."""
+
+    #: Faults are undone, at the price of a copy of the state per call; otherwise they are raised.
+    undo_faults = True
+    _mark: State | None = None
 
     def __init__(
         self,
@@ -64,27 +69,80 @@ class Engine:
 
     # --- the one entrance -------------------------------------------------------------------------------------------
 
+    def mark(self) -> State:
+        """A copy of the state. The next `handle` undoes faults with it: nothing may change either one until then."""
+        self._mark = self.state.copy()
+        return self._mark
+
     def handle(self, *events: ev.Event) -> list[Command]:
-        """What to do after these events, in this order. Never raises for anything an event says."""
+        """What to do after these events, in this order. Never raises for anything an event says.
+
+        A fault (an exception that no handler expects) is undone and told by a `Faulted`; without `undo_faults` it is
+        raised as `EngineFault`.
+        """
         state = self.state
         state.commands = []
-        for event in events:
-            state.revision += 1
-            try:
-                if abs(event.at) < _END_OF_TIME_S:
-                    state.now = max(state.now, event.at)
-                _HANDLERS[type(event)](self, event)
-            except Exception as broken:
-                # An event that cannot be (a broken shell, an absurd number) must not take the others with it.
-                state.refused += 1
-                state.last_rejection = f"{type(event).__name__}: {type(broken).__name__}: {broken}"
+        before, self._mark = self._mark, None
+        if self.undo_faults:
+            before = before or state.copy()
+        failed: Exception | None = None
+        try:
+            for event in events:
+                self.advance(event)
+                self.apply(event)
+            self.ring()
+            self.drain()
+            self.issue()
+            self.ask()
+        except Exception as broken:
+            if before is None or not self.undo_faults:
+                names = ", ".join(type(event).__name__ for event in events)
+                raise EngineFault(f"{names} at {state.now} s: {type(broken).__name__}: {broken}") from broken
+            failed = broken
+        if failed is not None and before is not None:
+            handle_isolated(self, events, before, failed)
+        commands, state.commands = state.commands, []
+        return commands
+
+    # --- the steps of it --------------------------------------------------------------------------------------------
+
+    def advance(self, event: ev.Event) -> None:
+        """Counts the event and moves the clock."""
+        state = self.state
+        state.revision += 1
+        if _is_time(event.at) and abs(event.at) < _END_OF_TIME_S:
+            state.now = max(state.now, event.at)
+
+    def apply(self, event: ev.Event) -> None:
+        """Changes the state as the event says; one that makes no sense changes nothing."""
+        try:
+            if not _is_time(event.at):
+                raise ev.InvalidEvent(f"{event.at!r} is no time")
+            _HANDLERS[type(event)](self, event)
+        except ev.InvalidEvent as why:
+            self.state.refused += 1
+            self.state.last_rejection = f"{type(event).__name__}: {why}"
+
+    def ring(self) -> None:
+        """Does what is due by time."""
+        state = self.state
         if state.now >= state.next_alarm or state.reservations:
             ring(state)
-        if state.world.inventory.draining:
-            drains.leave(state)
-        if state.may_issue:
-            state.may_issue = False
-            issue(state)
+
+    def drain(self) -> None:
+        """Lets jobs leave nodes that are being drained."""
+        if self.state.world.inventory.draining:
+            drains.leave(self.state)
+
+    def issue(self) -> None:
+        """Sends out operations that may go."""
+        if self.state.may_issue:
+            self.state.may_issue = False
+            issue(self.state)
+
+    def ask(self) -> None:
+        """Asks the policy where a decision is due; asks to be woken otherwise."""
+        state = self.state
         due = self._due_at() if state.deciding is None else math.inf
         question: list[Command] = []
         if due <= state.now:
@@ -92,8 +150,6 @@ class Engine:
         self._tell_wake(due)
         # Last of all: a shell may answer it on the spot, and what follows from that must not come before the rest.
         state.commands += question
-        commands, state.commands = state.commands, []
-        return commands
 
     # --- decisions --------------------------------------------------------------------------------------------------
 
@@ -155,14 +211,11 @@ class Engine:
             state.stale_results += 1
             return
         try:
-            memory = event.state if isinstance(event.state, QueueState) else state.policy.restored(event.state)
+            memory = self._remembered(event.state)
             placer = Packer(highest_first=state.options.highest_first)
             commit(state, placer, event.decision)
-        except (Rejected, msgspec.ValidationError) as why:
-            self._reject(str(why))
-            return
-        except Exception as broken:
-            self._reject(f"{type(broken).__name__}: {broken}")
+        except Rejected as why:
+            self.reject(str(why))
             return
         state.deciding = None
         if state.asked_policy:
@@ -175,11 +228,20 @@ class Engine:
         if event.decision.binds:
             state.commands.append(BindPods(binds=event.decision.binds))
 
+    def _remembered(self, memory: Any) -> Any:
+        """What the policy wants to remember. It may be anybody's policy: that it fails here is no fault of ours."""
+        if isinstance(memory, QueueState):
+            return memory
+        try:
+            return self.state.policy.restored(memory)
+        except Exception as broken:
+            raise Rejected(f"its state cannot be restored: {type(broken).__name__}: {broken}") from broken
+
     def _decide_failed(self, event: ev.DecideFailed) -> None:
         if event.revision != self.state.deciding:
             self.state.stale_results += 1
             return
-        self._reject(event.why)
+        self.reject(event.why)
 
     def _restarted(self, _event: ev.Restarted) -> None:
         """Nobody will answer what was asked before."""
@@ -189,7 +251,7 @@ class Engine:
         # Whoever was told of a time to wake has forgotten it.
         self.state.told_wake = math.inf
 
-    def _reject(self, why: str) -> None:
+    def reject(self, why: str) -> None:
         """Grants stay as they are, and the next try comes after a pause."""
         state, table = self.state, self.state.world.table
         asked, state.deciding = state.deciding or 0, None
@@ -226,12 +288,13 @@ class Engine:
     def _policy_changed(self, event: ev.PolicyChanged) -> None:
         state = self.state
         try:
-            made = state.make_policy(event.name, event.options)
-        except Exception as broken:
+            policy = queued(state.make_policy(event.name, event.options))
+            memory = policy.initial(state.seed)
+        except Exception as broken:  # it may be anybody's policy
             state.last_rejection = str(broken)
             return
-        state.policy, state.policy_named, state.policy_options = queued(made), event.name, event.options
-        state.policy_state = state.policy.initial(state.seed)
+        state.policy, state.policy_named, state.policy_options = policy, event.name, event.options
+        state.policy_state = memory
         self._forget_thought()
 
     def _options_changed(self, event: ev.OptionsChanged) -> None:
@@ -255,7 +318,12 @@ class Engine:
         state.give_another_chance()
 
     def _prices_changed(self, event: ev.PricesChanged) -> None:
-        self.state.world.set_prices(event.prices)
+        if not isinstance(event.prices, Mapping):
+            raise ev.InvalidEvent("prices must be given by type")
+        try:
+            self.state.world.set_prices(event.prices)
+        except ValueError as bad:
+            raise ev.InvalidEvent(str(bad)) from bad
         self.state.dirty = True
 
     def _beliefs_changed(self, _event: ev.BeliefsChanged) -> None:
@@ -328,8 +396,12 @@ class Engine:
     def fork(self) -> Engine:
         """An independent copy, policy state and all, in O(active jobs + devices)."""
         twin = Engine.__new__(Engine)
-        twin.state = self.state.copy()
+        twin.state, twin.undo_faults = self.state.copy(), False
         return twin
+
+
+def _is_time(at: object) -> bool:
+    return type(at) is float or isinstance(at, float | int)
 
 
 _HANDLERS: dict[type, Callable[[Engine, Any], None]] = {

@@ -131,7 +131,7 @@ class State:
         self.rejections = 0
         self.last_rejection = ""
         self.stale_results = 0
-        #: Events that made no sense and changed nothing, or not all they should.
+        #: Events that made no sense and changed nothing.
         self.refused = 0
         self.next_try = -math.inf
         #: When time alone could change the answer, as the policy said.
@@ -340,6 +340,10 @@ class State:
         twin.dependents = {number: list(after) for number, after in self.dependents.items()}
         twin.claimed_rows = {number: rows.copy() for number, rows in self.claimed_rows.items()}
         return twin
+
+    def become(self, other: State) -> None:
+        """Takes over all that *other* has, which must not be used after this."""
+        self.__dict__.update(other.__dict__)
 
 
 def _copied(value: Any) -> Any:

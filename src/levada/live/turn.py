@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 import numpy as np
 
 from levada.core import codec
+from levada.core.commands import Faulted
 from levada.core.events import Event, JobsSubmitted
 from levada.core.types import Ints
 from levada.engine import Engine
 from levada.live.standing import Standing
+
+_log = logging.getLogger(__name__)
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -72,7 +77,9 @@ def replay(engine: Engine, data: bytes) -> Turn:
     state.revision = turn.before
     if turn.next_number >= 0:
         state.world.next_number = turn.next_number
-    engine.handle(*events)
+    for command in engine.handle(*events):
+        if isinstance(command, Faulted):
+            _log.warning("replay repeats an engine fault in %s: %s", command.kind, command.error)
     state.revision = turn.after
     if turn.asked is not None:
         state.deciding, state.in_view = turn.after, np.frombuffer(turn.asked, np.int64)

@@ -66,6 +66,7 @@ class PublishedWorld:
     ) -> None:
         """*after_each* is told when a round begins and who runs in it; *prices* by time."""
         self.engine, self.truth, self.arrivals, self.round_s = engine, truth, arrivals, round_s
+        engine.undo_faults = False  # a run with a fault has no result
         self.after_each = after_each
         self.now = 0.0
         self.ended = Ended()
