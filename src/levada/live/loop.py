@@ -34,7 +34,7 @@ from levada.core.events import (
 from levada.core.job import Job, Phase
 from levada.core.plan import Op, OpKind
 from levada.engine import Engine
-from levada.errors import LevadaError, Unavailable, Unresolved
+from levada.errors import InternalError, LevadaError, Unavailable, Unresolved
 from levada.live import faults, snapshot, turn, views
 from levada.live.broadcast import Broadcast
 from levada.live.decided import Decisions
@@ -259,6 +259,8 @@ class Loop:
         ended = self._story.ended(ends, before_ends)
         faulted = [command for command in commands if isinstance(command, Faulted)]
         self.faults.note(faulted)
+        # For a version that does not fail on them: they were never there.
+        lost = [(record.number, Phase.CANCELLED) for record in _lost(wishes, faulted)] if faulted else []
         wishes = self._without_refused(wishes, ended, _failed(wishes, faulted, len(moved)))
         ids = {number: record.id for number, record in self.records.by_number.items()} if faulted else {}
         lines = self._story.lines([*notes, *faults.notes(faulted, ids)], ended, now)
@@ -271,7 +273,10 @@ class Loop:
                 state.in_view if asks else None,
                 next_number,
                 self._story.standings(),
-                tuple(pair for each in ends for pair in zip(each.number.tolist(), each.phase.tolist(), strict=True)),
+                (
+                    *(pair for each in ends for pair in zip(each.number.tolist(), each.phase.tolist(), strict=True)),
+                    *lost,
+                ),
             )
             changes = Changes(
                 at=now,
@@ -330,7 +335,7 @@ class Loop:
                 numbers_there = np.array([each.number for each in there], np.int64)
                 self._wish(Wish(events=(JobsCancelled(at=0.0, number=numbers_there),)))
             if wish.done is not None and not wish.done.done():
-                wish.done.set_exception(LevadaError(f"the engine does not take it: {why}"))
+                wish.done.set_exception(InternalError(f"the engine does not take it: {why}"))
         return taken
 
     def _savepoint(self, wishes: Sequence[Wish]) -> Savepoint | None:
@@ -544,6 +549,12 @@ def _failed(wishes: Sequence[Wish], faulted: Sequence[Faulted], before: int) -> 
         for place in places:
             found.setdefault(place, f"internal error, undone: {each.error}; `levada doctor` tells more")
     return {place: why for place, why in found.items() if wishes[place].done is not None}
+
+
+def _lost(wishes: Sequence[Wish], faulted: Sequence[Faulted]) -> list[Record]:
+    """Jobs whose submission failed."""
+    names = {name for each in faulted if isinstance(each.event, JobsSubmitted) for name in each.event.jobs.id}
+    return [record for wish in wishes for record in wish.records if record.id in names]
 
 
 def _tell_off(wishes: Sequence[Wish], why: str, kind: type[Unavailable] = Unavailable) -> None:
