@@ -6,6 +6,7 @@ Faults are planted at every call of a function that a handler makes, so that it 
 from __future__ import annotations
 
 import math
+import random
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -28,6 +29,7 @@ from levada.engine import engine as engine_module
 from levada.engine.faults import EngineFault, halves
 from tests.engine.chaos import Chaos, desk
 from tests.engine.contents import changed, contents
+from tests.engine.machine import NODES, one_step
 
 NOW = 50.0
 #: No handler is broken off at more places than this; beyond, only some are tried.
@@ -148,27 +150,11 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
     sane = dict(engine_module._HANDLERS)
 
     def broken(kind: type, place: int, guilty: Callable[[Any], bool] = lambda _: True) -> list[int]:
-        original, calls = sane[kind], [0]
+        calls = [0]
 
         def handler(engine: Engine, event: Any) -> None:
-            calls[0] = 0
-
-            def trace(frame: FrameType, what: str, _: Any) -> None:
-                if what == "call" and frame.f_globals.get("__name__", "").startswith("levada."):
-                    calls[0] += 1
-                    if calls[0] == place:
-                        raise Planted(f"at call {place}")
-
-            if not guilty(event):
-                original(engine, event)
-                return
-            before = sys.gettrace()
-            sys.settrace(trace)
-            try:
-                original(engine, event)
-            finally:
-                sys.settrace(before)
-            if place == 0:
+            calls[0] = _broken_off(lambda: sane[kind](engine, event), place if guilty(event) else -1)
+            if place == 0 and guilty(event):
                 raise Planted("at the end")
 
         monkeypatch.setitem(engine_module._HANDLERS, kind, handler)
@@ -189,7 +175,7 @@ def sound(engine: Engine) -> None:
 def told(commands: list[Command]) -> list[tuple[Any, ...]]:
     """Commands as values."""
     return [
-        (c.kind, c.position, c.number, c.error, c.traceback)
+        (c.kind, c.position, c.number, c.error)
         if isinstance(c, Faulted)
         else (type(c).__name__, c.at if isinstance(c, Wake) else codec.pack(c.plan) if isinstance(c, Apply) else None)
         for c in commands
@@ -457,3 +443,69 @@ def test_every_event_has_a_kind_of_fault_and_can_be_halved_where_it_is_about_man
         ev.QueuesChanged(at=0.0, queues=(Queue(name="a"),) * 2),
     ):
         assert halves(whole) is None
+
+
+class Storm(Chaos):
+    """An unreliable world around an engine with bugs."""
+
+    def __init__(self) -> None:
+        super().__init__(nodes=NODES)
+        self.engine.undo_faults = True
+        self.faults: list[Faulted] = []
+
+    def _obey(self, commands: list[Command]) -> None:
+        self.faults += [command for command in commands if isinstance(command, Faulted)]
+        super()._obey([command for command in commands if not isinstance(command, Faulted)])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_rule_is_broken_by_an_engine_that_fails_anywhere(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    storm, rng = Storm(), random.Random(seed)
+
+    def brittle(name: str, original: Callable[..., None]) -> Callable[..., None]:
+        def work(engine: Engine, *event: Any) -> None:
+            # The same step of the same event fails in the same place.
+            fate = random.Random(f"{seed} {name} {engine.state.revision}")
+            _broken_off(lambda: original(engine, *event), fate.randint(1, 40) if fate.random() < 0.1 else -1)
+
+        return work
+
+    with monkeypatch.context() as bugs:
+        for kind, handler in list(engine_module._HANDLERS.items()):
+            bugs.setitem(engine_module._HANDLERS, kind, brittle(kind.__name__, handler))
+        for step in STEPS:
+            bugs.setattr(Engine, step, brittle(step, getattr(Engine, step)))
+        for _ in range(150):
+            one_step(storm, rng)
+    assert len({fault.kind for fault in storm.faults}) > 5
+    # What was not applied is told again, as it is after a restart of the server.
+    storm.set_queues(())
+    for name in sorted(set(storm.nodes) - set(storm.changed)):
+        storm.return_node(name)
+    storm.observe()
+    storm.tell(ev.Restarted(at=storm.now))
+    for number in storm.active():
+        storm.users("resume", number)
+    storm.settle()
+    state = storm.engine.state
+    assert state.submitted == state.ended + len(state.living())
+
+
+def _broken_off(work: Callable[[], None], place: int) -> int:
+    """Breaks *work* off at its n-th call of a function of ours; how many there were."""
+    calls = 0
+
+    def trace(frame: FrameType, what: str, _: Any) -> None:
+        nonlocal calls
+        if what == "call" and frame.f_globals.get("__name__", "").startswith("levada."):
+            calls += 1
+            if calls == place:
+                raise Planted(f"at call {place}")
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return calls

@@ -122,7 +122,7 @@ def _server(server: str | None, state: str | None) -> Iterator[Finding]:
                 yield Finding("ready", "fault", why)
             who = client.me()
             yield Finding("token", "ok", f"{who['user']} ({who['role']})")
-            yield from _engine(client)
+            yield from _engine(client, version)
             nodes = client.nodes()
             gone = [node["name"] for node in nodes if node["phase"] == "Lost"]
             if gone:
@@ -133,7 +133,7 @@ def _server(server: str | None, state: str | None) -> Iterator[Finding]:
         yield Finding("server", "note" if server is None and state is None else "fault", str(error))
 
 
-def _engine(client: Client) -> Iterator[Finding]:
+def _engine(client: Client, version: str) -> Iterator[Finding]:
     """Internal errors that the server's engine met and undid."""
     from levada.errors import NotFound, Refused
 
@@ -147,9 +147,9 @@ def _engine(client: Client) -> Iterator[Finding]:
         about = f" ({', '.join(fault['jobs'])})" if fault["jobs"] else ""
         yield Finding(
             "engine",
-            "fault",
+            "fault" if fault["version"] == version else "note",
             f"{fault['kind']}{about} failed and was undone: {fault['error']} (seen {fault['times']} times, last "
-            f"{fault['last']})",
+            f"{fault['last']}, version {fault['version']})",
             fault,
         )
     if faults:

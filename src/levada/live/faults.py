@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 SETTING = "engine faults"
 #: Different faults that are kept; the one that was seen last the longest time ago goes first.
 _MOST_KEPT = 20
+#: Seconds after which a fault that does not come again is forgotten by the next start.
+_KEPT_S = 30 * 86_400.0
 #: Bytes of an event, and characters of a traceback, that are kept of each.
 _LARGEST_EVENT, _LONGEST_TRACEBACK = 32_768, 16_384
 #: Jobs that get a line in their history for one fault.
@@ -35,8 +37,8 @@ class FaultReport(msgspec.Struct, frozen=True, kw_only=True):
     error: str
     traceback: str
     times: int = 1
-    first: str | None
-    last: str | None
+    first: float
+    last: float
     #: The version of Levada that failed.
     version: str
     jobs: tuple[str, ...] = ()
@@ -47,12 +49,13 @@ class FaultReport(msgspec.Struct, frozen=True, kw_only=True):
 class FaultLog:
     """The last faults, and how many of each kind there were since the server started."""
 
-    def __init__(self, stored: str | None = None) -> None:
+    def __init__(self, stored: str | None = None, now: float = 0.0) -> None:
         """*stored*: the value of `SETTING` in the store."""
         self.kept: tuple[FaultReport, ...] = ()
         self.counts: Counter[str] = Counter()
         try:
-            self.kept = msgspec.json.decode(stored or "[]", type=tuple[FaultReport, ...])
+            known = msgspec.json.decode(stored or "[]", type=tuple[FaultReport, ...])
+            self.kept = tuple(fault for fault in known if fault.last > now - _KEPT_S)
         except msgspec.DecodeError as broken:
             _log.warning("ignoring the stored engine faults: %s", broken)
 
@@ -72,13 +75,18 @@ class FaultLog:
                 error=each.error,
                 traceback=each.traceback[-_LONGEST_TRACEBACK:],
                 times=1 if known is None else known.times + 1,
-                first=moment(now) if known is None else known.first,
-                last=moment(now),
+                first=now if known is None else known.first,
+                last=now,
                 version=__version__,
                 jobs=tuple(ids.get(number, str(number)) for number in each.number[:_MOST_NAMED]),
                 event=_encoded(each),
             )
         return tuple(kept.values())[-_MOST_KEPT:]
+
+    def views(self) -> list[dict[str, object]]:
+        """What is kept, as users see it."""
+        times = [{"first": moment(fault.first), "last": moment(fault.last)} for fault in self.kept]
+        return [{**msgspec.to_builtins(fault), **when} for fault, when in zip(self.kept, times, strict=True)]
 
 
 def notes(faulted: Iterable[Faulted], ids: Mapping[int, str]) -> list[Note]:

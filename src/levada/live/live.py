@@ -139,7 +139,7 @@ class Live:
         self.loop.since_snapshot = SNAPSHOT_TURNS if differing else replayed
         self.learning = Learning(self.loop)
         self.loop.keys = await self.store.keys()
-        self.loop.faults = FaultLog(await self.store.setting(faults.SETTING))
+        self.loop.faults = FaultLog(await self.store.setting(faults.SETTING), clock.now())
         first: list[ev.Event] = []
         if lease.sequence == 0:
             if policy is not None:

@@ -75,7 +75,7 @@ class Past:
 
     def faults(self) -> list[dict[str, Any]]:
         """The last faults of the engine, newest last."""
-        return [msgspec.to_builtins(fault) for fault in self.loop.faults.kept]
+        return self.loop.faults.views()
 
     def fault_tally(self) -> dict[str, int]:
         """Faults of the engine since the server started, by kind."""
