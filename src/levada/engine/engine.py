@@ -82,10 +82,9 @@ class Engine:
         """
         state = self.state
         state.commands = []
-        before, self._mark = self._mark, None
-        if self.undo_faults:
-            before = before or state.copy()
-        failed: Exception | None = None
+        mark, self._mark = self._mark, None
+        before = (mark or state.copy()) if self.undo_faults else None
+        failed = None
         try:
             for event in events:
                 self.advance(event)
@@ -95,12 +94,12 @@ class Engine:
             self.issue()
             self.ask()
         except Exception as broken:
-            if before is None or not self.undo_faults:
+            if before is None:
                 names = ", ".join(type(event).__name__ for event in events)
                 raise EngineFault(f"{names} at {state.now} s: {type(broken).__name__}: {broken}") from broken
-            failed = broken
-        if failed is not None and before is not None:
-            handle_isolated(self, events, before, failed)
+            failed = before, broken
+        if failed is not None:
+            handle_isolated(self, events, *failed)
         commands, state.commands = state.commands, []
         return commands
 
