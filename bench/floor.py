@@ -27,6 +27,8 @@ class Floor:
         # The limit on a decision's own time is the shell's affair; here it only gets in the way.
         options = Options(rate_limit_s=rate_limit_s, decide_limit_s=float("inf"))
         self.engine = Engine(cluster=load.cluster(gpus), policy=policy, options=options, seed=seed)
+        # The shell decides whether faults are undone; here they end the run.
+        self.engine.undo_faults = False
         self.now = 0.0
         self.jobs = jobs
         self._rng = np.random.default_rng(seed)

@@ -58,6 +58,7 @@ class Shell:
 
     def __init__(self, engine: Engine | None = None) -> None:
         self.engine = engine or Engine(cluster=MACHINES, policy="elastic-fifo", options=PATIENT)
+        self.engine.undo_faults = False
         self.history = History()
         #: All that left the engine, in bytes: policies' answers stand for the question.
         self.log: list[bytes] = []

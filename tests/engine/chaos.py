@@ -15,7 +15,7 @@ import numpy as np
 from levada.core import events as ev
 from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Foreign, Node
-from levada.core.commands import Apply, BindPods, Command, Decide, JobsEnded, StopStray, Wake
+from levada.core.commands import Apply, BindPods, Command, Decide, Faulted, JobsEnded, StopStray, Wake
 from levada.core.invariants import check_state
 from levada.core.job import Job, Phase
 from levada.core.jobtable import FLOAT_COLUMNS, INT_COLUMNS
@@ -46,6 +46,7 @@ class Chaos:
         settings = {"rate_limit_s": 0.0, "min_run_s": 0.0, "cooldown_s": 0.0, "op_timeout_s": 60.0, **options}
         self.nodes = {node.name: node for node in nodes}
         self.engine = Engine(cluster=Cluster(nodes=nodes), policy=policy, options=Options(**settings))
+        self.engine.undo_faults = False  # a fault of the engine is one of the test
         self.now = 0.0
         self.story: list[str] = []
         #: What really runs: job number to (generation, workers by index: places).
@@ -95,6 +96,8 @@ class Chaos:
             elif isinstance(command, StopStray):
                 for number in command.number:
                     self.truth.pop(number, None)
+            elif isinstance(command, Faulted):
+                raise self._broken(command.traceback)
             else:
                 assert isinstance(command, BindPods)
 

@@ -21,7 +21,7 @@ from levada.backends.protocol import Report
 from levada.core import events as ev
 from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster
-from levada.core.commands import Apply, Command
+from levada.core.commands import Apply, Command, Faulted
 from levada.core.plan import Op, OpKind
 from levada.engine import Engine, Options
 from levada.live.intake import prepare
@@ -84,6 +84,7 @@ class Tap:
         """As the engine does."""
         ids = self.engine.query.ids
         commands = self._handle(*events)
+        assert not any(isinstance(command, Faulted) for command in commands)
         now = self.engine.query.now
         if not all(isinstance(event, ev.Decided) for event in events):
             self.heard.append((now, events))

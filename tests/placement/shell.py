@@ -25,6 +25,7 @@ class Shell:
             policy="fifo",
             options=Options(min_run_s=0.0, cooldown_s=0.0, payback=0.0, **options),
         )
+        self.engine.undo_faults = False
         self.now = 0.0
         self.ops: list[Any] = []
 

@@ -320,6 +320,12 @@ class MemoryService:
     def decision_tally(self) -> list[Json]:
         return [{"policy": self.decides["name"], "made": 3, "failed": 1, "seconds": 0.5}]
 
+    def faults(self) -> list[Json]:
+        return []
+
+    def fault_tally(self) -> dict[str, int]:
+        return {}
+
     def plans(self, limit: int) -> list[Json]:
         return []
 

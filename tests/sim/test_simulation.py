@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from levada.core import events as ev
 from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.decision import PLACE_COLUMNS, Decision, decision
@@ -15,6 +16,8 @@ from levada.core.plane import MILLI, SLOT
 from levada.core.snapshot import Snapshot
 from levada.core.types import PACKED, WHOLE
 from levada.engine import Engine, Options
+from levada.engine import engine as engine_module
+from levada.engine.faults import EngineFault
 from levada.perf import Beliefs, Floats, Ints, JobSpeed, PairSpeed, TableModel
 from levada.policies.protocol import NO_GUARDS, Cadence, Guards, Needs
 from levada.sim import Costs, Simulation
@@ -235,3 +238,17 @@ def test_two_runs_are_the_same() -> None:
     assert first.segments == second.segments
     assert ends(first) == ends(second)
     assert len(ends(first)) == 12
+
+
+@pytest.mark.parametrize("kind", [ev.JobsFinished, ev.Running, ev.Decided])
+def test_a_run_with_a_fault_of_the_engine_has_no_result(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    sane = engine_module._HANDLERS[kind]
+
+    def broken(engine: Engine, event: Any) -> None:
+        sane(engine, event)
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setitem(engine_module._HANDLERS, kind, broken)
+    world = simulation([Job(id="a", submitted=0.0, steps=10.0)])
+    with pytest.raises(EngineFault, match=f"{kind.__name__}.* at .*: ZeroDivisionError: a bug"):
+        world.run()

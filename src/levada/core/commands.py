@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import msgspec
 
 from levada.core.decision import Bind
+from levada.core.events import Event
 from levada.core.plan import Plan
 from levada.core.snapshot import Snapshot
 from levada.core.types import Floats, Ints
@@ -81,4 +82,29 @@ class Wake(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
-Command: TypeAlias = Decide | Apply | BindPods | StopStray | JobsEnded | Wake
+class Faulted(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine failed on an event, or on its own work after events: a bug. What it did there was undone.
+
+    The engine goes on as if the event had not happened; see `engine.faults`. A shell keeps all of this for a report.
+    """
+
+    #: The type of the event; or Alarms, Drains, Operations, Learning, Decision; or Engine, where a second try worked.
+    kind: str
+    #: The event, or that part of it that failed: the rest counts.
+    event: Event | None = None
+    #: Which event of the call of `handle` it was; -1 for the engine's own work.
+    position: int = -1
+    revision: int
+    #: Numbers of the jobs concerned, as far as they are known.
+    number: tuple[int, ...] = ()
+    error: str
+    traceback: str
+
+
+#: Every `Faulted.kind`.
+FAULT_KINDS = (
+    *(kind.__name__ for kind in get_args(Event)),
+    *("Alarms", "Drains", "Operations", "Learning", "Decision", "Engine"),
+)
+
+Command: TypeAlias = Decide | Apply | BindPods | StopStray | JobsEnded | Wake | Faulted

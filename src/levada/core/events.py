@@ -19,6 +19,10 @@ from levada.core.queue import Queue
 from levada.core.types import Floats, Ints
 
 
+class InvalidEvent(ValueError):
+    """An event that makes no sense: it is refused before it changes anything, which is no fault of the engine."""
+
+
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     at: float
 

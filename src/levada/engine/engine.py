@@ -23,6 +23,7 @@ from levada.engine.admit import judge_feasibility
 from levada.engine.alarms import ring
 from levada.engine.commit import Rejected, commit
 from levada.engine.explain import Explanation, explain
+from levada.engine.faults import EngineFault, handle_isolated
 from levada.engine.guards import visible, waiting
 from levada.engine.operations import issue
 from levada.engine.options import Options
@@ -42,6 +43,10 @@ _END_OF_TIME_S = 1e12
 
 class Engine:
     """Owner of all job state. Same events, same commands."""
+
+    #: Faults are undone, at the price of a copy of the state per call; otherwise they are raised.
+    undo_faults = True
+    _mark: State | None = None
 
     def __init__(
         self,
@@ -66,27 +71,80 @@ class Engine:
 
     # --- the one entrance -------------------------------------------------------------------------------------------
 
+    def mark(self) -> Engine:
+        """A fork. The next `handle` undoes faults with its state: nothing may change either one until then."""
+        twin = self.fork()
+        self._mark = twin._state
+        return twin
+
     def handle(self, *events: ev.Event) -> list[Command]:
-        """What to do after these events, in this order. Never raises for anything an event says."""
+        """What to do after these events, in this order. Never raises for anything an event says.
+
+        A fault (an exception that no handler expects) is undone and told by a `Faulted`; without `undo_faults` it is
+        raised as `EngineFault`.
+        """
         state = self._state
         state.commands = []
-        for event in events:
-            state.revision += 1
-            try:
-                if abs(event.at) < _END_OF_TIME_S:
-                    state.now = max(state.now, event.at)
-                _HANDLERS[type(event)](self, event)
-            except Exception as broken:
-                # An event that cannot be (a broken shell, an absurd number) must not take the others with it.
-                state.refused += 1
-                state.last_rejection = f"{type(event).__name__}: {type(broken).__name__}: {broken}"
+        mark, self._mark = self._mark, None
+        before = (mark or copied(state)) if self.undo_faults else None
+        failed = None
+        try:
+            for event in events:
+                self.advance(event)
+                self.apply(event)
+            self.ring()
+            self.drain()
+            self.issue()
+            self.ask()
+        except Exception as broken:
+            if before is None:
+                names = ", ".join(type(event).__name__ for event in events)
+                raise EngineFault(f"{names} at {state.now} s: {type(broken).__name__}: {broken}") from broken
+            failed = before, broken
+        if failed is not None:
+            handle_isolated(self, events, *failed)
+        commands, state.commands = state.commands, []
+        return commands
+
+    # --- the steps of it --------------------------------------------------------------------------------------------
+
+    def advance(self, event: ev.Event) -> None:
+        """Counts the event and moves the clock."""
+        state = self._state
+        state.revision += 1
+        if _is_time(event.at) and abs(event.at) < _END_OF_TIME_S:
+            state.now = max(state.now, event.at)
+
+    def apply(self, event: ev.Event) -> None:
+        """Changes the state as the event says; one that makes no sense changes nothing."""
+        try:
+            if not _is_time(event.at):
+                raise ev.InvalidEvent(f"{event.at!r} is no time")
+            _HANDLERS[type(event)](self, event)
+        except ev.InvalidEvent as why:
+            self._state.refused += 1
+            self._state.last_rejection = f"{type(event).__name__}: {why}"
+
+    def ring(self) -> None:
+        """Does what is due by time."""
+        state = self._state
         if state.now >= state.next_alarm or state.reservations:
             ring(state)
-        if state.world.inventory.draining:
-            drains.leave(state)
-        if state.may_issue:
-            state.may_issue = False
-            issue(state)
+
+    def drain(self) -> None:
+        """Lets jobs leave nodes that are being drained."""
+        if self._state.world.inventory.draining:
+            drains.leave(self._state)
+
+    def issue(self) -> None:
+        """Sends out operations that may go."""
+        if self._state.may_issue:
+            self._state.may_issue = False
+            issue(self._state)
+
+    def ask(self) -> None:
+        """Asks the policy where a decision is due; asks to be woken otherwise."""
+        state = self._state
         due = self._due_at() if state.deciding is None else math.inf
         question: list[Command] = []
         if due <= state.now:
@@ -94,8 +152,6 @@ class Engine:
         self._tell_wake(due)
         # Last of all: a shell may answer it on the spot, and what follows from that must not come before the rest.
         state.commands += question
-        commands, state.commands = state.commands, []
-        return commands
 
     # --- decisions --------------------------------------------------------------------------------------------------
 
@@ -157,14 +213,11 @@ class Engine:
             state.stale_results += 1
             return
         try:
-            memory = event.state if isinstance(event.state, QueueState) else state.policy.restored(event.state)
+            memory = self._remembered(event.state)
             placer = Packer(highest_first=state.options.highest_first)
             commit(state, placer, event.decision)
-        except (Rejected, msgspec.ValidationError) as why:
-            self._reject(str(why))
-            return
-        except Exception as broken:
-            self._reject(f"{type(broken).__name__}: {broken}")
+        except Rejected as why:
+            self.reject(str(why))
             return
         state.deciding = None
         if state.asked_policy:
@@ -177,11 +230,20 @@ class Engine:
         if event.decision.binds:
             state.commands.append(BindPods(binds=event.decision.binds))
 
+    def _remembered(self, memory: Any) -> Any:
+        """What the policy wants to remember. It may be anybody's policy: that it fails here is no fault of ours."""
+        if isinstance(memory, QueueState):
+            return memory
+        try:
+            return self._state.policy.restored(memory)
+        except Exception as broken:
+            raise Rejected(f"its state cannot be restored: {type(broken).__name__}: {broken}") from broken
+
     def _decide_failed(self, event: ev.DecideFailed) -> None:
         if event.revision != self._state.deciding:
             self._state.stale_results += 1
             return
-        self._reject(event.why)
+        self.reject(event.why)
 
     def _restarted(self, _event: ev.Restarted) -> None:
         """Nobody will answer what was asked before."""
@@ -191,7 +253,7 @@ class Engine:
         # Whoever was told of a time to wake has forgotten it.
         self._state.told_wake = math.inf
 
-    def _reject(self, why: str) -> None:
+    def reject(self, why: str) -> None:
         """Grants stay as they are, and the next try comes after a pause."""
         state, table = self._state, self._state.world.table
         asked, state.deciding = state.deciding or 0, None
@@ -228,12 +290,13 @@ class Engine:
     def _policy_changed(self, event: ev.PolicyChanged) -> None:
         state = self._state
         try:
-            made = state.make_policy(event.name, event.options)
-        except Exception as broken:
+            policy = queued(state.make_policy(event.name, event.options))
+            memory = policy.initial(state.seed)
+        except Exception as broken:  # it may be anybody's policy
             state.last_rejection = str(broken)
             return
-        state.policy, state.policy_named, state.policy_options = queued(made), event.name, event.options
-        state.policy_state = state.policy.initial(state.seed)
+        state.policy, state.policy_named, state.policy_options = policy, event.name, event.options
+        state.policy_state = memory
         self._forget_thought()
 
     def _options_changed(self, event: ev.OptionsChanged) -> None:
@@ -257,7 +320,12 @@ class Engine:
         state.give_another_chance()
 
     def _prices_changed(self, event: ev.PricesChanged) -> None:
-        self._state.world.set_prices(event.prices)
+        if not isinstance(event.prices, Mapping):
+            raise ev.InvalidEvent("prices must be given by type")
+        try:
+            self._state.world.set_prices(event.prices)
+        except ValueError as bad:
+            raise ev.InvalidEvent(str(bad)) from bad
         self._state.dirty = True
 
     def _beliefs_changed(self, _event: ev.BeliefsChanged) -> None:
@@ -337,7 +405,7 @@ class Engine:
     def of(state: State) -> Engine:
         """The engine that owns *state* from now on."""
         engine = Engine.__new__(Engine)
-        engine._state, engine.query = state, Queries(engine)
+        engine._state, engine.query, engine.undo_faults = state, Queries(engine), False
         return engine
 
     def swap(self, other: Engine) -> None:
@@ -361,6 +429,10 @@ class Engine:
     def observe_pairs(self, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints, rates: Floats) -> None:
         """Let beliefs know how fast jobs are that share devices, one row of *rates* for each pair."""
         self._state.perf.observe_pairs(a, b, gpu_types, sizes, rates)
+
+
+def _is_time(at: object) -> bool:
+    return type(at) is float or isinstance(at, float | int)
 
 
 _HANDLERS: dict[type, Callable[[Engine, Any], None]] = {

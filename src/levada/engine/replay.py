@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from levada.core.commands import Command
 from levada.core.events import Event, JobsSubmitted
 from levada.core.job import Phase
 from levada.core.jobtable import NOT_ALLOWED
@@ -68,8 +69,8 @@ class CommandedState(msgspec.Struct, frozen=True, array_like=True):
 
 def replay(
     engine: Engine, events: Sequence[Event], *, before: int, after: int, next_number: int, asked: Ints | None
-) -> None:
-    """Bring *engine* to its state after a logged turn; the commands of that turn have been carried out already.
+) -> list[Command]:
+    """Bring *engine* to its state after a logged turn; its commands, which have been carried out already.
 
     *before* and *after* are the revisions around it, *next_number* the number of its first new job (-1 = not logged),
     *asked* the numbers of the jobs that the policy was asked about, if it was. Progress is not in the log; it changes
@@ -79,10 +80,11 @@ def replay(
     state.revision = before
     if next_number >= 0:
         state.world.next_number = next_number
-    engine.handle(*events)
+    commands = engine.handle(*events)
     state.revision = after
     if asked is not None:
         state.deciding, state.in_view = after, asked
+    return commands
 
 
 def admit(engine: Engine, events: Iterable[Event], next_number: int) -> None:

@@ -133,7 +133,7 @@ class State:
         self.rejections = 0
         self.last_rejection = ""
         self.stale_results = 0
-        #: Events that made no sense and changed nothing, or not all they should.
+        #: Events that made no sense and changed nothing.
         self.refused = 0
         self.next_try = -math.inf
         #: When time alone could change the answer, as the policy said.
@@ -325,3 +325,7 @@ class State:
         slots = marks.nonzero()[0]
         slots = slots[table.number[slots] >= 0]  # a free slot keeps what the last job left in it
         return slots[np.lexsort((table.number[slots], table.submitted[slots]))] if len(slots) > 1 else slots
+
+    def become(self, other: State) -> None:
+        """Takes over all that *other* has, which must not be used after this."""
+        self.__dict__.update(other.__dict__)

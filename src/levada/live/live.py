@@ -23,8 +23,10 @@ from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.jobtable import ANY_LOSS
 from levada.engine import Engine, Options
 from levada.errors import BadInput, LevadaError, Refused, did_you_mean
+from levada.live import faults
 from levada.live.deadlines import Deadlines
 from levada.live.elsewhere import Elsewhere, Machine, take_over
+from levada.live.faults import FaultLog
 from levada.live.learning import Learning, recall
 from levada.live.loop import SNAPSHOT_TURNS, Loop
 from levada.live.machines import is_reservation
@@ -138,6 +140,7 @@ class Live:
         self.loop.since_snapshot = SNAPSHOT_TURNS if differing else replayed
         self.learning = Learning(self.loop)
         self.loop.keys = await self.store.keys()
+        self.loop.faults = FaultLog(await self.store.setting(faults.SETTING), clock.now())
         first: list[ev.Event] = []
         if lease.sequence == 0:
             if policy is not None:
@@ -147,6 +150,7 @@ class Live:
             first.append(ev.Restarted(at=0.0))
         if options:
             first.append(ev.OptionsChanged(at=0.0, options=options))
+        first += _unknown(engine, records)
         first += _resize_modes(engine, records, self.backend.capabilities)
         first += _nodes(engine, seen.cluster)
         self.loop.expect_strays(seen.running)
@@ -334,6 +338,12 @@ def _observed(seen: Mapping[str, Seen]) -> ev.Observed:
         generation=np.array([each.generation for each in found], np.int64),
         running=np.array([each.running for each in found], np.int64),
     )
+
+
+def _unknown(engine: Engine, records: Records) -> list[ev.Event]:
+    """Jobs without a record, whose submission was refused after a fault of the engine and not taken back yet."""
+    numbers = sorted(set(engine.query.ids) - set(records.by_number))
+    return [ev.JobsCancelled(at=0.0, number=np.array(numbers, np.int64))] if numbers else []
 
 
 def _resize_modes(engine: Engine, records: Records, capabilities: Capabilities) -> list[ev.Event]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from typing import Any
 
@@ -13,6 +14,7 @@ from levada.core.cluster import Foreign
 from levada.core.queue import faults_of
 from levada.core.types import WHOLE
 from levada.engine import Options
+from levada.engine.faults import EngineFault
 from levada.errors import BadInput, Fault, NotFound, Refused, did_you_mean
 from levada.live import views
 from levada.live.intake import queue_of
@@ -20,6 +22,8 @@ from levada.live.loop import Loop
 from levada.live.preview import cuts, warning
 from levada.plugins import find_policy
 from levada.policies.table import POLICIES
+
+_log = logging.getLogger(__name__)
 
 _LONGEST_RESERVATION_S = 365 * 86_400.0
 #: Ids of what is reserved begin so, and go on with the moment at which it ends.
@@ -174,6 +178,9 @@ class Machines:
         look = asyncio.to_thread(cuts, self.loop.engine.fork(), now, policy, options)
         try:
             found = await asyncio.wait_for(look, query.options.decide_limit_s)
+        except EngineFault:
+            _log.exception("cannot preview policy %s: engine fault", policy)
+            return [f"{policy} could not be previewed (internal error): what it does is not known."]
         except TimeoutError:
             return [f"{policy} did not decide within {query.options.decide_limit_s:g} s: what it does is not known."]
         return [warning(policy, found, running)] if found else []

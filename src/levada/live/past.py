@@ -73,6 +73,14 @@ class Past:
             for policy, (made, failed, seconds) in self.loop.decided.tally.items()
         ]
 
+    def faults(self) -> list[dict[str, Any]]:
+        """The last faults of the engine, newest last."""
+        return self.loop.faults.views()
+
+    def fault_tally(self) -> dict[str, int]:
+        """Faults of the engine since the server started, by kind."""
+        return dict(self.loop.faults.counts)
+
     def plans(self, limit: int) -> list[dict[str, Any]]:
         """The last plans, newest last."""
         return self.loop.plans[-limit:]

@@ -19,7 +19,7 @@ class Savepoint:
     def __init__(self, engine: Engine, story: Story, records: Records, fresh: Sequence[Record]) -> None:
         """*fresh*: the jobs that the turn adds to *records*."""
         self._engine, self._story, self._records, self._fresh = engine, story, records, fresh
-        self._other = engine.fork(), story.mark()
+        self._other = engine.mark(), story.mark()
 
     def undo(self) -> None:
         """Everything is as it was before the turn."""

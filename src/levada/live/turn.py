@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 import numpy as np
 
 from levada.core import codec
+from levada.core.commands import Faulted
 from levada.core.events import Event
 from levada.core.types import Ints
 from levada.engine import Engine
 from levada.engine import replay as engine_replay
 from levada.engine.replay import CommandedState
+
+_log = logging.getLogger(__name__)
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -68,7 +73,7 @@ def replay(engine: Engine, data: bytes) -> Turn:
     Raises all kinds of errors where the bytes are not what `encode` gave.
     """
     turn = _decoder.decode(data)
-    engine_replay.replay(
+    commands = engine_replay.replay(
         engine,
         [codec.decode(event) for event in turn.events],
         before=turn.before,
@@ -76,6 +81,9 @@ def replay(engine: Engine, data: bytes) -> Turn:
         next_number=turn.next_number,
         asked=None if turn.asked is None else np.frombuffer(turn.asked, np.int64),
     )
+    for command in commands:
+        if isinstance(command, Faulted):
+            _log.warning("replay repeats an engine fault in %s: %s", command.kind, command.error)
     return turn
 
 

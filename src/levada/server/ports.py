@@ -209,6 +209,14 @@ class Service(Protocol):
         """What each policy did since the server started: `{"policy", "made", "failed", "seconds"}`."""
         ...
 
+    def faults(self) -> list[Json]:
+        """The last faults of the engine, newest last: `{"kind", "error", "traceback", "times", "first", "last", …}`."""
+        ...
+
+    def fault_tally(self) -> dict[str, int]:
+        """Faults of the engine since the server started, by kind."""
+        ...
+
     def plans(self, limit: int) -> list[Json]:
         """The last plans, newest last."""
         ...

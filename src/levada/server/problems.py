@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from levada.errors import MOST_FAULTS, BadInput, Fault, LevadaError, NotFound, Refused, Unresolved
+from levada.errors import MOST_FAULTS, BadInput, Fault, InternalError, LevadaError, NotFound, Refused, Unresolved
 
 MEDIA_TYPE = "application/problem+json"
 _LOG = logging.getLogger("levada.server")
@@ -79,6 +79,8 @@ def of_error(error: LevadaError) -> Response:
         return response(404, str(error))
     if isinstance(error, Refused):
         return response(409, str(error), code=error.code)
+    if isinstance(error, InternalError):
+        return response(500, str(error))
     # The server itself cannot: it is starting, stopping, or has lost its store.
     code = "unresolved" if isinstance(error, Unresolved) else ""
     return response(503, str(error), headers={"Retry-After": "1"}, code=code)

@@ -65,6 +65,7 @@ class PublishedWorld:
     ) -> None:
         """*prices* by time."""
         self.engine, self.truth, self.arrivals, self.round_s = engine, truth, arrivals, round_s
+        engine.undo_faults = False  # a run with a fault has no result
         self.on_round: Callable[[bytes], None] | None = None
         self.now = 0.0
         self.ended = Ended()

@@ -81,6 +81,7 @@ class Simulation:
         between two checks of its whole state; more where that is large.
         """
         self.engine, self.truth, self.costs, self.after_each = engine, truth, costs, after_each
+        engine.undo_faults = False  # a run with a fault has no result
         self.now = 0.0
         self.ended = Ended()
         self.decisions = self.preemptions = 0

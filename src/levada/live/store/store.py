@@ -60,6 +60,8 @@ class Changes(msgspec.Struct, kw_only=True):
     requests: Sequence[RequestRow] = ()
     #: Lines of the audit log, as `Deed.row` makes them.
     deeds: Sequence[Mapping[str, Any]] = ()
+    #: Single values, by name.
+    settings: Mapping[str, str] = {}
 
 
 class Store:
@@ -150,6 +152,8 @@ class Store:
                 connection.execute(_ADD_REQUESTS, rows)
             if changes.deeds:
                 connection.execute(_ADD_DEEDS, list(changes.deeds))
+            for name, value in changes.settings.items():
+                _put_setting(connection, name, value)
 
         await self.database.write(write)
         return msgspec.structs.replace(lease, sequence=sequence)
