@@ -96,12 +96,6 @@ class ClusterView:
         return self._inventory.nodes
 
     @property
-    def node_of(self) -> Ints:
-        """The node of each device."""
-        nodes: Ints = read_only(self._inventory.node_of)
-        return nodes
-
-    @property
     def type_of(self) -> Ints:
         """The type of each device."""
         types: Ints = read_only(self._inventory.type_of)

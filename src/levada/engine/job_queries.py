@@ -103,12 +103,6 @@ class JobsView(JobColumns):
         order: Ints = read_only(self._table.order)
         return order
 
-    @property
-    def preference(self) -> Ints:
-        """Rank of each GPU type for each slot, shape (types, capacity)."""
-        preference: Ints = read_only(self._table.preference)
-        return preference
-
     def find(self, numbers: Ints) -> Ints:
         """Slots of jobs by number; -1 where a job is over or was never known."""
         return self._table.find(numbers)

@@ -64,10 +64,6 @@ class Queries:
         slot = self._state.world.slot(job_id)
         return None if slot < 0 else job_state(self._state.world.table, slot)
 
-    def is_active(self, job_id: str) -> bool:
-        """Whether there is such a job and it is not over."""
-        return self._state.world.slot(job_id) >= 0
-
     def job_id(self, number: int) -> str:
         """The id of an active job; raises KeyError."""
         return self._state.world.ids[number]
