@@ -139,8 +139,8 @@ class Live:
         # What had to be put right is kept at once, so that nobody has to do it again.
         self.loop.since_snapshot = SNAPSHOT_TURNS if differing else replayed
         self.learning = Learning(self.loop)
-        self.loop.keys = await self.store.keys()
-        self.loop.faults = FaultLog(await self.store.setting(faults.SETTING), clock.now())
+        self.loop.keys, known_faults = await self.store.keys_and_setting(faults.SETTING)
+        self.loop.faults = FaultLog(known_faults, clock.now())
         first: list[ev.Event] = []
         if lease.sequence == 0:
             if policy is not None:
