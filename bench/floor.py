@@ -10,7 +10,7 @@ from bench import load
 from bench.timing import Stopwatch, inside_the_engine
 from levada.core.batch import JobBatch
 from levada.core.commands import Apply, Command, Decide
-from levada.core.events import Event, JobsFinished, JobsSubmitted, Progress, Released, Running, Tick
+from levada.core.events import Event, JobsFinished, JobsSubmitted, Progress, Released, Restarted, Running, Tick
 from levada.core.plan import OpKind
 from levada.engine import Engine, Options, answer
 
@@ -27,6 +27,8 @@ class Floor:
         # The limit on a decision's own time is the shell's affair; here it only gets in the way.
         options = Options(rate_limit_s=rate_limit_s, decide_limit_s=float("inf"))
         self.engine = Engine(cluster=load.cluster(gpus), policy=policy, options=options, seed=seed)
+        # The shell decides whether faults are undone; here they end the run.
+        self.engine.undo_faults = False
         self.now = 0.0
         self.jobs = jobs
         self._rng = np.random.default_rng(seed)
@@ -69,8 +71,8 @@ class Floor:
 
     def running(self) -> np.ndarray[Any, Any]:
         """Numbers of the jobs that run."""
-        table = self.engine.state.world.table
-        return table.number[table.order[table.observed[table.order] > 0]]
+        jobs = self.engine.query.jobs
+        return jobs.number[jobs.order[jobs.observed[jobs.order] > 0]]
 
     def finish(self, count: int) -> JobsFinished:
         """So many of the running jobs are done."""
@@ -80,20 +82,21 @@ class Floor:
 
     def progress(self, numbers: np.ndarray[Any, Any]) -> Progress:
         """How far these jobs are, at a speed a little less than linear."""
-        table = self.engine.state.world.table
-        slots = table.find(numbers)
-        speed = load.speeds(numbers, table.workload[slots]) * table.observed[slots] ** 0.9
-        steps = table.steps_done[slots] + speed * (self.now - table.reported[slots])
+        jobs = self.engine.query.jobs
+        slots = jobs.find(numbers)
+        speed = load.speeds(numbers, jobs.workload[slots]) * jobs.observed[slots] ** 0.9
+        steps = jobs.steps_done[slots] + speed * (self.now - jobs.reported[slots])
         # No job is done before it is said to be.
-        steps = np.fmin(steps, np.where(np.isnan(table.steps[slots]), np.inf, 0.99 * table.steps[slots]))
+        steps = np.fmin(steps, np.where(np.isnan(jobs.steps[slots]), np.inf, 0.99 * jobs.steps[slots]))
         return Progress(at=self.now, number=numbers, steps=steps)
 
     # --- decisions --------------------------------------------------------------------------------------------------
 
     def fill(self) -> dict[str, float]:
         """All jobs arrive at once: the first decision, cold; its parts in seconds."""
-        self.engine.state.last_decided = self.now  # the batch itself must not be part of the decision's time
         self.happen(JobsSubmitted(at=self.now, jobs=self.new_jobs(self.jobs)))
+        # The batch itself must not be part of the decision's time: its question is dropped and asked again.
+        self.happen(Restarted(at=self.now))
         return self.decide()
 
     def step(self) -> dict[str, float]:
@@ -129,7 +132,7 @@ class Floor:
         inner = Stopwatch()
         with inside_the_engine(inner):
             commands = watch.add("handle", self.happen, decided)
-        if self.engine.state.last_rejection:
-            raise RuntimeError(self.engine.state.last_rejection)
+        if self.engine.query.last_rejection:
+            raise RuntimeError(self.engine.query.last_rejection)
         parts = {"view": watch.seconds["view"], "policy": watch.seconds["policy"], "commit": 0.0, **inner.seconds}
         return {**parts, "rest": sum(watch.seconds.values()) - sum(parts.values())}, commands

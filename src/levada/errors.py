@@ -124,6 +124,10 @@ class Unresolved(Unavailable):
     """The store was lost while it took the request: whether it has it is known when the store is back."""
 
 
+class InternalError(LevadaError):
+    """The server failed on the request because of a bug; nothing of it was done, and asking again will not help."""
+
+
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """Those of *known* that *name* may have been meant for, best first; a clear winner comes alone."""
     names = list(known)

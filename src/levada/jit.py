@@ -39,8 +39,8 @@ _UNREADABLE = (OSError, EOFError, pickle.UnpicklingError)
 
 #: So many jobs take longer to simulate with interpreted kernels than it takes to load, or to compile, the others.
 _WORTH_LOADING, _WORTH_COMPILING = 100, 10_000
-#: A scan of so many devices takes some milliseconds when interpreted.
-_MANY_DEVICES = 512
+#: A scan of so many jobs and devices takes some milliseconds when interpreted.
+_LARGE_STATE = 500
 
 #: Per module and name the interpreted kernel that was replaced; empty while kernels are interpreted.
 _replaced: dict[tuple[str, str], FunctionType] = {}
@@ -97,9 +97,9 @@ def choose(jobs: int | None) -> None:
         uninstall()
 
 
-def is_worth_loading(jobs: int, devices: int) -> bool:
-    """Whether a server with so many active *jobs* and *devices* decides noticeably faster with compiled kernels."""
-    return jobs >= _WORTH_LOADING or (jobs > 0 and devices >= _MANY_DEVICES)
+def is_worth_loading(size: int) -> bool:
+    """Whether a server with a state of this *size*, in jobs and devices, decides noticeably faster when compiled."""
+    return size >= _LARGE_STATE
 
 
 def install(*, compiles: bool = True) -> bool:

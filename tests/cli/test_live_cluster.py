@@ -19,6 +19,8 @@ import typer
 
 from levada.cli import main as cli
 from levada.cli.doctor import EXTRAS
+from levada.core.events import NodesCordoned
+from levada.engine import engine
 from levada.server.worker_token import sign
 from tests.cli.house import Shell, job
 from tests.cli.test_live_verbs import FOREVER, levada
@@ -357,6 +359,29 @@ def test_doctor(shell: Shell) -> None:
     told = shell("doctor", code=1)
     assert "chmod 600" in told
     assert "secret" not in told
+
+
+def test_doctor_shows_internal_errors_of_the_engine(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {each["what"]: each for each in shell.json("doctor")}
+    assert found["engine"] == {"what": "engine", "state": "ok", "text": "no internal errors"}
+
+    def broken(_engine: object, _event: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with monkeypatch.context() as planted:
+        planted.setitem(engine._HANDLERS, NodesCordoned, broken)
+        assert "internal error, undone: ZeroDivisionError: a bug" in shell("cordon", "node-0", code=1)
+    shell("cordon", "node-0")
+    told = shell("doctor", code=1)
+    assert "NodesCordoned failed and was undone: ZeroDivisionError: a bug (seen 1 times" in told
+    assert "levada doctor -o json" in told
+    code, out, _ = shell.try_out("doctor", "-o", "json")
+    (fault,) = [each["detail"] for each in json.loads(out) if "detail" in each]
+    assert code == 1
+    assert "in broken" in fault["traceback"]
+    assert fault["event"]
+    metrics = shell.up.ask("GET", "/metrics", role="admin").text
+    assert 'levada_engine_faults_total{event="NodesCordoned"} 1.0' in metrics
 
 
 def test_doctor_names_only_extras_that_are_there_and_used() -> None:

@@ -30,6 +30,7 @@ from levada.engine.options import Options
 from levada.engine.state import State
 from tests import kernel_modes
 from tests.builders import cluster, job
+from tests.engine.inspect import state_of
 
 PATIENT = Options(min_run_s=0.0, cooldown_s=0.0, rate_limit_s=0.0)
 MACHINES = cluster(4, {"v100": 2, "a100": 2}, cpu=16000, memory=16000)
@@ -57,6 +58,7 @@ class Shell:
 
     def __init__(self, engine: Engine | None = None) -> None:
         self.engine = engine or Engine(cluster=MACHINES, policy="elastic-fifo", options=PATIENT)
+        self.engine.undo_faults = False
         self.history = History()
         #: All that left the engine, in bytes: policies' answers stand for the question.
         self.log: list[bytes] = []
@@ -65,7 +67,7 @@ class Shell:
 
     @property
     def world(self) -> World:
-        return self.engine.state.world
+        return state_of(self.engine).world
 
     def feed(self, *events: ev.Event) -> list[Command]:
         commands: list[Command] = []
@@ -83,7 +85,7 @@ class Shell:
                     self.plans.append(command.plan)
                 elif isinstance(command, JobsEnded):
                     self.ended += command.number.tolist()
-            state = self.engine.state
+            state = state_of(self.engine)
             assert check_state(self.world, submitted=state.submitted, ended=state.ended) == []
         ended = [int(n) for command in commands if isinstance(command, JobsEnded) for n in command.number]
         assert self.history.see(self.world, ended) == []
@@ -248,7 +250,7 @@ def test_i8_what_comes_after_the_end_changes_nothing() -> None:
     )
     assert shell.fingerprint() == before
     assert shell.ended == [1]
-    assert shell.engine.state.ended == 1
+    assert state_of(shell.engine).ended == 1
 
 
 def test_i8_a_job_that_comes_back_or_ends_twice_is_noticed() -> None:
@@ -324,7 +326,7 @@ def test_i10_both_kernels_give_the_same_bytes(policy: str) -> None:
 def test_i11_jobs_are_conserved_whatever_happens_to_them() -> None:
     """`Shell.feed` asks after each event; here every way to end is taken, and the twin shows that a loss is seen."""
     shell = _started()
-    state = shell.engine.state
+    state = state_of(shell.engine)
     shell.feed(ev.JobsFinished(at=30.0, number=np.array([0])))
     shell.feed(ev.JobsCancelled(at=31.0, number=np.array([1, 1, 99])))
     shell.feed(ev.JobsSuspended(at=32.0, number=np.array([2])))

@@ -15,7 +15,7 @@ import numpy as np
 from levada.core import events as ev
 from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Foreign, Node
-from levada.core.commands import Apply, BindPods, Command, Decide, JobsEnded, StopStray, Wake
+from levada.core.commands import Apply, BindPods, Command, Decide, Faulted, JobsEnded, StopStray, Wake
 from levada.core.invariants import check_state
 from levada.core.job import Job, Phase
 from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
@@ -24,6 +24,7 @@ from levada.core.plane import DEVICE
 from levada.core.queue import Queue
 from levada.core.reasons import Code
 from levada.engine import Engine, Options, answer
+from tests.engine.inspect import state_of
 
 Place = tuple[str, str]
 
@@ -45,6 +46,7 @@ class Chaos:
         settings = {"rate_limit_s": 0.0, "min_run_s": 0.0, "cooldown_s": 0.0, "op_timeout_s": 60.0, **options}
         self.nodes = {node.name: node for node in nodes}
         self.engine = Engine(cluster=Cluster(nodes=nodes), policy=policy, options=Options(**settings))
+        self.engine.undo_faults = False  # a fault of the engine is one of the test
         self.now = 0.0
         self.story: list[str] = []
         #: What really runs: job number to (generation, workers by index: places).
@@ -94,6 +96,8 @@ class Chaos:
             elif isinstance(command, StopStray):
                 for number in command.number:
                     self.truth.pop(number, None)
+            elif isinstance(command, Faulted):
+                raise self._broken(command.traceback)
             else:
                 assert isinstance(command, BindPods)
 
@@ -106,7 +110,7 @@ class Chaos:
         self.tell(ev.JobsSubmitted(at=self.now, jobs=JobBatch.of([job])))
 
     def active(self) -> list[int]:
-        table = self.engine.state.world.table
+        table = state_of(self.engine).world.table
         return sorted(int(number) for number in table.number[table.order])
 
     def users(self, what: str, number: int, **fields: Any) -> None:
@@ -315,8 +319,8 @@ class Chaos:
 
     def job(self, name: str) -> dict[str, Any]:
         """The columns of an active job, by name."""
-        table = self.engine.state.world.table
-        slot = self.engine.state.world.slot(name)
+        table = state_of(self.engine).world.table
+        slot = state_of(self.engine).world.slot(name)
         assert slot >= 0, f"{name} is not active"
         ints = {column: int(getattr(table, column)[slot]) for column in INT_COLUMNS}
         return ints | {column: float(getattr(table, column)[slot]) for column in FLOAT_COLUMNS}
@@ -327,7 +331,7 @@ class Chaos:
 
     def sizes(self) -> dict[str, int]:
         """Workers of every active job, as it should be."""
-        state = self.engine.state
+        state = state_of(self.engine)
         table = state.world.table
         return {state.world.ids[int(table.number[s])]: int(table.count[s]) for s in table.order}
 
@@ -344,7 +348,7 @@ class Chaos:
             self.return_node(name)
         for name in self.nodes:
             self.cordon(name, False)
-        for name in list(self.engine.state.world.foreign):
+        for name in list(self.engine.query.foreign):
             self.foreign_gone(name)
         for _ in range(rounds):
             self.calm()
@@ -354,7 +358,7 @@ class Chaos:
                 self.pass_time(max(self.wake - self.now, 0.0))
             else:
                 break
-        state = self.engine.state
+        state = state_of(self.engine)
         table = state.world.table
         for slot in table.order:
             excused = table.phase[slot] == Phase.SUSPENDED or int(table.reason[slot]) in EXCUSES
@@ -375,7 +379,7 @@ class Chaos:
 
     def check(self) -> None:
         """All that must hold between two events."""
-        state = self.engine.state
+        state = state_of(self.engine)
         self._demand(state.refused == 0, state.last_rejection)
         violations = check_state(state.world, submitted=state.submitted, ended=state.ended)
         self._demand(not violations, f"{violations[:3]}")

@@ -17,6 +17,7 @@ from levada.core.job import Job
 from levada.core.queue import Queue
 from levada.core.reasons import Code
 from tests.engine.chaos import desk
+from tests.engine.inspect import state_of
 from tests.engine.test_decisions import Wish, _spoiled, ruled_by
 
 
@@ -35,10 +36,10 @@ from tests.engine.test_decisions import Wish, _spoiled, ruled_by
 )
 def test_options_with_which_nothing_could_run_are_refused(options: dict[str, Any]) -> None:
     chaos = desk(2)
-    before = chaos.engine.state.options
+    before = chaos.engine.query.options
     chaos.tell(ev.OptionsChanged(at=0.0, options=options))
-    assert chaos.engine.state.options == before
-    assert next(iter(options)) in chaos.engine.state.last_rejection
+    assert chaos.engine.query.options == before
+    assert next(iter(options)) in chaos.engine.query.last_rejection
     chaos.submit()
     chaos.calm()
     assert chaos.sizes() == {"j1": 1}
@@ -58,7 +59,7 @@ def test_options_with_which_nothing_could_run_are_refused(options: dict[str, Any
 def test_queues_beyond_all_bounds_are_refused(queues: tuple[Queue, ...]) -> None:
     chaos = desk(2)
     chaos.set_queues(queues)
-    assert chaos.engine.state.last_rejection
+    assert chaos.engine.query.last_rejection
     chaos.submit()
     chaos.calm()
     assert chaos.sizes() == {"j1": 1}
@@ -69,8 +70,8 @@ def test_an_event_at_no_time_does_not_move_the_clock(at: Any) -> None:
     chaos = desk(2)
     chaos.pass_time(10.0)
     chaos.engine.handle(ev.Tick(at=at))
-    assert chaos.engine.state.now == 10.0
-    chaos.engine.state.refused = 0
+    assert chaos.engine.query.now == 10.0
+    state_of(chaos.engine).refused = 0
     chaos.submit()
     chaos.calm()
     assert chaos.sizes() == {"j1": 1}
@@ -85,7 +86,7 @@ def test_a_reservation_that_cannot_be_kept_is_never_made(name: Any, expires: Any
     chaos.submit()
     kept = Reservation(id=name, node=0, devices=((0, 1000, 0),), expires=expires)
     chaos.think(spoil=_spoiled(reservations=(kept,)))
-    assert chaos.engine.state.rejections == 1
+    assert chaos.engine.query.rejections == 1
     chaos.pass_time(30.0)
     chaos.calm()
     assert chaos.sizes() == {"j1": 1}
@@ -96,7 +97,7 @@ def test_a_decision_without_its_lists_is_refused(columns: dict[str, Any]) -> Non
     chaos = desk(2, policy="fifo")
     chaos.submit()
     chaos.think(spoil=_spoiled(**columns))
-    assert chaos.engine.state.rejections == 1
+    assert chaos.engine.query.rejections == 1
 
 
 def test_a_decision_that_leaves_jobs_out_is_refused() -> None:
@@ -176,7 +177,7 @@ def test_a_job_that_was_set_aside_meanwhile_keeps_that_reason_when_a_decision_is
     chaos = desk(2)
     both = [Job(id=name, submitted=0.0) for name in ("j1", "j2")]
     chaos.tell(ev.JobsSubmitted(at=0.0, jobs=JobBatch.of(both)))
-    state = chaos.engine.state
+    state = state_of(chaos.engine)
     aside = np.array([state.world.slot("j1")])
     state.world.table.aside[aside] = 1
     state.say(aside, Code.SET_ASIDE, 5)

@@ -18,6 +18,7 @@ from levada.core.job import Job
 from levada.engine import Engine, Options, answer
 from tests import kernel_modes
 from tests.engine.chaos import Chaos, desk
+from tests.engine.inspect import state_of
 
 
 def ruled_by(policy: Any, *nodes: Node, **options: float) -> Chaos:
@@ -111,7 +112,7 @@ def test_a_job_that_finds_no_room_on_another_type_keeps_what_it_has_unless_it_is
     chaos.calm()
     assert chaos.sizes()["j1"] == left
     assert taken or chaos.truth[0] == before, "not even a stop and a start"
-    assert chaos.engine.state.rejections == 0
+    assert chaos.engine.query.rejections == 0
     if taken:
         assert chaos.why("j1") == "fragmented"
 
@@ -189,7 +190,7 @@ def test_whether_a_decision_took_too_long_is_for_whoever_asked_to_judge() -> Non
     chaos = desk(4, decide_limit_s=10.0)
     chaos.submit(min=1)
     chaos.think(spoil=lambda decided: msgspec.structs.replace(decided, took_s=10.5))
-    assert chaos.engine.state.rejections == 0
+    assert chaos.engine.query.rejections == 0
     assert [op.job for op in chaos.ops] == ["j1"]
 
 
@@ -197,7 +198,7 @@ def test_rows_of_jobs_that_changed_meanwhile_drop_out_and_the_rest_counts() -> N
     chaos = desk(4, policy="fifo")
     chaos.submit(min=1)
     chaos.thoughts.clear()
-    chaos.engine.state.deciding = None
+    state_of(chaos.engine).deciding = None
     chaos.submit(min=1)
     chaos.users("cancel", 0)
     chaos.think()
@@ -207,8 +208,7 @@ def test_rows_of_jobs_that_changed_meanwhile_drop_out_and_the_rest_counts() -> N
 def test_a_copy_of_the_state_knows_what_the_policy_was_shown() -> None:
     chaos = desk(4)
     chaos.submit(min=1)
-    twin = Engine(cluster=Cluster(), options=Options(rate_limit_s=0.0))
-    twin.state = chaos.engine.state.copy()
+    twin = chaos.engine.fork()
     decided = answer(chaos.thoughts[0], 0.0)
     assert any(isinstance(command, Apply) for command in twin.handle(decided))
 
@@ -269,7 +269,7 @@ def test_an_event_that_cannot_be_is_refused_and_the_next_one_counts(event: ev.Ev
     engine = desk(4).engine
     jobs = JobBatch.of([Job(id="a", submitted=0.0)])
     commands = engine.handle(event, ev.JobsSubmitted(at=0.0, jobs=jobs))
-    assert engine.state.refused == 1
+    assert engine.query.refused == 1
     assert any(isinstance(command, Decide) for command in commands)
 
 
@@ -297,4 +297,4 @@ def test_a_part_of_a_gpu_that_moves_within_its_node_takes_its_cores_once() -> No
     chaos.submit(min=1, milli=1000)
     chaos.calm()
     assert chaos.sizes() == {"j1": 1, "j2": 1}
-    assert chaos.engine.state.world.held.cpu.tolist() == [1000]
+    assert state_of(chaos.engine).world.held.cpu.tolist() == [1000]

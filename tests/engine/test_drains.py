@@ -10,6 +10,7 @@ from levada.core.job import Phase, Preemptible
 from levada.core.reasons import Code
 from tests import kernel_modes
 from tests.engine.chaos import Chaos, desk
+from tests.engine.inspect import state_of
 
 
 @pytest.fixture(params=["interpreted", "compiled"], autouse=True)
@@ -31,7 +32,7 @@ def running(*gpus: int, **fields: object) -> Chaos:
 
 
 def nodes(chaos: Chaos) -> set[str]:
-    world = chaos.engine.state.world
+    world = state_of(chaos.engine).world
     slot = world.slot("j1")
     return {place.node for place in world.grant(world.held, slot).places} if world.table.held[slot] else set()
 

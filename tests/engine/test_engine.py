@@ -18,6 +18,7 @@ from levada.core.plan import Op, OpKind
 from levada.core.reasons import Code
 from levada.engine import Engine, Options, answer
 from tests.engine.chaos import Chaos, desk
+from tests.engine.inspect import state_of
 
 
 def test_a_job_goes_through_its_phases_with_a_reason_in_each() -> None:
@@ -72,12 +73,12 @@ def test_times_count_what_is_seen_to_run_not_what_is_planned() -> None:
     chaos.pass_time(30.0)
     chaos.calm()
     chaos.pass_time(100.0)
-    chaos.engine.state.account(chaos.engine.state.living())
+    state_of(chaos.engine).account(state_of(chaos.engine).living())
     job = chaos.job("j1")
     assert (job["waiting_s"], job["running_s"], job["gpu_seconds"]) == (60.0, 100.0, 200.0)
     chaos.tell(ev.WorkersStopped(at=chaos.now, number=np.array([0]), generation=np.array([1]), running=np.array([1])))
     chaos.pass_time(10.0)
-    chaos.engine.state.account(chaos.engine.state.living())
+    state_of(chaos.engine).account(state_of(chaos.engine).living())
     assert chaos.job("j1")["gpu_seconds"] == 210.0
 
 
@@ -292,15 +293,15 @@ def test_a_fork_goes_its_own_way() -> None:
     chaos.submit(min=1, max=4)
     chaos.calm()
     twin = chaos.engine.fork()
-    before = chaos.engine.state.world.target.owner.copy()
+    before = state_of(chaos.engine).world.target.owner.copy()
     jobs = JobBatch.of([Job(id="x", submitted=1.0, min=2, max=2)])
     commands = twin.handle(ev.JobsSubmitted(at=1.0, jobs=jobs))
     (decide,) = [c for c in commands if isinstance(c, Decide)]
     (apply,) = [c for c in twin.handle(answer(decide, 1.0)) if isinstance(c, Apply)]
     assert len(apply.plan) == 1
-    assert (chaos.engine.state.world.target.owner == before).all()
+    assert (state_of(chaos.engine).world.target.owner == before).all()
     assert chaos.active() == [0]
-    assert "x" in twin.state.world.numbers
+    assert "x" in state_of(twin).world.numbers
 
 
 @pytest.mark.parametrize("policy", ["elastic-fifo", "elastic-tiresias", "dragon"])
@@ -324,13 +325,13 @@ def test_a_log_of_events_replayed_gives_the_same_state_without_any_policy(policy
     again = desk(4, 4, policy=policy).engine
     for data in log:
         again.handle(codec.decode(data))
-    ours, theirs = chaos.engine.state.world, again.state.world
+    ours, theirs = state_of(chaos.engine).world, state_of(again).world
     np.testing.assert_array_equal(ours.table.ints, theirs.table.ints)
     np.testing.assert_array_equal(ours.table.floats, theirs.table.floats)
     np.testing.assert_array_equal(ours.held.owner, theirs.held.owner)
-    assert type(again.state.policy_state) is type(chaos.engine.state.policy_state)
-    inner = again.state.policy_state.inner.get("default")
-    assert type(inner) is type(chaos.engine.state.policy_state.inner.get("default")), "a state keeps its type"
+    assert type(state_of(again).policy_state) is type(state_of(chaos.engine).policy_state)
+    inner = state_of(again).policy_state.inner.get("default")
+    assert type(inner) is type(state_of(chaos.engine).policy_state.inner.get("default")), "a state keeps its type"
 
 
 def test_progress_teaches_how_fast_a_workload_is() -> None:
@@ -340,8 +341,8 @@ def test_progress_teaches_how_fast_a_workload_is() -> None:
     for steps in (100.0, 200.0, 300.0):
         chaos.pass_time(10.0)
         chaos.tell(ev.Progress(at=chaos.now, number=np.array([0]), steps=np.array([steps])))
-    chaos.engine.state.learn()
-    rate = chaos.engine.state.perf.rate(0, 1, 2)
+    chaos.engine.learn()
+    rate = state_of(chaos.engine).perf.rate(0, 1, 2)
     assert math.isclose(rate, 10.0, rel_tol=0.05)
 
 
@@ -384,7 +385,7 @@ def test_submitting_a_job_twice_changes_nothing_of_the_first() -> None:
     again = [Job(id="j1", submitted=0.0, after=("j2",)), Job(id="new", submitted=0.0)]
     chaos.tell(ev.JobsSubmitted(at=0.0, jobs=JobBatch.of(again)))
     assert chaos.job("j1")["waits_for"] == 0
-    assert chaos.engine.state.submitted == 3
+    assert state_of(chaos.engine).submitted == 3
 
 
 def test_jobs_that_cannot_be_wait_with_that_reason_and_harm_nobody() -> None:

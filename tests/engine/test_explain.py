@@ -9,6 +9,7 @@ from levada.core.queue import Queue
 from levada.engine import Engine, Options
 from levada.perf import JobSpeed, TableModel
 from tests.engine.chaos import Chaos, desk
+from tests.engine.inspect import state_of
 
 MIXED = (Node.of("a", {"a100": 4}), Node.of("v", {"v100": 4}))
 
@@ -50,7 +51,7 @@ def test_a_job_that_is_left_alone_is_told_for_how_long() -> None:
     assert chaos.sizes() == {"j1": 2, "j2": 2}
     chaos.finish(1)
     chaos.pass_time(12.5)
-    state = chaos.engine.state
+    state = state_of(chaos.engine)
     state.options = Options(cooldown_s=30.0)
     text, _ = told(chaos, "j1")
     assert "left alone for 18 s more" in text

@@ -10,6 +10,7 @@ from levada.core import events as ev
 from levada.core.job import Phase
 from levada.core.plan import OpKind
 from tests.engine.chaos import Chaos, desk
+from tests.engine.inspect import state_of
 
 
 def test_a_start_waits_until_its_devices_are_seen_free() -> None:
@@ -130,7 +131,7 @@ def test_a_node_that_is_lost_before_a_job_has_ever_run_is_no_restart() -> None:
 
 def test_a_lost_node_that_is_removed_is_nothing_until_it_joins_anew() -> None:
     chaos = desk(2, 2)
-    inventory = chaos.engine.state.world.inventory
+    inventory = state_of(chaos.engine).world.inventory
     chaos.submit(min=4, max=4)
     chaos.calm()
     chaos.cordon("n1", True)
@@ -154,7 +155,7 @@ def test_a_device_that_vanished_under_an_operation_is_taken_until_a_stop_is_seen
     chaos.think()
     chaos.change_node("n0", 0)
     assert [(op.kind, op.generation) for op in chaos.ops] == [(OpKind.START, 1), (OpKind.STOP, 2)]
-    assert chaos.engine.state.world.snapshot(0.0).capacity[1] == 1000, "what is gone counts for nothing"
+    assert state_of(chaos.engine).world.snapshot(0.0).capacity[1] == 1000, "what is gone counts for nothing"
     chaos.return_node("n0")
     chaos.submit(min=3)
     while chaos.thoughts:
@@ -226,7 +227,7 @@ def test_belief_follows_fact() -> None:
 def test_restarts_teach_what_a_restart_costs() -> None:
     chaos = desk(4, backoff_s=0.0, op_timeout_s=1000.0)
     chaos.submit(min=1, max=4, workload="resnet", resizes_in_place=False, retries=9)
-    perf = chaos.engine.state.perf
+    perf = state_of(chaos.engine).perf
     start_s, resize_s = perf.restart_cost_s(0, 0, 4), perf.restart_cost_s(0, 4, 3)
 
     def slowly(seconds: float) -> None:
@@ -235,7 +236,7 @@ def test_restarts_teach_what_a_restart_costs() -> None:
             chaos.think()
         chaos.pass_time(seconds)
         chaos.calm()
-        chaos.engine.state.learn()
+        chaos.engine.learn()
 
     slowly(200.0)
     assert perf.restart_cost_s(0, 0, 4) == start_s, "the first start loads no checkpoint"
@@ -254,28 +255,28 @@ def test_what_had_to_be_asked_for_twice_teaches_nothing() -> None:
     chaos = desk(4, op_timeout_s=60.0)
     chaos.submit(min=1, max=4, workload="resnet", resizes_in_place=False)
     chaos.calm()
-    before = chaos.engine.state.perf.restart_cost_s(0, 4, 3)
+    before = state_of(chaos.engine).perf.restart_cost_s(0, 4, 3)
     chaos.submit(min=1)
     chaos.think()
     chaos.carry_out(lose=True)
     while chaos.job("j1")["phase"] != Phase.RUNNING:
         chaos.pass_time(max(chaos.wake - chaos.now, 0.0))
         chaos.calm()
-    chaos.engine.state.learn()
+    chaos.engine.learn()
     assert chaos.sizes() == {"j1": 3, "j2": 1}
-    assert chaos.engine.state.perf.restart_cost_s(0, 4, 3) == before
+    assert state_of(chaos.engine).perf.restart_cost_s(0, 4, 3) == before
 
 
 def test_unknown_and_old_reports_change_nothing() -> None:
     chaos = desk(4)
     chaos.submit(min=1, max=2)
     chaos.calm()
-    before = chaos.engine.state.world.table.ints.copy()
+    before = state_of(chaos.engine).world.table.ints.copy()
     for kind in (ev.Running, ev.Released, ev.OperationFailed, ev.OperationTimedOut, ev.JobsFailed):
         for number, generation in ((0, 0), (0, 99), (123, 1)):
             chaos.tell(kind(at=0.0, number=np.array([number]), generation=np.array([generation])))
     chaos.tell(ev.JobsFinished(at=0.0, number=np.array([55])))
-    np.testing.assert_array_equal(chaos.engine.state.world.table.ints, before)
+    np.testing.assert_array_equal(state_of(chaos.engine).world.table.ints, before)
 
 
 def test_what_is_left_of_a_broken_job_stops_at_once_and_the_pause_comes_after() -> None:
@@ -285,7 +286,7 @@ def test_what_is_left_of_a_broken_job_stops_at_once_and_the_pause_comes_after() 
     chaos.break_worker(0, 2)
     assert [op.kind for op in chaos.ops] == [OpKind.STOP], "it must not keep its GPUs through the pause"
     chaos.calm()
-    assert (chaos.engine.state.world.held.owner == -1).all()
+    assert (state_of(chaos.engine).world.held.owner == -1).all()
     assert chaos.why("j1") == "restarting"
     assert chaos.job("j1")["retry_at"] >= 75.0
 
@@ -305,7 +306,7 @@ def test_a_failed_resize_leaves_the_job_as_it_was() -> None:
     chaos.submit(min=1, max=4)
     chaos.calm()
     assert chaos.sizes() == {"j1": 2, "j2": 2}
-    before = chaos.engine.state.world.held.owner.copy()
+    before = state_of(chaos.engine).world.held.owner.copy()
     chaos.finish(0)
     while chaos.thoughts:
         chaos.think()
@@ -315,8 +316,8 @@ def test_a_failed_resize_leaves_the_job_as_it_was() -> None:
     chaos.deliver()
     assert chaos.job("j2")["phase"] == Phase.RUNNING
     assert chaos.sizes() == {"j2": 2}
-    slot = chaos.engine.state.world.slot("j2")
-    held = chaos.engine.state.world.held.owner
+    slot = state_of(chaos.engine).world.slot("j2")
+    held = state_of(chaos.engine).world.held.owner
     assert ((held == slot) == (before == slot)).all(), "what it claimed is free again, what it had it has"
 
 

@@ -19,6 +19,7 @@ from levada.perf import Completed, Estimator, JobSpeed, Online, ProfileModel, Pr
 from levada.policies import registry
 from tests.engine.chaos import Chaos
 from tests.engine.contents import changed, contents
+from tests.engine.inspect import state_of
 from tests.engine.machine import NODES, one_step
 
 #: Long enough that jobs run, end, wait, are resized and report.
@@ -46,7 +47,7 @@ def walked(policy: str, estimator: str, seed: int) -> tuple[Chaos, random.Random
     rng = random.Random(f"{policy} {estimator} {seed}")
     chaos = Chaos(nodes=NODES)
     options = Options(rate_limit_s=0.0, min_run_s=0.0, cooldown_s=0.0, op_timeout_s=60.0)
-    cluster = chaos.engine.state.world.inventory.node_values
+    cluster = state_of(chaos.engine).world.inventory.node_values
     chaos.engine = Engine(policy=policy, options=options, perf=ESTIMATORS[estimator](), seed=seed)
     chaos.tell(ev.NodesAdded(at=0.0, nodes=tuple(cluster)))
     go_on(chaos, rng)
@@ -55,12 +56,12 @@ def walked(policy: str, estimator: str, seed: int) -> tuple[Chaos, random.Random
 
 def go_on(chaos: Chaos, rng: random.Random) -> None:
     for _ in range(STEPS):
-        one_step(chaos, rng, (chaos.engine.state.policy_named,))
-        running = [number for number in chaos.truth if number in chaos.engine.state.world.ids]
+        one_step(chaos, rng, (state_of(chaos.engine).policy_named,))
+        running = [number for number in chaos.truth if number in chaos.engine.query.ids]
         if running and rng.random() < 0.3:
             number = rng.choice(running)
-            slot = chaos.engine.state.world.table.find(np.array([number]))
-            steps = chaos.engine.state.world.table.steps_done[slot] + rng.randint(1, 50)
+            slot = state_of(chaos.engine).world.table.find(np.array([number]))
+            steps = state_of(chaos.engine).world.table.steps_done[slot] + rng.randint(1, 50)
             chaos.tell(ev.Progress(at=chaos.now, number=np.array([number]), steps=steps))
 
 
@@ -104,7 +105,7 @@ def test_a_fork_goes_on_as_its_parent_does(policy: str) -> None:
     same.setstate(rng.getstate())
     go_on(chaos, rng)
     go_on(twin, same)
-    world, other = chaos.engine.state.world, twin.engine.state.world
+    world, other = state_of(chaos.engine).world, state_of(twin.engine).world
     assert world.table.ints.tobytes() == other.table.ints.tobytes()
     assert world.table.floats.tobytes() == other.table.floats.tobytes()
     assert world.held.owner.tobytes() == other.held.owner.tobytes()
@@ -131,7 +132,7 @@ def test_a_job_that_never_reports_has_no_measured_speed_after_a_forecast() -> No
         chaos.pass_time(30.0)
         chaos.tell(ev.JobsSubmitted(at=chaos.now, jobs=JobBatch.of([Job(id=f"x{chaos.now}", submitted=chaos.now)])))
         chaos.calm()
-    state = chaos.engine.state
+    state = state_of(chaos.engine)
     assert not state.beliefs().known(np.array([0]))[0]
     assert state.beliefs().points(state.world.workloads.find("silent")) == []
 
@@ -143,7 +144,7 @@ def test_a_reader_sees_lessons_that_the_engine_has_not_taken_yet() -> None:
     for steps in (100.0, 200.0, 300.0):
         chaos.pass_time(10.0)
         chaos.tell(ev.Progress(at=chaos.now, number=np.array([0]), steps=np.array([steps])))
-    state = chaos.engine.state
+    state = state_of(chaos.engine)
     before = contents(state)
     assert state.beliefs().known(np.array([0]))[0]
     assert not changed(before, contents(state))
@@ -155,4 +156,4 @@ def test_lessons_do_not_pile_up_while_no_decision_is_due() -> None:
     chaos.calm()
     for step in range(3000):
         chaos.engine.handle(ev.Progress(at=chaos.now + step, number=np.array([0]), steps=np.array([float(step)])))
-    assert len(chaos.engine.state.lessons) < 1100
+    assert len(state_of(chaos.engine).lessons) < 1100

@@ -7,13 +7,14 @@ import numpy as np
 from levada.core import events as ev
 from levada.perf import RestartKind, Tuning
 from tests.engine.chaos import desk
+from tests.engine.inspect import state_of
 
 
 def test_what_a_resize_in_place_cost_is_learned_from_those_who_went_through_it() -> None:
     chaos = desk(4)
     chaos.submit(min=1, max=4)
     chaos.calm()
-    state = chaos.engine.state
+    state = state_of(chaos.engine)
     generation = state.world.table.generation[[state.world.slot("j1")]].copy()
     expected = state.perf.restart_cost_s(0, 2, 4)
 
@@ -34,7 +35,7 @@ def test_progress_teaches_the_speed_of_the_workload_where_it_runs() -> None:
     for second in range(1, 31):
         chaos.pass_time(1.0)
         chaos.tell(ev.Progress(at=chaos.now, number=np.array([0]), steps=np.array([12.0 * second])))
-    state = chaos.engine.state
+    state = state_of(chaos.engine)
     state.learn()
     table = state.world.table
     slot = state.world.slot("j1")
@@ -51,7 +52,7 @@ def test_half_a_gpu_teaches_the_speed_of_a_whole_one() -> None:
     for second in range(1, 31):
         chaos.pass_time(1.0)
         chaos.tell(ev.Progress(at=chaos.now, number=np.array([0]), steps=np.array([6.0 * second])))
-    state = chaos.engine.state
+    state = state_of(chaos.engine)
     state.learn()
     kind = int(state.world.table.held_type[state.world.slot("j1")])
     assert abs(state.perf.rate(0, kind, 1) - 12.0) < 1e-9
@@ -66,7 +67,7 @@ def test_how_long_a_job_takes_to_save_and_leave_is_learned() -> None:
     chaos.pass_time(7.0)
     chaos.carry_out()
     chaos.calm()
-    state = chaos.engine.state
+    state = state_of(chaos.engine)
     state.learn()
     ((kind, (seconds, times)),) = state.perf.pauses(int(state.world.table.workload[state.world.slot("j1")])).items()
     assert (kind, times) == (RestartKind.STOP, 1)

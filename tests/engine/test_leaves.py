@@ -6,6 +6,7 @@ import itertools
 
 from levada.core.reasons import Code, reason
 from tests.engine.chaos import Chaos, desk
+from tests.engine.inspect import state_of
 
 
 def left(chaos: Chaos) -> float:
@@ -52,4 +53,4 @@ def test_one_that_is_being_cancelled_just_goes() -> None:
     chaos.leave(0)
     chaos.calm()
     assert chaos.active() == []
-    assert not chaos.engine.state.leaves
+    assert not state_of(chaos.engine).leaves

@@ -12,6 +12,7 @@ from levada.core.invariants import check_state
 from levada.core.plane import DEVICE, MILLI
 from levada.perf.profiles import ProfileModel, Profiles
 from tests.engine.chaos import Chaos
+from tests.engine.inspect import state_of
 from tests.engine.machine import one_step
 
 SIZES = np.array([1.0, 1.9, 3.6, 7.0])
@@ -39,14 +40,14 @@ PACKING = (
 
 def measured(policy: str, *nodes: Node) -> Chaos:
     chaos = Chaos(policy=policy, nodes=nodes)
-    state = chaos.engine.state
+    state = state_of(chaos.engine)
     state.perf = ProfileModel(PROFILES, state.world.workloads, state.world.inventory.types)
     return chaos
 
 
 def parts(chaos: Chaos) -> dict[str, list[tuple[int, int]]]:
     """What each job holds: devices, and how much of each."""
-    world = chaos.engine.state.world
+    world = state_of(chaos.engine).world
     held = {name: world.places(world.held, world.slot(name)) for name in chaos.sizes()}
     return {name: sorted(zip(rows[DEVICE].tolist(), rows[MILLI].tolist(), strict=True)) for name, rows in held.items()}
 
@@ -79,7 +80,7 @@ def test_sharing_survives_an_unreliable_world(seed: int) -> None:
     for _ in range(250):
         one_step(chaos, rng, policies)
     chaos.settle()
-    state = chaos.engine.state
+    state = state_of(chaos.engine)
     assert not check_state(state.world, submitted=state.submitted, ended=state.ended)
 
 
@@ -92,7 +93,7 @@ def test_jobs_of_other_shapes_share_with_nobody(policy: str) -> None:
         chaos.submit(workload="w1", steps=1e6, **shape)
     for _ in range(6):
         chaos.calm()
-        world = chaos.engine.state.world
+        world = state_of(chaos.engine).world
         assert not world.table.failures[world.table.order].any(), "no row of a decision was refused"
         shared = {world.ids[int(world.table.number[slot])] for slot in world.held.rows[0].tolist()}
         assert shared <= {"j2", "j4", "j6", "j8"}

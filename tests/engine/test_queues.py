@@ -10,6 +10,7 @@ import pytest
 from levada.core.cluster import Node
 from levada.core.queue import Queue
 from tests.engine.chaos import Chaos, desk
+from tests.engine.inspect import state_of
 
 
 def test_queues_are_sure_of_their_guarantee_and_lend_the_rest() -> None:
@@ -108,8 +109,8 @@ def test_a_limit_counts_on_the_types_that_exist() -> None:
 
 def test_faulty_queues_change_nothing() -> None:
     chaos = desk(4)
-    before = chaos.engine.state.world.queues
+    before = state_of(chaos.engine).world.queues
     for queues in ((Queue(name="a", parent="a"),), (Queue(name="a", weight=0.0),), (Queue(name="a", parent="b"),)):
         chaos.set_queues(queues)
-        assert chaos.engine.state.world.queues is before
-        assert "queue a" in chaos.engine.state.last_rejection
+        assert state_of(chaos.engine).world.queues is before
+        assert "queue a" in chaos.engine.query.last_rejection

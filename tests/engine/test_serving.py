@@ -5,6 +5,7 @@ from __future__ import annotations
 from levada.core.cluster import Node
 from levada.core.job import Preemptible
 from tests.engine.chaos import Chaos, desk
+from tests.engine.inspect import state_of
 
 
 def test_training_makes_room_for_a_serving_pod_and_grows_back() -> None:
@@ -15,12 +16,12 @@ def test_training_makes_room_for_a_serving_pod_and_grows_back() -> None:
     chaos.foreign("web", milli=2000, serving=True)
     chaos.calm()
     assert chaos.sizes() == {"j1": 4}
-    kept = chaos.engine.state.reservations["web"]
-    node = chaos.engine.state.world.inventory.nodes[kept.node]
+    kept = chaos.engine.query.reservations["web"]
+    node = state_of(chaos.engine).world.inventory.nodes[kept.node]
     chaos.foreign("web", node=node, milli=2000, serving=True)
     chaos.calm()
     assert chaos.sizes() == {"j1": 4}
-    assert not chaos.engine.state.reservations
+    assert not chaos.engine.query.reservations
     chaos.foreign_gone("web")
     chaos.calm()
     assert chaos.sizes() == {"j1": 6}
@@ -42,7 +43,7 @@ def test_serving_takes_nothing_from_protected_jobs() -> None:
     chaos.foreign("web", milli=1000, serving=True)
     chaos.calm()
     assert chaos.sizes() == {"j1": 4}
-    assert not chaos.engine.state.reservations
+    assert not chaos.engine.query.reservations
 
 
 def test_serving_gets_cores_where_there_are_no_gpus() -> None:
@@ -52,23 +53,23 @@ def test_serving_gets_cores_where_there_are_no_gpus() -> None:
     chaos.foreign("web", cpu=3000, serving=True)
     chaos.calm()
     assert chaos.sizes() == {"j1": 5}
-    assert "web" in chaos.engine.state.reservations
+    assert "web" in chaos.engine.query.reservations
 
 
 def test_serving_room_counts_cores_too() -> None:
     chaos = Chaos(nodes=(Node.of("a", {"v100": 2}, cpu=4000), Node.of("b", {"v100": 4}, cpu=16000)))
     chaos.foreign("web", milli=1000, cpu=8000, serving=True)
     chaos.calm()
-    kept = chaos.engine.state.reservations["web"]
-    assert chaos.engine.state.world.inventory.nodes[kept.node] == "b"
+    kept = chaos.engine.query.reservations["web"]
+    assert state_of(chaos.engine).world.inventory.nodes[kept.node] == "b"
 
 
 def test_room_for_a_serving_pod_moves_when_its_node_is_lost() -> None:
     chaos = desk(2, 2)
     chaos.foreign("web", milli=1000, serving=True)
     chaos.calm()
-    inventory = chaos.engine.state.world.inventory
-    first = inventory.nodes[chaos.engine.state.reservations["web"].node]
+    inventory = state_of(chaos.engine).world.inventory
+    first = inventory.nodes[chaos.engine.query.reservations["web"].node]
     chaos.lose_node(first)
     chaos.calm()
-    assert inventory.nodes[chaos.engine.state.reservations["web"].node] != first
+    assert inventory.nodes[chaos.engine.query.reservations["web"].node] != first

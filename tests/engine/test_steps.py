@@ -20,6 +20,7 @@ from levada.core.types import CPU_TYPE, WHOLE
 from levada.engine import steps as engine_steps
 from tests import kernel_modes
 from tests.engine.chaos import Chaos
+from tests.engine.inspect import state_of
 from tests.engine.machine import NODES, one_step
 
 PLAIN = ("elastic-fifo", "srjf", "elastic-tiresias", "isolated", "gavel-fifo")
@@ -134,7 +135,7 @@ class Pair:
             del chaos.submit
 
     def compare(self, what: str) -> None:
-        one, two = (chaos.engine.state for chaos in self.worlds.values())
+        one, two = (state_of(chaos.engine) for chaos in self.worlds.values())
         a, b = one.world, two.world
         assert a.table.order.tolist() == b.table.order.tolist(), what
         for name in (*INT_COLUMNS, *FLOAT_COLUMNS):

@@ -13,6 +13,7 @@ from levada.core.plane import DEVICE, INDEX, NODE, SLOT
 from levada.engine.state import State
 from levada.engine.surplus import Surplus
 from tests.engine.chaos import Chaos
+from tests.engine.inspect import state_of
 
 
 def _searched(state: State, devices: int, free: list[int], short_cpu: list[int]) -> tuple[int, list[tuple[int, int]]]:
@@ -47,7 +48,7 @@ def test_fewest_workers_go(seed: int) -> None:
         low, step = rng.randint(1, 2), rng.choice([1, 1, 2])
         chaos.submit(min=low, max=low + step * rng.randint(0, 5), step=step, **rng.choice(shapes))
     chaos.calm()
-    state = chaos.engine.state
+    state = state_of(chaos.engine)
     inventory, target = state.world.inventory, state.world.target
     free = np.bincount(inventory.node_of[target.owner == -1], minlength=4)
     for devices in range(1, 6):

@@ -8,6 +8,7 @@ import pytest
 from levada.core.cluster import Node
 from levada.core.job import Phase
 from tests.engine.chaos import Chaos
+from tests.engine.inspect import state_of
 
 ROUND_S = 360.0
 
@@ -67,7 +68,7 @@ def test_whoever_must_be_thought_of_anew_brings_all_others_into_view() -> None:
 
 def test_jobs_keep_their_place_in_line_between_rounds() -> None:
     chaos = full(4)
-    table = chaos.engine.state.world.table
+    table = state_of(chaos.engine).world.table
     waits = table.order[table.count[table.order] == 0]
     before = table.rank[waits].tolist()
     chaos.submit(min=2, max=2, steps=1e9, workload="w")

@@ -38,14 +38,14 @@ def test_a_clock_that_was_set_back_turns_nothing_back(tmp_path: Path, monkeypatc
             (view,) = await up.service.submit([document("before")], user="ann", key=None)
             await up.until(lambda: up.phase(view["id"]) == "Running")
             await up.settle()
-            now = up.live.loop.engine.state.now
+            now = up.live.loop.engine.query.now
             await up.kill()
             return view["id"], now
 
     async def second(before: str, then: float) -> None:
         async with house(url, stage) as up:
             assert up.live.loop.clock.now() >= then
-            assert up.live.loop.engine.state.now >= then
+            assert up.live.loop.engine.query.now >= then
             (view,) = await up.service.submit([document("after")], user="ann", key=None)
             await up.until(lambda: up.phase(view["id"]) == "Running")
             for job in (before, view["id"]):

@@ -21,7 +21,7 @@ from levada.backends.protocol import Report
 from levada.core import events as ev
 from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster
-from levada.core.commands import Apply, Command
+from levada.core.commands import Apply, Command, Faulted
 from levada.core.plan import Op, OpKind
 from levada.engine import Engine, Options
 from levada.live.intake import prepare
@@ -82,9 +82,10 @@ class Tap:
 
     def handle(self, *events: ev.Event) -> list[Command]:
         """As the engine does."""
-        ids = self.engine.state.world.ids
+        ids = self.engine.query.ids
         commands = self._handle(*events)
-        now = self.engine.state.now
+        assert not any(isinstance(command, Faulted) for command in commands)
+        now = self.engine.query.now
         if not all(isinstance(event, ev.Decided) for event in events):
             self.heard.append((now, events))
         for event in events:

@@ -15,6 +15,7 @@ from levada.live import live
 from levada.live.live import Live
 from levada.live.service import Service
 from levada.live.store import Store
+from tests.engine.inspect import state_of
 from tests.live.house import document, house
 from tests.patience import WAIT_S
 
@@ -96,7 +97,7 @@ def test_a_deadline_is_known_to_the_policy_and_outlives_a_kill(tmp_path: Path) -
             await up.settle()
             await up.kill()
         async with house(url) as up:
-            world = up.live.loop.engine.state.world
+            world = state_of(up.live.loop.engine).world
             deadline = {job["workload"]: world.table.deadline[world.slot(job["id"])] for job in (soon, then)}
             assert deadline == {"soon": pytest.approx(submitted + 7200.0), "then": 4102444800.0}
 

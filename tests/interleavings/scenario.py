@@ -26,6 +26,7 @@ from levada.live.live import Live
 from levada.live.service import Service
 from levada.live.store import Store
 from levada.live.store.database import Database
+from tests.engine.inspect import state_of
 from tests.interleavings.checks import faults_of
 from tests.interleavings.processes import Processes
 from tests.interleavings.scheduler import SeededLoop, run
@@ -274,7 +275,7 @@ async def _jobs(service: Service) -> list[dict[str, Any]]:
 
 async def _held(service: Service) -> dict[str, int]:
     """How many devices the engine believes each job to have."""
-    state = service.loop.engine.state
+    state = state_of(service.loop.engine)
     slots = [slot for slot in state.living().tolist() if state.world.table.held[slot]]
     return {state.world.ids[int(state.world.table.number[slot])]: int(state.world.table.held[slot]) for slot in slots}
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from levada.core import events as ev
-from levada.live.learning import pack, unpack
+from levada.engine import learned
+from tests.engine.inspect import state_of
 from tests.live.house import House, damage_snapshots, document, house
 from tests.live.rehearsal import Stage
 
@@ -132,7 +133,7 @@ def test_what_was_learned_outlives_a_kill_and_a_damaged_snapshot(url: str) -> No
             assert (cost["change"], cost["times"]) == ("resize", 1)
             assert 0.25 < cost["seconds"] < 10
             # Policies ask the same model.
-            state = up.live.loop.engine.state
+            state = state_of(up.live.loop.engine)
             assert state.perf.rate(seen.number, state.world.inventory.types.find("v100"), 4) == pytest.approx(
                 30.0, rel=0.001
             )
@@ -171,12 +172,11 @@ def test_names_that_are_not_known_any_more_are_left_out(url: str) -> None:
             (view,) = await up.service.submit([document("resnet")], user="a", key=None)
             await up.until(lambda: up.phase(view["id"]) == "Running")
             await train(up, view["id"], 7.0, 20)
-            packed = pack(up.live.loop.engine.state)
+            packed = learned.dump(up.live.loop.engine)
             assert packed is not None
-            state = up.live.loop.engine.state
-            unpack(state, packed.replace(b'"resnet"', b'"gone"'))
+            learned.load(up.live.loop.engine, packed.replace(b'"resnet"', b'"gone"'))
             assert up.service.curve(view["id"])["points"] == []
-            unpack(state, packed)
+            learned.load(up.live.loop.engine, packed)
             assert point(up.service.curve(view["id"]), "v100", 1)["measured"] == pytest.approx(7.0, rel=0.001)
 
     asyncio.run(story())
@@ -191,7 +191,7 @@ def test_a_speed_that_is_news_makes_the_policy_decide_anew(url: str) -> None:
             loop = up.live.loop
 
             async def look() -> int:
-                await up.until(lambda: loop.engine.state.deciding is None)
+                await up.until(lambda: state_of(loop.engine).deciding is None)
                 before = loop.decisions
                 up.live.learning.look()
                 await up.settle()

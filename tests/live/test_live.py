@@ -19,6 +19,7 @@ from levada.core.plan import OpKind
 from levada.errors import BadInput, NotFound, Refused
 from levada.live.store import LeaseLost, Store
 from tests.engine.contents import changed, contents
+from tests.engine.inspect import state_of
 from tests.live.house import damage_snapshots, document, house
 from tests.live.rehearsal import Stage
 from tests.patience import WAIT_S
@@ -384,7 +385,7 @@ def test_no_question_changes_what_the_server_believes(url: str) -> None:
             for steps in (5.0, 10.0):
                 up.live.loop.hear(Report(events=(ev.Progress(at=0.0, number=numbers, steps=np.array([steps])),)))
                 await up.settle()
-            state, service = up.live.loop.engine.state, up.service
+            state, service = state_of(up.live.loop.engine), up.service
             believed = {each: service.curve(each) for each in ids}
             before = contents(state)
             for each in ids:
@@ -471,5 +472,24 @@ def test_one_job_and_a_list_of_jobs_say_the_same(url: str) -> None:
                 assert found == [view["id"] for view in seen if view["phase"] == phase]
             assert len(listed(queue="default")) == len(seen)
             assert listed(queue="other") == listed(queue="") == []
+
+    asyncio.run(story())
+
+
+def test_a_backend_without_agents_refuses_them(sqlite_url: str) -> None:
+    class Connection:
+        async def receive(self) -> str | None:
+            raise AssertionError("it was spoken with")
+
+        async def send(self, text: str) -> None:
+            raise AssertionError("it was spoken with")
+
+        async def close(self, why: str = "") -> None:
+            pass
+
+    async def story() -> None:
+        async with house(sqlite_url) as up:
+            with pytest.raises(Refused, match="takes no agents"):
+                await up.service.serve_agent(Connection())
 
     asyncio.run(story())

@@ -17,6 +17,7 @@ from levada.live.live import Live
 from levada.live.service import Service
 from levada.live.store import Store
 from tests.backends.local.test_devices import Driver
+from tests.engine.inspect import state_of
 from tests.live.house import house
 from tests.live.rehearsal import Stage
 from tests.patience import WAIT_S
@@ -31,7 +32,7 @@ def test_a_node_that_is_different_is_noticed(sqlite_url: str, change: dict[str, 
         before, other = stage.cluster.nodes
         stage.cluster = Cluster(nodes=(msgspec.structs.replace(before, **change), other))
         async with house(sqlite_url, stage) as up:
-            known = up.live.loop.engine.state.world.inventory.node_values[0]
+            known = state_of(up.live.loop.engine).world.inventory.node_values[0]
             assert {name: getattr(known, name) for name in change} == change
             assert known.cordoned, "what its user said of it stays"
 
@@ -49,7 +50,7 @@ def test_what_others_used_and_do_not_any_more_is_free(tmp_path: Path, monkeypatc
         live = Live(store, LocalBackend(tmp_path / "home", nodes, nvml=nvml))
         await live.open()
         task = asyncio.create_task(live.run())
-        foreign = live.loop.engine.state.world.foreign
+        foreign = live.loop.engine.query.foreign
         async with asyncio.timeout(WAIT_S):
             while len(foreign) != gpus:
                 await asyncio.sleep(0.005)

@@ -25,15 +25,17 @@ from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.plan import OpKind
 from levada.core.plane import Plane
 from levada.core.world import World
-from levada.engine import Engine, answer
+from levada.engine import Engine, answer, persist
+from levada.engine.parts import PARTS, Part
+from levada.engine.replay import commanded
 from levada.engine.state import Intent, State
-from levada.live import portrait, snapshot
+from levada.live import snapshot
 from levada.live.snapshot import FORMAT, Unusable, freeze, thaw
-from levada.live.standing import standings
 from levada.perf import RestartKind
 from levada.plugins import find_policy
 from levada.policies.table import POLICIES
 from tests.engine.chaos import Chaos
+from tests.engine.inspect import state_of
 from tests.engine.machine import NODES, one_step
 from tests.engine.machine import POLICIES as NAMES
 
@@ -69,7 +71,7 @@ def test_every_policy_comes_back_from_a_snapshot(policy: str) -> None:
 
 def looks(engine: Engine) -> Any:
     """All that a snapshot has of an engine, as plain values."""
-    return msgspec.msgpack.decode(codec.pack(portrait.portrait(engine.state)))
+    return msgspec.msgpack.decode(codec.pack(persist.dump(engine)))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -79,7 +81,7 @@ def test_an_engine_in_the_middle_of_everything_comes_back_and_goes_on_as_before(
     for _ in range(120):
         one_step(chaos, rng)
     engine = chaos.engine
-    engine.state.perf.observe_restart(1, RestartKind.RESIZE, 3.0)
+    state_of(engine).perf.observe_restart(1, RestartKind.RESIZE, 3.0)
     again = thaw(freeze(engine))
     assert looks(again) == looks(engine)
     handle = engine.handle
@@ -91,7 +93,7 @@ def test_an_engine_in_the_middle_of_everything_comes_back_and_goes_on_as_before(
     engine.handle = both  # type: ignore[method-assign]
     for _ in range(60):
         one_step(chaos, rng)
-        assert standings(again.state) == standings(engine.state)
+        assert commanded(again) == commanded(engine)
 
 
 def changed(data: bytes, change: Callable[[dict[str, Any]], None], form: int = FORMAT) -> bytes:
@@ -117,11 +119,11 @@ def test_what_another_version_has_more_or_less_is_left_out_or_begins_anew(caplog
         plain["policy_state"] = {"seed": "none"}
 
     again = thaw(changed(freeze(engine), change))
-    assert standings(again.state) == standings(engine.state)
-    table = again.state.world.table
+    assert commanded(again) == commanded(engine)
+    table = state_of(again).world.table
     assert set(table.weight[table.order].tolist()) == {1.0}
-    assert again.state.options.cooldown_s == 30.0
-    assert again.state.policy.name == engine.state.policy.name
+    assert again.query.options.cooldown_s == 30.0
+    assert again.query.policy.name == engine.query.policy.name
     assert "begins anew" in caplog.text
     assert "cooldown_s" in caplog.text
 
@@ -138,17 +140,17 @@ def test_devices_that_another_version_numbers_otherwise_are_where_they_were() ->
                 plain[plane][name] = (kind, shape, b"".join(reversed(cut)))
 
     again = thaw(changed(freeze(engine), turn_around))
-    assert standings(again.state) == standings(engine.state)
-    assert any(each.held for each in standings(again.state).values())
+    assert commanded(again) == commanded(engine)
+    assert any(each.held for each in commanded(again).values())
 
 
 def test_a_policy_that_is_not_there_any_more_is_told_of_and_another_decides(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     engine = at_work("fifo")
     again = thaw(changed(freeze(engine), lambda plain: plain.update(policy="gone.py:Mine")))
-    assert again.state.policy.name == "elastic-fifo"
+    assert again.query.policy.name == "elastic-fifo"
     assert "gone.py" in caplog.text
-    assert standings(again.state) == standings(engine.state)
+    assert commanded(again) == commanded(engine)
 
 
 def test_a_policy_in_a_file_comes_back_by_the_name_of_its_file(tmp_path: Path) -> None:
@@ -156,7 +158,7 @@ def test_a_policy_in_a_file_comes_back_by_the_name_of_its_file(tmp_path: Path) -
     mine.write_text("from levada.policies.fifo import Fifo\nclass Mine(Fifo):\n    name = 'my own'\n")
     engine = at_work("fifo")
     engine.handle(ev.PolicyChanged(at=2000.0, name=f"{mine}:Mine"))
-    assert thaw(freeze(engine)).state.policy.name == "my own"
+    assert thaw(freeze(engine)).query.policy.name == "my own"
 
 
 def test_an_older_form_is_led_to_this_one_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,9 +179,10 @@ def test_every_form_that_there_was_has_a_step_to_the_next() -> None:
 
 
 def test_the_first_snapshot_of_all_can_be_read() -> None:
-    state = thaw(FIRST.read_bytes()).state
+    first = thaw(FIRST.read_bytes())
+    state = state_of(first)
     table = state.world.table
-    found = {state.world.ids[number]: each for number, each in standings(state).items()}
+    found = {state.world.ids[number]: each for number, each in commanded(first).items()}
     assert {job: (Phase.label(each.phase), each.generation, len(each.held)) for job, each in found.items()} == {
         "whole": ("Running", 1, 2),
         "part": ("Running", 1, 1),
@@ -195,7 +198,7 @@ def test_the_first_snapshot_of_all_can_be_read() -> None:
 
 def test_a_version_without_fixed_sizes_and_used_retries_is_read() -> None:
     engine = at_work("fifo")
-    table, slot = engine.state.world.table, engine.state.world.slot("whole")
+    table, slot = state_of(engine).world.table, state_of(engine).world.slot("whole")
     table.restarts[slot] = 3
 
     def as_before(plain: dict[str, Any]) -> None:
@@ -203,7 +206,7 @@ def test_a_version_without_fixed_sizes_and_used_retries_is_read() -> None:
             del plain["jobs"]["ints"][name]
         plain["jobs"]["displaced"] = {int(table.number[slot]): 2}
 
-    revived = thaw(changed(freeze(engine), as_before)).state.world.table
+    revived = state_of(thaw(changed(freeze(engine), as_before))).world.table
     assert (revived.own_min[slot], revived.own_max[slot]) == (table.min[slot], table.max[slot])
     assert (revived.retried[slot], revived.restarts[slot], revived.fixed[slot]) == (1, 3, 0)
 
@@ -225,14 +228,15 @@ def test_what_cannot_be_used_says_why(change: Callable[[bytes], bytes], why: str
 
 
 def test_nothing_that_an_engine_remembers_is_forgotten_here() -> None:
-    """Whoever adds to what an engine remembers adds it to `portrait`, or says here why it need not be there."""
+    """A field that is added to an engine is added to `engine.parts`, and to `persist` unless it is plain or a cache."""
     engine = at_work("fifo")
-    state, world = engine.state, engine.state.world
-    elsewhere = {"world", "policy", "policy_named", "policy_options", "policy_state", "options", "in_view", "perf"}
-    elsewhere |= {"reservations", "dependents", "claimed_rows", "leaves"}
-    # Given anew, empty between turns, or remembered only for speed.
-    needless = {"make_policy", "commands", "lessons", "pauses", "over", "most_workers", "fits"}
-    assert set(vars(state)) == {*portrait.PLAIN} | elsewhere | needless
+    state, world = state_of(engine), state_of(engine).world
+    assert set(vars(state)) == set(PARTS)
+    own_form = {"world", "policy", "policy_named", "policy_options", "policy_state", "options", "in_view", "perf"}
+    own_form |= {"reservations", "dependents", "claimed_rows", "leaves"}
+    # Given anew, or learned from before a dump.
+    needless = {"make_policy", "lessons", "pauses", "over"}
+    assert {name for name, part in PARTS.items() if part not in (Part.VALUE, Part.CACHE)} == own_form | needless
     assert isinstance(state, State)
     kept = {"inventory", "table", "queues", "workloads", "entities", "queue_names", "tags", "ids", "numbers"}
     kept |= {"next_number", "target", "held", "foreign", "prices"}

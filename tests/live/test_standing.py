@@ -12,12 +12,13 @@ from levada.core import events as ev
 from levada.core.commands import Command, JobsEnded
 from levada.core.invariants import check_state
 from levada.engine import Engine
+from levada.engine.replay import Differences, commanded, reconcile
 from levada.live import turn
 from levada.live.records import Records
 from levada.live.recover import Tail
-from levada.live.standing import Differences, put_right, standings
 from levada.live.story import Story
 from tests.engine.chaos import Chaos
+from tests.engine.inspect import state_of
 from tests.engine.machine import NODES, POLICIES, one_step
 
 _STEPS = 120
@@ -36,7 +37,7 @@ class Diary:
 
     def handle(self, *events: ev.Event) -> list[Command]:
         """As the engine does."""
-        state = self.engine.state
+        state = state_of(self.engine)
         before, first = state.revision, state.world.next_number
         self._story.begin(events, [], state.now)
         commands = self._handle(*events)
@@ -75,8 +76,8 @@ def test_the_same_engine_makes_the_same_of_the_same_turns(seed: int) -> None:
     tail = Tail(twin)
     for entry in turns:
         tail.take(turn.replay(twin, entry))
-    assert tail.recorded == standings(chaos.engine.state)
-    assert not Differences.between(twin.state, tail.recorded)
+    assert tail.recorded == commanded(chaos.engine)
+    assert not Differences.between(twin, tail.recorded)
 
 
 @pytest.mark.parametrize("share", [0.05, 1.0])
@@ -89,12 +90,12 @@ def test_an_engine_that_decides_otherwise_loses_and_doubles_nothing(seed: int, s
         turn.replay(twin, otherwise(entry, rng, share))
         tail.take(msgspec.msgpack.decode(entry, type=turn.Turn))
         turn.submit(before, entry)
-    differ = Differences.between(twin.state, tail.recorded)
+    differ = Differences.between(twin, tail.recorded)
     assert differ or share < 0.1
     if differ:
-        put_right(twin, tail.recorded, differ, tail.ended, before)
-    state = twin.state
-    assert set(state.world.ids) == set(chaos.engine.state.world.ids)
+        reconcile(twin, tail.recorded, differ, tail.ended, before)
+    state = state_of(twin)
+    assert set(state.world.ids) == set(chaos.engine.query.ids)
     assert check_state(state.world, submitted=state.submitted, ended=state.ended) == []
     go_on(chaos, twin)
 
@@ -103,7 +104,7 @@ def go_on(chaos: Chaos, engine: Engine) -> None:
     """The world meets another engine, as after a restart; `Chaos` checks that nothing runs twice and all jobs end."""
     outstanding = engine.outstanding()
     chaos.engine = engine
-    engine.state.refused = 0
+    state_of(engine).refused = 0
     chaos.thoughts.clear()
     # Reports that the engine before had not taken died with it: what runs is observed. A failure of an operation that
     # is sent again now would otherwise count against the second attempt.

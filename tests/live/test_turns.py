@@ -16,6 +16,7 @@ from levada.errors import BadInput, LevadaError, Refused, Unavailable, Unresolve
 from levada.live import snapshot
 from levada.live.store import Changes, Deed, Lease, LeaseLost, Store, StoreTrouble, Unconfirmed
 from levada.live.store.keys import KeyStore
+from tests.engine.inspect import state_of
 from tests.live.house import House, document, house
 from tests.live.rehearsal import Rehearsal, Stage
 
@@ -122,8 +123,8 @@ def test_a_submission_that_was_refused_leaves_nothing_behind(here: str) -> None:
                 with pytest.raises(Unavailable, match="nothing of it was done"):
                     await up.service.submit([document()], user="ann", key=key)
                 assert not loop.records.by_id
-                assert not loop.engine.state.world.numbers
-                assert loop.engine.state.submitted == 0
+                assert not state_of(loop.engine).world.numbers
+                assert state_of(loop.engine).submitted == 0
             await up.until(lambda: not loop.trouble)
             (view,) = await up.service.submit([document()], user="ann", key="k")
             await up.until(lambda: up.phase(view["id"]) == "Running")
@@ -215,7 +216,7 @@ def test_who_has_lost_the_lease_keeps_nothing_and_tells_who_waits(url: str) -> N
         with pytest.raises(LeaseLost):
             await loses()
         kept = [snapshot.thaw(body) async for _, body in other.snapshots()]
-        assert not [name for each in kept for name in each.state.world.numbers if name.startswith("ghost")]
+        assert not [name for each in kept for name in state_of(each).world.numbers if name.startswith("ghost")]
         taken = await other.acquire("another", 10**12, 15.0)
         assert taken is not None
         await other.release(taken)
@@ -224,7 +225,7 @@ def test_who_has_lost_the_lease_keeps_nothing_and_tells_who_waits(url: str) -> N
             assert [each.about.workload for each in up.live.loop.records.by_id.values()] == ["one"]
             (view,) = await up.service.submit([document("two")], user="ann", key=None)
             await up.until(lambda: up.phase(view["id"]) == "Running")
-            assert set(up.live.loop.engine.state.world.numbers) == set(up.live.loop.records.by_id)
+            assert set(state_of(up.live.loop.engine).world.numbers) == set(up.live.loop.records.by_id)
 
     asyncio.run(story())
 
@@ -389,7 +390,7 @@ def test_jobs_that_come_while_a_turn_is_written_share_the_next_one(here: str) ->
             numbers = [loop.records.by_id[view["id"]].number for view in (one, *views)]
             assert numbers == sorted(numbers)
             assert [view["workload"] for view in views] == ["b", "c", "d"]
-            assert {name: loop.engine.state.world.numbers[name] for name in loop.records.by_id} == {
+            assert {name: state_of(loop.engine).world.numbers[name] for name in loop.records.by_id} == {
                 name: record.number for name, record in loop.records.by_id.items()
             }
 

@@ -17,6 +17,7 @@ from levada.errors import Refused
 from levada.live.recover import recover
 from levada.live.store import Store, tables
 from levada.live.turn import Turn
+from tests.engine.inspect import state_of
 from tests.live.house import House, document, house
 from tests.live.rehearsal import Stage
 
@@ -62,7 +63,7 @@ def never_ends(event: ev.Event) -> ev.Event:
 
 
 def devices(up: House, job: str) -> set[tuple[str, str]]:
-    world = up.live.loop.engine.state.world
+    world = state_of(up.live.loop.engine).world
     grant = world.grant(world.held, world.slot(job))
     return {(place.node, device) for place in grant.places for device in place.devices}
 
@@ -121,7 +122,7 @@ def test_who_stops_gracefully_leaves_nothing_to_replay(url: str) -> None:
             await up.settle()
         store = await Store.open(url)
         found = await recover(store, await store.first_entry())
-        assert (found.turns, len(found.engine.state.world.numbers)) == (0, 1)
+        assert (found.turns, len(state_of(found.engine).world.numbers)) == (0, 1)
         await store.close()
 
     asyncio.run(story())
@@ -171,7 +172,7 @@ def test_what_an_older_version_took_for_a_resize_in_place_is_asked_of_the_backen
         await read_otherwise(url, in_place)
         for _ in range(2):  # and it stays so
             async with house(url, stage) as up:
-                world = up.live.loop.engine.state.world
+                world = state_of(up.live.loop.engine).world
                 assert world.table.resizes_in_place[world.slot(view["id"])] == 0
                 with pytest.raises(Refused, match="has saved no checkpoint") as refused:
                     await up.service.suspend(view["id"])

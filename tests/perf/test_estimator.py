@@ -14,7 +14,6 @@ from levada.perf import (
     ThroughputModel,
     Tuning,
     renumbered,
-    speedups,
 )
 from tests.perf.builders import JOBS, ROWS, SIZES, TYPES, answers, batch, ints, learned, seen
 
@@ -46,7 +45,7 @@ def test_laws_of_learned_curves(rows):
     rates = model.rates(JOBS, TYPES, SIZES)
     assert np.isfinite(rates).all()
     assert (np.diff(rates, axis=-1) >= 0).all()
-    ups = speedups(model, JOBS, TYPES, SIZES)
+    ups = model.speedups(JOBS, TYPES, SIZES)
     assert (ups[..., 0] == 0).all()
     assert (ups[..., 1] == 1).all()
     assert ups == close(rates / rates[..., 1:2])

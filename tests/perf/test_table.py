@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from levada.perf import JobSpeed, PairSpeed, TableModel, ThroughputModel, remaining_s, speedups
+from levada.perf import JobSpeed, PairSpeed, TableModel, ThroughputModel, remaining_s
 from tests.perf.builders import ints
 
 VALUES = st.floats(0.01, 100.0)
@@ -18,7 +18,7 @@ def table(**fields):
 
 
 def of(model, *sizes):
-    return speedups(model, np.array(7), ANY, ints(*sizes)).tolist()
+    return model.speedups(np.array(7), ANY, ints(*sizes)).tolist()
 
 
 def test_a_table_is_a_throughput_model():
@@ -93,7 +93,7 @@ def test_arguments_broadcast_like_those_of_a_ufunc():
     jobs, kinds, sizes = ints(1, 2, 3)[:, None, None], ints(0, 1)[:, None], ints(1, 2, 4, 8)
     answer = model.rates(jobs, kinds, sizes)
     assert answer.shape == (3, 2, 4)
-    assert speedups(model, jobs, kinds, sizes).shape == (3, 2, 4)
+    assert model.speedups(jobs, kinds, sizes).shape == (3, 2, 4)
     for i, job in enumerate((1, 2, 3)):
         for k in (0, 1):
             for s, size in enumerate((1, 2, 4, 8)):
@@ -148,7 +148,7 @@ def test_a_pair_of_strangers_is_refused():
         TableModel([JobSpeed(job=1)], [PairSpeed(a=1, b=2, throughput={0: (1.0, 1.0)})])
 
 
-class Rates:
+class Rates(ThroughputModel):
     """The least a model can be: it knows rates and holds no speed-ups."""
 
     def rates(self, jobs, gpu_types, sizes):
@@ -156,7 +156,7 @@ class Rates:
 
 
 def test_speedups_of_any_model_follow_from_its_rates():
-    answer = speedups(Rates(), np.array(1), ints(0, 1)[:, None], ints(0, 1, 4))
+    answer = Rates().speedups(np.array(1), ints(0, 1)[:, None], ints(0, 1, 4))
     assert answer.tolist() == [[0.0, 1.0, 2.0], [0.0, 1.0, 4.0]]
 
 

@@ -6,7 +6,7 @@ Ten epochs of which three are done: two with one worker of 100 s each, one with 
 import numpy as np
 import pytest
 
-from levada.perf import Estimator, remaining_s, speedups
+from levada.perf import Estimator, remaining_s
 from tests.perf.builders import ints, learned, seen
 
 EXAMPLE = ((0, 0, 1, 100.0, 1.0), (0, 0, 1, 100.0, 1.0), (0, 0, 2, 60.0, 1.0))
@@ -17,7 +17,7 @@ close = pytest.approx
 
 def test_worked_example():
     model = learned(*EXAMPLE)
-    assert speedups(model, JOB, V100, ints(0, 1, 2)).tolist() == [0.0, 1.0, close(100 / 60)]
+    assert model.speedups(JOB, V100, ints(0, 1, 2)).tolist() == [0.0, 1.0, close(100 / 60)]
     assert 1 / model.rate(0, 0, 1) == close(100.0)
     assert 1 / model.rate(0, 0, 2) == close(60.0)
     assert remaining_s(model, JOB, V100, np.array(7.0)) == close(700.0)
@@ -26,7 +26,7 @@ def test_worked_example():
 def test_sizes_never_run_are_neither_placeholders_nor_better_than_proportional():
     model = learned(*EXAMPLE)
     sizes = np.arange(3, 34)
-    answer = speedups(model, JOB, V100, sizes)
+    answer = model.speedups(JOB, V100, sizes)
     assert (answer >= 100 / 60).all()
     assert (answer <= sizes).all()
     # The second worker added 2/3; the third is believed to add half of that.
@@ -36,7 +36,7 @@ def test_sizes_never_run_are_neither_placeholders_nor_better_than_proportional()
 
 def test_a_job_that_never_ran_with_one_worker_has_sane_speedups_and_time_left():
     model = learned((0, 0, 2, 60.0, 1.0))
-    assert speedups(model, JOB, V100, ints(1, 2)).tolist() == [1.0, 2.0]
+    assert model.speedups(JOB, V100, ints(1, 2)).tolist() == [1.0, 2.0]
     assert remaining_s(model, JOB, V100, np.array(7.0)) == close(840.0)
 
 
@@ -47,20 +47,20 @@ def test_the_next_job_of_a_workload_starts_with_what_the_last_one_taught():
     model.unbind(ints(1))
     model.bind(ints(2), ints(0))
     assert model.known(ints(2)).all()
-    assert speedups(model, np.array(2), V100, np.array(2)) == close(100 / 60)
+    assert model.speedups(np.array(2), V100, np.array(2)) == close(100 / 60)
     assert remaining_s(model, np.array(2), V100, np.array(10.0)) == close(1000.0)
 
 
 def test_sizes_between_those_run_are_interpolated():
     model = learned((0, 0, 1, 100.0, 1.0), (0, 0, 4, 40.0, 1.0))
-    assert speedups(model, JOB, V100, ints(2, 3)).tolist() == [close(1.5), close(2.0)]
+    assert model.speedups(JOB, V100, ints(2, 3)).tolist() == [close(1.5), close(2.0)]
 
 
 def test_gpu_types_have_their_own_curves():
     model = learned(*EXAMPLE, (0, 1, 1, 400.0, 1.0), (0, 1, 2, 200.0, 1.0))
     assert model.rates(JOB, ints(0, 1), np.array(1)) == close(np.array([1 / 100, 1 / 400]))
-    assert speedups(model, JOB, K80, np.array(2)) == close(2.0)
-    assert speedups(model, JOB, V100, np.array(2)) == close(100 / 60)
+    assert model.speedups(JOB, K80, np.array(2)) == close(2.0)
+    assert model.speedups(JOB, V100, np.array(2)) == close(100 / 60)
 
 
 def test_warm_up_after_a_start_or_resize_does_not_spoil_the_mean():

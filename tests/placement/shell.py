@@ -12,6 +12,7 @@ from levada.core.cluster import Cluster, Node
 from levada.core.commands import Apply, Decide
 from levada.core.plan import OpKind
 from levada.engine import Engine, Options, answer
+from tests.engine.inspect import state_of
 
 
 class Shell:
@@ -24,6 +25,7 @@ class Shell:
             policy="fifo",
             options=Options(min_run_s=0.0, cooldown_s=0.0, payback=0.0, **options),
         )
+        self.engine.undo_faults = False
         self.now = 0.0
         self.ops: list[Any] = []
 
@@ -45,7 +47,7 @@ class Shell:
                             waiting.append(
                                 event(at=self.now, number=plan.number[which], generation=plan.generation[which])
                             )
-            if not waiting and self.engine.state.dirty:
+            if not waiting and state_of(self.engine).dirty:
                 self.now += 1.0
                 waiting = [ev.Tick(at=self.now)]
 
@@ -57,7 +59,7 @@ class Shell:
         self.tell(ev.JobsSubmitted, jobs=JobBatch.of(jobs))
 
     def nodes_of(self, name: str) -> dict[str, int]:
-        world = self.engine.state.world
+        world = state_of(self.engine).world
         grant = world.grant(world.held, world.slot(name))
         found: dict[str, int] = {}
         for place in grant.places:

@@ -20,6 +20,7 @@ from levada.live import turn
 from levada.perf import TableModel
 from levada.placement.defragment import NOBODY, Waiting, defragment
 from tests.builders import cluster, job
+from tests.engine.inspect import state_of
 from tests.placement.desk import Desk
 from tests.placement.shell import Shell
 
@@ -312,7 +313,7 @@ def split_by(shell: Shell, last: Job | None = None, **fields: Any) -> None:
     assert shell.nodes_of("a") == shell.nodes_of("x") == {"n0": 2}
     assert shell.nodes_of("b") == shell.nodes_of("y") == {"n1": 2}
     for name in "xy":
-        number = shell.engine.state.world.numbers[name]
+        number = state_of(shell.engine).world.numbers[name]
         shell.tell_later(number)
     shell.submit(last or job("c", 4, min=4))
 
@@ -331,7 +332,7 @@ def test_the_engine_moves_within_its_budget_and_the_moved_job_is_operated_on() -
     assert shell.nodes_of("a") == shell.nodes_of("b") == {home: 2}
     moved = [op for op in shell.ops if op.adds and op.drops]
     assert [op.job for op in moved] in (["a"], ["b"])
-    table = shell.engine.state.world.table
+    table = state_of(shell.engine).world.table
     assert table.moves[table.order].sum() == 1
 
 
@@ -354,7 +355,7 @@ def test_the_engine_makes_room_for_a_job_that_waits_for_a_whole_node() -> None:
 
 def test_a_log_that_is_replayed_under_other_beliefs_leads_to_the_same_places() -> None:
     shell, log = Shell(4, 4, move_budget=2), []
-    handle, state = shell.engine.handle, shell.engine.state
+    handle, state = shell.engine.handle, state_of(shell.engine)
 
     def logged(*events: ev.Event) -> list[Command]:
         before, first = state.revision, state.world.next_number
@@ -380,17 +381,17 @@ def test_a_log_that_is_replayed_under_other_beliefs_leads_to_the_same_places() -
         for each in log:
             turn.replay(again, each)
         for ours, theirs in (
-            (state.world.target, again.state.world.target),
-            (state.world.held, again.state.world.held),
+            (state.world.target, state_of(again).world.target),
+            (state.world.held, state_of(again).world.held),
         ):
             np.testing.assert_array_equal(ours.owner, theirs.owner)
-        np.testing.assert_array_equal(state.world.table.moves, again.state.world.table.moves)
+        np.testing.assert_array_equal(state.world.table.moves, state_of(again).world.table.moves)
 
 
 def test_protected_jobs_and_operations_under_way_are_left_alone_whoever_asks() -> None:
     shell = Shell(4, 4, move_budget=9)
     split_by(shell, last=job("c", 4, min=4, preemptible=Preemptible.NEVER))
-    world = shell.engine.state.world
+    world = state_of(shell.engine).world
     table, slots = world.table, world.table.order
     # As if the decision had split it.
     slot, target = world.slot("c"), world.target
@@ -405,9 +406,9 @@ def test_protected_jobs_and_operations_under_way_are_left_alone_whoever_asks() -
     world.put_workers(target, slot, rows)
     world.held.take_from(target)
     size = table.count[slots]
-    shell.engine.state.now += 3600.0  # they have run for so long, and are taken to go on
-    assert tidy(shell.engine.state, target, slots, table.type[slots], size, size) is None
+    state_of(shell.engine).now += 3600.0  # they have run for so long, and are taken to go on
+    assert tidy(state_of(shell.engine), target, slots, table.type[slots], size, size) is None
     table.preemptible[slot] = Preemptible.ALWAYS
-    assert tidy(shell.engine.state, target, slots, table.type[slots], size, size) is not None
+    assert tidy(state_of(shell.engine), target, slots, table.type[slots], size, size) is not None
     table.issued[slot] = 1
-    assert tidy(shell.engine.state, target, slots, table.type[slots], size, size) is None
+    assert tidy(state_of(shell.engine), target, slots, table.type[slots], size, size) is None

@@ -324,4 +324,4 @@ def test_steps_of_a_job_leave_together() -> None:
         chaos.pass_time(30.0)
         chaos.calm()
     assert chaos.sizes() == {"j1": 1, "j2": 1}
-    assert chaos.engine.state.last_rejection == ""
+    assert chaos.engine.query.last_rejection == ""

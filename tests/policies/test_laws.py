@@ -17,7 +17,7 @@ from levada.core.plane import MILLI, SLOT
 from levada.core.reasons import Code
 from levada.core.snapshot import Snapshot
 from levada.core.types import PACKED, WHOLE
-from levada.perf.model import remaining_s, speedups
+from levada.perf.model import ThroughputModel, remaining_s
 from levada.policies import registry
 from levada.policies.protocol import AnyPolicy, decides_by_node
 from levada.policies.queued import queued
@@ -166,7 +166,7 @@ def test_reasons_are_true(scene: Scene) -> None:
                     assert any(free[kind] < need[row] for kind in real)
                 case Code.NO_GAIN:
                     kind = np.array(real)
-                    assert (speedups(scene.perf, snap.jobs.number[row], kind, snap.jobs.min[row]) <= 0).any()
+                    assert (scene.perf.speedups(snap.jobs.number[row], kind, snap.jobs.min[row]) <= 0).any()
                 case Code.UNKNOWN_SPEED:
                     assert np.isnan(snap.jobs.steps[row])
                 case Code.IN_LINE:
@@ -217,7 +217,7 @@ def test_equal_jobs_are_treated_in_submission_order(scene: Scene) -> None:
         assert count[0] >= count[1]
 
 
-class Same:
+class Same(ThroughputModel):
     """A model in which one job is as fast as another."""
 
     def __init__(self, model: Any, job: int, twin: int) -> None:
@@ -255,7 +255,7 @@ def gains(name: str, scene: Scene, row: int, found: Decision, free: int) -> bool
     if name in ("elastic-fifo", "elastic-srjf", "afs-l"):
         return True
     sizes = found.count[row] + np.arange(steps + 1) * step
-    speed = speedups(scene.perf, jobs.number[row], found.type[row], sizes)
+    speed = scene.perf.speedups(jobs.number[row], found.type[row], sizes)
     return bool(speed[1] > speed[0]) if name == "elastic-tiresias" else bool(speed.max() > speed[0])
 
 
@@ -358,7 +358,7 @@ def test_ffdl_is_the_best_there_is(scene: Scene) -> None:
         rows = [row for row in found.count.nonzero()[0] if kind[row] == one]
         sizes = [range(int(jobs.min[row]), int(jobs.max[row]) + 1, int(jobs.step[row])) for row in rows]
         speed = {
-            (row, size): float(speedups(scene.perf, jobs.number[row], np.array(one), np.array(size)))
+            (row, size): float(scene.perf.speedups(jobs.number[row], np.array(one), np.array(size)))
             for row, options in zip(rows, sizes, strict=True)
             for size in options
         }
@@ -380,7 +380,7 @@ def test_afs_l_is_as_its_paper_has_it(scene: Scene) -> None:
         least=jobs.min.tolist(),
         most=jobs.max.tolist(),
         length=np.where(np.isnan(left), np.inf, left).tolist(),
-        speed=[speedups(scene.perf, number, np.array(1), np.arange(20)).tolist() for number in jobs.number],
+        speed=[scene.perf.speedups(number, np.array(1), np.arange(20)).tolist() for number in jobs.number],
         gpus=int(snap.capacity[1:].sum()) // 1000,
     )
     assert found.count.tolist() == expected

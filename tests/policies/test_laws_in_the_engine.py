@@ -104,8 +104,8 @@ def test_no_decision_of_a_policy_breaks_a_rule(
     policy: str, queues: tuple[Queue, ...], cluster: tuple[Node, ...], wanted: list[Job]
 ) -> None:
     chaos = through_a_day(policy, cluster, wanted, queues)
-    assert chaos.engine.state.last_rejection == ""
-    assert all(chaos.why(chaos.engine.state.world.ids[n]) != "rejected" for n in chaos.active())
+    assert chaos.engine.query.last_rejection == ""
+    assert all(chaos.why(chaos.engine.query.ids[n]) != "rejected" for n in chaos.active())
 
 
 @pytest.mark.parametrize("policy", registry.names())

@@ -12,11 +12,12 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
+from levada.backends.protocol import Socket
 from levada.errors import BadInput, Fault, NotFound, Refused
 from levada.live.intake import prepare, queue_of
 from levada.live.store import Deed
 from levada.policies.table import POLICIES
-from levada.server.ports import Principal, Role, Socket, Worker
+from levada.server.ports import Principal, Role, Worker
 
 Json = dict[str, Any]
 OVER = {"Succeeded", "Failed", "Cancelled"}
@@ -318,6 +319,12 @@ class MemoryService:
 
     def decision_tally(self) -> list[Json]:
         return [{"policy": self.decides["name"], "made": 3, "failed": 1, "seconds": 0.5}]
+
+    def faults(self) -> list[Json]:
+        return []
+
+    def fault_tally(self) -> dict[str, int]:
+        return {}
 
     def plans(self, limit: int) -> list[Json]:
         return []

@@ -46,6 +46,7 @@ NEEDS = {
     "GET /api/v1/decisions": "viewer",
     "GET /api/v1/decisions/{revision}": "viewer",
     "GET /api/v1/plans": "viewer",
+    "GET /api/v1/faults": "operator",
     "GET /api/v1/usage": "viewer",
     "GET /api/v1/snapshot": "operator",
     "GET /api/v1/sim": "viewer",

@@ -297,6 +297,7 @@ def test_policies_are_told_less_than_the_truth() -> None:
         ({"fixed_duration_s": 1e300}, "--fixed-duration must be a number of seconds"),
         ({"policy": "max_min_fairness", "policy_options": {"round_s": 5e-324}}, "must be above 0.001"),
         ({"ideal": True, "mechanism": "gavel"}, "has no mechanism"),
+        ({"policy_options": {"mechanism": "gavel"}}, "use --mechanism gavel"),
     ],
 )
 def test_what_makes_no_simulation_is_told(fields: dict[str, Any], text: str) -> None:

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from levada.core import events as ev
 from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.decision import PLACE_COLUMNS, Decision, decision
@@ -15,7 +16,9 @@ from levada.core.plane import MILLI, SLOT
 from levada.core.snapshot import Snapshot
 from levada.core.types import PACKED, WHOLE
 from levada.engine import Engine, Options
-from levada.perf import JobSpeed, PairSpeed, TableModel
+from levada.engine import engine as engine_module
+from levada.engine.faults import EngineFault
+from levada.perf import Beliefs, Floats, Ints, JobSpeed, PairSpeed, TableModel
 from levada.policies.protocol import NO_GUARDS, Cadence, Guards, Needs
 from levada.sim import Costs, Simulation
 from levada.sim.failures import Breakdowns, Failures
@@ -24,7 +27,7 @@ V100 = 1  #: the number of the first GPU type
 LINEAR = TableModel(())  #: one step per second and worker
 
 
-def simulation(jobs: list[Job], *, gpus: int = 4, truth: TableModel = LINEAR, **fields: Any) -> Simulation:
+def simulation(jobs: list[Job], *, gpus: int = 4, truth: Beliefs = LINEAR, **fields: Any) -> Simulation:
     """A world with one node, in which these jobs will come."""
     cluster = Cluster(nodes=(Node.of("n", {"v100": gpus}, cpu=8_000),))
     world = Simulation(Engine(cluster=cluster, **fields), truth, Costs(start_s=20.0, resize_s=5.0, stop_s=10.0))
@@ -163,6 +166,25 @@ def test_a_node_that_breaks_takes_what_ran_on_it_along() -> None:
     assert len(world.segments) > 4
 
 
+class OnlyRates(Beliefs):
+    """A user's own model: the base class and `rates`."""
+
+    def rates(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
+        return 2.0 * sizes + 0.0 * (jobs + gpu_types)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "elastic-srjf", "ffdl", "afs-l", "max_min_fairness_packed"])
+def test_a_model_of_rates_alone_is_enough_for_engine_and_world(policy: str) -> None:
+    jobs = [Job(id=name, submitted=0.0, min=2, max=2, steps=400.0) for name in "abc"]
+    world = simulation(jobs, policy=policy, truth=OnlyRates(), perf=OnlyRates())
+    world.run(until=30.0)
+    twin = world.engine.fork()
+    assert twin.query.beliefs().restart_cost_s(0, 1, 2) == 0.0
+    world.run()
+    assert sorted(ends(world)) == ["a", "b", "c"]
+    assert min(ends(world).values()) == pytest.approx(20.0 + 400.0 / 4.0)
+
+
 def test_what_nobody_asks_for_is_not_told() -> None:
     told: list[bool] = []
 
@@ -216,3 +238,17 @@ def test_two_runs_are_the_same() -> None:
     assert first.segments == second.segments
     assert ends(first) == ends(second)
     assert len(ends(first)) == 12
+
+
+@pytest.mark.parametrize("kind", [ev.JobsFinished, ev.Running, ev.Decided])
+def test_a_run_with_a_fault_of_the_engine_has_no_result(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    sane = engine_module._HANDLERS[kind]
+
+    def broken(engine: Engine, event: Any) -> None:
+        sane(engine, event)
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setitem(engine_module._HANDLERS, kind, broken)
+    world = simulation([Job(id="a", submitted=0.0, steps=10.0)])
+    with pytest.raises(EngineFault, match=f"{kind.__name__}.* at .*: ZeroDivisionError: a bug"):
+        world.run()

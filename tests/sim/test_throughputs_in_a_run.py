@@ -8,9 +8,10 @@ from levada.core.cluster import Cluster, Node
 from levada.core.events import JobsSubmitted
 from levada.core.job import Job
 from levada.engine import Engine
-from levada.perf import Online, ProfileModel
+from levada.perf import Beliefs, Online, ProfileModel
 from levada.sim import Costs, Simulation
 from levada.sim.catalogue import catalogue
+from tests.engine.inspect import state_of
 
 LM, A3C = "LM (batch size 80)", "A3C"
 CLUSTER = Cluster(nodes=(Node.of("n", {"v100": 4}), Node.of("m", {"k80": 4})))
@@ -18,7 +19,7 @@ CLUSTER = Cluster(nodes=(Node.of("n", {"v100": 4}), Node.of("m", {"k80": 4})))
 
 def attached(model, engine):
     """*model* follows the names of the engine's world."""
-    model.attach(engine.state.world.workloads, engine.state.world.inventory.types)
+    engine.attach(model)
     return model
 
 
@@ -50,10 +51,10 @@ def test_jobs_end_when_the_catalogue_says():
 
 def test_a_belief_learns_from_a_world_that_is_not_as_the_table_says():
     engine = Engine(cluster=CLUSTER, perf=Online(ProfileModel(catalogue())), policy="fifo")
-    belief = attached(engine.state.perf, engine)
+    belief = attached(state_of(engine).perf, engine)
     job = Job(id="a", submitted=0.0, min=2, max=2, steps=1e6, workload=LM, gpu_types=("v100",))
 
-    class Half:
+    class Half(Beliefs):
         """Everything runs at half the speed that the catalogue says."""
 
         def rates(self, numbers, gpu_types, workers):
@@ -65,8 +66,8 @@ def test_a_belief_learns_from_a_world_that_is_not_as_the_table_says():
     others = [Job(id=f"o{n}", submitted=600.0 * n, min=8, max=8, workload="x") for n in range(1, 30)]
     world.submit(JobBatch.of(others))
     world.run(until=18_000.0)
-    engine.state.learn()
-    v100 = np.array(engine.state.world.inventory.types.find("v100"))
+    engine.learn()
+    v100 = np.array(state_of(engine).world.inventory.types.find("v100"))
     believed = float(belief.rates(np.array(0), v100, np.array(2)))
     assert believed == pytest.approx(alone(LM, "v100", 2) / 2, rel=0.05)
 
@@ -76,9 +77,9 @@ def test_a_fork_meets_names_of_its_own():
     engine = Engine(cluster=CLUSTER, perf=belief, policy="fifo")
     attached(belief, engine)
     twin = engine.fork()
-    attached(twin.state.perf, twin)
+    attached(state_of(twin).perf, twin)
     arrival = Job(id="a", submitted=0.0, min=1, max=1, workload=LM)
     twin.handle(JobsSubmitted(at=0.0, jobs=JobBatch.of([arrival])))
     engine.handle(JobsSubmitted(at=0.0, jobs=JobBatch.of([Job(id="b", submitted=0.0, min=1, max=1, workload="x")])))
-    assert twin.state.perf.known(np.array([0])).tolist() == [True]
-    assert engine.state.perf.known(np.array([0])).tolist() == [False]
+    assert state_of(twin).perf.known(np.array([0])).tolist() == [True]
+    assert state_of(engine).perf.known(np.array([0])).tolist() == [False]

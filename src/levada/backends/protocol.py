@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -186,4 +186,29 @@ class Backend(Protocol):
 
     async def forget(self, job: str) -> None:
         """A job is over and its time in lists, too: its folder may go."""
+        ...
+
+
+class Socket(Protocol):
+    """A connection that an agent opened: texts both ways, in their order."""
+
+    async def receive(self) -> str | None:
+        """The next text; None once the other side has gone."""
+        ...
+
+    async def send(self, text: str) -> None:
+        """Sends a text; raises ConnectionError once the other side has gone."""
+        ...
+
+    async def close(self, why: str = "") -> None:
+        """Ends the connection."""
+        ...
+
+
+@runtime_checkable
+class AgentHost(Protocol):
+    """A backend that agents of other machines join; optional."""
+
+    async def serve_agent(self, socket: Socket) -> None:
+        """Exchange messages with an agent until either side closes the connection."""
         ...

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -15,6 +15,9 @@ from levada.cli.connection import Server, State, connect
 from levada.cli.exit import ExitCode
 from levada.cli.output import TextOrJson, columns, data, data_json
 from levada.errors import LevadaError
+
+if TYPE_CHECKING:
+    from levada.sdk.client import Client
 
 _LEAST_FREE_BYTES = 1 << 30
 #: Packages that make something possible: what, and the extra that installs them.
@@ -33,6 +36,8 @@ class Finding(NamedTuple):
     #: ok, note or fault.
     state: str
     text: str
+    #: For a bug report; only in JSON.
+    detail: dict[str, Any] | None = None
 
 
 def register(app: typer.Typer) -> None:
@@ -56,9 +61,9 @@ def doctor(
     ]
     found = [finding for check in checks for finding in check()]
     if output is TextOrJson.JSON:
-        data_json([finding._asdict() for finding in found])
+        data_json([{k: v for k, v in finding._asdict().items() if v is not None} for finding in found])
     else:
-        data(columns(("WHAT", "STATE", "TEXT"), found, spare=()))
+        data(columns(("WHAT", "STATE", "TEXT"), [finding[:3] for finding in found], spare=()))
     if any(finding.state == "fault" for finding in found):
         raise typer.Exit(ExitCode.ERROR)
 
@@ -117,6 +122,7 @@ def _server(server: str | None, state: str | None) -> Iterator[Finding]:
                 yield Finding("ready", "fault", why)
             who = client.me()
             yield Finding("token", "ok", f"{who['user']} ({who['role']})")
+            yield from _engine(client, version)
             nodes = client.nodes()
             gone = [node["name"] for node in nodes if node["phase"] == "Lost"]
             if gone:
@@ -125,6 +131,34 @@ def _server(server: str | None, state: str | None) -> Iterator[Finding]:
                 yield Finding("nodes", "ok" if nodes else "note", f"{len(nodes)} of them")
     except LevadaError as error:
         yield Finding("server", "note" if server is None and state is None else "fault", str(error))
+
+
+def _engine(client: Client, version: str) -> Iterator[Finding]:
+    """Internal errors that the server's engine met and undid."""
+    from levada.errors import NotFound, Refused
+
+    try:
+        faults = client.faults()
+    except (Refused, NotFound):
+        return  # for operators only, and older servers have no list
+    if not faults:
+        yield Finding("engine", "ok", "no internal errors")
+    for fault in faults:
+        about = f" ({', '.join(fault['jobs'])})" if fault["jobs"] else ""
+        yield Finding(
+            "engine",
+            "fault" if fault["version"] == version else "note",
+            f"{fault['kind']}{about} failed and was undone: {fault['error']} (seen {fault['times']} times, last "
+            f"{fault['last']}, version {fault['version']})",
+            fault,
+        )
+    if faults:
+        yield Finding(
+            "engine",
+            "note",
+            "this is a bug in Levada: report it with `levada doctor -o json`. A restart (`levada down --leave-jobs`, "
+            "`levada up`) tells the engine again what runs",
+        )
 
 
 def _gpus() -> Iterator[Finding]:

@@ -19,8 +19,18 @@ from levada.core.queue import Queue
 from levada.core.types import Floats, Ints
 
 
+class InvalidEvent(ValueError):
+    """An event that makes no sense: it is refused before it changes anything, which is no fault of the engine."""
+
+
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     at: float
+
+
+class JobEvent(_Event, frozen=True, kw_only=True):
+    """Something that happened to jobs, one row for each."""
+
+    number: Ints
 
 
 class JobsSubmitted(_Event, frozen=True, kw_only=True):
@@ -53,113 +63,95 @@ class JobsUpdated(_Event, frozen=True, kw_only=True):
     updates: tuple[JobUpdate, ...]
 
 
-class JobsCancelled(_Event, frozen=True, kw_only=True):
+class JobsCancelled(JobEvent, frozen=True, kw_only=True):
     """Users gave up their jobs."""
 
-    number: Ints
 
-
-class JobsSuspended(_Event, frozen=True, kw_only=True):
+class JobsSuspended(JobEvent, frozen=True, kw_only=True):
     """Users paused their jobs."""
 
-    number: Ints
 
-
-class JobsResumed(_Event, frozen=True, kw_only=True):
+class JobsResumed(JobEvent, frozen=True, kw_only=True):
     """Users want suspended jobs, or jobs set aside, to go on."""
 
-    number: Ints
 
-
-class WorkersStarted(_Event, frozen=True, kw_only=True):
+class WorkersStarted(JobEvent, frozen=True, kw_only=True):
     """So many workers of each job run now, after some came up."""
 
-    number: Ints
     generation: Ints
     running: Ints
 
 
-class WorkersStopped(_Event, frozen=True, kw_only=True):
+class WorkersStopped(JobEvent, frozen=True, kw_only=True):
     """So many workers of each job run now, after some left as they were told or had finished."""
 
-    number: Ints
     generation: Ints
     running: Ints
 
 
-class WorkersFailed(_Event, frozen=True, kw_only=True):
+class WorkersFailed(JobEvent, frozen=True, kw_only=True):
     """So many workers of each job run now, after the one with *index* was lost or left with an error."""
 
-    number: Ints
     generation: Ints
     running: Ints
     index: Ints
 
 
-class JobsFinished(_Event, frozen=True, kw_only=True):
+class JobsFinished(JobEvent, frozen=True, kw_only=True):
     """Jobs are done, and nothing of these generations runs any more. True whatever generation says so.
 
     A start or resize of a newer generation is withdrawn: it is stopped before the job counts as succeeded.
     """
 
-    number: Ints
     #: None: the current ones, as in logs that do not have it.
     generation: Ints | None = None
 
 
-class JobsLeft(_Event, frozen=True, kw_only=True):
+class JobsLeft(JobEvent, frozen=True, kw_only=True):
     """Jobs saved and left though nobody had asked; nothing of them runs any more."""
 
-    number: Ints
     generation: Ints
 
 
-class JobsFailed(_Event, frozen=True, kw_only=True):
+class JobsFailed(JobEvent, frozen=True, kw_only=True):
     """Jobs broke; nothing of them runs any more."""
 
-    number: Ints
     generation: Ints
 
 
-class Progress(_Event, frozen=True, kw_only=True):
+class Progress(JobEvent, frozen=True, kw_only=True):
     """How far jobs are, in steps from their start."""
 
-    number: Ints
     steps: Floats
 
 
-class CheckpointSaved(_Event, frozen=True, kw_only=True):
+class CheckpointSaved(JobEvent, frozen=True, kw_only=True):
     """Jobs could go on from here."""
 
-    number: Ints
     generation: Ints
 
 
-class SavesOnStop(_Event, frozen=True, kw_only=True):
+class SavesOnStop(JobEvent, frozen=True, kw_only=True):
     """Jobs save when they are asked to stop: stopping them loses nothing, though they have no checkpoint yet."""
 
-    number: Ints
     generation: Ints
 
 
-class ResizesInPlace(_Event, frozen=True, kw_only=True):
+class ResizesInPlace(JobEvent, frozen=True, kw_only=True):
     """Jobs turned out to change their size without a restart, and to survive the loss of any worker, the first too."""
 
-    number: Ints
     generation: Ints
 
 
-class ResizeModes(_Event, frozen=True, kw_only=True):
+class ResizeModes(JobEvent, frozen=True, kw_only=True):
     """Whether the backend resizes these jobs in place (1) or restarts them (0), by their framework."""
 
-    number: Ints
     in_place: Ints
 
 
-class JobsRestarted(_Event, frozen=True, kw_only=True):
+class JobsRestarted(JobEvent, frozen=True, kw_only=True):
     """All workers of these jobs were stopped and started again, as part of an operation or by the backend itself."""
 
-    number: Ints
     generation: Ints
 
 
@@ -213,39 +205,34 @@ class ForeignGone(_Event, frozen=True, kw_only=True):
     ids: tuple[str, ...]
 
 
-class Released(_Event, frozen=True, kw_only=True):
+class Released(JobEvent, frozen=True, kw_only=True):
     """What the operation of that generation gives up is free again."""
 
-    number: Ints
     generation: Ints
 
 
-class Running(_Event, frozen=True, kw_only=True):
+class Running(JobEvent, frozen=True, kw_only=True):
     """The operation of that generation is complete; all workers run where they should."""
 
-    number: Ints
     generation: Ints
 
 
-class OperationFailed(_Event, frozen=True, kw_only=True):
+class OperationFailed(JobEvent, frozen=True, kw_only=True):
     """The operation of that generation was not done."""
 
-    number: Ints
     generation: Ints
     why: str = ""
 
 
-class OperationTimedOut(_Event, frozen=True, kw_only=True):
+class OperationTimedOut(JobEvent, frozen=True, kw_only=True):
     """No word came of the operation of that generation."""
 
-    number: Ints
     generation: Ints
 
 
-class Paused(_Event, frozen=True, kw_only=True):
+class Paused(JobEvent, frozen=True, kw_only=True):
     """For the operation of that generation training stood still so long, as the workers who went through it say."""
 
-    number: Ints
     generation: Ints
     seconds: Floats
 
@@ -256,10 +243,9 @@ class ReservationExpired(_Event, frozen=True, kw_only=True):
     ids: tuple[str, ...]
 
 
-class Observed(_Event, frozen=True, kw_only=True):
+class Observed(JobEvent, frozen=True, kw_only=True):
     """All that the backend runs now: after a restart, and from time to time, belief is compared with fact."""
 
-    number: Ints
     generation: Ints
     running: Ints
 

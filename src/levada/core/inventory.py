@@ -10,6 +10,8 @@ is held no more, the next `put` forgets it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 import numpy as np
 
@@ -163,6 +165,16 @@ class Inventory:
             self.draining -= {node}
         self.node_values[node] = msgspec.structs.replace(self.node_values[node], cordoned=cordoned)
         self.changed()
+
+    @property
+    def absent_devices(self) -> dict[int, tuple[Device, ...]]:
+        """Devices that somebody holds and no node has, by node."""
+        return {node: tuple(devices) for node, devices in self._absent.items()}
+
+    def add_absent(self, devices: Mapping[int, tuple[Device, ...]]) -> None:
+        """These devices are absent, as `absent_devices` had them; the columns of devices are to be filled anew."""
+        self._absent = {node: list(its) for node, its in devices.items()}
+        self._lay_out()
 
     def device_keys(self) -> list[tuple[int, str]]:
         """(node, device id) of every device: what names it to a backend."""

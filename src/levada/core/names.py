@@ -34,4 +34,7 @@ class Names(list[str]):
 
     def copy(self) -> Names:
         """An independent copy."""
-        return Names(self)
+        twin = Names()
+        twin.extend(self)
+        twin._index = self._index.copy()
+        return twin

@@ -20,7 +20,7 @@ from levada.perf import RestartKind
 
 def released(state: State, event: Released) -> None:
     """What an operation gives up is free; a stop is complete with it."""
-    if hasattr(state.perf, "observe_restart"):
+    if state.perf.learns:
         _time_stops(state, event)
     if steps.released(state, event):
         return
@@ -115,7 +115,7 @@ def failed(state: State, event: OperationFailed) -> None:
     for slot in slots[table.issued[slots] > 0]:
         one = np.array([slot])
         kind = int(table.op[slot])
-        _count_failure(state, one)
+        count_failure(state, one)
         if kind == OpKind.STOP:
             _done(state, one)
             plan_operations(state, one)
@@ -130,7 +130,7 @@ def failed(state: State, event: OperationFailed) -> None:
             plan_operations(state, one)
         else:
             _undo_resize(state, one)
-        _set_aside_if_hopeless(state, one)
+        set_aside_if_hopeless(state, one)
 
 
 def timed_out(state: State, event: OperationTimedOut) -> None:
@@ -140,7 +140,7 @@ def timed_out(state: State, event: OperationTimedOut) -> None:
     for slot in slots[table.issued[slots] > 0]:
         one = np.array([slot])
         kind = int(table.op[slot])
-        _count_failure(state, one)
+        count_failure(state, one)
         _done(state, one)
         table.unsure[one] = 1
         if kind == OpKind.START:
@@ -148,7 +148,7 @@ def timed_out(state: State, event: OperationTimedOut) -> None:
             # What may run there must go before anybody else can have the devices: no pause for that.
             table.retry_at[one] = state.now
         plan_operations(state, one)
-        _set_aside_if_hopeless(state, one)
+        set_aside_if_hopeless(state, one)
 
 
 def overdue(state: State) -> None:
@@ -199,7 +199,8 @@ def _undo_resize(state: State, one: Ints) -> None:
     revert_targets(state, one)
 
 
-def _count_failure(state: State, slots: Ints) -> None:
+def count_failure(state: State, slots: Ints) -> None:
+    """One failure more of these jobs' operations; the next try comes after a pause."""
     table = state.world.table
     table.failures[slots] += 1
     for slot in slots:
@@ -207,7 +208,7 @@ def _count_failure(state: State, slots: Ints) -> None:
     state.say(slots, Code.BACKOFF, table.failures[slots])
 
 
-def _set_aside_if_hopeless(state: State, one: Ints) -> None:
+def set_aside_if_hopeless(state: State, one: Ints) -> None:
     """A job that keeps failing is stopped and left alone until its user says otherwise."""
     table = state.world.table
     slot = int(one[0])

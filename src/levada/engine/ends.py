@@ -19,6 +19,7 @@ _NUMBER, _RESTARTS, _RESIZES, _MOVES = map(INT_COLUMNS.index, ("number", "restar
 _SUBMITTED, _FIRST_STARTED, _WAITING_S, _RUNNING_S, _GPU_SECONDS = map(
     FLOAT_COLUMNS.index, ("submitted", "first_started", "waiting_s", "running_s", "gpu_seconds")
 )
+_STEPS_DONE, _REPORTED, _RESIZED = map(FLOAT_COLUMNS.index, ("steps_done", "reported", "resized"))
 
 
 def stopped(state: State, slots: Ints) -> None:
@@ -111,6 +112,9 @@ def end(state: State, slots: Ints, phase: int, code: int) -> None:
             restarts=ints[_RESTARTS],
             resizes=ints[_RESIZES],
             moves=ints[_MOVES],
+            steps_done=floats[_STEPS_DONE],
+            reported=floats[_REPORTED],
+            resized=floats[_RESIZED],
         )
     )
     state.over.append(numbers)

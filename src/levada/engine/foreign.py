@@ -8,7 +8,7 @@ import numpy as np
 
 from levada.core.cluster import Foreign
 from levada.core.decision import Reservation
-from levada.core.events import ForeignAppeared, ForeignGone, ReservationExpired
+from levada.core.events import ForeignAppeared, ForeignGone, InvalidEvent, ReservationExpired
 from levada.core.inventory import UNLIMITED
 from levada.core.plane import FREE, SHARED
 from levada.core.types import WHOLE, Ints
@@ -21,7 +21,8 @@ def appeared(state: State, event: ForeignAppeared) -> None:
     for foreign in event.foreign:
         amounts = (foreign.milli, foreign.gpu_memory, foreign.cpu, foreign.memory)
         if not all(0 <= amount < UNLIMITED for amount in amounts):
-            raise ValueError(f"{foreign.id} uses an amount that cannot be")
+            raise InvalidEvent(f"{foreign.id} uses an amount that cannot be")
+    for foreign in event.foreign:
         _forget(state, foreign.id)
         state.world.foreign[foreign.id] = foreign
         if foreign.node is not None:

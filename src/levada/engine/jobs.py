@@ -61,8 +61,7 @@ def submitted(state: State, event: JobsSubmitted) -> None:
             table.since[slot] = state.now
     if event.jobs.after:
         _note_dependencies(state, event.jobs, numbers)
-    if hasattr(state.perf, "bind"):
-        state.perf.bind(numbers, table.workload[at])
+    state.perf.bind(numbers, table.workload[at])
     judge_feasibility(state, slots)
     _put_aside_impossible(state, slots)
     table.changed[at] = state.revision
@@ -292,7 +291,7 @@ def progress(state: State, event: Progress) -> None:
     found = table.find(event.number)
     rows = ((found >= 0) & np.isfinite(event.steps) & (event.steps >= 0)).nonzero()[0]
     slots, steps = found[rows], event.steps[rows]
-    if hasattr(state.perf, "observe"):
+    if state.perf.learns:
         whole = (table.observed[slots] > 0) & (table.observed[slots] == table.held[slots])
         some = slots[whole]
         milli = table.milli[some]

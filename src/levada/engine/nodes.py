@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from levada.core.cluster import Node
-from levada.core.events import NodesAdded, NodesChanged, NodesCordoned, NodesLost, NodesRemoved
+from levada.core.events import InvalidEvent, NodesAdded, NodesChanged, NodesCordoned, NodesLost, NodesRemoved
 from levada.core.inventory import UNLIMITED
 from levada.core.plane import DEVICE, INDEX, NODE
 from levada.core.reasons import Code
@@ -27,9 +27,9 @@ def put(state: State, event: NodesAdded | NodesChanged) -> None:
     for machine in event.nodes:
         amounts = [machine.cpu or 0, machine.memory or 0, *(device.memory for device in machine.devices)]
         if not all(0 <= amount < UNLIMITED for amount in amounts):
-            raise ValueError(f"{machine.name} has an amount that cannot be")
+            raise InvalidEvent(f"{machine.name} has an amount that cannot be")
         if len({device.id for device in machine.devices}) < len(machine.devices):
-            raise ValueError(f"{machine.name} has two devices of one id")
+            raise InvalidEvent(f"{machine.name} has two devices of one id")
     healthy = {(node.name, device.id, device.type) for node in event.nodes for device in node.devices if device.healthy}
     broken = np.zeros(len(inventory.node_of), bool)
     for node in event.nodes:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from levada.core.types import Bools, Floats, Ints, distinct
 from levada.core.world import World
 from levada.engine.options import Options
 from levada.kernels import assignment, steps
-from levada.perf import Observations, RestartKind
+from levada.perf import Beliefs, Observations, RestartKind
 from levada.policies.protocol import AnyPolicy
 from levada.policies.queued import Queued
 
@@ -81,6 +80,9 @@ _ACCRUE_COLUMNS = (
 )
 
 
+MakePolicy: TypeAlias = Callable[[str, Mapping[str, Any]], AnyPolicy]
+
+
 class State:
     """The world, the policy with its state, and what is under way."""
 
@@ -88,8 +90,8 @@ class State:
         self,
         world: World,
         policy: Queued[Any],
-        make_policy: Callable[[str, Mapping[str, Any]], AnyPolicy],
-        perf: Any,
+        make_policy: MakePolicy,
+        perf: Beliefs,
         options: Options,
         seed: int,
     ) -> None:
@@ -129,7 +131,7 @@ class State:
         self.rejections = 0
         self.last_rejection = ""
         self.stale_results = 0
-        #: Events that made no sense and changed nothing, or not all they should.
+        #: Events that made no sense and changed nothing.
         self.refused = 0
         self.next_try = -math.inf
         #: When time alone could change the answer, as the policy said.
@@ -217,32 +219,31 @@ class State:
         self._teach(self.perf)
         self.lessons, self.pauses, self.over = [], [], []
 
-    def beliefs(self) -> Any:
+    def beliefs(self) -> Beliefs:
         """The throughput model after all lessons, for readers: nothing of the state changes."""
         if not (self.lessons or self.pauses or self.over):
             return self.perf
-        beliefs = self._copy_of_perf(self.world)
+        beliefs = self.copy_of_perf(self.world)
         self._teach(beliefs)
         return beliefs
 
-    def _teach(self, perf: Any) -> None:
+    def _teach(self, perf: Beliefs) -> None:
         """Tells *perf* what was seen since beliefs were last asked for."""
-        if self.lessons and hasattr(perf, "observe"):
+        if self.lessons:
             names = Observations.__struct_fields__
             columns = {name: np.concatenate([getattr(lesson, name) for lesson in self.lessons]) for name in names}
             perf.observe(Observations(**columns))
-        if hasattr(perf, "observe_restart"):
+        if perf.learns:
             for kind, workloads, seconds in self.pauses:
                 for workload, pause in zip(workloads.tolist(), seconds.tolist(), strict=True):
                     perf.observe_restart(workload, kind, pause)
-        if self.over and hasattr(perf, "unbind"):
+        if self.over:
             perf.unbind(np.concatenate(self.over))
 
-    def _copy_of_perf(self, world: World) -> Any:
+    def copy_of_perf(self, world: World) -> Beliefs:
         """An independent copy of the throughput model, for a state with *world*."""
-        perf = self.perf.copy() if hasattr(self.perf, "copy") else self.perf
-        if hasattr(perf, "attach"):
-            perf.attach(world.workloads, world.inventory.types)
+        perf = self.perf.copy()
+        perf.attach(world.workloads, world.inventory.types)
         return perf
 
     def say(self, slots: Ints, code: int, evidence: int | Ints = 0) -> None:
@@ -317,23 +318,6 @@ class State:
         slots = slots[table.number[slots] >= 0]  # a free slot keeps what the last job left in it
         return slots[np.lexsort((table.number[slots], table.submitted[slots]))] if len(slots) > 1 else slots
 
-    def copy(self) -> State:
-        """An independent copy, in O(active jobs + devices): nothing that either one changes is shared.
-
-        Pending lessons go along as they are. Learning them here would change what this state believes, and when, by
-        asking.
-        """
-        twin = State.__new__(State)
-        # Containers are copied by default, so that a field added later is not shared by oversight.
-        twin.__dict__.update({name: _copied(value) for name, value in self.__dict__.items()})
-        twin.world = self.world.copy()
-        twin.policy_state = copy.deepcopy(self.policy_state)
-        twin.perf = self._copy_of_perf(twin.world)
-        twin.dependents = {number: list(after) for number, after in self.dependents.items()}
-        twin.claimed_rows = {number: rows.copy() for number, rows in self.claimed_rows.items()}
-        return twin
-
-
-def _copied(value: Any) -> Any:
-    """A copy of a container, whose elements never change; anything else as it is."""
-    return value.copy() if isinstance(value, list | dict | set) else value
+    def become(self, other: State) -> None:
+        """Takes over all that *other* has, which must not be used after this."""
+        self.__dict__.update(other.__dict__)

@@ -10,7 +10,7 @@ import numpy as np
 from levada.core.job import Phase
 from levada.core.reasons import reason
 from levada.core.types import Ints
-from levada.engine.state import State
+from levada.engine.queries import Queries
 
 #: People are told of changes of the first six; all but the reason are changes of how a job stands.
 _WATCHED = (
@@ -42,15 +42,15 @@ class Happened(NamedTuple):
 class Chronicle:
     """Remembers how jobs looked after the last turn."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, query: Queries) -> None:
         #: How they looked; replaced by each turn, never changed.
-        self.last = _columns(state)
+        self.last = _columns(query)
         #: Numbers of the jobs that stand otherwise since the last turn.
         self.moved: list[int] = []
 
-    def changes(self, state: State) -> Iterator[Happened]:
+    def changes(self, query: Queries) -> Iterator[Happened]:
         """What a turn changed, by slot; jobs that are over are told of elsewhere."""
-        before, now = self.last, _columns(state)
+        before, now = self.last, _columns(query)
         self.last = now
         if before.shape[1] < now.shape[1]:
             padding = np.full((len(_WATCHED), now.shape[1] - before.shape[1]), -1, np.int64)
@@ -60,19 +60,18 @@ class Chronicle:
         differs[_REASON] = False
         self.moved = now[0][differs.any(axis=0) & (now[0] >= 0)].tolist()
         for slot in changed.tolist():
-            yield from _told(state, slot, before[:, slot], now[:, slot])
+            yield from _told(query, slot, before[:, slot], now[:, slot])
 
 
-def _columns(state: State) -> Ints:
-    table = state.world.table
-    return np.array([getattr(table, name) for name in _WATCHED], np.int64)
+def _columns(query: Queries) -> Ints:
+    return query.jobs.among(_WATCHED)
 
 
-def _told(state: State, slot: int, before: Ints, now: Ints) -> Iterator[Happened]:
+def _told(query: Queries, slot: int, before: Ints, now: Ints) -> Iterator[Happened]:
     number, phase, held, held_type, generation, code = (int(value) for value in now[:6])
-    types = state.world.inventory.types
+    types = query.cluster.types
     is_new = int(before[0]) != number
-    why = reason(code, int(state.world.table.evidence[slot]))
+    why = reason(code, int(query.jobs.evidence[slot]))
     if is_new:
         yield Happened(number, "submitted", "It was accepted.", {"phase": Phase.label(phase)})
     if (not is_new and int(before[1]) != phase) or (is_new and phase != Phase.PENDING):

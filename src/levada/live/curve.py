@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from levada.core.layout import NOT_ALLOWED
 from levada.core.types import CPU_TYPE
-from levada.engine.state import State
+from levada.engine.queries import JobState, Queries
 from levada.live.records import Record
 from levada.perf import Estimator, Point
 from levada.perf.model import gpu_fraction
@@ -17,22 +16,20 @@ from levada.perf.model import gpu_fraction
 _DOUBLINGS = 10
 
 
-def curve(record: Record, state: State) -> dict[str, Any]:
+def curve(record: Record, query: Queries) -> dict[str, Any]:
     """Speeds of the job's workload by GPU type and size, and what changes of its workers cost.
 
     `measured` is what was seen, `fitted` what is believed: the same, or what the curve says where nothing was seen.
     """
-    slot = state.world.slot(record.id)
-    table = state.world.table
-    held = int(table.held[slot]) if slot >= 0 else 0
+    job, types = query.job(record.id), query.cluster.types
     told: dict[str, Any] = {
         "job": record.id,
         "workload": record.about.workload,
-        "now": {"gpu_type": state.world.inventory.types[int(table.held_type[slot])], "workers": held} if held else None,
+        "now": {"gpu_type": types[job.held_type], "workers": job.held} if job is not None and job.held else None,
         "points": [],
         "costs": [],
     }
-    perf, workload = state.beliefs(), state.world.workloads.find(record.about.workload)
+    perf, workload = query.beliefs(), query.workloads.find(record.about.workload)
     if workload < 0 or not isinstance(perf, Estimator):
         return told
     told["costs"] = [
@@ -41,35 +38,33 @@ def curve(record: Record, state: State) -> dict[str, Any]:
     ]
     points = perf.points(workload)
     if points:
-        sizes = _sizes(record, state, slot)
+        sizes = _sizes(record, job)
         launch = record.about.launch
         part = 1.0 if launch is None else gpu_fraction(launch.gpus_milli)
-        for kind in _types(state, slot, points):
-            name = state.world.inventory.types[kind]
+        for kind in _types(query, job, points):
+            name = types[kind]
             told["points"] += [
                 {"gpu_type": name, **point} for point in _of_type(perf, workload, kind, sizes, points, part)
             ]
     return told
 
 
-def _types(state: State, slot: int, points: list[Point]) -> list[int]:
+def _types(query: Queries, job: JobState | None, points: list[Point]) -> list[int]:
     """Types that it was seen on, and those that it may have next."""
     seen = {point.gpu_type for point in points}
-    if slot < 0:
+    if job is None:
         return sorted(seen)
-    world = state.world
-    if not world.table.milli[slot]:
+    if not job.milli:
         return sorted(seen | {CPU_TYPE})
-    there = set(world.inventory.type_of[~world.inventory.absent].tolist())
-    return sorted(seen | {kind for kind in there if world.table.preference[kind, slot] != NOT_ALLOWED})
+    return sorted(seen | (query.cluster.types_present() & query.allowed_types(job.number)))
 
 
-def _sizes(record: Record, state: State, slot: int) -> set[int]:
+def _sizes(record: Record, job: JobState | None) -> set[int]:
     """Sizes that the job could have."""
     launch = record.about.launch
     least, most = (1, 1) if launch is None else (launch.min_workers, launch.max_workers)
-    if slot >= 0:
-        least, most = int(state.world.table.min[slot]), int(state.world.table.max[slot])
+    if job is not None:
+        least, most = job.min, job.max
     doubled = {1 << step for step in range(_DOUBLINGS)}
     return {1, least, most} | {size for size in doubled if least <= size <= most}
 

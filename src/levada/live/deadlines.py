@@ -33,9 +33,9 @@ class Deadlines:
 
     async def look(self) -> None:
         """Tells which deadlines have passed."""
-        state, now = self._loop.engine.state, self._loop.clock.now()
-        table, by_number = state.world.table, self._loop.records.by_number
-        late = {int(table.number[slot]): float(table.deadline[slot]) for slot in state.where(table.deadline <= now)}
+        jobs, now, by_number = self._loop.engine.query.jobs, self._loop.clock.now(), self._loop.records.by_number
+        slots = jobs.order[jobs.deadline[jobs.order] <= now]
+        late = dict(zip(jobs.number[slots].tolist(), jobs.deadline[slots].tolist(), strict=True))
         missed = {by_number[number].id: at for number, at in late.items() if number in by_number}
         notes = []
         for job, at in missed.items():

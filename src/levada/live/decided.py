@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from levada.core.events import Decided, DecideFailed
 from levada.core.reasons import reason
-from levada.engine.state import State
+from levada.engine.queries import Queries
 from levada.live.records import Records
 from levada.live.views import moment
 
@@ -36,10 +36,10 @@ class Decisions:
         #: How many each policy made since the server started, how many of them failed, and the seconds they took.
         self.tally: dict[str, tuple[int, int, float]] = {}
 
-    def add(self, state: State, event: Decided | DecideFailed, at: float) -> None:
+    def add(self, query: Queries, event: Decided | DecideFailed, at: float) -> None:
         """Keeps an answer that the engine has just taken, or not."""
-        why = event.why if isinstance(event, DecideFailed) else state.last_rejection if state.rejections else None
-        kept = _Kept(event, at, state.policy.name, why)
+        why = event.why if isinstance(event, DecideFailed) else query.last_rejection if query.rejections else None
+        kept = _Kept(event, at, query.policy.name, why)
         self._kept.append(kept)
         self._rows += kept.rows
         made, failed, seconds = self.tally.get(kept.policy, (0, 0, 0.0))
@@ -48,17 +48,17 @@ class Decisions:
         while len(self._kept) > _MOST or (self._rows > _MOST_ROWS and len(self._kept) > 1):
             self._rows -= self._kept.popleft().rows
 
-    def last(self, limit: int, state: State, records: Records) -> list[dict[str, Any]]:
+    def last(self, limit: int, query: Queries, records: Records) -> list[dict[str, Any]]:
         """The newest so many, in words."""
-        return [_words(kept, state, records) for kept in list(self._kept)[-limit:]]
+        return [_words(kept, query, records) for kept in list(self._kept)[-limit:]]
 
-    def find(self, revision: int, state: State, records: Records) -> dict[str, Any] | None:
+    def find(self, revision: int, query: Queries, records: Records) -> dict[str, Any] | None:
         """The one of that revision, in words."""
         found = [kept for kept in self._kept if kept.event.revision == revision]
-        return _words(found[-1], state, records) if found else None
+        return _words(found[-1], query, records) if found else None
 
 
-def _words(kept: _Kept, state: State, records: Records) -> dict[str, Any]:
+def _words(kept: _Kept, query: Queries, records: Records) -> dict[str, Any]:
     event = kept.event
     told: dict[str, Any] = {
         "revision": event.revision,
@@ -70,7 +70,7 @@ def _words(kept: _Kept, state: State, records: Records) -> dict[str, Any]:
     }
     if isinstance(event, DecideFailed):
         return told
-    types, decided = state.world.inventory.types, event.decision
+    types, decided = query.cluster.types, event.decision
     for row, number in enumerate(decided.number.tolist()):
         record = records.by_number.get(number)
         if record is None:

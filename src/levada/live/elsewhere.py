@@ -81,7 +81,4 @@ def _is_there(last: Machine, here: Machine) -> bool:
 
 def _holders(engine: Engine) -> list[str]:
     """Ids of the jobs that hold something, or were told to take it."""
-    world = engine.state.world
-    return [
-        world.ids[int(world.table.number[slot])] for slot in engine.state.living().tolist() if world.table.held[slot]
-    ]
+    return engine.query.holders()

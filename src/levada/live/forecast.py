@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from levada.core import events as ev
@@ -18,7 +17,7 @@ from levada.core.types import Bools, Floats, Ints
 from levada.engine import Engine
 from levada.errors import LevadaError
 from levada.live.views import moment
-from levada.perf import ThroughputModel
+from levada.perf import Beliefs
 from levada.sim.simulation import Costs, Simulation
 from levada.sim.speeds import rates
 
@@ -39,8 +38,8 @@ def forecast(
     Beliefs stand for truth, guesses do not: a job whose total work is not declared, or of whose workload no speed is
     known, has no end, and those that wait for it have no start. `None` means unknown, or not within the horizon.
     """
-    twin.state.learn()  # beliefs stand for truth here, so what was seen last counts, too
-    twin.state.options = msgspec.structs.replace(twin.state.options, op_timeout_s=math.inf)
+    twin.learn()  # beliefs stand for truth here, so what was seen last counts, too
+    twin.assume(op_timeout_s=math.inf)
     world = _World(twin, now)
     if policy is not None:
         world.obey(ev.PolicyChanged(at=now, name=policy))
@@ -51,10 +50,10 @@ def forecast(
     return world.told(wanted)
 
 
-class _Known:
+class _Known(Beliefs):
     """Speeds as far as they are known: 0 for a job whose speed a model only guesses, so that nothing is promised."""
 
-    def __init__(self, perf: ThroughputModel) -> None:
+    def __init__(self, perf: Beliefs) -> None:
         self._perf = perf
 
     def rates(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
@@ -67,9 +66,6 @@ class _Known:
     def pair_rates(self, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
         return self._perf.pair_rates(a, b, gpu_types, sizes)
 
-    def restart_cost_s(self, job: int, old: int, new: int) -> float:
-        return self._perf.restart_cost_s(job, old, new)
-
     def restart_costs_s(self, jobs: Ints, old: Ints, new: Ints) -> Floats:
         return self._perf.restart_costs_s(jobs, old, new)
 
@@ -81,16 +77,16 @@ class _World(Simulation):
     """A simulation that takes over in the middle."""
 
     def __init__(self, engine: Engine, now: float) -> None:
-        super().__init__(engine, _Known(engine.state.perf), _COSTS, segments=False, check_every=1 << 40)
+        super().__init__(engine, _Known(engine.query.beliefs()), _COSTS, segments=False, check_every=1 << 40)
         self.now = self._began = now
         self.use.advance(now)
-        table = engine.state.world.table
-        slots = engine.state.living()
-        self._resizes_restart = 0 in table.resizes_in_place.take(slots).tolist()
-        self.pace.add(table.number[slots], table.steps[slots] - table.steps_done[slots])
-        runs = slots[(table.held[slots] > 0) & (table.issued[slots] == 0)]
+        jobs = engine.query.jobs
+        slots = jobs.order
+        self._resizes_restart = 0 in jobs.resizes_in_place.take(slots).tolist()
+        self.pace.add(jobs.number[slots], jobs.steps[slots] - jobs.steps_done[slots])
+        runs = slots[(jobs.held[slots] > 0) & (jobs.issued[slots] == 0)]
         self._run(runs, now)
-        for slot in slots[table.issued[slots] > 0].tolist():
+        for slot in slots[jobs.issued[slots] > 0].tolist():
             self._finish_operation(slot, now)
         # Whoever was deciding will not answer here.
         self.obey(ev.Restarted(at=now))
@@ -102,24 +98,22 @@ class _World(Simulation):
     def _run(self, slots: Any, begin: float) -> None:
         if not len(slots):
             return
-        world = self.engine.state.world
-        table = world.table
-        found = rates(self.truth, world, world.held, slots, table.held_type[slots], table.held[slots])
-        self.pace.go(table.number[slots], self.now, found, np.full(len(slots), begin))
+        query, jobs = self._query, self._query.jobs
+        found = rates(self.truth, query, query.held, slots, jobs.held_type[slots], jobs.held[slots])
+        self.pace.go(jobs.number[slots], self.now, found, np.full(len(slots), begin))
 
     def _finish_operation(self, slot: int, now: float) -> None:
         """An operation that is out will be done as all others are."""
-        world = self.engine.state.world
-        table = world.table
-        numbers, generations = table.number[[slot]].copy(), table.generation[[slot]].copy()
-        if table.op[slot] == OpKind.STOP:
+        query, jobs = self._query, self._query.jobs
+        numbers, generations = jobs.number[[slot]], jobs.generation[[slot]]
+        if jobs.op[slot] == OpKind.STOP:
             self.add(ev.Released(at=now + self.costs.stop_s, number=numbers, generation=generations))
             return
         one = np.array([slot])
-        done = now + float(np.max(self._lasts(numbers, table.op[one], table.count[one])))
+        done = now + float(np.max(self._lasts(numbers, jobs.op[one], jobs.count[one])))
         self.add(ev.Running(at=done, number=numbers, generation=generations))
-        if table.count[slot] > 0:
-            speed = rates(self.truth, world, world.target, one, table.type[one], table.count[one])
+        if jobs.count[slot] > 0:
+            speed = rates(self.truth, query, query.target, one, jobs.type[one], jobs.count[one])
             self.pace.go(numbers, now, speed, np.array([done]))
 
     def go(self, wanted: set[int] | None) -> None:
@@ -149,9 +143,9 @@ class _World(Simulation):
         ):
             if phase == Phase.SUCCEEDED:
                 found[number] = self._times(start, end)
-        table = self.engine.state.world.table
-        for slot in self.engine.state.living().tolist():
-            found[int(table.number[slot])] = self._times(float(table.first_started[slot]), math.inf)
+        jobs = self._query.jobs
+        for slot in jobs.order.tolist():
+            found[int(jobs.number[slot])] = self._times(float(jobs.first_started[slot]), math.inf)
         return found if wanted is None else {number: found[number] for number in wanted if number in found}
 
     def _times(self, start: float, end: float) -> dict[str, Any]:

@@ -11,8 +11,7 @@ import numpy as np
 from levada.backends.protocol import Note
 from levada.core import events as ev
 from levada.core.job import LARGEST_PRIORITY, LARGEST_SIZE, Preemptible
-from levada.engine.admit import most_workers
-from levada.engine.impossible import why_never
+from levada.engine.queries import JobState
 from levada.errors import UNSAVED, BadInput, Fault, Refused, did_you_mean
 from levada.jobfile.model import next_multiple
 from levada.live import views
@@ -67,8 +66,7 @@ class Jobs(Submissions):
             if not (after.isascii() and after.isdecimal()):
                 raise BadInput.one("was not given out by this server; begin without one", "cursor")
             begin = int(after[:20])
-        state, now = self.loop.engine.state, self.loop.clock.now()
-        places = views.positions(state)
+        now, places = self.loop.clock.now(), self.loop.engine.query.positions()
         found: list[dict[str, Any]] = []
         for number in sorted(self.loop.records.by_number):
             record = self.loop.records.by_number[number]
@@ -90,12 +88,11 @@ class Jobs(Submissions):
         record = self.loop.records.find(job_id)
         if record.result is not None:
             return f"{record.number}-ended"
-        table = self.loop.engine.state.world.table
-        slot = self.loop.engine.state.world.slot(record.id)
-        if slot < 0:
+        job = self.loop.engine.query.job(record.id)
+        if job is None:
             return f"{record.number}-new"
-        parts = (table.changed, table.phase, table.reason, table.held, table.generation)
-        return "-".join([str(record.number), *(str(int(column[slot])) for column in parts)])
+        parts = (job.number, job.changed, job.phase, job.reason, job.held, job.generation)
+        return "-".join(map(str, parts))
 
     async def logs(
         self,
@@ -144,67 +141,62 @@ class Jobs(Submissions):
         """Raises BadInput for a size that no job, or this one, can have."""
         if not 1 <= workers <= LARGEST_SIZE:
             raise BadInput.one(f"must be 1 to {LARGEST_SIZE:,}", "workers")
-        world = self.loop.engine.state.world
-        step = int(world.table.step[world.slot(record.id)])
-        if workers % step:
-            raise BadInput.one(f"{workers} is no multiple of the job's step ({step})", "workers")
+        job = self._active(record)
+        if workers % job.step:
+            raise BadInput.one(f"{workers} is no multiple of the job's step ({job.step})", "workers")
 
     def _check_it_fits(self, record: Record, change: ev.JobsUpdated) -> None:
         """Raises Refused where a job that runs could never run again, or never have the size that is asked for."""
-        state = self.loop.engine.state
-        slot = state.world.slot(record.id)
-        if slot < 0 or not state.world.table.held[slot]:
+        job = self.loop.engine.query.job(record.id)
+        if job is None or not job.held:
             return
         (update,) = change.updates
         twin = self.loop.engine.fork()
         twin.handle(change)
-        most = most_workers(twin.state, slot)
-        never = bool(state.world.table.feasible[slot] and not twin.state.world.table.feasible[slot])
+        then = twin.query.job(record.id)
+        if then is None:
+            return
+        most = twin.query.most_workers(job.number)
+        never = bool(job.feasible and not then.feasible)
         if never or (update.fixed is not None and most < update.fixed):
             of = "worker" if most == 1 else "workers"
-            then = "; with more it would never run again" if never else ""
-            raise Refused(f"there is room for {most} {of} of {record.id} at most{then}")
+            more = "; with more it would never run again" if never else ""
+            raise Refused(f"there is room for {most} {of} of {record.id} at most{more}")
 
     def _when(self, record: Record, update: ev.JobUpdate) -> dict[str, Any]:
         """When a job has the size that was asked for, and what it would lose if it had to have it now."""
-        state = self.loop.engine.state
-        table, slot = state.world.table, state.world.slot(record.id)
-        workers = update.fixed
+        query, workers = self.loop.engine.query, update.fixed
+        job = query.job(record.id)
         what = "its new range" if workers is None else f"{workers} worker{'' if workers == 1 else 's'}"
-        if slot < 0:
+        if job is None:
             return {"message": f"Will start with {what}."}
-        if not table.held[slot] or not table.count[slot]:
-            most = most_workers(state, slot)
+        if not job.held or not job.count:
+            most = query.most_workers(job.number)
             fewer = workers is not None and most < workers
             starts = f"fewer than {what}: there is room for {most} at most" if fewer else what
-            return {"message": why_never(state, slot) or f"Will start with {starts}."}
-        if table.below_fixed[slot] and table.min[slot] <= table.held[slot] < table.fixed[slot]:
-            has = int(table.held[slot])
-            return {"message": f"Will change to {what} when there is room; until then it goes on with {has}."}
-        if table.min[slot] <= table.held[slot] <= table.max[slot]:
+            return {"message": query.why_never(job.number) or f"Will start with {starts}."}
+        if job.below_fixed and job.min <= job.held < job.fixed:
+            return {"message": f"Will change to {what} when there is room; until then it goes on with {job.held}."}
+        if job.min <= job.held <= job.max:
             return {"message": f"Has {what} now."}
-        if not state.protected()[slot]:
-            how = "without a restart" if table.resizes_in_place[slot] else "by a restart"
+        if not query.is_protected(job.number):
+            how = "without a restart" if job.resizes_in_place else "by a restart"
             return {"message": f"Changing to {what} {how}."}
-        unsaved = self._unsaved(slot)
-        if table.preemptible[slot] == Preemptible.NEVER:
+        unsaved = self._unsaved(job)
+        if job.preemptible == Preemptible.NEVER:
             return {"message": f"Will change to {what} when it next starts: it is not preemptible.", "unsaved": unsaved}
         text = f"Will change to {what} after its first checkpoint in $LEVADA_CHECKPOINT_DIR."
         return {"message": text, "unsaved": unsaved}
 
-    def _unsaved(self, slot: int) -> str | None:
+    def _unsaved(self, job: JobState) -> str | None:
         """The work that a running job loses if it is stopped now; None where it loses nothing."""
-        state = self.loop.engine.state
-        table = state.world.table
-        workers = int(table.observed[slot])
-        if not (state.restart_loses_work()[slot] and workers):
+        workers = job.observed
+        if not (workers and self.loop.engine.query.loses_work(job.number)):
             return None
-        ran_s = float(table.run_running_s[slot]) + max(0.0, self.loop.clock.now() - float(table.since[slot]))
+        ran_s = job.run_running_s + max(0.0, self.loop.clock.now() - job.since)
         return f"{_duration(ran_s)} of work of {workers} worker{'' if workers == 1 else 's'}"
 
     def _checked(self, record: Record, changes: dict[str, Any]) -> ev.JobUpdate:
-        state = self.loop.engine.state
-        slot = state.world.slot(record.id)
         faults = [
             Fault(name, f"cannot be changed; {', '.join(sorted(_CHANGES))} can")
             for name in changes
@@ -219,7 +211,7 @@ class Jobs(Submissions):
         weight = known.get("weight", 1.0)
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
             faults.append(Fault("weight", "must be a number above 0"))
-        queues = list(state.world.queues.names)
+        queues = [queue.name for queue in self.loop.engine.query.queue_values]
         if known.get("queue", queues[0]) not in queues:
             name = str(known["queue"])
             faults.append(
@@ -228,9 +220,8 @@ class Jobs(Submissions):
         if not changes:
             faults.append(Fault("", f"nothing to change; give some of {', '.join(sorted(_CHANGES))}"))
         if not faults:
-            step = int(state.world.table.step[slot])
-            least = known.get("min", int(state.world.table.own_min[slot]))
-            most = known.get("max", int(state.world.table.own_max[slot]))
+            job = self._active(record)
+            step, least, most = job.step, known.get("min", job.own_min), known.get("max", job.own_max)
             if not 1 <= least <= LARGEST_SIZE:
                 faults.append(Fault("min", f"must be 1 to {LARGEST_SIZE:,}"))
             elif not least <= most <= LARGEST_SIZE:
@@ -260,11 +251,10 @@ class Jobs(Submissions):
     async def suspend(self, job_id: str, *, force: bool = False) -> dict[str, Any]:
         """Stops a job until it is resumed; one that would lose unsaved work is Refused unless *force*."""
         record = self._living(job_id)
-        world = self.loop.engine.state.world
-        slot = world.slot(record.id)
+        job = self.loop.engine.query.job(record.id)
         # One that is preemptible at once may lose its work at any time, as its user said.
-        asks = slot >= 0 and not force and world.table.preemptible[slot] in (Preemptible.AUTO, Preemptible.NEVER)
-        if asks and (lost := self._unsaved(slot)) is not None:
+        asks = job is not None and not force and job.preemptible in (Preemptible.AUTO, Preemptible.NEVER)
+        if job is not None and asks and (lost := self._unsaved(job)) is not None:
             raise Refused(
                 f"{record.id} has saved no checkpoint since it started: {lost} would be lost; "
                 "use --force (force=true over HTTP) to suspend it anyway",
@@ -289,6 +279,11 @@ class Jobs(Submissions):
         record = self.loop.records.find(job_id)
         if record.result is not None:
             raise Refused(f"{record.id} has ended already ({record.result['phase']})")
-        if self.loop.engine.state.world.slot(record.id) < 0:
-            raise Refused(f"{record.id} has just ended")  # which is being written down
+        self._active(record)
         return record
+
+    def _active(self, record: Record) -> JobState:
+        job = self.loop.engine.query.job(record.id)
+        if job is None:
+            raise Refused(f"{record.id} has just ended")  # which is being written down
+        return job

@@ -10,15 +10,12 @@ import asyncio
 import logging
 
 import msgspec
-import numpy as np
 
 from levada.backends.protocol import Report
 from levada.core.events import BeliefsChanged
-from levada.engine import Engine
-from levada.engine.state import State
+from levada.engine import Engine, learned
 from levada.live.loop import Loop
 from levada.live.store import Store, StoreTrouble
-from levada.perf import Estimator, EstimatorState, renumbered
 
 _log = logging.getLogger(__name__)
 
@@ -29,55 +26,13 @@ _LOOK_S, _KEEP_S = 10.0, 60.0
 _NEWS_FACTOR, _NEWS_CONFIDENCE = 1.1, 0.2
 
 
-class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """What an estimator knows; its numbers of workloads and types are places in the lists of names."""
-
-    workloads: list[str]
-    types: list[str]
-    state: EstimatorState
-
-
-def pack(state: State) -> bytes | None:
-    """All that was learned; None where beliefs are of another kind."""
-    beliefs = state.beliefs()
-    if not isinstance(beliefs, Estimator):
-        return None
-    told = beliefs.state()
-    workloads = sorted({*told.workload, *told.restart_workload, *told.seen})
-    types = sorted(set(told.gpu_type))
-    moved = renumbered(
-        told,
-        {number: place for place, number in enumerate(workloads)},
-        {number: place for place, number in enumerate(types)},
-    )
-    names, kinds = state.world.workloads, state.world.inventory.types
-    return msgspec.json.encode(
-        Learned(workloads=[names[each] for each in workloads], types=[kinds[each] for each in types], state=moved)
-    )
-
-
-def unpack(state: State, packed: bytes | str) -> None:
-    """Lets *state* know what was learned once, as far as it knows the names; raises `msgspec.DecodeError`."""
-    told = msgspec.json.decode(packed, type=Learned)
-    if not isinstance(state.perf, Estimator):
-        return
-    state.learn()  # what is pending belongs to the beliefs that are replaced
-    names, kinds = state.world.workloads, state.world.inventory.types
-    workloads = {place: names.find(name) for place, name in enumerate(told.workloads) if name in names}
-    types = {place: kinds.find(name) for place, name in enumerate(told.types) if name in kinds}
-    before = state.perf.state()
-    fresh = Estimator.restore(renumbered(told.state, workloads, types), state.perf.tuning)
-    fresh.bind(np.array(before.jobs, np.int64), np.array(before.job_workload, np.int64))
-    state.perf = fresh
-
-
 async def recall(store: Store, engine: Engine) -> None:
     """Lets an engine that was recovered know what was learned before; that it fails costs only what was learned."""
     kept = await store.setting(_SETTING)
     if kept is None:
         return
     try:
-        unpack(engine.state, kept)
+        learned.load(engine, kept)
     except (msgspec.DecodeError, IndexError, KeyError, ValueError) as broken:
         _log.warning("what was learned of workloads cannot be read and is forgotten: %s", broken)
 
@@ -89,7 +44,7 @@ class Learning:
         self._loop = loop
         self._kept: bytes | None = None
         #: Rates by workload, type and size, as policies last heard of them.
-        self._told = _rates(loop.engine.state)
+        self._told = learned.known_rates(loop.engine, _NEWS_CONFIDENCE)
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -103,7 +58,7 @@ class Learning:
 
     def look(self) -> None:
         """Has policies decide anew where a speed is seen for the first time, or is another than was thought."""
-        rates = _rates(self._loop.engine.state)
+        rates = learned.known_rates(self._loop.engine, _NEWS_CONFIDENCE)
         news = {cell for cell, rate in rates.items() if _differs(rate, self._told.get(cell))}
         self._told = {cell: rates[cell] if cell in news else self._told[cell] for cell in rates}
         if news:
@@ -111,7 +66,7 @@ class Learning:
 
     async def keep(self) -> None:
         """Writes down what was learned."""
-        packed = pack(self._loop.engine.state)
+        packed = learned.dump(self._loop.engine)
         if packed is None or packed == self._kept:
             return
         try:
@@ -123,15 +78,3 @@ class Learning:
 
 def _differs(rate: float, before: float | None) -> bool:
     return before is None or not before / _NEWS_FACTOR <= rate <= before * _NEWS_FACTOR
-
-
-def _rates(state: State) -> dict[tuple[int, int, int], float]:
-    """What is well enough known of the workloads that have jobs."""
-    beliefs = state.beliefs()
-    if not isinstance(beliefs, Estimator):
-        return {}
-    workload, gpu_type, size = beliefs.seen()
-    rates, sure = beliefs.believed(workload, gpu_type, size)
-    told = np.isin(workload, state.world.table.workload[state.living()]) & (sure >= _NEWS_CONFIDENCE)
-    cells = zip(workload[told].tolist(), gpu_type[told].tolist(), size[told].tolist(), strict=True)
-    return dict(zip(cells, rates[told].tolist(), strict=True))

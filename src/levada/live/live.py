@@ -23,8 +23,10 @@ from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.jobtable import ANY_LOSS
 from levada.engine import Engine, Options
 from levada.errors import BadInput, LevadaError, Refused, did_you_mean
+from levada.live import faults
 from levada.live.deadlines import Deadlines
 from levada.live.elsewhere import Elsewhere, Machine, take_over
+from levada.live.faults import FaultLog
 from levada.live.learning import Learning, recall
 from levada.live.loop import SNAPSHOT_TURNS, Loop
 from levada.live.machines import is_reservation
@@ -35,6 +37,7 @@ from levada.live.store import Lease, LeaseLost, Store, StoreTrouble
 from levada.live.trimming import Keep, Trimming
 from levada.live.warnings import STUCK_AFTER_S, Warnings
 from levada.live.witness import Witness
+from levada.plugins import find_policy
 
 _log = logging.getLogger(__name__)
 
@@ -127,7 +130,7 @@ class Live:
             await self._prepare(lease)
         await recall(self.store, engine)
         clock = self._clock or MachineClock(last)
-        records = await recover_records(self.store, engine, clock.now())
+        records = await recover_records(self.store, clock.now())
         seen = await self.backend.open(lease.epoch, _used_by_others(engine))
         last_line = await self.store.last_history()
         self.loop = Loop(engine, self.store, lease, self.backend, clock, records, last_line)
@@ -136,16 +139,18 @@ class Live:
         # What had to be put right is kept at once, so that nobody has to do it again.
         self.loop.since_snapshot = SNAPSHOT_TURNS if differing else replayed
         self.learning = Learning(self.loop)
-        self.loop.keys = await self.store.keys()
+        self.loop.keys, known_faults = await self.store.keys_and_setting(faults.SETTING)
+        self.loop.faults = FaultLog(known_faults, clock.now())
         first: list[ev.Event] = []
         if lease.sequence == 0:
             if policy is not None:
-                engine.state.make_policy(policy, {})  # raises BadInput while nothing has happened
+                find_policy(policy, {})  # raises BadInput while nothing has happened
                 first.append(ev.PolicyChanged(at=0.0, name=policy))
         else:
             first.append(ev.Restarted(at=0.0))
         if options:
             first.append(ev.OptionsChanged(at=0.0, options=options))
+        first += _unknown(engine, records)
         first += _resize_modes(engine, records, self.backend.capabilities)
         first += _nodes(engine, seen.cluster)
         self.loop.expect_strays(seen.running)
@@ -335,12 +340,18 @@ def _observed(seen: Mapping[str, Seen]) -> ev.Observed:
     )
 
 
+def _unknown(engine: Engine, records: Records) -> list[ev.Event]:
+    """Jobs without a record, whose submission was refused after a fault of the engine and not taken back yet."""
+    numbers = sorted(set(engine.query.ids) - set(records.by_number))
+    return [ev.JobsCancelled(at=0.0, number=np.array(numbers, np.int64))] if numbers else []
+
+
 def _resize_modes(engine: Engine, records: Records, capabilities: Capabilities) -> list[ev.Event]:
     """How this backend resizes jobs, where the engine believes otherwise: another backend or version took them."""
-    table = engine.state.world.table
+    jobs = engine.query.jobs
     wrong: dict[int, int] = {}
-    for slot in engine.state.living().tolist():
-        record, believed = records.by_number.get(int(table.number[slot])), int(table.resizes_in_place[slot])
+    for slot in jobs.order.tolist():
+        record, believed = records.by_number.get(int(jobs.number[slot])), int(jobs.resizes_in_place[slot])
         if record is None or record.about.launch is None:
             continue
         framework = record.about.launch.framework
@@ -357,13 +368,12 @@ def _resize_modes(engine: Engine, records: Records, capabilities: Capabilities) 
 
 def _nodes(engine: Engine, cluster: Cluster) -> list[ev.Event]:
     """What is different about the machines since the engine last heard of them."""
-    inventory = engine.state.world.inventory
     told: list[ev.Event] = []
-    known = {node.name: (number, node) for number, node in enumerate(inventory.node_values)}
-    fresh = tuple(node for node in cluster.nodes if node.name not in known or inventory.lost[known[node.name][0]])
-    changed = tuple(node for node in cluster.nodes if node not in fresh and _differs(node, known[node.name][1]))
+    known = engine.query.cluster.known()
+    fresh = tuple(node for node in cluster.nodes if node.name not in known or known[node.name][1])
+    changed = tuple(node for node in cluster.nodes if node not in fresh and _differs(node, known[node.name][0]))
     names = {node.name for node in cluster.nodes}
-    lost = tuple(name for name, (number, _) in known.items() if name not in names and not inventory.lost[number])
+    lost = tuple(name for name, (_, is_lost) in known.items() if name not in names and not is_lost)
     if fresh:
         told.append(ev.NodesAdded(at=0.0, nodes=fresh))
     if changed:
@@ -380,5 +390,5 @@ def _differs(node: Node, known: Node) -> bool:
 
 def _used_by_others(engine: Engine) -> tuple[Foreign, ...]:
     """What a backend told of others' use before; what users reserve is not the backend's."""
-    known = engine.state.world.foreign.values()
+    known = engine.query.foreign.values()
     return tuple(each for each in known if each.node is not None and not is_reservation(each.id))

@@ -20,16 +20,26 @@ import numpy as np
 from levada.backends.clock import Clock
 from levada.backends.protocol import Backend, Note, Report
 from levada.core.batch import JobBatch
-from levada.core.commands import Apply, Command, Decide, JobsEnded, StopStray, Wake
-from levada.core.events import Decided, DecideFailed, Event, JobsSubmitted, OperationFailed, Progress, Tick
+from levada.core.commands import Apply, Command, Decide, Faulted, JobsEnded, StopStray, Wake
+from levada.core.events import (
+    Decided,
+    DecideFailed,
+    Event,
+    JobsCancelled,
+    JobsSubmitted,
+    OperationFailed,
+    Progress,
+    Tick,
+)
 from levada.core.job import Job, Phase
 from levada.core.plan import Op, OpKind
 from levada.engine import Engine
-from levada.errors import LevadaError, Unavailable, Unresolved
-from levada.live import snapshot, turn, views
+from levada.errors import InternalError, LevadaError, Unavailable, Unresolved
+from levada.live import faults, snapshot, turn, views
 from levada.live.broadcast import Broadcast
 from levada.live.decided import Decisions
 from levada.live.errands import Errands
+from levada.live.faults import FaultLog
 from levada.live.records import Record, Records
 from levada.live.savepoint import Savepoint
 from levada.live.store import Changes, Deed, Lease, LeaseLost, RequestRow, Store, StoreTrouble, Unconfirmed
@@ -93,6 +103,8 @@ class Loop:
         #: The last decisions and plans, the newest last.
         self.decided = Decisions()
         self.plans: list[dict[str, Any]] = []
+        #: Faults of the engine.
+        self.faults = FaultLog()
         #: (user, key) of submissions that the store remembers.
         self.keys: set[tuple[str, str]] = set()
         #: Hears of every turn that is stored.
@@ -228,31 +240,43 @@ class Loop:
         savepoint = self._savepoint(wishes)
         now = self.clock.now()
         told = _told(wishes, now)
-        state = self.engine.state
-        next_number = state.world.next_number
+        query = self.engine.query
+        next_number = query.next_number
         self._number(wishes, next_number)
         notes = [note for wish in wishes for note in wish.notes]
         before_ends = self._story.begin(told, notes, now)
         moved = self._story.moved(progress, now)
         self._ahead = True
+        refused = query.refused
         commands = self.engine.handle(*moved, *told)
-        after, before = state.revision, state.revision - len(told)
+        if query.refused > refused:
+            _log.warning("refused event: %s", query.last_rejection)
+        after, before = query.revision, query.revision - len(told)
         self.turns += 1
         asks = [command.detached() for command in commands if isinstance(command, Decide)]
         ops = [op for command in commands if isinstance(command, Apply) for op in self.engine.ops(command.plan)]
         ends = [command for command in commands if isinstance(command, JobsEnded)]
         ended = self._story.ended(ends, before_ends)
-        wishes = self._without_refused(wishes, ended)
-        lines = self._story.lines(notes, ended, now)
+        faulted = [command for command in commands if isinstance(command, Faulted)]
+        self.faults.note(faulted)
+        # For a version that does not fail on them: they were never there.
+        lost = [(record.number, Phase.CANCELLED) for record in _lost(wishes, faulted)] if faulted else []
+        wishes = self._without_refused(wishes, ended, _failed(wishes, faulted, len(moved)))
+        ids = {number: record.id for number, record in self.records.by_number.items()} if faulted else {}
+        lines = self._story.lines([*notes, *faults.notes(faulted, ids)], ended, now)
+        kept = self.faults.with_these(faulted, now, ids) if faulted else self.faults.kept
         if told or asks or ops or ended or lines:
             entry = turn.encode(
                 before,
                 after,
                 told or (Tick(at=now),),
-                state.in_view if asks else None,
+                query.asked_about if asks else None,
                 next_number,
                 self._story.standings(),
-                tuple(pair for each in ends for pair in zip(each.number.tolist(), each.phase.tolist(), strict=True)),
+                (
+                    *(pair for each in ends for pair in zip(each.number.tolist(), each.phase.tolist(), strict=True)),
+                    *lost,
+                ),
             )
             changes = Changes(
                 at=now,
@@ -262,6 +286,7 @@ class Loop:
                 history=lines,
                 requests=[wish.request() for wish in wishes if wish.request is not None],
                 deeds=[wish.deed.row(now) for wish in wishes if wish.deed is not None],
+                settings={faults.SETTING: msgspec.json.encode(kept).decode()} if faulted else {},
             )
             if not await self._append(changes, wishes, savepoint):
                 self._progress = {**progress, **self._progress}
@@ -269,6 +294,7 @@ class Loop:
             self.keys.update((row.user, row.key) for row in changes.requests)
             self._story.is_written(ended)
             self.broadcast.publish(lines)
+        self.faults.kept = kept
         self._ahead = False
         for wish in wishes:
             if wish.done is not None and not wish.done.done():
@@ -288,20 +314,28 @@ class Loop:
                 self.records.add(record)
                 self._coming.discard(record.id)
 
-    def _without_refused(self, wishes: list[Wish], ended: Sequence[End]) -> list[Wish]:
-        """These without the jobs that the engine did not take under the numbers that they have here."""
+    def _without_refused(self, wishes: list[Wish], ended: Sequence[End], failed: Mapping[int, str]) -> list[Wish]:
+        """These without the requests that *failed*, by their place in *wishes*, and without the jobs that the engine
+        did not take under the numbers that they have here."""
         over = {record.id for record, _, _ in ended}
-        numbers, taken = self.engine.state.world.numbers, []
-        for wish in wishes:
-            if all(numbers.get(each.id) == each.number or each.id in over for each in wish.records):
+        query, taken = self.engine.query, []
+        for place, wish in enumerate(wishes):
+            there = [each for each in wish.records if query.number_of(each.id) == each.number]
+            absent = [each for each in wish.records if each not in there and each.id not in over]
+            if not absent and place not in failed:
                 taken.append(wish)
                 continue
-            why = self.engine.state.last_rejection or "its number is another's"
-            _log.error("the engine does not take %s: %s", ", ".join(each.id for each in wish.records[:3]), why)
+            why = failed.get(place) or query.last_rejection or "its number is another's"
+            if absent:
+                _log.error("the engine does not take %s: %s", ", ".join(each.id for each in absent[:3]), why)
             for each in wish.records:
                 self.records.drop(each)
+            if there:
+                # A submission counts as a whole or not at all.
+                numbers_there = np.array([each.number for each in there], np.int64)
+                self._wish(Wish(events=(JobsCancelled(at=0.0, number=numbers_there),)))
             if wish.done is not None and not wish.done.done():
-                wish.done.set_exception(LevadaError(f"the engine does not take it: {why}"))
+                wish.done.set_exception(InternalError(f"the engine does not take it: {why}"))
         return taken
 
     def _savepoint(self, wishes: Sequence[Wish]) -> Savepoint | None:
@@ -407,12 +441,11 @@ class Loop:
 
     def _seconds_left(self, job: str) -> float | None:
         """What is left of the job's time limit; None where it has none."""
-        state = self.engine.state
-        table, slot = state.world.table, state.world.slot(job)
-        if slot < 0 or table.time_limit[slot] == math.inf:
+        found = self.engine.query.job(job)
+        if found is None or found.time_limit == math.inf:
             return None
-        running = max(self.clock.now() - float(table.since[slot]), 0.0) if table.observed[slot] else 0.0
-        return max(float(table.time_limit[slot] - table.running_s[slot]) - running, 0.0)
+        running = max(self.clock.now() - found.since, 0.0) if found.observed else 0.0
+        return max(found.time_limit - found.running_s - running, 0.0)
 
     def _stops(self, strays: Iterable[int]) -> Iterator[Op]:
         for number in strays:
@@ -421,7 +454,7 @@ class Loop:
                 yield Op(job=job, number=number, kind=OpKind.STOP, generation=generation, grant=None)
 
     async def _think(self, question: Decide) -> None:
-        result = await think(question, self.engine.state.options.decide_limit_s)
+        result = await think(question, self.engine.query.options.decide_limit_s)
         self._wish(Wish(events=(result,)))
 
     def _set_timer(self, at: float) -> None:
@@ -464,31 +497,30 @@ class Loop:
             return record.result
         if record.id in self._story.leaving:
             return self._story.leaving[record.id]
-        state = self.engine.state
-        slot = state.world.slot(record.id)
-        if slot < 0:
+        query = self.engine.query
+        job = query.job(record.id)
+        if job is None:
             return views.plain_job(record)
         at = self.clock.now() if now is None else now
-        workers = self.backend.workers(record.id) if state.world.table.held[slot] else []
-        place = views.position(state, slot) if places is None else places.get(slot)
-        return views.living_job(record, state, slot, at, workers, place)
+        workers = self.backend.workers(record.id) if job.held else []
+        place = query.position(job.number) if places is None else places.get(job.number)
+        return views.living_job(record, query, job, at, workers, place)
 
     def glance(self, record: Record) -> tuple[str, str]:
         """Phase and queue of a job as its view has them, for a fraction of its price."""
-        slot = self.engine.state.world.slot(record.id)
-        if slot < 0 or record.result is not None or record.id in self._story.leaving:
+        job = self.engine.query.job(record.id)
+        if job is None or record.result is not None or record.id in self._story.leaving:
             view = self.view(record)
             return view["phase"], view["queue"]
-        world = self.engine.state.world
-        return Phase.label(int(world.table.phase[slot])), world.queue_names[int(world.table.queue_name[slot])]
+        return Phase.label(job.phase), self.engine.query.queue_of(job)
 
     def _keep(self, told: Sequence[Event], ops: Sequence[Op], now: float) -> None:
         """The last decisions and operations, for who asks what was done."""
         for event in told:
             if isinstance(event, Decided | DecideFailed):
-                self.decided.add(self.engine.state, event, now)
+                self.decided.add(self.engine.query, event, now)
         if ops:
-            revision = self.engine.state.revision
+            revision = self.engine.query.revision
             operations = [views.operation(op) for op in ops]
             self.plans.append({"revision": revision, "time": views.moment(now), "operations": operations})
         del self.plans[:-_REMEMBERED]
@@ -499,6 +531,28 @@ def _told(wishes: Sequence[Wish], now: float) -> tuple[Event, ...]:
     events = [msgspec.structs.replace(event, at=now) for wish in wishes for event in wish.events]
     jobs = [job for wish in wishes for job in wish.jobs]
     return (JobsSubmitted(at=now, jobs=JobBatch.of(jobs)), *events) if jobs else tuple(events)
+
+
+def _failed(wishes: Sequence[Wish], faulted: Sequence[Faulted], before: int) -> dict[int, str]:
+    """Why requests failed, by their place in *wishes*; so many events were handled *before* those of `_told`."""
+    owners = [place for place, wish in enumerate(wishes) for _ in wish.events]
+    ids = {job.id: place for place, wish in enumerate(wishes) for job in wish.jobs}
+    found: dict[int, str] = {}
+    for each in faulted:
+        at = each.position - before - (len(ids) > 0)
+        if isinstance(each.event, JobsSubmitted):
+            places = {ids[name] for name in each.event.jobs.id if name in ids}
+        else:
+            places = {owners[at]} if each.position >= before and 0 <= at < len(owners) else set()
+        for place in places:
+            found.setdefault(place, f"internal error, undone: {each.error}; `levada doctor` tells more")
+    return {place: why for place, why in found.items() if wishes[place].done is not None}
+
+
+def _lost(wishes: Sequence[Wish], faulted: Sequence[Faulted]) -> list[Record]:
+    """Jobs whose submission failed."""
+    names = {name for each in faulted if isinstance(each.event, JobsSubmitted) for name in each.event.jobs.id}
+    return [record for wish in wishes for record in wish.records if record.id in names]
 
 
 def _tell_off(wishes: Sequence[Wish], why: str, kind: type[Unavailable] = Unavailable) -> None:

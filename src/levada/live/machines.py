@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from typing import Any
 
@@ -10,10 +11,10 @@ import msgspec
 
 from levada.core import events as ev
 from levada.core.cluster import Foreign
-from levada.core.plane import FREE
 from levada.core.queue import faults_of
 from levada.core.types import WHOLE
 from levada.engine import Options
+from levada.engine.faults import EngineFault
 from levada.errors import BadInput, Fault, NotFound, Refused, did_you_mean
 from levada.live import views
 from levada.live.intake import queue_of
@@ -21,6 +22,8 @@ from levada.live.loop import Loop
 from levada.live.preview import cuts, warning
 from levada.plugins import find_policy
 from levada.policies.table import POLICIES
+
+_log = logging.getLogger(__name__)
 
 _LONGEST_RESERVATION_S = 365 * 86_400.0
 #: Ids of what is reserved begin so, and go on with the moment at which it ends.
@@ -42,7 +45,7 @@ class Machines:
 
     def nodes(self) -> list[dict[str, Any]]:
         """All nodes."""
-        return views.nodes(self.loop.engine.state)
+        return views.nodes(self.loop.engine.query)
 
     async def cordon(self, node: str, *, cordoned: bool) -> dict[str, Any]:
         """No new work on a node, or again."""
@@ -68,13 +71,11 @@ class Machines:
         if any(each["name"] == name for each in self.nodes()):
             raise Refused(f"the node {name} has just come back")
 
-    def _node(self, name: str) -> int:
-        inventory = self.loop.engine.state.world.inventory
-        number = inventory.nodes.find(name)
-        if number < 0 or inventory.removed[number]:
+    def _node(self, name: str) -> None:
+        """Raises NotFound where there is no such node."""
+        if not self.loop.engine.query.cluster.is_known(name):
             names = [node["name"] for node in self.nodes()]
             raise NotFound(f"there is no node {name}" + did_you_mean(name, names, "`levada nodes` lists them"))
-        return number
 
     def _view(self, name: str) -> dict[str, Any]:
         return next(node for node in self.nodes() if node["name"] == name)
@@ -87,18 +88,13 @@ class Machines:
             raise BadInput.one(f"must be above 0 and at most {_LONGEST_RESERVATION_S:.0f}", "seconds")
         if gpus < 1:
             raise BadInput.one("must be at least 1", "gpus")
-        world = self.loop.engine.state.world
-        inventory = world.inventory
-        free = (world.target.owner == FREE) & (world.held.owner == FREE) & (inventory.free_milli() == WHOLE)
+        query = self.loop.engine.query
         if node is not None:
-            free &= inventory.node_of == self._node(node)
-        if gpu_type is not None:
-            known = inventory.types.find(gpu_type)
-            if known < 0:
-                names = list(inventory.types)
-                raise NotFound(f"there is no GPU type {gpu_type}" + did_you_mean(gpu_type, names))
-            free &= inventory.type_of == known
-        devices = free.nonzero()[0]
+            self._node(node)
+        if gpu_type is not None and gpu_type not in query.cluster.types:
+            names = list(query.cluster.types)
+            raise NotFound(f"there is no GPU type {gpu_type}" + did_you_mean(gpu_type, names))
+        devices = query.free_devices(node, gpu_type)
         if len(devices) < gpus:
             raise Refused(
                 f"{len(devices)} such GPUs are free, {gpus} are asked for; ask for fewer, or drain a node first"
@@ -106,8 +102,8 @@ class Machines:
         until = self.loop.clock.now() + seconds
         name = f"{_RESERVED}{until:.3f}:{user}:{secrets.token_hex(3)}"
         by_node: dict[str, list[str]] = {}
-        for device in devices[:gpus].tolist():
-            by_node.setdefault(inventory.nodes[int(inventory.node_of[device])], []).append(inventory.device_id(device))
+        for where, device in devices[:gpus]:
+            by_node.setdefault(where, []).append(device)
         kept = tuple(
             Foreign(id=f"{name}:{where}", node=where, devices=tuple(ids), milli=WHOLE * len(ids))
             for where, ids in by_node.items()
@@ -118,19 +114,19 @@ class Machines:
     def overdue_reservations(self) -> tuple[str, ...]:
         """What was reserved and is so no longer."""
         now = self.loop.clock.now()
-        names = [name for name in self.loop.engine.state.world.foreign if is_reservation(name)]
+        names = [name for name in self.loop.engine.query.foreign if is_reservation(name)]
         return tuple(name for name in names if float(name.split(":")[1]) <= now)
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
     def queues(self) -> list[dict[str, Any]]:
         """All queues."""
-        return views.queues(self.loop.engine.state)
+        return views.queues(self.loop.engine.query)
 
     async def put_queue(self, document: dict[str, Any]) -> dict[str, Any]:
         """Makes or changes a queue."""
         queue = queue_of(document)
-        others = [each for each in self.loop.engine.state.world.queues.values if each.name != queue.name]
+        others = [each for each in self.loop.engine.query.queue_values if each.name != queue.name]
         await self._set_queues([*others, queue])
         return next(each for each in self.queues() if each["name"] == queue.name)
 
@@ -141,7 +137,7 @@ class Machines:
             raise NotFound(f"there is no queue {name}" + did_you_mean(name, there, "`levada queues` lists them"))
         if there[name]["running"] or there[name]["waiting"]:
             raise Refused(f"jobs are in the queue {name}; move or cancel them first")
-        await self._set_queues([each for each in self.loop.engine.state.world.queues.values if each.name != name])
+        await self._set_queues([each for each in self.loop.engine.query.queue_values if each.name != name])
 
     async def _set_queues(self, queues: list[Any]) -> None:
         faults = faults_of(queues)
@@ -153,13 +149,13 @@ class Machines:
 
     def policy(self) -> dict[str, Any]:
         """Who decides: `{"name", "options", "rate_limit_s"}`."""
-        state = self.loop.engine.state
+        query = self.loop.engine.query
         return {
-            "name": state.policy.name,
-            "options": dict(state.policy_options),
-            "rate_limit_s": state.options.rate_limit_s,
-            "rejections": state.rejections,
-            "last_rejection": state.last_rejection or None,
+            "name": query.policy.name,
+            "options": dict(query.policy_options),
+            "rate_limit_s": query.options.rate_limit_s,
+            "rejections": query.rejections,
+            "last_rejection": query.last_rejection or None,
         }
 
     def policies(self) -> list[dict[str, Any]]:
@@ -175,16 +171,18 @@ class Machines:
         return {**self.policy(), "warnings": warnings}
 
     async def _warnings(self, policy: str, options: dict[str, Any]) -> list[str]:
-        state, now = self.loop.engine.state, self.loop.clock.now()
-        table = state.world.table
-        running = int((table.held[state.living()] > 0).sum())
+        query, now = self.loop.engine.query, self.loop.clock.now()
+        running = len(query.holders())
         if not running:
             return []
         look = asyncio.to_thread(cuts, self.loop.engine.fork(), now, policy, options)
         try:
-            found = await asyncio.wait_for(look, state.options.decide_limit_s)
+            found = await asyncio.wait_for(look, query.options.decide_limit_s)
+        except EngineFault:
+            _log.exception("cannot preview policy %s: engine fault", policy)
+            return [f"{policy} could not be previewed (internal error): what it does is not known."]
         except TimeoutError:
-            return [f"{policy} did not decide within {state.options.decide_limit_s:g} s: what it does is not known."]
+            return [f"{policy} did not decide within {query.options.decide_limit_s:g} s: what it does is not known."]
         return [warning(policy, found, running)] if found else []
 
     async def set_rate_limit(self, seconds: float) -> dict[str, Any]:

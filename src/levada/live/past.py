@@ -57,11 +57,11 @@ class Past:
 
     def decisions(self, limit: int) -> list[dict[str, Any]]:
         """The last decisions, newest last."""
-        return self.loop.decided.last(limit, self.loop.engine.state, self.loop.records)
+        return self.loop.decided.last(limit, self.loop.engine.query, self.loop.records)
 
     def decision(self, revision: int) -> dict[str, Any]:
         """One of them, with its reasons."""
-        found = self.loop.decided.find(revision, self.loop.engine.state, self.loop.records)
+        found = self.loop.decided.find(revision, self.loop.engine.query, self.loop.records)
         if found is not None:
             return found
         raise NotFound(f"no decision {revision} is kept; `levada decisions ls` lists those that are")
@@ -72,6 +72,14 @@ class Past:
             {"policy": policy, "made": made, "failed": failed, "seconds": seconds}
             for policy, (made, failed, seconds) in self.loop.decided.tally.items()
         ]
+
+    def faults(self) -> list[dict[str, Any]]:
+        """The last faults of the engine, newest last."""
+        return self.loop.faults.views()
+
+    def fault_tally(self) -> dict[str, int]:
+        """Faults of the engine since the server started, by kind."""
+        return dict(self.loop.faults.counts)
 
     def plans(self, limit: int) -> list[dict[str, Any]]:
         """The last plans, newest last."""

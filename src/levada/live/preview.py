@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import msgspec
-
 from levada.core import events as ev
 from levada.core.commands import Command, Decide, Wake
 from levada.core.job import Preemptible
@@ -34,34 +32,35 @@ def cuts(twin: Engine, now: float, policy: str, options: Mapping[str, Any]) -> l
     *twin* is a fork of the engine, and is used up. Jobs that may not be stopped stay as they are, as they would. Those
     that are spared only until their first checkpoint are looked at a second time, as if they had saved.
     """
-    saved = twin.fork()
-    table = saved.state.world.table
-    unsaved = saved.state.protected() & (table.preemptible == Preemptible.AUTO)
-    waiting = {saved.state.world.ids[number] for number in table.number[unsaved].tolist()}
+    saved, jobs = twin.fork(), twin.query.jobs
+    unsaved = twin.query.protected()
+    unsaved = unsaved[jobs.preemptible[unsaved] == Preemptible.AUTO]
+    numbers, generations = jobs.number[unsaved], jobs.generation[unsaved]
+    waiting = {twin.query.job_id(number) for number in numbers.tolist()}
     found = _first_cuts(twin, now, policy, options)
     if waiting:
-        table.saved[unsaved] = 1
-        later = _first_cuts(saved, now, policy, options)
+        save = ev.CheckpointSaved(at=now, number=numbers, generation=generations)
+        later = _first_cuts(saved, now, policy, options, save)
         found += [cut._replace(once_saved=True) for cut in later if cut.job in waiting]
     return found
 
 
-def _first_cuts(twin: Engine, now: float, policy: str, options: Mapping[str, Any]) -> list[Cut]:
-    """What the first decision takes from running jobs."""
-    state = twin.state
-    eager = {"rate_limit_s": 0.0, "min_run_s": 0.0, "cooldown_s": 0.0, "payback": 0.0}
-    state.options = msgspec.structs.replace(state.options, **eager)
-    table = state.world.table
-    before = {int(table.number[slot]): int(table.count[slot]) for slot in state.living() if table.held[slot] > 0}
-    ids = dict(state.world.ids)
-    question = _question(twin, twin.handle(ev.PolicyChanged(at=now, name=policy, options=options)))
+def _first_cuts(twin: Engine, now: float, policy: str, options: Mapping[str, Any], *first: ev.Event) -> list[Cut]:
+    """What the first decision after *first* takes from running jobs."""
+    twin.assume(rate_limit_s=0.0, min_run_s=0.0, cooldown_s=0.0, payback=0.0)
+    before = _targets(twin, twin.query.holders())
+    question = _question(twin, twin.handle(*first, ev.PolicyChanged(at=now, name=policy, options=options)))
     if question is None:
         return []
-    twin.handle(answer(question, state.now))
-    table = state.world.table
-    after = {int(table.number[slot]): int(table.count[slot]) for slot in state.living()}
-    found = [Cut(ids[number], workers, after.get(number, 0)) for number, workers in before.items()]
+    twin.handle(answer(question, twin.query.now))
+    after = _targets(twin, list(before))
+    found = [Cut(job, workers, after.get(job, 0)) for job, workers in before.items()]
     return [cut for cut in found if cut.left < cut.workers]
+
+
+def _targets(engine: Engine, jobs: list[str]) -> dict[str, int]:
+    """How many workers those of these jobs that are active should have."""
+    return {job: found.count for job in jobs if (found := engine.query.job(job)) is not None}
 
 
 def _question(twin: Engine, commands: list[Command]) -> Decide | None:

@@ -41,9 +41,7 @@ class Record:
         "id",
         "number",
         "rate",
-        "reported_at",
         "result",
-        "steps",
         "submitted",
         "user",
     )
@@ -55,9 +53,7 @@ class Record:
         self.exit_code: int | None = None
         #: What broke last, and with which exit code.
         self.failure: tuple[str, int | None] = ("", None)
-        #: Steps, when they were told, and the pace since.
-        self.steps = 0.0
-        self.reported_at: float | None = None
+        #: Steps per second, as a moving average; the steps themselves are the engine's.
         self.rate: float | None = None
 
     def row(self) -> JobRow:
@@ -79,15 +75,14 @@ class Record:
         """Whether its time in lists is over."""
         return self.ended is not None and self.ended + self.about.ttl_s < now
 
-    def progressed(self, steps: float, at: float) -> None:
-        """It has done so many steps by now."""
-        if self.reported_at is not None and at > self.reported_at and steps >= self.steps:
-            pace = (steps - self.steps) / (at - self.reported_at)
-            # A moving average, so that one slow step does not make a forecast jump.
-            self.rate = pace if self.rate is None else 0.7 * self.rate + 0.3 * pace
-        elif steps < self.steps:
+    def progressed(self, steps: float, seconds: float) -> None:
+        """Update the rate: it has made so many steps more in so many seconds; fewer than 0 after a restart."""
+        if steps < 0:
             self.rate = None
-        self.steps, self.reported_at = steps, at
+        elif seconds > 0:
+            # A moving average, so that one slow step does not make a forecast jump.
+            pace = steps / seconds
+            self.rate = pace if self.rate is None else 0.7 * self.rate + 0.3 * pace
 
 
 class Records:

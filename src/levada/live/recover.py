@@ -6,10 +6,10 @@ import logging
 from typing import NamedTuple
 
 from levada.engine import Engine
+from levada.engine.replay import Differences, commanded, reconcile
 from levada.errors import LevadaError
 from levada.live import snapshot, turn
 from levada.live.records import Record, Records
-from levada.live.standing import Differences, put_right, standings
 from levada.live.store import Store
 from levada.plugins import find_policy
 
@@ -40,7 +40,7 @@ async def recover(store: Store, written: int) -> Recovered:
     would act on what is not so.
     """
     engine, body, sequence = await _newest(store)
-    begin, last = sequence, max(0.0, engine.state.now)
+    begin, last = sequence, max(0.0, engine.query.now)
     tail = Tail(engine)
     async for number, at, entry in store.entries(begin):
         sequence += 1
@@ -88,7 +88,7 @@ class Tail:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.recorded = standings(engine.state)
+        self.recorded = commanded(engine)
         self.ended: dict[int, int] = {}
         #: All turns say how jobs stood after them.
         self.whole = True
@@ -105,16 +105,16 @@ class Tail:
 async def _agree(store: Store, tail: Tail, body: bytes | None, begin: int) -> list[str]:
     """Puts right what this version would have done otherwise; the ids of the jobs."""
     engine = tail.engine
-    differ = Differences.between(engine.state, tail.recorded)
+    differ = Differences.between(engine, tail.recorded)
     if not tail.whole or not differ:
         return []
     before = _new_engine() if body is None else snapshot.thaw(body)
     async for _, _, entry in store.entries(begin):
         turn.submit(before, entry)
-    names = {**before.state.world.ids, **engine.state.world.ids}
+    names = {**before.query.ids, **engine.query.ids}
     found = [names.get(number, str(number)) for number in sorted({*differ.other, *differ.lost, *differ.over})]
     try:
-        put_right(engine, tail.recorded, differ, tail.ended, before)
+        reconcile(engine, tail.recorded, differ, tail.ended, before)
     except KeyError as unknown:
         raise LevadaError(
             f"this version of Levada makes something else of the log than the one that wrote it ({unknown.args[0]}): "
@@ -133,16 +133,9 @@ def _damaged(number: int, why: str) -> LevadaError:
     )
 
 
-async def recover_records(store: Store, engine: Engine, now: float) -> Records:
-    """All jobs that are in lists; those whose time there ended meanwhile go at the first tidying.
-
-    How far jobs are is told again by their workers; what was known stands until then.
-    """
+async def recover_records(store: Store, now: float) -> Records:
+    """All jobs that are in lists; those whose time there ended meanwhile go at the first tidying."""
     records = Records()
     for row in await store.jobs(ended_after=now - _LONGEST_S):
-        record = Record.of(row)
-        records.add(record)
-        slot = engine.state.world.slot(record.id) if record.ended is None else -1
-        if slot >= 0:
-            record.steps = float(engine.state.world.table.steps_done[slot])
+        records.add(Record.of(row))
     return records

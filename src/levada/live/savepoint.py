@@ -19,7 +19,7 @@ class Savepoint:
     def __init__(self, engine: Engine, story: Story, records: Records, fresh: Sequence[Record]) -> None:
         """*fresh*: the jobs that the turn adds to *records*."""
         self._engine, self._story, self._records, self._fresh = engine, story, records, fresh
-        self._other = engine.state.copy(), story.mark()
+        self._other = engine.mark(), story.mark()
 
     def undo(self) -> None:
         """Everything is as it was before the turn."""
@@ -34,8 +34,7 @@ class Savepoint:
             self._records.add(record)
 
     def _swap(self) -> None:
-        here = self._engine.state, self._story.mark()
-        state, mark = self._other
-        self._engine.state = state
+        other, mark = self._other
+        self._engine.swap(other)
+        self._other = other, self._story.mark()
         self._story.restore(mark)
-        self._other = here

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from levada.backends.protocol import Report
+from levada.backends.protocol import AgentHost, Report, Socket
 from levada.core import events as ev
 from levada.core.job import Job
-from levada.core.plane import NODE
+from levada.engine.queries import JobState
 from levada.errors import BadInput, Refused
 from levada.live import views
 from levada.live.curve import curve
@@ -71,10 +71,9 @@ class Service(Jobs, Machines, Past):
             return str(full)
         return ""
 
-    def size(self) -> tuple[int, int]:
-        """How many active jobs and devices a decision is about."""
-        world = self.loop.engine.state.world
-        return len(world.table), len(world.target.owner)
+    def size(self) -> int:
+        """How large the state is that a decision is about, in jobs and devices."""
+        return self.loop.engine.query.size
 
     async def living(self) -> AsyncIterator[list[dict[str, Any]]]:
         """All jobs that are not over, some at a time: others get their turn in between. No job has its position."""
@@ -116,7 +115,7 @@ class Service(Jobs, Machines, Past):
 
     def curve(self, job_id: str) -> dict[str, Any]:
         """How fast its workload is by GPU type and size, measured and believed, and what changes of its size cost."""
-        return curve(self.loop.records.find(job_id), self.loop.engine.state)
+        return curve(self.loop.records.find(job_id), self.loop.engine.query)
 
     async def whatif(self, documents: list[dict[str, Any]], *, user: str, policy: str | None) -> dict[str, Any]:
         """What would become of these jobs, and of those that are there, by forward simulation; nothing is created."""
@@ -137,7 +136,7 @@ class Service(Jobs, Machines, Past):
         if policy is not None:
             find_policy(policy)
         engine = self.loop.engine
-        first = engine.state.world.next_number
+        first = engine.query.next_number
         before = await self._forecast(None)
         after = await self._forecast(None, jobs, policy)
         names = {number: record.id for number, record in self.loop.records.by_number.items()}
@@ -149,7 +148,7 @@ class Service(Jobs, Machines, Past):
                 continue
             others.append({"job": names.get(number, str(number)), "before": before.get(number), "after": told})
         return {
-            "policy": policy or engine.state.policy.name,
+            "policy": policy or engine.query.policy.name,
             "now": views.moment(now),
             "jobs": [{"job": names[number], **after.get(number, {})} for number in sorted(fresh)],
             "others": others,
@@ -158,10 +157,10 @@ class Service(Jobs, Machines, Past):
     def snapshot(self) -> dict[str, Any]:
         """The whole state as one document."""
         now = self.loop.clock.now()
-        places = views.positions(self.loop.engine.state)
+        places = self.loop.engine.query.positions()
         return {
             "time": views.moment(now),
-            "revision": self.loop.engine.state.revision,
+            "revision": self.loop.engine.query.revision,
             "policy": self.policy(),
             "nodes": self.nodes(),
             "queues": self.queues(),
@@ -174,20 +173,18 @@ class Service(Jobs, Machines, Past):
 
     async def worker_report(self, worker: OneWorker, report: dict[str, Any]) -> dict[str, Any]:
         """What a worker tells of itself; Refused where it is none of its job's any more."""
-        record = self._record_of(worker)
-        table = self.loop.engine.state.world.table
-        slot = self.loop.engine.state.world.slot(record.id)
-        number, generations = np.array([record.number]), np.array([int(table.generation[slot])])
+        record, job = self._member_of(worker)
+        number, generations = np.array([record.number]), np.array([job.generation])
         events: list[ev.Event] = []
         steps = report.get("step")
         if isinstance(steps, int | float) and not isinstance(steps, bool) and 0 <= steps < float("inf"):
             events.append(ev.Progress(at=0.0, number=number, steps=np.array([float(steps)])))
         saves = report.get("saves")
-        if isinstance(saves, int) and saves > 0 and not table.saved[slot]:
+        if isinstance(saves, int) and saves > 0 and not job.saved:
             events.append(ev.CheckpointSaved(at=0.0, number=number, generation=generations))
         flags, launch = report.get("flags"), record.about.launch
         able = launch is not None and launch.framework in self.loop.backend.capabilities.in_place_with_runtime
-        if able and isinstance(flags, int) and flags & 2 and table.resizes_in_place[slot] == 0:
+        if able and isinstance(flags, int) and flags & 2 and job.resizes_in_place == 0:
             events.append(ev.ResizesInPlace(at=0.0, number=number, generation=generations))
         self.loop.hear(Report(events=tuple(events)))
         steps = None if record.about.launch is None else record.about.launch.granted_steps
@@ -195,27 +192,27 @@ class Service(Jobs, Machines, Past):
 
     def worker_job(self, worker: OneWorker) -> dict[str, Any]:
         """The job of a worker; Refused as above."""
-        return self.job(self._record_of(worker).id)
+        return self.job(self._member_of(worker)[0].id)
 
-    def _record_of(self, worker: OneWorker) -> Record:
+    def _member_of(self, worker: OneWorker) -> tuple[Record, JobState]:
         """The very job of a worker that is a member of it now; survivors of a resize are, whenever they began.
 
         One whose machine is silent is still a member, until it counts as lost. It is none from then on, though its
         machine should come back before anybody has told it to stop: its job has nothing on that machine any more.
         """
-        world = self.loop.engine.state.world
-        record, slot = self.loop.records.by_id.get(worker.job), world.slot(worker.job)
-        if record is None or record.number != worker.number or slot < 0:
+        query = self.loop.engine.query
+        record, job = self.loop.records.by_id.get(worker.job), query.job(worker.job)
+        if record is None or record.number != worker.number or job is None:
             raise Refused(f"{worker.job} is over for this worker; leave")
-        has = {world.inventory.nodes[node] for node in world.places(world.held, slot)[NODE].tolist()}
+        has = query.nodes_of(job.number)
         seen = [each for each in self.loop.backend.workers(record.id) if each.name == worker.name]
         if not any(each.phase not in _GONE and each.node in has for each in seen):
             raise Refused(f"{worker.name} is no worker of {record.id} any more; leave")
-        return record
+        return record, job
 
-    async def serve_agent(self, socket: Any) -> None:
+    async def serve_agent(self, socket: Socket) -> None:
         """Speaks with the supervisor of another machine until one of both goes."""
-        serve = getattr(self.loop.backend, "serve_agent", None)
-        if serve is None:
+        backend = self.loop.backend
+        if not isinstance(backend, AgentHost):
             raise Refused("this server's backend takes no agents")
-        await serve(socket)
+        await backend.serve_agent(socket)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -11,16 +12,19 @@ import msgspec
 
 from levada import __version__
 from levada.core import codec
-from levada.engine import Engine
+from levada.engine import Engine, persist
+from levada.engine.dump_format import EngineDump
 from levada.errors import LevadaError
-from levada.live.portrait import Portrait, portrait, revived
+from levada.plugins import find_policy
+
+_log = logging.getLogger(__name__)
 
 _MARK = b"levada snapshot "
 _DIGEST = 32
 
-#: Grows when something in a portrait means something else than before. What only comes or goes needs no new form.
+#: Grows when something in a dump means something else than before. What only comes or goes needs no new form.
 FORMAT = 1
-#: What leads from a portrait (as plain dicts and lists) of each older form to the next one.
+#: What leads from a dump (as plain dicts and lists) of each older form to the next one.
 STEPS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 
 
@@ -36,7 +40,7 @@ def freeze(engine: Engine) -> bytes:
 def pack(engine: Engine) -> bytes:
     """The first and short half of `freeze`, which must be over before the engine changes."""
     try:
-        return codec.pack(portrait(engine.state))
+        return codec.pack(persist.dump(engine))
     except (TypeError, ValueError, NotImplementedError) as broken:
         raise LevadaError(f"the state of this policy cannot be written down: {broken}") from broken
 
@@ -54,15 +58,20 @@ def thaw(data: bytes) -> Engine:
     try:
         packed = zlib.decompress(body)
         if form == FORMAT:
-            kept = codec.unpack(packed, Portrait)
+            kept = codec.unpack(packed, EngineDump)
         else:
             plain = msgspec.msgpack.decode(packed)
             for each in range(form, FORMAT):
                 plain = STEPS[each](plain)
-            kept = codec.restored(plain, Portrait)
-        return revived(kept)
+            kept = codec.restored(plain, EngineDump)
+        loaded = persist.load(kept, find_policy)
     except Exception as broken:
         raise Unusable(f"it cannot be read ({type(broken).__name__}: {broken})") from broken
+    if loaded.missing_policy:
+        _log.error("load snapshot: %s", loaded.missing_policy)
+    for warning in loaded.warnings:
+        _log.warning("load snapshot: %s", warning)
+    return loaded.engine
 
 
 def check(data: bytes) -> None:

@@ -9,13 +9,13 @@ import numpy as np
 
 from levada.backends.protocol import Note
 from levada.core.commands import JobsEnded
-from levada.core.events import Event, Progress
+from levada.core.events import Event, JobEvent, Progress
 from levada.core.types import Ints
 from levada.engine import Engine
+from levada.engine.replay import CommandedState, commanded
 from levada.live import views
 from levada.live.chronicle import Chronicle
 from levada.live.records import Record, Records
-from levada.live.standing import Standing, standing
 from levada.live.store import HistoryLine
 
 #: A job that has ended, when, and what stays to be seen of it.
@@ -36,7 +36,7 @@ class Story:
 
     def __init__(self, engine: Engine, records: Records, last_line: int) -> None:
         self._engine, self._records, self._line = engine, records, last_line
-        self._chronicle = Chronicle(engine.state)
+        self._chronicle = Chronicle(engine.query)
         self._mentioned: set[int] = set()
         #: How jobs that have just ended looked before: that they have is true once it is written down.
         self.leaving: dict[str, dict[str, Any]] = {}
@@ -60,33 +60,38 @@ class Story:
                 record.failure = (note.data["cause"], note.data.get("lost_exit_code"))
         numbers: set[int] = set()
         for event in told:
-            column = getattr(event, "number", None)
-            if column is not None:
-                numbers.update(column.tolist())
+            if isinstance(event, JobEvent):
+                numbers.update(event.number.tolist())
         self._mentioned = numbers
         found = {}
         for number in numbers:
             record = self._records.by_number.get(number)
-            slot = -1 if record is None else self._engine.state.world.slot(record.id)
-            if record is not None and slot >= 0:
-                found[record.id] = views.living_job(record, self._engine.state, slot, now, [], None)
+            job = None if record is None else self._engine.query.job(record.id)
+            if record is not None and job is not None:
+                found[record.id] = views.living_job(record, self._engine.query, job, now, [], None)
         return found
 
     def moved(self, progress: Mapping[int, float], now: float) -> list[Event]:
-        """How far jobs are, for the engine and in their records."""
+        """How far jobs are, for the engine; their records get the rate since the last report."""
         if not progress:
             return []
-        for number, steps in progress.items():
-            if (record := self._records.by_number.get(number)) is not None:
-                record.progressed(steps, now)
         numbers = np.fromiter(progress, np.int64, len(progress))
-        return [Progress(at=now, number=numbers, steps=np.fromiter(progress.values(), np.float64, len(progress)))]
+        steps = np.fromiter(progress.values(), np.float64, len(progress))
+        jobs = self._engine.query.jobs
+        slots = jobs.find(numbers)
+        known = (slots >= 0) & np.isfinite(steps) & (steps >= 0)
+        numbers, steps, slots = numbers[known], steps[known], slots[known]
+        more, since = steps - jobs.steps_done[slots], jobs.reported[slots]
+        # The first report after a start or resize is no measure: it includes the time that this took.
+        seconds = np.where(since > jobs.resized[slots], now - since, 0.0)
+        for number, made, passed in zip(numbers.tolist(), more.tolist(), seconds.tolist(), strict=True):
+            if (record := self._records.by_number.get(number)) is not None:
+                record.progressed(made, passed)
+        return [Progress(at=now, number=numbers, steps=steps)] if len(numbers) else []
 
-    def standings(self) -> tuple[Standing, ...]:
+    def standings(self) -> tuple[CommandedState, ...]:
         """How the jobs stand that may stand otherwise than before the turn; call it after `lines`."""
-        state = self._engine.state
-        numbers = np.array(sorted(self._mentioned.union(self._chronicle.moved)), np.int64)
-        return tuple(standing(state, slot) for slot in state.world.table.find(numbers).tolist() if slot >= 0)
+        return tuple(commanded(self._engine, sorted(self._mentioned.union(self._chronicle.moved))).values())
 
     def ended(self, commands: Sequence[JobsEnded], before: Mapping[str, dict[str, Any]]) -> list[End]:
         """Jobs that are over, as they will be shown; *before* is what `begin` gave."""
@@ -115,7 +120,7 @@ class Story:
             self._line += 1
             lines.append(HistoryLine(id=self._line, at=now, job=job, type=kind, text=text, data=data))
 
-        for happened in self._chronicle.changes(self._engine.state):
+        for happened in self._chronicle.changes(self._engine.query):
             record = self._records.by_number.get(happened.number)
             if record is not None:
                 say(record.id, happened.type, happened.text, happened.data)

@@ -140,7 +140,7 @@ class Submissions:
             if made[0].id == made[0].workload:
                 raise self._doubled(made[0], user)
         taken.update(each.id for each in made)
-        queues = list(self.loop.engine.state.world.queues.names)
+        queues = [queue.name for queue in self.loop.engine.query.queue_values]
         for each in made:
             if each.job.queue not in queues:
                 text = f"there is no queue {each.job.queue}"

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from levada.engine.impossible import why_never
 from levada.live.loop import Loop
 from levada.live.views import moment
 
@@ -32,18 +31,18 @@ class SubmitWarnings:
 
     async def added(self, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The same jobs, some of them with `warnings`."""
-        state = self._loop.engine.state
+        query = self._loop.engine.query
         told: dict[str, str] = {}
         deadlines: dict[int, tuple[str, float]] = {}
         for job in jobs:
-            slot = state.world.slot(job["id"])
-            if slot < 0 or job["finished"] is not None:
+            found = query.job(job["id"])
+            if found is None or job["finished"] is not None:
                 continue
-            if why := why_never(state, slot):
+            if why := query.why_never(found.number):
                 told[job["id"]] = why
-            elif (deadline := float(state.world.table.deadline[slot])) < math.inf:
-                deadlines[int(state.world.table.number[slot])] = job["id"], deadline
-        if 0 < len(deadlines) <= _MOST_JOBS and len(state.living()) <= _MOST_LIVING:
+            elif found.deadline < math.inf:
+                deadlines[found.number] = job["id"], found.deadline
+        if 0 < len(deadlines) <= _MOST_JOBS and len(query.jobs) <= _MOST_LIVING:
             told |= await self._late(deadlines)
         return [{**job, "warnings": [told[job["id"]]]} if job["id"] in told else job for job in jobs]
 

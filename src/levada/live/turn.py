@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 import numpy as np
 
 from levada.core import codec
-from levada.core.events import Event, JobsSubmitted
+from levada.core.commands import Faulted
+from levada.core.events import Event
 from levada.core.types import Ints
 from levada.engine import Engine
-from levada.live.standing import Standing
+from levada.engine import replay as engine_replay
+from levada.engine.replay import CommandedState
+
+_log = logging.getLogger(__name__)
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -29,7 +35,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     next_number: int = -1
     #: How jobs stood after it that stood otherwise before. Commands were given by this: whatever another version of
     #: the engine makes of the events, this counts. None where nobody wrote it down.
-    standings: tuple[Standing, ...] | None = None
+    standings: tuple[CommandedState, ...] | None = None
     #: Jobs that ended in it: number and phase.
     ended: tuple[tuple[int, int], ...] = ()
 
@@ -44,7 +50,7 @@ def encode(
     events: tuple[Event, ...],
     asked: Ints | None,
     next_number: int,
-    standings: tuple[Standing, ...],
+    standings: tuple[CommandedState, ...],
     ended: tuple[tuple[int, int], ...],
 ) -> bytes:
     """The bytes of a turn."""
@@ -67,21 +73,21 @@ def replay(engine: Engine, data: bytes) -> Turn:
     Raises all kinds of errors where the bytes are not what `encode` gave.
     """
     turn = _decoder.decode(data)
-    events = [codec.decode(event) for event in turn.events]
-    state = engine.state
-    state.revision = turn.before
-    if turn.next_number >= 0:
-        state.world.next_number = turn.next_number
-    engine.handle(*events)
-    state.revision = turn.after
-    if turn.asked is not None:
-        state.deciding, state.in_view = turn.after, np.frombuffer(turn.asked, np.int64)
+    commands = engine_replay.replay(
+        engine,
+        [codec.decode(event) for event in turn.events],
+        before=turn.before,
+        after=turn.after,
+        next_number=turn.next_number,
+        asked=None if turn.asked is None else np.frombuffer(turn.asked, np.int64),
+    )
+    for command in commands:
+        if isinstance(command, Faulted):
+            _log.warning("replay repeats an engine fault in %s: %s", command.kind, command.error)
     return turn
 
 
 def submit(engine: Engine, data: bytes) -> None:
     """Lets *engine* know of the jobs that came in this turn, and of nothing else."""
     turn = _decoder.decode(data)
-    events = [codec.decode(event) for event in turn.events]
-    engine.state.world.next_number = turn.next_number
-    engine.handle(*(event for event in events if isinstance(event, JobsSubmitted)))
+    engine_replay.admit(engine, [codec.decode(event) for event in turn.events], turn.next_number)

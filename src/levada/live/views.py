@@ -9,20 +9,14 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from levada.backends.protocol import WorkerSeen
 from levada.core.commands import JobsEnded
-from levada.core.inventory import UNLIMITED
 from levada.core.job import Phase, Preemptible
 from levada.core.plan import Op, OpKind
-from levada.core.plane import FREE
 from levada.core.queue import Queue
 from levada.core.reasons import Code, reason
-from levada.core.types import WHOLE, Ints
-from levada.engine.because import why_it_stays
-from levada.engine.drains import staying
-from levada.engine.state import State
+from levada.core.types import WHOLE
+from levada.engine.queries import JobState, Queries
 from levada.jobfile.model import ALL_TYPES
 from levada.live.records import Record
 
@@ -51,64 +45,35 @@ def in_file(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else "none" if value is None else str(value)
 
 
-def positions(state: State) -> dict[int, int]:
-    """The place of each waiting job in the policy's order, from 1, by slot."""
-    table, line = state.world.table, _line(state)
-    line = line[np.lexsort((table.number[line], table.submitted[line], table.rank[line]))]
-    return {slot: place for place, slot in enumerate(line.tolist(), 1)}
-
-
-def position(state: State, slot: int) -> int | None:
-    """The same of one job, for less; None where it does not wait in line."""
-    table, line = state.world.table, _line(state)
-    if slot not in line:
-        return None
-    rank, submitted, number = table.rank[line], table.submitted[line], table.number[line]
-    as_early = (submitted == table.submitted[slot]) & (number <= table.number[slot])
-    as_good = (rank == table.rank[slot]) & ((submitted < table.submitted[slot]) | as_early)
-    return int(((rank < table.rank[slot]) | as_good).sum())
-
-
-def _line(state: State) -> Ints:
-    """Slots of the jobs that wait for GPUs and nothing else, in no order."""
-    table, slots = state.world.table, state.living()
-    waits = (table.phase[slots] == Phase.PENDING) & (table.count[slots] == 0) & (table.aside[slots] == 0)
-    return slots[waits & (table.feasible[slots] > 0) & (table.waits_for[slots] == 0)]
-
-
 def living_job(
-    record: Record, state: State, slot: int, now: float, workers: list[WorkerSeen], place: int | None
+    record: Record, query: Queries, job: JobState, now: float, workers: list[WorkerSeen], place: int | None
 ) -> dict[str, Any]:
     """A job that is not over."""
-    world, table = state.world, state.world.table
-    held, milli = int(table.held[slot]), int(table.milli[slot])
-    passed = max(0.0, now - float(table.since[slot]))
-    runs = int(table.observed[slot])
-    suspended = table.phase[slot] == Phase.SUSPENDED
-    grant = world.grant(world.held, slot) if held else None
+    held, milli, runs = job.held, job.milli, job.observed
+    passed = max(0.0, now - job.since)
+    suspended = job.phase == Phase.SUSPENDED
+    grant = query.held_grant(job.number) if held else None
     seen = {worker.index: worker for worker in workers}
-    phase = Phase.label(int(table.phase[slot]))
+    phase = Phase.label(job.phase)
     places = [] if grant is None else grant.places
-    total = None if math.isnan(table.steps[slot]) else whole(table.steps[slot])
-    steps = max(record.steps, float(table.steps_done[slot]))
-    told = record.reported_at is not None or steps > 0
+    total = None if math.isnan(job.steps) else whole(job.steps)
     shown = phase in ("Running", "Resizing") and record.rate is not None
     rate = record.rate if shown else None
-    left = None if total is None or not rate else max(0.0, total - steps) / rate
-    why = reason(int(table.reason[slot]), int(table.evidence[slot]))
+    left = None if total is None or not rate else max(0.0, total - job.steps_done) / rate
+    why = reason(job.reason, job.evidence)
     return {
         **_head(record),
-        "queue": world.queue_names[int(table.queue_name[slot])],
-        "priority": int(table.priority[slot]),
+        "queue": query.queue_of(job),
+        "priority": job.priority,
         "phase": phase,
         "reason": {"code": why.code, "text": why.text},
         "position": place,
         "gpus": whole(held * milli / WHOLE),
-        "min": int(table.own_min[slot]),
-        "max": int(table.own_max[slot]),
-        "fixed": int(table.fixed[slot]) or None,
-        "preemptible": preemptible(int(table.preemptible[slot])),
-        "gpu_type": world.inventory.types[int(table.held_type[slot])] if held and milli else None,
+        "min": job.own_min,
+        "max": job.own_max,
+        "fixed": job.fixed or None,
+        "preemptible": preemptible(job.preemptible),
+        "gpu_type": query.cluster.types[job.held_type] if held and milli else None,
         "nodes": sorted({place.node for place in places}),
         "workers": [
             {
@@ -120,24 +85,24 @@ def living_job(
             for place in places
             if place.group == "worker"
         ],
-        "generation": int(table.generation[slot]),
+        "generation": job.generation,
         "progress": {
-            "step": whole(steps) if told else None,
+            "step": whole(job.steps_done) if job.has_reported else None,
             "total": total,
             "rate": None if rate is None else round(rate, 4),
         },
         "eta_s": None if left is None else round(left, 1),
         "submitted": moment(record.submitted),
-        "started": moment(float(table.first_started[slot])),
+        "started": moment(job.first_started),
         "finished": None,
-        "waiting_s": round(float(table.waiting_s[slot]) + (0.0 if runs or suspended else passed), 3),
-        "running_s": round(float(table.running_s[slot]) + (passed if runs else 0.0), 3),
-        "gpu_seconds": round(float(table.gpu_seconds[slot]) + passed * runs * milli / WHOLE, 3),
-        "restarts": int(table.restarts[slot]),
-        "retries": int(table.retries[slot]),
-        "retried": int(table.retried[slot]),
-        "resizes": int(table.resizes[slot]),
-        "moves": int(table.moves[slot]),
+        "waiting_s": round(job.waiting_s + (0.0 if runs or suspended else passed), 3),
+        "running_s": round(job.running_s + (passed if runs else 0.0), 3),
+        "gpu_seconds": round(job.gpu_seconds + passed * runs * milli / WHOLE, 3),
+        "restarts": job.restarts,
+        "retries": job.retries,
+        "retried": job.retried,
+        "resizes": job.resizes,
+        "moves": job.moves,
         "exit_code": None,
         "labels": dict(record.about.labels),
     }
@@ -148,7 +113,7 @@ def ended_job(record: Record, told: JobsEnded, row: int, last: Mapping[str, Any]
     why = reason(int(told.reason[row]), 0)
     phase = Phase.label(int(told.phase[row]))
     text, (cause, lost_code) = why.text, record.failure
-    exit_code = record.exit_code
+    exit_code, steps = record.exit_code, told.last_step(row)
     if phase == "Failed":
         exit_code = lost_code if exit_code is None else exit_code
         if why.code == "failed" and cause:
@@ -166,7 +131,11 @@ def ended_job(record: Record, told: JobsEnded, row: int, last: Mapping[str, Any]
         "gpus": 0,
         "nodes": [],
         "workers": [],
-        "progress": {**last["progress"], "step": _last_step(record, last), "rate": None},
+        "progress": {
+            **last["progress"],
+            "step": None if (steps := told.last_step(row)) is None else whole(steps),
+            "rate": None,
+        },
         "eta_s": None,
         "started": moment(float(told.first_started[row])),
         "finished": moment(told.finished),
@@ -178,11 +147,6 @@ def ended_job(record: Record, told: JobsEnded, row: int, last: Mapping[str, Any]
         "moves": int(told.moves[row]),
         "exit_code": 0 if phase == "Succeeded" and exit_code is None else exit_code,
     }
-
-
-def _last_step(record: Record, last: Mapping[str, Any]) -> int | float | None:
-    """How far a job came, which it may have told after it was last looked at; None where it never told."""
-    return last["progress"]["step"] if record.reported_at is None else whole(record.steps)
 
 
 def plain_job(record: Record) -> dict[str, Any]:
@@ -245,44 +209,24 @@ def _command_line(command: tuple[str, ...]) -> str:
     return line if len(line) <= _LONGEST_COMMAND else f"{line[: _LONGEST_COMMAND - 1]}…"
 
 
-def nodes(state: State) -> list[dict[str, Any]]:
+def nodes(query: Queries) -> list[dict[str, Any]]:
     """All machines."""
-    world, inventory = state.world, state.world.inventory
-    found = []
-    for number in (~inventory.removed).nonzero()[0].tolist():
-        node = inventory.node_values[number]
-        devices = inventory.devices_of(number)
-        gpus: dict[str, dict[str, int]] = {}
-        for device in devices.tolist():
-            if inventory.absent[device]:
-                continue
-            kind = gpus.setdefault(inventory.types[int(inventory.type_of[device])], {"total": 0, "used": 0})
-            kind["total"] += 1
-            kind["used"] += int(world.held.owner[device] != FREE)
-        there = "Lost" if inventory.lost[number] else "Cordoned" if inventory.cordoned[number] else "Ready"
-        found.append(
-            {
-                "name": node.name,
-                "phase": there,
-                "gpus": gpus,
-                "cpu": None if inventory.cpu[number] >= UNLIMITED else whole(inventory.cpu[number] / WHOLE),
-                "memory_mib": None if inventory.memory[number] >= UNLIMITED else int(inventory.memory[number]),
-                "labels": dict(node.labels),
-                "jobs": world.holders_on(number),
-                "draining": _staying(state, number) if number in inventory.draining else None,
-                "devices": [
-                    {"id": device.id, "type": device.type, "healthy": device.healthy} for device in node.devices
-                ],
-            }
-        )
-    return found
-
-
-def _staying(state: State, node: int) -> list[dict[str, str]]:
-    """Jobs that a node which is being drained waits for, and why they need not leave yet."""
-    ids, numbers = state.world.ids, state.world.table.number
-    slots = staying(state, frozenset({node})).tolist()
-    return [{"job": ids[int(numbers[slot])], "why": why_it_stays(state, slot)} for slot in slots]
+    return [
+        {
+            "name": each.node.name,
+            "phase": "Lost" if each.lost else "Cordoned" if each.cordoned else "Ready",
+            "gpus": {kind: {"total": gpus.total, "used": gpus.used} for kind, gpus in each.gpus.items()},
+            "cpu": None if each.cpu is None else whole(each.cpu / WHOLE),
+            "memory_mib": each.memory,
+            "labels": dict(each.node.labels),
+            "jobs": list(each.jobs),
+            "draining": None if each.draining is None else [{"job": job, "why": why} for job, why in each.draining],
+            "devices": [
+                {"id": device.id, "type": device.type, "healthy": device.healthy} for device in each.node.devices
+            ],
+        }
+        for each in query.nodes()
+    ]
 
 
 def _per_user(queue: Queue) -> dict[str, float]:
@@ -290,35 +234,23 @@ def _per_user(queue: Queue) -> dict[str, float]:
     return {**queue.per_user_limit, **total}
 
 
-def queues(state: State) -> list[dict[str, Any]]:
+def queues(query: Queries) -> list[dict[str, Any]]:
     """All queues, with what their jobs have and ask for."""
-    world, table = state.world, state.world.table
-    slots = state.living()
-    of = table.queue[slots]
-    found = []
-    for number, name in enumerate(world.queues.names):
-        mine = slots[of == number]
-        used: dict[str, float] = {}
-        for slot in mine[table.held[mine] > 0].tolist():
-            kind = world.inventory.types[int(table.held_type[slot])]
-            used[kind] = used.get(kind, 0) + int(table.held[slot]) * int(table.milli[slot]) / WHOLE
-        queue = world.queues.values[number]
-        running = int((table.held[mine] > 0).sum())
-        found.append(
-            {
-                "name": name,
-                "parent": queue.parent,
-                "weight": queue.weight,
-                "guaranteed": dict(queue.guaranteed),
-                "limit": dict(queue.limit),
-                "per_user_limit": _per_user(queue),
-                "borrow": queue.borrow,
-                "used": {kind: whole(amount) for kind, amount in sorted(used.items())},
-                "running": running,
-                "waiting": len(mine) - running,
-            }
-        )
-    return found
+    return [
+        {
+            "name": each.queue.name,
+            "parent": each.queue.parent,
+            "weight": each.queue.weight,
+            "guaranteed": dict(each.queue.guaranteed),
+            "limit": dict(each.queue.limit),
+            "per_user_limit": _per_user(each.queue),
+            "borrow": each.queue.borrow,
+            "used": {kind: whole(amount) for kind, amount in sorted(each.used.items())},
+            "running": each.running,
+            "waiting": each.waiting,
+        }
+        for each in query.queues()
+    ]
 
 
 def operation(op: Op) -> dict[str, Any]:

@@ -129,18 +129,16 @@ class Warnings:
             self._loop.hear(Report(notes=tuple(notes)))
 
     def _running(self) -> Iterable[Running]:
-        state = self._loop.engine.state
-        table = state.world.table
-        for slot in state.living().tolist():
-            record = self._loop.records.by_number.get(int(table.number[slot]))
-            if record is None or table.phase[slot] != Phase.RUNNING:
+        query = self._loop.engine.query
+        for record in self._loop.records.by_number.values():
+            job = query.job(record.id)
+            if job is None or job.phase != Phase.RUNNING:
                 continue
             devices: tuple[str, ...] = ()
             if self._gpu_use is not None:
-                places = state.world.grant(state.world.held, slot).places
+                places = query.held_grant(job.number).places
                 devices = tuple(sorted({device for place in places for device in place.devices}))
-            steps = max(record.steps, float(table.steps_done[slot]))
-            yield Running(record.id, float(table.resized[slot]), steps, devices)
+            yield Running(record.id, job.resized, job.steps_done, devices)
 
 
 def _minutes(seconds: float) -> str:

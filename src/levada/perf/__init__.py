@@ -1,7 +1,7 @@
 """How fast a job runs: on which GPU type, with how many workers, how sure we are, and what a restart costs.
 
-- `model`: the protocol `ThroughputModel` that policies and the engine ask, and what follows from it (`speedups`,
-  `remaining_s`).
+- `model`: the protocol `ThroughputModel` that policies ask, and what follows from it (`remaining_s`).
+- `beliefs`: `Beliefs`, the base class of all models here: jobs are bound to it, and it may learn.
 - `table`: `TableModel`, speeds that somebody wrote down.
 - `profiles`: `Profiles`, speeds that were measured by workload, and `ProfileModel`, which answers from them.
 - `completion`: `Completed`, profiles with holes that are filled from workloads that resemble each other (`factors`).
@@ -15,12 +15,13 @@ observations, and chance as a generator. It imports numpy, msgspec and the stand
 `core` and `kernels`.
 """
 
+from levada.perf.beliefs import Beliefs
 from levada.perf.completion import Completed, completed, measured
 from levada.perf.curve import Curves, fit, isotonic
 from levada.perf.estimator import Estimator, Point
 from levada.perf.growing import NameList
 from levada.perf.kept import EstimatorState, renumbered
-from levada.perf.model import Bools, Floats, Ints, ThroughputModel, rates_by_type, remaining_s, speedups
+from levada.perf.model import Bools, Floats, Ints, ThroughputModel, remaining_s
 from levada.perf.online import Online
 from levada.perf.profiles import ProfileModel, Profiles
 from levada.perf.samples import Observations
@@ -28,6 +29,7 @@ from levada.perf.table import JobSpeed, PairSpeed, TableModel
 from levada.perf.tuning import RestartKind, Tuning
 
 __all__ = [
+    "Beliefs",
     "Bools",
     "Completed",
     "Curves",
@@ -51,8 +53,6 @@ __all__ = [
     "fit",
     "isotonic",
     "measured",
-    "rates_by_type",
     "remaining_s",
     "renumbered",
-    "speedups",
 ]

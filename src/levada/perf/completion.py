@@ -158,7 +158,7 @@ def _trust(cells: Ints) -> Floats:
 
 
 class Completed(ProfileModel):
-    """A `ThroughputModel` that fills the holes of its profiles, says how sure it is, and learns the pairs that run."""
+    """Fills the holes of its profiles, says how sure it is, and learns the pairs that run."""
 
     def __init__(
         self,

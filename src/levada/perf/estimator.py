@@ -1,14 +1,15 @@
 """Speeds learned from progress: one curve per workload and GPU type, shared by all jobs of the workload."""
 
 from math import isfinite
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from levada.perf.beliefs import Beliefs
 from levada.perf.fitted import Fitted, assemble, smoothed
 from levada.perf.kept import EstimatorState
 from levada.perf.lookup import Lookup
-from levada.perf.model import Bools, Floats, Ints, gpu_fraction
+from levada.perf.model import Bools, Floats, Ints
 from levada.perf.samples import (
     NO_CELLS,
     Cells,
@@ -37,8 +38,8 @@ class Point(NamedTuple):
     weight_s: float
 
 
-class Estimator:
-    """A `ThroughputModel` that learns online, from observed points only.
+class Estimator(Beliefs):
+    """Learns online, from observed points only.
 
     The rules of a curve stand in `curve`, those of fading and outliers in `samples`, those of GPU types that a workload
     never ran on in `fitted`. A job whose workload was never seen is linear with 1 step/s per worker, and not
@@ -48,6 +49,8 @@ class Estimator:
     Bad input never raises: what is no observation is counted in `ignored`, what is too far from what is known in
     `outliers`. Curves are fitted when asked for, and only those whose observations changed.
     """
+
+    learns: ClassVar[bool] = True
 
     def __init__(self, tuning: Tuning | None = None) -> None:
         self.tuning = tuning or Tuning()
@@ -119,10 +122,6 @@ class Estimator:
 
     # Asking
 
-    def rate(self, job: int, gpu_type: int, workers: int, spread: int = 1, milli: int = 1000) -> float:
-        """Steps per second of the whole job."""
-        return float(self.rates(np.array(job), np.array(gpu_type), np.array(workers))) * gpu_fraction(milli)
-
     def rates(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
         """Steps per second, as the curves have it."""
         fitted, row, column = self._locate(jobs, gpu_types)
@@ -138,18 +137,6 @@ class Estimator:
         """How well the rates are known, in [0, 1]; 0 = a guess."""
         fitted, row, column = self._locate(jobs, gpu_types)
         return fitted.curves.confidence(fitted.curve[row, column], sizes) * fitted.trust[row, column]
-
-    def pair_rates(self, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
-        """Zeros: what two jobs reach together is not learned, and nobody packs on a guess."""
-        return np.zeros((*np.broadcast_shapes(*(np.shape(each) for each in (a, b, gpu_types, sizes))), 2))
-
-    def restart_cost_s(self, job: int, old: int, new: int) -> float:
-        """Seconds without progress when a job goes from *old* to *new* workers; 0 when the two are equal."""
-        if old == new:
-            return 0.0
-        kind = RestartKind.START if old == 0 else RestartKind.STOP if new == 0 else RestartKind.RESIZE
-        workload = int(self._bound.find(np.array(job)))
-        return self._restarts.get((workload, kind), (self._expected_s(kind), 0.0))[0]
 
     def restart_costs_s(self, jobs: Ints, old: Ints, new: Ints, expected_s: Floats | None = None) -> Floats:
         """`restart_cost_s` of many jobs at once, *expected_s* where no pause was seen. O(jobs + workloads)."""
@@ -200,9 +187,9 @@ class Estimator:
 
     # Keeping
 
-    def copy(self) -> "Estimator":
+    def copy(self) -> Self:
         """An estimator that knows the same and learns on its own. O(workloads)."""
-        other = Estimator(self.tuning)
+        other = type(self)(self.tuning)
         other.ignored, other.outliers = self.ignored, self.outliers
         other._bound, other._cells, other._stale = self._bound, self._cells, self._stale
         other._smooth, other._fitted = self._smooth, self._fitted

@@ -1,6 +1,7 @@
 """The one question everybody asks, how fast would this job run there, and what follows from the answer."""
 
-from typing import Protocol, runtime_checkable
+from abc import abstractmethod
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,75 +15,62 @@ _ONE: Ints = np.array(1, np.int64)
 
 
 class ThroughputModel(Protocol):
-    """What is believed about the speed of jobs.
+    """What policies ask about the speed of jobs. A subclass must have `rates`; the rest has defaults.
 
     Jobs are job numbers, GPU types their indices, sizes numbers of workers. Arrays are int64 and broadcast against each
     other like the arguments of a numpy ufunc. A size of 0 has rate 0.
     """
 
+    @abstractmethod
+    def rates(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
+        """Steps per second of whole jobs on one node with whole GPUs; 0 = cannot run there."""
+
+    def known(self, jobs: Ints) -> Bools:
+        """True where the model has any information on the job's speed; by default everywhere."""
+        return np.ones(np.shape(jobs), np.bool_)
+
     def rate(self, job: int, gpu_type: int, workers: int, spread: int = 1, milli: int = 1000) -> float:
         """Steps per second of the whole job; 0 = cannot run there.
 
-        *spread* is the number of nodes the workers are on, *milli* the 1/1000ths of a GPU each worker holds.
+        *spread* is the number of nodes the workers are on, *milli* the 1/1000ths of a GPU each worker holds. By default
+        spreading costs nothing, and a fraction of a GPU gives that fraction of the rate.
         """
+        return float(self.rates(np.array(job), np.array(gpu_type), np.array(workers))) * gpu_fraction(milli)
 
-    def rates(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
-        """Steps per second of whole jobs on one node with whole GPUs; 0 = cannot run there."""
+    def rates_by_type(self, jobs: Ints, sizes: Ints, types: int) -> Floats:
+        """(jobs, types): `rates` of each job, with its size, on each of the first *types* types; in a new array."""
+        rates = self.rates(jobs[:, None], np.arange(types)[None, :], sizes[:, None])
+        return np.array(np.broadcast_to(rates, (len(jobs), types)), np.float64)
+
+    def speedups(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
+        """How many times faster than one worker each size is: 0 at size 0 and exactly 1 at size 1, always.
+
+        Where one worker has no rate there is nothing to compare with; the speed-up is then linear. A model that holds
+        the speed-ups themselves returns those: the quotient of two rates differs in the last bit, which breaks ties.
+        """
+        sizes = np.maximum(np.asarray(sizes, np.int64), 0)
+        alone = self.rates(jobs, gpu_types, _ONE)
+        together = self.rates(jobs, gpu_types, sizes)
+        runs = alone > 0
+        return np.where(runs, together / np.where(runs, alone, 1.0), sizes.astype(np.float64))
 
     def pair_rates(self, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
         """Steps per second of *a* and of *b* when both run on the same devices, in a last axis of length 2.
 
-        A pair nothing is known about has rates 0: nobody packs on a guess.
+        A pair that was never measured has rates 0, so that no policy packs on a guess; by default that is every pair.
         """
+        return np.zeros((*np.broadcast_shapes(np.shape(a), np.shape(b), np.shape(gpu_types), np.shape(sizes)), 2))
 
     def restart_cost_s(self, job: int, old: int, new: int) -> float:
         """Seconds without progress when a job goes from *old* to *new* workers; 0 when the two are equal.
 
         A move to other devices is a stop and a start: ask for both and add.
         """
+        return float(self.restart_costs_s(np.array(job), np.array(old), np.array(new)))
 
     def restart_costs_s(self, jobs: Ints, old: Ints, new: Ints) -> Floats:
-        """`restart_cost_s` of many jobs at once."""
-
-    def known(self, jobs: Ints) -> Bools:
-        """True where the model has any information on the job's speed."""
-
-
-@runtime_checkable
-class ExactSpeedups(Protocol):
-    """A model that holds speed-ups themselves: the quotient of two rates would differ from them in the last bit,
-    and a policy's ties would break on that bit."""
-
-    def speedups(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
-        """How many times faster than one worker each size is."""
-
-
-def rates_by_type(model: ThroughputModel, jobs: Ints, sizes: Ints, types: int) -> Floats:
-    """(jobs, types): `rates` of each job, with its size, on each of the first *types* types; in a new array.
-
-    A model may have a quicker way to the same: a method of this name.
-    """
-    quick = getattr(model, "rates_by_type", None)
-    found: Floats
-    if quick is not None:
-        found = quick(jobs, sizes, types)
-        return found
-    found = model.rates(jobs[:, None], np.arange(types)[None, :], sizes[:, None])
-    return np.array(np.broadcast_to(found, (len(jobs), types)), np.float64)
-
-
-def speedups(model: ThroughputModel, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
-    """How many times faster than one worker each size is: 0 at size 0 and exactly 1 at size 1, always.
-
-    Where one worker has no rate there is nothing to compare with; the speed-up is then linear.
-    """
-    if isinstance(model, ExactSpeedups):
-        return model.speedups(jobs, gpu_types, sizes)
-    sizes = np.maximum(np.asarray(sizes, np.int64), 0)
-    alone = model.rates(jobs, gpu_types, _ONE)
-    together = model.rates(jobs, gpu_types, sizes)
-    runs = alone > 0
-    return np.where(runs, together / np.where(runs, alone, 1.0), sizes.astype(np.float64))
+        """`restart_cost_s` of many jobs at once; by default restarts cost nothing."""
+        return np.zeros(np.broadcast_shapes(np.shape(jobs), np.shape(old), np.shape(new)))
 
 
 def remaining_s(model: ThroughputModel, jobs: Ints, gpu_types: Ints, steps_left: Floats) -> Floats:

@@ -1,49 +1,49 @@
 """Beliefs that begin with a prior and move to what is seen."""
 
-from typing import Any
+from typing import ClassVar, Self
 
 import numpy as np
 
+from levada.perf.beliefs import Beliefs
 from levada.perf.estimator import Estimator
 from levada.perf.growing import NameList
-from levada.perf.model import Bools, Floats, Ints, ThroughputModel, gpu_fraction
+from levada.perf.model import Bools, Floats, Ints, gpu_fraction
 from levada.perf.samples import Observations
 from levada.perf.tuning import RestartKind, Tuning
 
 
-class Online:
-    """A `ThroughputModel` between a *prior* (profiles, a completion) and an `Estimator` of what was seen.
+class Online(Beliefs):
+    """Beliefs between a *prior* (profiles, a completion) and an `Estimator` of what was seen.
 
-    With c the estimator's confidence in its answer and q the prior's in its own (1 for what it knows, if it does not
-    say), the rate is prior^(1 - w) x seen^w with w = c / (c + (1 - c) q): the prior where nothing was seen, the average
-    of what was seen after a while, and at once where the prior knows nothing. That a job cannot run somewhere, as the
-    prior may say, gives way only to seeing it run there.
+    With c the estimator's confidence in its answer and q the prior's in its own, the rate is prior^(1 - w) x seen^w
+    with w = c / (c + (1 - c) q): the prior where nothing was seen, the average of what was seen after a while, and at
+    once where the prior knows nothing. That a job cannot run somewhere, as the prior may say, gives way only to seeing
+    it run there.
 
     Spreading and sharing change a rate by the factor that the prior says; restarts are the prior's until one was seen.
     """
 
-    def __init__(self, prior: ThroughputModel, tuning: Tuning | None = None) -> None:
-        self.prior: Any = prior
+    learns: ClassVar[bool] = True
+
+    def __init__(self, prior: Beliefs, tuning: Tuning | None = None) -> None:
+        self.prior = prior
         self.learned = Estimator(tuning)
 
     # Learning
 
     def attach(self, workloads: NameList, types: NameList) -> None:
         """From now on numbers mean what these lists say, for priors that go by names."""
-        if hasattr(self.prior, "attach"):
-            self.prior.attach(workloads, types)
+        self.prior.attach(workloads, types)
 
     def bind(self, jobs: Ints, workloads: Ints) -> None:
         """From now on each job runs at its workload's speed."""
         self.learned.bind(jobs, workloads)
-        if hasattr(self.prior, "bind"):
-            self.prior.bind(jobs, workloads)
+        self.prior.bind(jobs, workloads)
 
     def unbind(self, jobs: Ints) -> None:
         """The jobs are no longer known; what their workloads taught stays."""
         self.learned.unbind(jobs)
-        if hasattr(self.prior, "unbind"):
-            self.prior.unbind(jobs)
+        self.prior.unbind(jobs)
 
     def observe(self, seen: Observations) -> None:
         """Learns from a batch of intervals."""
@@ -53,10 +53,10 @@ class Online:
         """Learns how long a workload made no progress while it started, was resized or stopped."""
         self.learned.observe_restart(workload, kind, seconds)
 
-    def copy(self) -> "Online":
+    def copy(self) -> Self:
         """A model that knows the same and learns on its own."""
-        twin = object.__new__(Online)
-        twin.prior = self.prior.copy() if hasattr(self.prior, "copy") else self.prior
+        twin = object.__new__(type(self))
+        twin.prior = self.prior.copy()
         twin.learned = self.learned.copy()
         return twin
 
@@ -76,24 +76,20 @@ class Online:
 
     def confidence(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
         """How well the rates are known, in [0, 1]: that one of the two is right."""
-        seen, told = self.learned.confidence(jobs, gpu_types, sizes), self._prior_confidence(jobs, gpu_types, sizes)
+        seen, told = self.learned.confidence(jobs, gpu_types, sizes), self.prior.confidence(jobs, gpu_types, sizes)
         return 1.0 - (1.0 - seen) * (1.0 - told)
 
     def pair_rates(self, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
         """Steps per second of both, in a last axis of length 2: the prior says which part of its speed each keeps."""
-        pairs: Floats = self.prior.pair_rates(a, b, gpu_types, sizes)
+        pairs = self.prior.pair_rates(a, b, gpu_types, sizes)
         changes = []
         for jobs in (a, b):
             told, blended = self._blend(jobs, gpu_types, sizes)
             changes.append(np.where(told > 0, blended / np.where(told > 0, told, 1.0), 1.0))
         return pairs * np.stack(np.broadcast_arrays(*changes), axis=-1)
 
-    def restart_cost_s(self, job: int, old: int, new: int) -> float:
-        """Seconds without progress when a job goes from *old* to *new* workers; 0 when the two are equal."""
-        return float(self.restart_costs_s(np.array(job), np.array(old), np.array(new)))
-
     def restart_costs_s(self, jobs: Ints, old: Ints, new: Ints) -> Floats:
-        """`restart_cost_s` of many jobs at once."""
+        """Seconds as they were seen, and as the prior has them where no restart was."""
         return self.learned.restart_costs_s(jobs, old, new, self.prior.restart_costs_s(jobs, old, new))
 
     def known(self, jobs: Ints) -> Bools:
@@ -102,10 +98,10 @@ class Online:
 
     def _blend(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> tuple[Floats, Floats]:
         """Rates as the prior has them, and as they are believed to be."""
-        told: Floats = self.prior.rates(jobs, gpu_types, sizes)
+        told = self.prior.rates(jobs, gpu_types, sizes)
         learned = self.learned
         seen, sure = learned.rates(jobs, gpu_types, sizes), learned.confidence(jobs, gpu_types, sizes)
-        prior = self._prior_confidence(jobs, gpu_types, sizes)
+        prior = self.prior.confidence(jobs, gpu_types, sizes)
         both = sure + (1.0 - sure) * prior
         weight = np.where(both > 0, sure / np.where(both > 0, both, 1.0), 0.0)
         runs = (told > 0) & (seen > 0)
@@ -114,9 +110,3 @@ class Online:
         ran_there = (prior == 0) | (sure > learned.tuning.borrowed_trust)
         only_seen = (told == 0) & (sure > 0) & ran_there
         return told, np.where(only_seen, seen, mixed)
-
-    def _prior_confidence(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
-        if hasattr(self.prior, "confidence"):
-            return np.asarray(self.prior.confidence(jobs, gpu_types, sizes))
-        shape = np.broadcast_shapes(*(np.shape(each) for each in (jobs, gpu_types, sizes)))
-        return np.broadcast_to(np.asarray(self.prior.known(jobs), np.float64), shape)

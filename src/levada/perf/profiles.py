@@ -14,10 +14,13 @@ into an array:
 - **pairs**: as rates alone, at each measured pair; a pair that was measured nowhere on a type is 0.
 """
 
+from typing import Self
+
 import msgspec
 import numpy as np
 
 from levada.kernels import rates
+from levada.perf.beliefs import Beliefs
 from levada.perf.growing import Growing, NameList
 from levada.perf.model import Bools, Floats, Ints, gpu_fraction
 
@@ -74,8 +77,8 @@ class Profiles(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return np.asarray(found)
 
 
-class ProfileModel:
-    """A `ThroughputModel` that looks a job's workload up in `Profiles`.
+class ProfileModel(Beliefs):
+    """Beliefs that look a job's workload up in `Profiles`.
 
     Numbers of workloads and GPU types mean what *workloads* and *types* say, which may grow: a new name is looked up
     when it is first met. A copy knows the names there were; `attach` gives it, or any model, other lists to follow.
@@ -131,7 +134,7 @@ class ProfileModel:
         """The jobs are no longer known."""
         self._row_of_job.drop(jobs)
 
-    def copy(self) -> "ProfileModel":
+    def copy(self) -> Self:
         """A model that answers the same and whose jobs are its own."""
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
@@ -175,15 +178,11 @@ class ProfileModel:
     def pair_rates(self, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
         """Steps per second of both, in a last axis of length 2; 0 for a pair that was not measured."""
         if self._together is None:
-            return np.zeros((*np.broadcast_shapes(*(np.shape(each) for each in (a, b, gpu_types, sizes))), 2))
+            return super().pair_rates(a, b, gpu_types, sizes)
         return self._look_both(self._together, a, b, gpu_types, sizes)
 
-    def restart_cost_s(self, job: int, old: int, new: int) -> float:
-        """The figure of the workload; 0 when nothing changes."""
-        return 0.0 if old == new else float(self._restart_s[self._row_of_job.find(np.array(job))])
-
     def restart_costs_s(self, jobs: Ints, old: Ints, new: Ints) -> Floats:
-        """`restart_cost_s` of many jobs at once."""
+        """The figure of each workload; 0 where nothing changes."""
         if not self._restarts_cost:
             alike = jobs.shape == old.shape == new.shape
             return np.zeros(jobs.shape if alike else np.broadcast(jobs, old, new).shape)

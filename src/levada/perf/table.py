@@ -6,9 +6,10 @@ from math import isfinite
 import msgspec
 import numpy as np
 
+from levada.perf.beliefs import Beliefs
 from levada.perf.curve import Curves
 from levada.perf.lookup import Lookup
-from levada.perf.model import Bools, Floats, Ints, gpu_fraction
+from levada.perf.model import Bools, Floats, Ints
 
 #: Job rows are packed two to a key.
 _ROW_BITS = 31
@@ -35,8 +36,8 @@ class PairSpeed(msgspec.Struct, frozen=True, kw_only=True):
     throughput: Mapping[int, tuple[float, float]]
 
 
-class TableModel:
-    """A `ThroughputModel` that returns what it was given, also where that is not monotone.
+class TableModel(Beliefs):
+    """Returns what it was given, also where that is not monotone.
 
     - A size that is not in a job's speed-up table is interpolated linearly between its neighbours; beyond the last size
       the speed-up stays what it was there. One worker is 1 by definition: (1, 1) belongs to every table that
@@ -100,10 +101,6 @@ class TableModel:
             for kind, (a, b) in pair.throughput.items():
                 self._together[index, kind] = (_checked(b), _checked(a)) if swapped else (_checked(a), _checked(b))
 
-    def rate(self, job: int, gpu_type: int, workers: int, spread: int = 1, milli: int = 1000) -> float:
-        """Steps per second of the whole job; 0 = cannot run there."""
-        return float(self.rates(np.array(job), np.array(gpu_type), np.array(workers))) * gpu_fraction(milli)
-
     def rates(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
         """Steps per second; at the scale factor exactly the throughput given."""
         rows = self._rows.find(jobs)
@@ -129,12 +126,8 @@ class TableModel:
             axis=-1,
         )
 
-    def restart_cost_s(self, job: int, old: int, new: int) -> float:
-        """The one figure given, whatever the job; 0 when nothing changes."""
-        return 0.0 if old == new else self._restart_s
-
     def restart_costs_s(self, jobs: Ints, old: Ints, new: Ints) -> Floats:
-        """`restart_cost_s` of many jobs at once."""
+        """The one figure given, whatever the job; 0 where nothing changes."""
         return np.where(np.asarray(old) == np.asarray(new), 0.0, self._restart_s)
 
     def known(self, jobs: Ints) -> Bools:

@@ -25,7 +25,7 @@ from levada.core.layout import NOT_ALLOWED
 from levada.core.snapshot import Snapshot
 from levada.core.types import CPU_TYPE, Bools, Floats, Ints
 from levada.kernels import fill, view
-from levada.perf.model import ThroughputModel, rates_by_type
+from levada.perf.model import ThroughputModel
 from levada.policies.sizes import COLUMNS, smallest
 
 _NO_ROOM = np.zeros((0, 0), np.int64)
@@ -113,7 +113,7 @@ def by_preference(snap: Snapshot, perf: ThroughputModel | None = None, size: Int
     equal = np.where(among == NOT_ALLOWED, NOT_ALLOWED, 0).astype(ranks.dtype)
     if perf is not None and size is not None:
         number = snap.jobs.number[free]
-        rate = rates_by_type(perf, number, size[free], len(snap.capacity)).T
+        rate = perf.rates_by_type(number, size[free], len(snap.capacity)).T
         equal = np.where(perf.known(number), _by_speed(rate, equal), equal)
     ranks[:, free] = equal
     return np.ascontiguousarray(ranks)

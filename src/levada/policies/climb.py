@@ -11,7 +11,7 @@ import numpy as np
 from levada.core.snapshot import Snapshot
 from levada.core.types import Bools, Floats, Ints
 from levada.kernels import fill
-from levada.perf.model import ThroughputModel, speedups
+from levada.perf.model import ThroughputModel
 from levada.policies.assign import by_type
 from levada.policies.fill import left_over
 from levada.policies.sizes import COLUMNS, Ladder, largest
@@ -77,5 +77,5 @@ def survey(snap: Snapshot, perf: ThroughputModel, rows: Ints, kind: int, have: I
     first = np.where(waits, least * unit, cost)
     affordable = np.where(first <= free, 1 + (free - first) // np.maximum(cost, 1), 0)
     ladder = Ladder(have, least, step, most, np.where(cost > 0, affordable, most), window)
-    speed = speedups(perf, jobs.number[rows][ladder.job], np.array(kind), ladder.size)
+    speed = perf.speedups(jobs.number[rows][ladder.job], np.array(kind), ladder.size)
     return Climb(rows, waits, first, cost, ladder, speed)

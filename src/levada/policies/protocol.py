@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Flag, auto
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -12,6 +12,7 @@ from levada.core.snapshot import Snapshot
 from levada.perf.model import ThroughputModel
 
 S = TypeVar("S")
+S_contra = TypeVar("S_contra", contravariant=True)
 
 
 class Needs(Flag):
@@ -70,6 +71,26 @@ class Policy(Protocol[S]):
 
 
 AnyPolicy = Policy[Any]
+
+
+class RoundStats(msgspec.Struct, frozen=True, kw_only=True):
+    """How the rounds of a policy went so far."""
+
+    round_s: float
+    #: When the next round is due: another value, another round. None: every decision begins one.
+    next_round: float | None = None
+    #: Jobs that kept their devices from one round to the next, and those that could have.
+    lease_extensions: int = 0
+    lease_opportunities: int = 0
+
+
+@runtime_checkable
+class RoundBased(Protocol[S_contra]):
+    """A policy that decides in rounds and counts them; optional."""
+
+    def round_stats(self, state: S_contra) -> RoundStats:
+        """The rounds up to *state*."""
+        ...
 
 
 def decides_by_node(policy: AnyPolicy) -> bool:

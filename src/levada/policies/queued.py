@@ -31,7 +31,7 @@ from levada.perf.model import ThroughputModel
 from levada.policies.assign import assign_types
 from levada.policies.capped import capped, cut_view
 from levada.policies.firm import decide_firmly
-from levada.policies.protocol import Policy, S, decides_by_node, gives_more, knows_speeds
+from levada.policies.protocol import Policy, RoundBased, RoundStats, S, decides_by_node, gives_more, knows_speeds
 from levada.policies.relocate import Room, settled
 from levada.policies.shares import Bounds
 from levada.policies.sizes import largest, smallest
@@ -58,6 +58,7 @@ class Queued(Generic[S]):
         self.name, self.needs = policy.name, policy.needs
         self.cadence, self.guards = policy.cadence, policy.guards
         self.by_node = decides_by_node(policy)
+        self._in_rounds: RoundBased[S] | None = policy if isinstance(policy, RoundBased) else None
 
     def initial(self, seed: int) -> QueueState[S]:
         """No queue has been seen yet."""
@@ -69,6 +70,12 @@ class Queued(Generic[S]):
         kind: Any = QueueState[_kind(self.policy.initial(0))]  # type: ignore[misc]
         found: QueueState[S] = codec.restored(value, kind)
         return found
+
+    def round_stats(self, state: QueueState[S]) -> RoundStats | None:
+        """The rounds in the default queue; None without rounds, or before the first decision there."""
+        if self._in_rounds is None or DEFAULT_QUEUE not in state.inner:
+            return None
+        return self._in_rounds.round_stats(state.inner[DEFAULT_QUEUE])
 
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: QueueState[S]) -> tuple[Decision, QueueState[S]]:
         """The policy's decisions in all queues, as one."""

@@ -28,11 +28,11 @@ from levada.core.decision import Decision
 from levada.core.snapshot import Snapshot
 from levada.core.types import Floats, Ints
 from levada.kernels import rounds, view
-from levada.perf.model import ThroughputModel, rates_by_type
+from levada.perf.model import ThroughputModel
 from levada.policies.gavel.instance import Instance, jobs_of
 from levada.policies.gavel.seats import partners, seats
 from levada.policies.gavel.share import S, SharePolicy, Shares
-from levada.policies.protocol import NO_GUARDS, Cadence, Guards
+from levada.policies.protocol import NO_GUARDS, Cadence, Guards, RoundStats
 
 #: A combination that runs stays until another is owed so many rounds more.
 STICKINESS = 1.0
@@ -182,13 +182,22 @@ class Rounds(Generic[S]):
             turns=state.turns + (ran if due else 0),
         )
 
+    def round_stats(self, state: RoundState[S]) -> RoundStats:
+        """The rounds up to *state*."""
+        return RoundStats(
+            round_s=self.round_s,
+            next_round=state.next_round,
+            lease_extensions=state.extensions,
+            lease_opportunities=state.turns,
+        )
+
     def _fill(self, snap: Snapshot, perf: ThroughputModel, state: RoundState[S]) -> tuple[Decision, RoundState[S]]:
         """Who of those that wait runs on what is free, between two rounds."""
         supply = snap.inventory.openings.supply
         # What is free just now limits nobody's size.
         jobs, _, allowed = jobs_of(snap, supply, supply[view.ROOM])
         number = jobs[view.NUMBER]
-        rate = rates_by_type(perf, number, jobs[view.SIZE], len(snap.capacity))
+        rate = perf.rates_by_type(number, jobs[view.SIZE], len(snap.capacity))
         if not self.aware:
             rate = (rate > 0).astype(np.float64)
         said, began = rounds.fill(

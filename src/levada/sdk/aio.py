@@ -137,6 +137,7 @@ class AsyncClient:
     decisions = _awaited(Client.decisions)
     decision = _awaited(Client.decision)
     plans = _awaited(Client.plans)
+    faults = _awaited(Client.faults)
     usage = _awaited(Client.usage)
     snapshot = _awaited(Client.snapshot)
     me = _awaited(Client.me)

@@ -332,6 +332,11 @@ class Client:
         plans: list[Json] = self._get("/plans", limit=limit)["items"]
         return plans
 
+    def faults(self) -> list[Json]:
+        """Internal errors of the server's engine, newest last; for operators."""
+        faults: list[Json] = self._get("/faults")["items"]
+        return faults
+
     def usage(self, by: Iterable[str] = ("user",), *, since_s: float = 7 * 86400.0) -> list[Json]:
         """GPU seconds of the last *since_s* seconds, by user, queue, workload or gpu_type."""
         usage: list[Json] = self._get("/usage", by=",".join(by), since=since_s)["items"]

@@ -61,6 +61,16 @@ ALERTS = (
         "them, and levada replay tries one on a snapshot.",
     ),
     Alert(
+        "LevadaEngineFaults",
+        "warning",
+        "sum by (instance, event) (increase(levada_engine_faults_total[15m])) > 0",
+        "0m",
+        "The server {{ $labels.instance }} met an internal error in {{ $labels.event }}",
+        "What the event had changed was undone, so jobs may wait for something that has happened. levada doctor shows "
+        "the error; report it with the output of levada doctor -o json. Restarting the server (levada down "
+        "--leave-jobs, then levada up) tells it again what runs.",
+    ),
+    Alert(
         "LevadaJobWaitsLong",
         "warning",
         "max by (instance, queue) (levada_queue_waiting_seconds) > 86400",

@@ -24,6 +24,7 @@ _ROWS = {
     "gpu": "GPUs and nodes",
     "node": "GPUs and nodes",
     "decision": "Decisions",
+    "engine": "Decisions",
     "event": "Events",
     "http": "HTTP",
 }

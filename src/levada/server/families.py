@@ -100,6 +100,10 @@ DECISIONS = _counter("levada_decisions_total", "Decisions.", "policy")
 DECISIONS_FAILED = _counter("levada_decisions_failed_total", "Decisions that were not carried out.", "policy")
 DECISION_SECONDS = _counter("levada_decision_seconds_total", "Time that decisions took.", "policy")
 
+ENGINE_FAULTS = _counter(
+    "levada_engine_faults_total", "Internal errors of the engine that were undone, by kind of event.", "event"
+)
+
 EVENTS = _counter("levada_events_total", "Events, by type.", "type")
 
 HTTP_REQUESTS = _counter("levada_http_requests_total", "Requests answered.", "method", "route", "status")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import Metric
 
 from levada import __version__
+from levada.core.commands import FAULT_KINDS
 from levada.server.families import (
     DECISION_SECONDS,
     DECISIONS,
     DECISIONS_FAILED,
+    ENGINE_FAULTS,
     GPUS,
     GPUS_USED,
     JOB_GPUS,
@@ -46,6 +48,14 @@ def of_decisions(tallied: list[Json]) -> Iterator[Metric]:
         failed.add_metric([each["policy"]], each["failed"])
         seconds.add_metric([each["policy"]], each["seconds"])
     yield from (made, failed, seconds)
+
+
+def of_faults(counts: Mapping[str, int]) -> Iterator[Metric]:
+    """Faults of the engine. All kinds are there from the start, as 0: what begins with 1 has never risen."""
+    faults = tally(ENGINE_FAULTS)
+    for kind in sorted({*FAULT_KINDS, *counts}):
+        faults.add_metric([kind], counts.get(kind, 0))
+    yield faults
 
 
 class OfJobs:

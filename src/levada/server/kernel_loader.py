@@ -25,7 +25,7 @@ async def load_kernels(service: Service) -> None:
     if not jit.is_available():
         _log.info("interpreting kernels: numba is not installed (pip install 'levada[server]')")
         return
-    while not jit.is_worth_loading(*service.size()):
+    while not jit.is_worth_loading(service.size()):
         await asyncio.sleep(_CHECK_S)
     if not jit.is_ready():
         _log.info("compiling kernels in the background (some minutes): %s", jit.cache_folder())

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from levada.server.context import Tuning
 from levada.server.families import HTTP_REQUESTS, HTTP_SECONDS
-from levada.server.gauges import OfJobs, of_decisions, of_nodes, of_server
+from levada.server.gauges import OfJobs, of_decisions, of_faults, of_nodes, of_server
 from levada.server.instruments import counter, histogram
 from levada.server.ports import Service
 from levada.server.tallies import Tallies
@@ -51,6 +51,7 @@ class Meter:
         seen = [
             *of_server(self._service.policy()["name"], ready),
             *of_decisions(self._service.decision_tally()),
+            *of_faults(self._service.fault_tally()),
             *jobs.metrics(),
             *of_nodes(self._service.nodes()),
         ]

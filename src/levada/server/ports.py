@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
+from levada.backends.protocol import Socket
 from levada.live.store import Deed
 
 Json = dict[str, Any]
@@ -48,22 +49,6 @@ class Worker(NamedTuple):
     job: str
     number: int  #: of the job: another one may have its id later
     name: str  #: of the worker, for life
-
-
-class Socket(Protocol):
-    """A connection that an agent opened: texts both ways, in their order."""
-
-    async def receive(self) -> str | None:
-        """The next text; None once the other side has gone."""
-        ...
-
-    async def send(self, text: str) -> None:
-        """Sends a text; raises ConnectionError once the other side has gone."""
-        ...
-
-    async def close(self, why: str = "") -> None:
-        """Ends the connection."""
-        ...
 
 
 class Service(Protocol):
@@ -222,6 +207,14 @@ class Service(Protocol):
 
     def decision_tally(self) -> list[Json]:
         """What each policy did since the server started: `{"policy", "made", "failed", "seconds"}`."""
+        ...
+
+    def faults(self) -> list[Json]:
+        """The last faults of the engine, newest last: `{"kind", "error", "traceback", "times", "first", "last", …}`."""
+        ...
+
+    def fault_tally(self) -> dict[str, int]:
+        """Faults of the engine since the server started, by kind."""
         ...
 
     def plans(self, limit: int) -> list[Json]:

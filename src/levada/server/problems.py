@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from levada.errors import MOST_FAULTS, BadInput, Fault, LevadaError, NotFound, Refused, Unresolved
+from levada.errors import MOST_FAULTS, BadInput, Fault, InternalError, LevadaError, NotFound, Refused, Unresolved
 
 MEDIA_TYPE = "application/problem+json"
 _LOG = logging.getLogger("levada.server")
@@ -79,6 +79,8 @@ def of_error(error: LevadaError) -> Response:
         return response(404, str(error))
     if isinstance(error, Refused):
         return response(409, str(error), code=error.code)
+    if isinstance(error, InternalError):
+        return response(500, str(error))
     # The server itself cannot: it is starting, stopping, or has lost its store.
     code = "unresolved" if isinstance(error, Unresolved) else ""
     return response(503, str(error), headers={"Retry-After": "1"}, code=code)
@@ -107,7 +109,8 @@ async def _http(request: Request, error: Exception) -> Response:
         allowed = _methods(request)
         detail = f"{request.method} is not for {request.url.path}; {', '.join(allowed)} is"
         headers = {"Allow": ", ".join(allowed)}
-    return response(error.status_code, detail, bad=getattr(error, "bad", None), headers=headers)
+    bad = error.bad if isinstance(error, Problem) else None
+    return response(error.status_code, detail, bad=bad, headers=headers)
 
 
 def _methods(request: Request) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 
 import msgspec
 from starlette.responses import Response
@@ -148,9 +148,8 @@ class _Gathered:
                     self._room.clear()
                     await self._room.wait()
         finally:
-            close = getattr(self._items, "aclose", None)
-            if close is not None:
-                await close()
+            if isinstance(self._items, AsyncGenerator):
+                await self._items.aclose()
             self._news.set()
 
 

@@ -15,11 +15,15 @@ from levada.engine import Engine, Options
 from levada.errors import BadInput
 from levada.perf import Completed, ProfileModel, measured
 from levada.plugins import find_policy
+from levada.policies.gavel.published import Published
+from levada.policies.protocol import AnyPolicy
+from levada.policies.rounds import Rounds
 from levada.policies.table import lookup
 from levada.sim.arrivals import Arrivals
 from levada.sim.failures import Breakdowns, Failures
 from levada.sim.ideal import IdealWorld
 from levada.sim.prices import read_prices
+from levada.sim.protocol import SimulatedCluster
 from levada.sim.published_world import PublishedWorld
 from levada.sim.settings import GPUS_PER_NODE, Settings
 from levada.sim.simulation import Simulation
@@ -30,8 +34,6 @@ CHECK_EVERY = 256
 #: Nothing is late in a simulation: an operation may take as long as it likes.
 _PATIENT = Options(op_timeout_s=math.inf)
 _PUBLISHED = msgspec.structs.replace(_PATIENT, rate_limit_s=0.0)
-
-World = Simulation | PublishedWorld | IdealWorld
 
 
 def cluster_of(settings: Settings) -> Cluster:
@@ -49,7 +51,7 @@ def cluster_of(settings: Settings) -> Cluster:
     return Cluster(nodes=tuple(nodes))
 
 
-def policy_of(settings: Settings) -> tuple[Any, dict[str, Any]]:
+def policy_of(settings: Settings) -> tuple[AnyPolicy, dict[str, Any]]:
     """The policy, and the options it was made with; raises BadInput."""
     record = lookup(settings.policy)
     options = dict(settings.policy_options)
@@ -64,6 +66,8 @@ def policy_of(settings: Settings) -> tuple[Any, dict[str, Any]]:
             near = f"gavel-{settings.policy}"
             hint = f"; did you mean {near}?" if lookup(near) is not None else ""
             raise BadInput.one(f"{flag} is for policies that give shares of time, not for {settings.policy}{hint}")
+    if options.get("mechanism") == "gavel" and settings.mechanism != "gavel":
+        raise BadInput.one("--policy-option mechanism=gavel: use --mechanism gavel, which simulates its rounds, too")
     if settings.round_s is not None:
         options["round_s"] = settings.round_s
     if settings.mechanism == "gavel":
@@ -75,12 +79,15 @@ def policy_of(settings: Settings) -> tuple[Any, dict[str, Any]]:
     return find_policy(settings.policy, options), options
 
 
-def world_of(settings: Settings, source: Source, arrivals: Arrivals, policy: Any, options: dict[str, Any]) -> World:
+def world_of(
+    settings: Settings, source: Source, arrivals: Arrivals, policy: AnyPolicy, options: dict[str, Any]
+) -> SimulatedCluster:
     cluster = cluster_of(settings)
     truth = ProfileModel(source.profiles)
     belief = belief_of(settings, truth)
     prices = prices_of(settings)
     if settings.ideal:
+        assert isinstance(policy, Rounds)  # `policy_of` refuses others
         return IdealWorld(cluster, policy.policy, truth, arrivals, belief=belief, seed=settings.seed, prices=prices)
     published = settings.mechanism == "gavel"
     engine = Engine(
@@ -93,10 +100,10 @@ def world_of(settings: Settings, source: Source, arrivals: Arrivals, policy: Any
         make_policy=find_policy,
     )
     for model in (truth, belief):
-        model.attach(engine.state.world.workloads, engine.state.world.inventory.types)
+        engine.attach(model)
     if published:
-        round_s = policy.round_s
-        return PublishedWorld(engine, truth, arrivals, round_s=round_s, prices=prices, check_every=CHECK_EVERY)
+        assert isinstance(policy, Published)
+        return PublishedWorld(engine, truth, arrivals, round_s=policy.round_s, prices=prices, check_every=CHECK_EVERY)
     broken = None
     if settings.failures_every_s is not None:
         failures = Failures(every_s=settings.failures_every_s, repair_s=settings.repair_s, seed=settings.seed)

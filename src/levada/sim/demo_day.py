@@ -172,15 +172,14 @@ class _Watch:
         self.explained: Explanation | None = None
 
     def look(self) -> None:
-        state = self._engine.state
-        table = state.world.table
-        slots = state.living()
-        waits = slots[(table.phase[slots] == Phase.PENDING) & (table.count[slots] == 0)]
-        wanted = int((table.min[waits] * table.milli[waits]).sum())
+        query, jobs = self._engine.query, self._engine.query.jobs
+        slots = jobs.order
+        waits = slots[(jobs.phase[slots] == Phase.PENDING) & (jobs.count[slots] == 0)]
+        wanted = int((jobs.min[waits] * jobs.milli[waits]).sum())
         # A job that has just come has not been thought of yet.
-        if wanted > self.most and state.deciding is None and not state.dirty:
-            self.most, self.at = wanted, state.now
-            self.explained = self._engine.explain(state.world.ids[int(table.number[waits[0]])])
+        if wanted > self.most and query.is_settled:
+            self.most, self.at = wanted, query.now
+            self.explained = self._engine.explain(query.job_id(int(jobs.number[waits[0]])))
 
 
 def live(
@@ -194,9 +193,9 @@ def live(
     described = jobs_of_the_day(count, seed)
     jobs = [job for job, _ in described]
     engine = Engine(cluster=CLUSTER, policy=policy, seed=seed, make_policy=make_policy)
-    inventory = engine.state.world.inventory
+    cluster = engine.query.cluster
     watch = _Watch(engine)
-    world = Simulation(engine, truth(jobs, inventory.types.find), after_each=watch.look)
+    world = Simulation(engine, truth(jobs, cluster.types.find), after_each=watch.look)
     if jobs:
         world.submit(JobBatch.of(jobs))
     world.serve(SERVING, SERVING.created, HOUR)
@@ -204,25 +203,24 @@ def live(
     stories = _stories(world, described)
     last = max([segment.end for segment in world.segments], default=0.0)
     return DayStory(
-        policy=engine.state.policy.name,
+        policy=engine.query.policy.name,
         seed=seed,
         jobs=stories,
         served=tuple(world.pods.served),
         gpus={
-            name: int(np.count_nonzero(inventory.type_of == number))
-            for number, name in enumerate(inventory.types)
-            if (inventory.type_of == number).any()
+            name: int(np.count_nonzero(cluster.type_of == number))
+            for number, name in enumerate(cluster.types)
+            if (cluster.type_of == number).any()
         },
         until=max(last, 24 * HOUR),
         decisions=world.decisions,
         busiest=watch.at,
         explained=watch.explained,
-        rejection=engine.state.last_rejection,
+        rejection=engine.query.last_rejection,
     )
 
 
 def _stories(world: Simulation, described: list[tuple[Job, str]]) -> tuple[JobStory, ...]:
-    table, slot_of = world.engine.state.world.table, world.engine.state.world.slot
     facts: dict[str, dict[str, Any]] = {}
     ended = world.ended
     for row, name in enumerate(ended.id):
@@ -236,15 +234,14 @@ def _stories(world: Simulation, described: list[tuple[Job, str]]) -> tuple[JobSt
             "ended": ended.finished[row],
         }
     for job, _ in described:
-        if job.id not in facts:
-            slot = slot_of(job.id)
+        if (left := world.engine.query.job(job.id)) is not None:
             facts[job.id] = {
-                "phase": Phase.label(int(table.phase[slot])),
-                "waited_s": float(table.waiting_s[slot]),
-                "ran_s": float(table.running_s[slot]),
-                "gpu_seconds": float(table.gpu_seconds[slot]),
-                "resizes": int(table.resizes[slot]),
-                "moves": int(table.moves[slot]),
+                "phase": Phase.label(left.phase),
+                "waited_s": left.waiting_s,
+                "ran_s": left.running_s,
+                "gpu_seconds": left.gpu_seconds,
+                "resizes": left.resizes,
+                "moves": left.moves,
                 "ended": None,
             }
     return tuple(

@@ -21,10 +21,12 @@ from levada.core.reasons import Code
 from levada.core.types import Floats, Ints
 from levada.core.world import World
 from levada.errors import LevadaError
+from levada.perf import Beliefs
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import AnySharePolicy, Shares
 from levada.sim.arrivals import Arrivals
 from levada.sim.ended import Ended
+from levada.sim.metrics import Facts
 from levada.sim.use import HOUR_S
 
 #: Ends that are nearer to each other than this part of the time until then come together.
@@ -38,21 +40,21 @@ class IdealWorld:
         self,
         cluster: Cluster,
         policy: AnySharePolicy,
-        truth: Any,
+        truth: Beliefs,
         arrivals: Arrivals,
         *,
-        belief: Any = None,
+        belief: Beliefs | None = None,
         seed: int = 0,
         prices: list[PricesChanged] | None = None,
-        after_each: Callable[[], None] = lambda: None,
     ) -> None:
-        """*truth* and *belief* are models of throughput; without *belief* the policy knows the truth."""
+        """Without *belief* the policy knows the truth."""
         self.world = World(cluster)
         self.policy, self.state = policy, policy.initial(seed)
         self.truth, self.belief = truth, truth if belief is None else belief
         for model in {id(each): each for each in (self.truth, self.belief)}.values():
             model.attach(self.world.workloads, self.world.inventory.types)
-        self.arrivals, self.after_each = arrivals, after_each
+        self.arrivals = arrivals
+        self.on_round: Callable[[bytes], None] | None = None
         self.now = 0.0
         self.ended = Ended()
         self.decisions = 0
@@ -65,7 +67,28 @@ class IdealWorld:
         self._busy: Floats = np.zeros(len(self.world.inventory.types))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "after_each": None}
+        return {**self.__dict__, "on_round": None}
+
+    @property
+    def rounds(self) -> int:
+        """There are none."""
+        return 0
+
+    @property
+    def rejection(self) -> None:
+        """Shares are never refused."""
+
+    def facts(self) -> Facts:
+        """What was counted up to now."""
+        types = self.world.inventory.types
+        return Facts(
+            end_s=self.now,
+            used_gpu_s={types[number]: seconds for number, seconds in enumerate(self.used.tolist()) if number},
+            cost=self.cost,
+            decisions=self.decisions,
+            resizes=sum(self.ended.resizes),
+            moves=sum(self.ended.moves),
+        )
 
     def run(self, done: Callable[[], bool] = lambda: False) -> None:
         """Goes on until *done* says so, or nothing is left to happen."""
@@ -87,7 +110,6 @@ class IdealWorld:
             self._end(slots[ends <= passed * (1.0 + _NOTHING)])
             self._arrive()
             self._share_out()
-            self.after_each()
 
     def _next_price(self) -> float:
         return self._prices[0].at if self._prices else math.inf
@@ -121,6 +143,9 @@ class IdealWorld:
                 restarts=nothing,
                 resizes=nothing,
                 moves=nothing,
+                steps_done=table.steps_done[slots],
+                reported=table.reported[slots],
+                resized=table.resized[slots],
             )
         )
         self.world.remove_jobs(slots)

@@ -115,21 +115,18 @@ class Outcomes(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return np.where(np.isnan(self.finished_s), never, self.finished_s) > self.deadline_s
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What else is known of a simulation: the cluster, its use, and what the simulation itself took."""
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a simulated cluster counted."""
 
-    policy: str
-    #: GPUs by type.
-    gpus: Mapping[str, int]
     #: GPU-seconds in use, by type.
     used_gpu_s: Mapping[str, float]
     #: The clock at the end: when the last measured job finished.
     end_s: float
-    #: $ per GPU and hour, 1 where absent.
-    prices: Mapping[str, float] = {}
-    #: $; computed from the prices where nobody kept count.
+    #: $; computed from the prices where it was not counted.
     cost: float | None = None
     rounds: int = 0
+    #: Jobs in all rounds, each once in each.
+    job_rounds: int = 0
     decisions: int = 0
     preemptions: int = 0
     resizes: int = 0
@@ -137,6 +134,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     #: Jobs that kept their GPUs from one round to the next, and those that could have.
     lease_extensions: int = 0
     lease_opportunities: int = 0
+
+
+class Run(Facts, frozen=True, kw_only=True):
+    """What else is known of a simulation: the policy, the cluster, and what the simulation itself took."""
+
+    policy: str
+    #: GPUs by type.
+    gpus: Mapping[str, int]
+    #: $ per GPU and hour, 1 where absent.
+    prices: Mapping[str, float] = {}
     cpu_s: float = 0.0
     wall_s: float = 0.0
     peak_rss_mb: float = 0.0

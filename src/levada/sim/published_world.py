@@ -31,17 +31,17 @@ from levada.core.events import (
     Running,
     Tick,
 )
-from levada.core.invariants import check_state
 from levada.core.plan import OpKind
 from levada.core.types import Floats
 from levada.engine import Engine, answer
 from levada.errors import LevadaError
-from levada.perf import ThroughputModel
+from levada.perf import Beliefs
 from levada.policies.gavel.published import round_steps, steps_everywhere
 from levada.sim.arrivals import Arrivals
 from levada.sim.ended import Ended
+from levada.sim.metrics import Facts
 from levada.sim.speeds import bind_truth
-from levada.sim.turns import Turn, turns_on
+from levada.sim.turns import Turn, as_line, turns_on
 from levada.sim.use import HOUR_S
 
 #: A job is dropped after so many rounds in a row without progress.
@@ -56,17 +56,17 @@ class PublishedWorld:
     def __init__(
         self,
         engine: Engine,
-        truth: ThroughputModel,
+        truth: Beliefs,
         arrivals: Arrivals,
         *,
         round_s: float = 360.0,
-        after_each: Callable[[float, list[Turn]], None] = lambda now, turns: None,
         prices: list[PricesChanged] | None = None,
         check_every: int = 1,
     ) -> None:
-        """*after_each* is told when a round begins and who runs in it; *prices* by time."""
+        """*prices* by time."""
         self.engine, self.truth, self.arrivals, self.round_s = engine, truth, arrivals, round_s
-        self.after_each = after_each
+        engine.undo_faults = False  # a run with a fault has no result
+        self.on_round: Callable[[bytes], None] | None = None
         self.now = 0.0
         self.ended = Ended()
         self.rounds = self.decisions = self.preemptions = 0
@@ -85,7 +85,30 @@ class PublishedWorld:
         self._check_every, self._empty = check_every, 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "after_each": None}
+        return {**self.__dict__, "on_round": None}
+
+    @property
+    def rejection(self) -> str | None:
+        """Why the engine refused the last decision of the policy; None if it did not."""
+        query = self.engine.query
+        return query.last_rejection if query.rejections else None
+
+    def facts(self) -> Facts:
+        """What was counted up to now."""
+        types = self.engine.query.cluster.types
+        return Facts(
+            end_s=self.now,
+            used_gpu_s={types[number]: seconds for number, seconds in sorted(self.used.items())},
+            cost=self.cost,
+            rounds=self.rounds,
+            job_rounds=self.job_rounds,
+            decisions=self.decisions,
+            preemptions=self.preemptions,
+            resizes=sum(self.ended.resizes),
+            moves=sum(self.ended.moves),
+            lease_extensions=self.lease_extensions,
+            lease_opportunities=self.lease_chances,
+        )
 
     def run(self, done: Callable[[], bool] = lambda: False) -> None:
         """Goes on until *done* says so, or nothing is left to happen."""
@@ -102,11 +125,11 @@ class PublishedWorld:
         if not turns:
             self.now = self.arrivals.next_at()
             if self.now == math.inf:
-                self.now = math.nextafter(self.engine.state.now, math.inf)
+                self.now = math.nextafter(self.engine.query.now, math.inf)
         happened += self._arrive()
-        first = self.engine.state.world.next_number
+        first = self.engine.query.next_number
         commands = self.engine.handle(*self._new_prices(), *happened, Tick(at=self.now))
-        bind_truth(self.truth, self.engine.state, np.arange(first, self.engine.state.world.next_number))
+        bind_truth(self.truth, self.engine.query, np.arange(first, self.engine.query.next_number))
         self._obey(commands)
         self._turns = self._seen()
         self.rounds += 1
@@ -117,19 +140,20 @@ class PublishedWorld:
         if self._empty >= _STUCK:
             raise LevadaError(f"at {self.now:.0f} s {len(self._left)} jobs wait and none will ever run")
         self._count_leases(turns, self._turns)
-        self.after_each(self.now, self._turns)
+        if self.on_round is not None:
+            self.on_round(as_line(self.rounds - 1, self.now, self._turns, self.engine.query.cluster))
         return True
 
     def check(self) -> None:
         """Raises where a rule of the engine's state is broken, conservation of jobs among them."""
-        state = self.engine.state
-        broken = check_state(state.world, submitted=state.submitted, ended=state.ended)
-        if broken or state.refused:
-            raise AssertionError(f"at {self.now}: {broken[:3] or state.last_rejection}")
+        query = self.engine.query
+        broken = query.violations()
+        if broken or query.refused:
+            raise AssertionError(f"at {self.now}: {broken[:3] or query.last_rejection}")
 
     def _arrive(self) -> list[Event]:
         events: list[Event] = []
-        first = self.engine.state.world.next_number
+        first = self.engine.query.next_number
         for batch in self.arrivals.until(self.now):
             self._left |= {first + row: steps for row, steps in enumerate(batch.columns["steps"].tolist())}
             first += len(batch)
@@ -176,8 +200,8 @@ class PublishedWorld:
     def _charge(self, turn: Turn, finish: float) -> None:
         seconds = (finish - self._charged_to) * len(turn.devices)
         self.used[turn.type] = self.used.get(turn.type, 0.0) + seconds
-        world = self.engine.state.world
-        price = world.prices.get(world.inventory.types[turn.type], 1.0)
+        query = self.engine.query
+        price = query.prices.get(query.cluster.types[turn.type], 1.0)
         self.cost += price * seconds / HOUR_S * len(turn.numbers)
 
     def _done(self, finished: list[tuple[float, int]]) -> list[Event]:
@@ -193,31 +217,31 @@ class PublishedWorld:
         ]
 
     def _dropped(self, failed: list[int]) -> list[Event]:
-        table = self.engine.state.world.table
+        jobs = self.engine.query.jobs
         events: list[Event] = []
         for number in failed:
             self._failures[number] = self._failures.get(number, 0) + 1
             if self._failures[number] >= MAX_FAILURES:
                 del self._left[number]
                 one = np.array([number])
-                generation = table.generation[table.find(one)]
+                generation = jobs.generation[jobs.find(one)]
                 events.append(JobsFailed(at=self.now, number=one, generation=generation))
         return events
 
     def _progress(self, turns: list[Turn]) -> list[Event]:
-        table = self.engine.state.world.table
+        jobs = self.engine.query.jobs
         numbers = np.array([n for turn in turns for n in turn.numbers if n in self._left], np.int64)
         if not len(numbers):
             return []
         left = np.array([self._left[number] for number in numbers.tolist()])
-        return [Progress(at=self.now, number=numbers, steps=table.steps[table.find(numbers)] - left)]
+        return [Progress(at=self.now, number=numbers, steps=jobs.steps[jobs.find(numbers)] - left)]
 
     # --- the beginning of a round -----------------------------------------------------------------------------------
 
     def _seen(self) -> list[Turn]:
         """Who runs where now, and how fast; jobs on the same devices run together."""
-        world = self.engine.state.world
-        return self._with_rates(turns_on(world, world.held, world.table.observed > 0))
+        query = self.engine.query
+        return self._with_rates(turns_on(query, query.held, query.jobs.observed > 0))
 
     def _with_rates(self, turns: list[Turn]) -> list[Turn]:
         found: dict[tuple[int, ...], Floats] = {}
@@ -227,15 +251,14 @@ class PublishedWorld:
                 continue
             numbers = np.array([turn.numbers for turn in some]).T
             kinds = np.array([turn.type for turn in some])
-            table = self.engine.state.world.table
-            sizes = table.desired[table.find(numbers[0])]
+            jobs = self.engine.query.jobs
+            sizes = jobs.desired[jobs.find(numbers[0])]
             if members == 1:
                 rates = self.truth.rates(numbers[0], kinds, sizes)[:, None]
             else:
                 rates = self.truth.pair_rates(numbers[0], numbers[1], kinds, sizes)
-                perf: Any = self.engine.state.perf
-                if perf is not self.truth and hasattr(perf, "observe_pairs"):
-                    perf.observe_pairs(numbers[0], numbers[1], kinds, sizes, rates)
+                if not self.engine.query.believes_in(self.truth):
+                    self.engine.observe_pairs(numbers[0], numbers[1], kinds, sizes, rates)
             found |= {turn.numbers: row for turn, row in zip(some, rates, strict=True)}
         return [msgspec.structs.replace(turn, rates=tuple(found[turn.numbers].tolist())) for turn in turns]
 

@@ -16,22 +16,16 @@ import msgspec
 import numpy as np
 
 from levada.core.job import Phase
-from levada.core.queue import DEFAULT_QUEUE
 from levada.errors import BadInput, LevadaError
 from levada.sim import checkpoint
 from levada.sim.arrivals import Arrivals
 from levada.sim.build import policy_of, world_of
-from levada.sim.counts import RoundCounts
 from levada.sim.ended import Ended
-from levada.sim.ideal import IdealWorld
 from levada.sim.metrics import Outcomes, Report, Run, report
 from levada.sim.metrics_detail import Detail, detail
 from levada.sim.metrics_fairness import isolated_s
-from levada.sim.published_world import PublishedWorld
 from levada.sim.settings import Settings, check
-from levada.sim.simulation import Simulation
 from levada.sim.source import Source
-from levada.sim.turns import Turn, as_line, turns_on
 
 #: A run that keeps a checkpoint writes it so often, in seconds of real time.
 SAVE_EVERY_S = 60.0
@@ -92,19 +86,17 @@ class _Session:
             raise BadInput.one(f"--window {settings.window} holds none of the {self.total} jobs")
         policy, options = policy_of(settings)
         #: Classes of the user's own policy may be in a checkpoint.
-        self._own = type(getattr(policy, "policy", policy)).__module__
+        self._own = type(policy).__module__
         saved = None
         if settings.checkpoint is not None:
             saved = checkpoint.load(settings.checkpoint, settings, self._own)
         self.cpu_s = self.wall_s = 0.0
         if saved is None:
-            self.world = world_of(settings, self.source, Arrivals(chunks), policy, options)
-            self.counts = RoundCounts()
+            self.cluster = world_of(settings, self.source, Arrivals(chunks), policy, options)
         else:
-            self.world, self.counts, self.cpu_s, self.wall_s = saved
-            self.world.arrivals.go_on_with(chunks)
-        told = self.world.rounds if isinstance(self.world, PublishedWorld) else self.counts.rounds
-        self.log = _Log(settings.rounds, told) if settings.rounds is not None else None
+            self.cluster, self.cpu_s, self.wall_s = saved
+            self.cluster.arrivals.go_on_with(chunks)
+        self.log = _Log(settings.rounds, self.cluster.rounds) if settings.rounds is not None else None
         self._over = self._ended = 0
         self._window = settings.window.rows(self.total if self.total is not None else sys.maxsize)
 
@@ -112,32 +104,29 @@ class _Session:
         """To the end, or until somebody wants to stop."""
         cpu, wall = time.process_time() - self.cpu_s, time.monotonic() - self.wall_s
         saved = time.monotonic()
-        path, of = self.settings.checkpoint, self._of()
+        path, of, cluster = self.settings.checkpoint, self._of(), self.cluster
 
         def count_time() -> None:
             self.cpu_s, self.wall_s = time.process_time() - cpu, time.monotonic() - wall
 
-        state = None if isinstance(self.world, IdealWorld) else self.world.engine.state
-
         def done() -> bool:
             nonlocal saved
-            if state is not None and state.rejections:
+            if cluster.rejection is not None:
                 # Live, plain FIFO would take over; here its figures would stand under the policy's name.
-                raise LevadaError(
-                    f"the policy's decision at {self.world.now:.0f} s was refused: {state.last_rejection}"
-                )
-            interrupted = stop(Progress(self._count_over(), of, self.world.now, self.world.arrivals.count, self._ended))
+                raise LevadaError(f"the policy's decision at {cluster.now:.0f} s was refused: {cluster.rejection}")
+            interrupted = stop(Progress(self._count_over(), of, cluster.now, cluster.arrivals.count, self._ended))
             if path is not None and (interrupted or time.monotonic() - saved > SAVE_EVERY_S):
                 count_time()
-                checkpoint.save(path, self.settings, (self.world, self.counts, self.cpu_s, self.wall_s), self._own)
+                checkpoint.save(path, self.settings, (cluster, self.cpu_s, self.wall_s), self._own)
                 saved = time.monotonic()
             if interrupted:
-                raise Interrupted(f"interrupted at {self.world.now:.0f} s of simulated time")
+                raise Interrupted(f"interrupted at {cluster.now:.0f} s of simulated time")
             return self._over == of
 
-        self.world.after_each = self._after_round if isinstance(self.world, PublishedWorld) else self._after_moment
+        if self.log is not None:
+            cluster.on_round = self.log.write
         try:
-            self.world.run(done=done)
+            cluster.run(done=done)
             count_time()
         finally:
             if self.log is not None:
@@ -151,7 +140,7 @@ class _Session:
         return None if stop == sys.maxsize else stop - self._window.start
 
     def _count_over(self) -> int:
-        numbers = self.world.ended.number
+        numbers = self.cluster.ended.number
         if len(numbers) > self._ended:
             first, last = self._window.start, self._window.stop
             for number in numbers[self._ended :]:
@@ -159,42 +148,15 @@ class _Session:
             self._ended = len(numbers)
         return self._over
 
-    # --- rounds ----------------------------------------------------------------------------------------------------
-
-    def _after_round(self, now: float, turns: list[Turn]) -> None:
-        assert isinstance(self.world, PublishedWorld)
-        if self.log is not None:
-            self.log.write(as_line(self.world.rounds - 1, now, turns, self.world.engine.state.world))
-
-    def _after_moment(self) -> None:
-        """Counts a round where one has begun; a policy without rounds has one with each decision."""
-        if not isinstance(self.world, Simulation) or self.world.decisions == self.counts.decisions:
-            return
-        engine = self.world.engine
-        self.counts.decisions = self.world.decisions
-        memory = engine.state.policy_state.inner.get(DEFAULT_QUEUE)
-        begun = getattr(memory, "next_round", self.world.decisions)
-        if begun == self.counts.begun:
-            return
-        self.counts.begun = begun
-        world = engine.state.world
-        if self.log is not None:
-            runs = world.table.count > 0
-            self.log.write(as_line(self.counts.rounds, self.world.now, turns_on(world, world.target, runs), world))
-        round_s = getattr(engine.state.policy.policy, "round_s", math.inf)
-        # Who decides at every event has no rounds that jobs could be counted in.
-        jobs = int(np.count_nonzero(world.table.count.take(world.table.order))) if round_s < math.inf else 0
-        self.counts.add(self.world.now, jobs, round_s)
-
     # --- the result ------------------------------------------------------------------------------------------------
 
     def result(self) -> Result:
         """The report and what stands behind it."""
-        settings, world = self.settings, self.world
-        seen = world.arrivals.seen()
+        settings, cluster = self.settings, self.cluster
+        seen = cluster.arrivals.seen()
         rates = self.source.rates(seen.workload, seen.scale)
         gpus = np.array([settings.cluster[name] for name in self.source.types])
-        ends = _ends(world.ended, len(seen))
+        ends = _ends(cluster.ended, len(seen))
         jobs = Outcomes.of(
             seen,
             **ends,
@@ -205,63 +167,32 @@ class _Session:
                 steps=seen.steps,
                 rates=rates,
                 gpus=gpus,
-                end_s=world.now,
+                end_s=cluster.now,
             ),
         )
-        facts = self._facts()
+        run = self._run()
         completed = int(np.count_nonzero(~np.isnan(ends["finished_s"])))
         dropped = int(np.count_nonzero(ends["dropped"]))
-        job_rounds = world.job_rounds if isinstance(world, PublishedWorld) else self.counts.job_rounds
         return Result(
-            report=report(jobs, facts, settings.window),
-            detail=detail(jobs, facts, settings.window),
+            report=report(jobs, run, settings.window),
+            detail=detail(jobs, run, settings.window),
             jobs=jobs,
             gpus=settings.gpus,
-            events=job_rounds + len(seen) + completed + dropped,
+            events=run.job_rounds + len(seen) + completed + dropped,
             notes=tuple(self.source.notes),
         )
 
-    def _facts(self) -> Run:
-        settings, world = self.settings, self.world
-        known: dict[str, Any] = {
-            "policy": settings.policy,
-            "gpus": dict(sorted(settings.cluster.items())),
-            "end_s": world.now,
-            "prices": settings.prices,
-            "decisions": world.decisions,
-            "resizes": sum(world.ended.resizes),
-            "moves": sum(world.ended.moves),
-            "cpu_s": self.cpu_s,
-            "wall_s": self.wall_s,
-            "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        }
-        match world:
-            case IdealWorld():
-                types = world.world.inventory.types
-                used = {types[number]: seconds for number, seconds in enumerate(world.used.tolist()) if number}
-                return Run(**known, used_gpu_s=used, cost=world.cost)
-            case PublishedWorld():
-                types = world.engine.state.world.inventory.types
-                return Run(
-                    **known,
-                    used_gpu_s={types[number]: seconds for number, seconds in sorted(world.used.items())},
-                    cost=world.cost,
-                    rounds=world.rounds,
-                    preemptions=world.preemptions,
-                    lease_extensions=world.lease_extensions,
-                    lease_opportunities=world.lease_chances,
-                )
-            case Simulation():
-                memory = world.engine.state.policy_state.inner.get(DEFAULT_QUEUE)
-                return Run(
-                    **known,
-                    used_gpu_s=world.use.by_name(),
-                    cost=world.use.cost,
-                    rounds=self.counts.rounds,
-                    preemptions=world.preemptions,
-                    lease_extensions=getattr(memory, "extensions", 0),
-                    lease_opportunities=getattr(memory, "turns", 0),
-                )
+    def _run(self) -> Run:
+        settings = self.settings
+        return Run(
+            **msgspec.structs.asdict(self.cluster.facts()),
+            policy=settings.policy,
+            gpus=dict(sorted(settings.cluster.items())),
+            prices=settings.prices,
+            cpu_s=self.cpu_s,
+            wall_s=self.wall_s,
+            peak_rss_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        )
 
 
 class _Log:

@@ -6,8 +6,7 @@ import msgspec
 import numpy as np
 
 from levada.core.types import Floats, Ints
-from levada.core.world import World
-from levada.sim.speeds import node_pairs
+from levada.engine.queries import Queries
 
 
 class Segment(msgspec.Struct, kw_only=True):
@@ -24,24 +23,25 @@ class Segment(msgspec.Struct, kw_only=True):
 class Segments:
     """Those that are over, and the one of each job that runs."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, query: Queries) -> None:
+        self._query = query
         self.over: list[Segment] = []
         self._open: dict[int, Segment] = {}
 
     def open(self, slots: Ints, types: Ints, workers: Ints, begin: Floats, *, held: bool = False) -> None:
         """These jobs run so from then on, where they should be, or where they are (*held*)."""
-        world = self._world
-        row, node = node_pairs(world, world.held if held else world.target, slots)
+        query = self._query
+        cluster, numbers = query.cluster, query.jobs.number
+        row, node = (query.held if held else query.target).node_pairs(slots)
         for place, slot in enumerate(slots.tolist()):
-            number = int(world.table.number[slot])
+            number = int(numbers[slot])
             self._open[number] = Segment(
-                job=world.ids[number],
+                job=query.job_id(number),
                 begin=float(begin[place]),
                 end=float(begin[place]),
-                gpu_type=world.inventory.types[int(types[place])],
+                gpu_type=cluster.types[int(types[place])],
                 workers=int(workers[place]),
-                nodes=tuple(world.inventory.nodes[int(each)] for each in node[row == place]),
+                nodes=tuple(cluster.nodes[int(each)] for each in node[row == place]),
             )
 
     def close(self, numbers: Ints, now: float) -> None:

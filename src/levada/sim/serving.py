@@ -7,14 +7,12 @@ is seen to be free.
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 
 from levada.core.cluster import Foreign
-from levada.core.decision import Bind, Reservation
+from levada.core.decision import Bind
 from levada.core.events import Event, ForeignAppeared, ForeignGone
-from levada.core.plane import FREE
 from levada.core.types import WHOLE
-from levada.engine import Engine
+from levada.engine.queries import Queries
 
 #: From "there is room" to "it runs".
 START_S = 2.0
@@ -34,8 +32,8 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 class ServingPods:
     """Pods that wait, and those that have had room."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, query: Queries) -> None:
+        self._query = query
         #: Pods without room, and how long each will run.
         self.waiting: dict[str, tuple[Foreign, float]] = {}
         self.served: list[Served] = []
@@ -47,31 +45,23 @@ class ServingPods:
 
     def start(self, now: float, binds: tuple[Bind, ...] = ()) -> list[Event]:
         """What happens to the pods that can start: by order of a policy (*binds*), or where room is kept and free."""
-        inventory = self._engine.state.world.inventory
+        query = self._query
+        cluster = query.cluster
         events: list[Event] = []
         for bind in binds:
-            device = inventory.device_id(bind.device) if bind.device >= 0 else None
+            device = cluster.device_id(bind.device) if bind.device >= 0 else None
             events += self._runs(bind.pod, bind.node, (device,) if device is not None else (), now)
-        for kept in list(self._engine.state.reservations.values()):
-            if kept.id in self.waiting and self._is_free(kept):
-                devices = tuple(inventory.device_id(device) for device, _, _ in kept.devices)
+        for kept in list(query.reservations.values()):
+            if kept.id in self.waiting and query.is_vacant(kept):
+                devices = tuple(cluster.device_id(device) for device, _, _ in kept.devices)
                 events += self._runs(kept.id, kept.node, devices, now)
         return events
-
-    def _is_free(self, kept: Reservation) -> bool:
-        """Whether nobody of ours is seen on the devices, cores and memory that are kept."""
-        world = self._engine.state.world
-        inventory, held = world.inventory, world.held
-        devices = np.array([device for device, _, _ in kept.devices], np.int64)
-        cpu = inventory.cpu[kept.node] - inventory.foreign_cpu[kept.node] - held.cpu[kept.node]
-        memory = inventory.memory[kept.node] - inventory.foreign_memory[kept.node] - held.memory[kept.node]
-        return bool((held.owner[devices] == FREE).all() and cpu >= kept.cpu and memory >= kept.memory)
 
     def _runs(self, name: str, node: int, devices: tuple[str, ...], now: float) -> list[Event]:
         if name not in self.waiting:
             return []
         pod, lasts_s = self.waiting.pop(name)
-        where = self._engine.state.world.inventory.nodes[node]
+        where = self._query.cluster.nodes[node]
         begin, end = now + START_S, now + START_S + lasts_s
         self.served.append(
             Served(pod=name, begin=begin, end=end, node=where, gpu_type=pod.gpu_type, gpus=pod.milli / WHOLE)

@@ -20,21 +20,23 @@ from levada.core.batch import JobBatch
 from levada.core.cluster import Foreign
 from levada.core.commands import Apply, BindPods, Command, Decide, JobsEnded, Wake
 from levada.core.decision import Bind
-from levada.core.invariants import check_state
 from levada.core.job import Phase
 from levada.core.plan import OpKind, Plan
 from levada.core.types import Floats, Ints
 from levada.engine import Engine, answer
 from levada.errors import LevadaError
-from levada.perf import ThroughputModel
+from levada.perf import Beliefs
 from levada.policies.protocol import Needs
 from levada.sim.arrivals import Arrivals
+from levada.sim.counts import RoundCounts
 from levada.sim.ended import Ended
 from levada.sim.failures import Breakdowns
+from levada.sim.metrics import Facts
 from levada.sim.pace import Pace
 from levada.sim.segments import Segment, Segments
 from levada.sim.serving import ServingPods
-from levada.sim.speeds import bind_truth, couples, is_packed, node_pairs, pair_rates, planned_rates, rates
+from levada.sim.speeds import bind_truth, couples, is_packed, pair_rates, planned_rates, rates
+from levada.sim.turns import as_line, turns_on
 from levada.sim.use import Use
 
 __all__ = ["Costs", "Segment", "Simulation"]
@@ -64,9 +66,9 @@ class Simulation:
     def __init__(
         self,
         engine: Engine,
-        truth: ThroughputModel,
+        truth: Beliefs,
         costs: Costs = Costs(),  # noqa: B008 frozen default
-        after_each: Callable[[], None] = lambda: None,
+        after_each: Callable[[], None] | None = None,
         *,
         arrivals: Arrivals | None = None,
         breakdowns: Breakdowns | None = None,
@@ -79,12 +81,16 @@ class Simulation:
         between two checks of its whole state; more where that is large.
         """
         self.engine, self.truth, self.costs, self.after_each = engine, truth, costs, after_each
+        engine.undo_faults = False  # a run with a fault has no result
         self.now = 0.0
         self.ended = Ended()
-        self.decisions = self.preemptions = self.turns = 0
-        self.pace, self.use, self.pods = Pace(), Use(engine.state.world), ServingPods(engine)
+        self.decisions = self.preemptions = 0
+        self.on_round: Callable[[bytes], None] | None = None
+        self._rounds = RoundCounts()
+        self._query = engine.query
+        self.pace, self.use, self.pods = Pace(), Use(engine.query), ServingPods(engine.query)
         self.arrivals = arrivals if arrivals is not None else Arrivals(iter(()))
-        self._record = Segments(engine.state.world) if segments else None
+        self._record = Segments(engine.query) if segments else None
         self._breakdowns = breakdowns
         self._check_every = self._check_in = check_every
         self._wake = math.inf
@@ -103,7 +109,35 @@ class Simulation:
             self.add(event)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "after_each": None}
+        return {**self.__dict__, "after_each": None, "on_round": None}
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that have begun; with a policy without rounds, decisions."""
+        return self._rounds.rounds
+
+    @property
+    def rejection(self) -> str | None:
+        """Why the engine refused the last decision of the policy; None if it did not."""
+        query = self.engine.query
+        return query.last_rejection if query.rejections else None
+
+    def facts(self) -> Facts:
+        """What was counted up to now."""
+        stats = self._query.round_stats()
+        return Facts(
+            end_s=self.now,
+            used_gpu_s=self.use.by_name(),
+            cost=self.use.cost,
+            rounds=self._rounds.rounds,
+            job_rounds=self._rounds.job_rounds,
+            decisions=self.decisions,
+            preemptions=self.preemptions,
+            resizes=sum(self.ended.resizes),
+            moves=sum(self.ended.moves),
+            lease_extensions=0 if stats is None else stats.lease_extensions,
+            lease_opportunities=0 if stats is None else stats.lease_opportunities,
+        )
 
     @property
     def segments(self) -> list[Segment]:
@@ -137,9 +171,11 @@ class Simulation:
                 self._obey(self._face(happened))
                 if self.pods.waiting:
                     self._start_pods(())
-                self.turns += 1
                 self._give_up_if_stuck(happened)
-                self.after_each()
+                if self.decisions != self._rounds.decisions:
+                    self._count_round()
+                if self.after_each is not None:
+                    self.after_each()
         self.check()
 
     def _next(self) -> float:
@@ -165,6 +201,25 @@ class Simulation:
             happened.append(ev.Tick(at=now))
         return happened
 
+    def _count_round(self) -> None:
+        """Counts a round where one has begun; a policy without rounds has one with each decision."""
+        query, counts = self._query, self._rounds
+        counts.decisions = self.decisions
+        stats = query.round_stats()
+        begun = self.decisions if stats is None or stats.next_round is None else stats.next_round
+        if begun == counts.begun:
+            return
+        counts.begun = begun
+        jobs = query.jobs
+        if self.on_round is not None:
+            self.on_round(
+                as_line(counts.rounds, self.now, turns_on(query, query.target, jobs.count > 0), query.cluster)
+            )
+        round_s = math.inf if stats is None else stats.round_s
+        # A policy that decides at every event has no rounds that jobs could be counted in.
+        running = int(np.count_nonzero(jobs.count.take(jobs.order))) if round_s < math.inf else 0
+        counts.add(self.now, running, round_s)
+
     def _give_up_if_stuck(self, happened: list[ev.Event]) -> None:
         """Raises where jobs wait and only the policy's own clock goes on."""
         # What is cheapest to ask comes first: nearly always somebody came, ended or reported.
@@ -173,7 +228,7 @@ class Simulation:
             return
         self._quiet += 1
         if self._quiet >= _STUCK and self.arrivals.next_at() == math.inf:
-            raise LevadaError(f"at {self.now:.0f} s {len(self.engine.state.living())} jobs wait and none will ever run")
+            raise LevadaError(f"at {self.now:.0f} s {len(self._query.jobs)} jobs wait and none will ever run")
 
     def _give_up_if_all_breaks(self, lost: int) -> None:
         """Raises where so many machines broke one after the other that no job got any further meanwhile."""
@@ -181,8 +236,8 @@ class Simulation:
         if self._lost < _FAILURES:
             return
         self._lost = 0
-        far = len(self.ended.number), float(self.engine.state.world.table.steps_done.sum())
-        if far == self._far and len(self.engine.state.living()):
+        far = len(self.ended.number), float(self._query.jobs.steps_done.sum())
+        if far == self._far and len(self._query.jobs):
             raise LevadaError(
                 f"at {self.now:.0f} s no job got any further over {_FAILURES} failures of nodes: "
                 "let them fail less often, or repair them sooner"
@@ -208,25 +263,24 @@ class Simulation:
 
     def _handle(self, *events: ev.Event) -> list[Command]:
         """The engine's answer; raises where a rule of its state is broken, for a simulation stands on them."""
-        state = self.engine.state
-        first = state.world.next_number
+        query = self._query
+        first = query.next_number
         commands = self.engine.handle(*events)
-        if state.world.next_number > first:
-            self._enter(np.arange(first, state.world.next_number))
+        if query.next_number > first:
+            self._enter(np.arange(first, query.next_number))
         self._check_in -= 1
-        if self._check_in <= 0 or state.refused:
+        if self._check_in <= 0 or query.refused:
             self.check()
         return commands
 
     def check(self) -> None:
         """Raises where a rule of the engine's state is broken, conservation of jobs among them."""
-        state = self.engine.state
+        query = self._query
         # It takes as long as there are jobs and devices.
-        size = state.world.table.capacity + len(state.world.held.owner)
-        self._check_in = self._check_every * (1 + size // _LARGE)
-        broken = check_state(state.world, submitted=state.submitted, ended=state.ended)
-        if broken or state.refused:
-            raise AssertionError(f"at {self.now}: {broken[:3] or state.last_rejection}")
+        self._check_in = self._check_every * (1 + query.size // _LARGE)
+        broken = query.violations()
+        if broken or query.refused:
+            raise AssertionError(f"at {self.now}: {broken[:3] or query.last_rejection}")
 
     def _obey(self, commands: list[Command]) -> None:
         """Does what the engine asks. What takes no time is reported at once, and may be followed by more."""
@@ -257,27 +311,27 @@ class Simulation:
 
     def _progress(self) -> list[ev.Event]:
         """How far running jobs are, where somebody asks how much is left or learns from it."""
-        state = self.engine.state
-        if state.policy is not self._asked:
-            self._asked = state.policy
-            always = Needs.REMAINING in state.policy.needs or hasattr(state.perf, "observe")
-            self._tell_s = 0.0 if always else _ROUGHLY_S if Needs.PROGRESS in state.policy.needs else math.inf
-        if self.now - self._told < self._tell_s and not (self._restarts and state.policy.guards.payback):
+        policy = self._query.policy
+        if policy is not self._asked:
+            self._asked = policy
+            always = Needs.REMAINING in policy.needs or self._query.learns
+            self._tell_s = 0.0 if always else _ROUGHLY_S if Needs.PROGRESS in policy.needs else math.inf
+        if self.now - self._told < self._tell_s and not (self._restarts and policy.guards.payback):
             return []
         self._told = self.now
-        table = state.world.table
-        holders = table.order[table.held.take(table.order) > 0]
-        numbers = table.number.take(holders)
+        jobs = self._query.jobs
+        order = jobs.order
+        numbers = jobs.number.take(order[jobs.held.take(order) > 0])
         return [ev.Progress(at=self.now, number=numbers, steps=self.pace.steps(numbers, self.now))]
 
     # --- jobs -----------------------------------------------------------------------------------------------------
 
     def _enter(self, numbers: Ints) -> None:
-        table = self.engine.state.world.table
-        slots = table.find(numbers)
-        self.pace.add(numbers, table.steps.take(slots))
-        self._resizes_restart = self._restarts = self._restarts or 0 in table.resizes_in_place.take(slots).tolist()
-        bind_truth(self.truth, self.engine.state, numbers)
+        jobs = self._query.jobs
+        slots = jobs.find(numbers)
+        self.pace.add(numbers, jobs.steps.take(slots))
+        self._resizes_restart = self._restarts = self._restarts or 0 in jobs.resizes_in_place.take(slots).tolist()
+        bind_truth(self.truth, self._query, numbers)
 
     def _end(self, numbers: Ints) -> None:
         self.pace.forget(numbers)
@@ -305,15 +359,15 @@ class Simulation:
             number, kind, generation, gpu_type, count = (
                 column.take(others) for column in (number, kind, generation, gpu_type, count)
             )
-        world = self.engine.state.world
+        query = self._query
         lasts = self._lasts(number, kind, count)
         begin = np.empty(len(number))
         begin[:] = self.now + lasts
-        self.pace.go(number, self.now, planned_rates(self.truth, world, number, gpu_type, count), begin)
-        if world.target.rows.shape[1] and not self._packed:
-            self._packed = bool(is_packed(world, world.target)[world.table.find(number)].any())
+        self.pace.go(number, self.now, planned_rates(self.truth, query, number, gpu_type, count), begin)
+        if not self._packed and query.target.has_rows:
+            self._packed = bool(is_packed(query, query.target)[query.jobs.find(number)].any())
         if self._record is not None:
-            self._record.open(world.table.find(number), gpu_type, count, begin)
+            self._record.open(query.jobs.find(number), gpu_type, count, begin)
         return done + self._report(ev.Running, number, generation, lasts)
 
     def _lasts(self, number: Ints, kind: Ints, count: Ints) -> Floats | float:
@@ -323,8 +377,8 @@ class Simulation:
         """
         start = self.costs.start_s
         if self._resizes_restart and start is not None:
-            table = self.engine.state.world.table
-            by_restart = (kind != _START) & (table.resizes_in_place.take(table.find(number)) == 0)
+            jobs = self._query.jobs
+            by_restart = (kind != _START) & (jobs.resizes_in_place.take(jobs.find(number)) == 0)
             if by_restart.any():
                 told = self._lasts_in_place(number, kind, count)
                 return np.where(by_restart, self.costs.stop_s + start, told)
@@ -362,44 +416,42 @@ class Simulation:
 
     def _rate_couples(self) -> None:
         """Packed jobs run at the speed that they have together while both run, and at their own otherwise."""
-        world, perf = self.engine.state.world, self.engine.state.perf
-        table = world.table
-        packed = is_packed(world, world.held)
-        runs = packed & (table.phase == Phase.RUNNING) & (table.observed > 0)
+        query, jobs = self._query, self._query.jobs
+        packed = is_packed(query, query.held)
+        runs = packed & (jobs.phase == Phase.RUNNING) & (jobs.observed > 0)
         slots = runs.nonzero()[0]
         self._packed = bool(packed.any())
-        want = rates(self.truth, world, world.held, slots, table.held_type[slots], table.held[slots])
-        pairs = couples(world, runs)
+        want = rates(self.truth, query, query.held, slots, jobs.held_type[slots], jobs.held[slots])
+        pairs = couples(query, runs)
         if pairs:
             a, b = np.array(pairs, np.int64).T
-            together = pair_rates(self.truth, world, pairs)
+            together = pair_rates(self.truth, query, pairs)
             for side, member in enumerate((a, b)):
                 want[np.searchsorted(slots, member)] = together[:, side]
-            if hasattr(perf, "observe_pairs"):
-                perf.observe_pairs(table.number[a], table.number[b], table.held_type[a], table.held[a], together)
-        changed = want != self.pace.rates(table.number[slots])
-        numbers = table.number[slots[changed]]
+            self.engine.observe_pairs(jobs.number[a], jobs.number[b], jobs.held_type[a], jobs.held[a], together)
+        changed = want != self.pace.rates(jobs.number[slots])
+        numbers = jobs.number[slots[changed]]
         self.pace.go(numbers, self.now, want[changed], np.full(len(numbers), self.now))
 
     def _pause_on(self, nodes: set[str]) -> Ints:
         """Jobs with something on these nodes, which are lost, stand still."""
-        world = self.engine.state.world
-        gone = np.array([world.inventory.nodes.find(name) for name in nodes])
-        slots = world.table.order[world.table.held[world.table.order] > 0]
-        row, node = node_pairs(world, world.held, slots)
-        numbers = world.table.number[slots[np.unique(row[np.isin(node, gone)])]]
+        query, jobs = self._query, self._query.jobs
+        gone = np.array([query.cluster.nodes.find(name) for name in nodes])
+        slots = jobs.order[jobs.held[jobs.order] > 0]
+        row, node = query.held.node_pairs(slots)
+        numbers = jobs.number[slots[np.unique(row[np.isin(node, gone)])]]
         self._stop(numbers)
         return numbers
 
     def _go_on(self, numbers: Ints) -> None:
         """Those of them that go on with what they have left do so at the speed of that."""
-        world, table = self.engine.state.world, self.engine.state.world.table
-        slots = table.find(numbers)
+        query, jobs = self._query, self._query.jobs
+        slots = jobs.find(numbers)
         slots = slots[slots >= 0]
-        slots = slots[(table.phase[slots] == Phase.RUNNING) & (table.op[slots] == OpKind.NONE)]
+        slots = slots[(jobs.phase[slots] == Phase.RUNNING) & (jobs.op[slots] == OpKind.NONE)]
         if len(slots):
-            found = rates(self.truth, world, world.held, slots, table.held_type[slots], table.held[slots])
+            found = rates(self.truth, query, query.held, slots, jobs.held_type[slots], jobs.held[slots])
             begin = np.full(len(slots), self.now)
-            self.pace.go(table.number[slots], self.now, found, begin)
+            self.pace.go(jobs.number[slots], self.now, found, begin)
             if self._record is not None:
-                self._record.open(slots, table.held_type[slots], table.held[slots], begin, held=True)
+                self._record.open(slots, jobs.held_type[slots], jobs.held[slots], begin, held=True)

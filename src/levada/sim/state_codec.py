@@ -20,6 +20,8 @@ import numpy as np
 from levada.core.jobtable import JobTable
 from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.names import Names
+from levada.engine import Engine, persist
+from levada.engine.queries import Queries
 from levada.errors import LevadaError
 from levada.plugins import find_policy
 
@@ -108,6 +110,10 @@ class _Writer:
         if isinstance(value, msgspec.Struct):
             fields = [(name, self.value(getattr(value, name))) for name in value.__struct_fields__]
             return ["struct", self._name(kind), fields]
+        if isinstance(value, Engine):
+            return ["engine", [(name, self.value(each)) for name, each in persist.fields(value).items()]]
+        if isinstance(value, Queries):
+            return ["queries", self.value(value.engine)]
         if isinstance(value, JobTable):
             # Its columns are views into its two blocks.
             return ["table", [(name, self.value(each)) for name, each in vars(value).items() if name not in _COLUMNS]]
@@ -207,6 +213,10 @@ class _Reader:
                 for attribute, value in attributes:
                     object.__setattr__(made, attribute, self.value(value))
                 return made
+            case "engine", fields:
+                return persist.from_fields({name: self.value(value) for name, value in fields})
+            case "queries", engine:
+                return self.value(engine).query
             case "struct", name, fields:
                 return self._struct(_class(name, self._own), fields)
             case "table", attributes:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from levada.core.types import Floats
-from levada.core.world import World
-from levada.kernels import drive
+from levada.engine.queries import Queries
 
 HOUR_S = 3600.0
 
@@ -14,32 +15,31 @@ HOUR_S = 3600.0
 class Use:
     """GPU-seconds by type and $, counted up to `now`. A GPU is in use while somebody holds it, or a part of it."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, query: Queries) -> None:
+        self._query = query
         self.now = 0.0
         self.seconds: Floats = np.zeros(0)
         self.cost = 0.0
         self._prices: Floats = np.zeros(0)
-        self._priced: tuple[dict[str, float], int] | None = None
+        self._priced: tuple[Mapping[str, float], int] | None = None
 
     def advance(self, now: float) -> None:
         """Time passes; call it before anything changes hands."""
         passed, self.now = now - self.now, now
         if passed <= 0:
             return
-        inventory = self._world.inventory
-        types = len(inventory.types)
-        if self._priced is None or self._priced[0] is not self._world.prices or self._priced[1] != types:
+        types = len(self._query.cluster.types)
+        if self._priced is None or self._priced[0] is not self._query.prices or self._priced[1] != types:
             self._look_up_prices(types)
-        self.cost += drive.use(self._world.held.owner, inventory.type_of, passed, self.seconds, self._prices) / HOUR_S
+        self.cost += self._query.held.add_use(passed, self.seconds, self._prices) / HOUR_S
 
     def by_name(self) -> dict[str, float]:
         """GPU-seconds by the name of the type."""
-        types = self._world.inventory.types
+        types = self._query.cluster.types
         return {types[number]: float(seconds) for number, seconds in enumerate(self.seconds.tolist()) if number}
 
     def _look_up_prices(self, types: int) -> None:
-        prices = self._world.prices
-        self._prices = np.array([prices.get(name, 1.0) for name in self._world.inventory.types])
+        prices = self._query.prices
+        self._prices = np.array([prices.get(name, 1.0) for name in self._query.cluster.types])
         self._priced = (prices, types)
         self.seconds = np.append(self.seconds, np.zeros(types - len(self.seconds)))

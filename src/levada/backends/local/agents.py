@@ -15,7 +15,8 @@ import msgspec
 from levada.backends.local import claims, files, folders, wire
 from levada.backends.local.messages import RUNS, News, Sighting
 from levada.backends.local.record import Stage
-from levada.backends.local.remote import Known, RemoteHost, Socket
+from levada.backends.local.remote import Known, RemoteHost
+from levada.backends.protocol import Socket
 from levada.core.cluster import Foreign, Node
 from levada.core.events import ForeignAppeared, ForeignGone, NodesAdded, NodesChanged, NodesLost
 

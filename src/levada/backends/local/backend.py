@@ -37,10 +37,9 @@ from levada.backends.local.messages import (
 )
 from levada.backends.local.output import Output
 from levada.backends.local.record import Record, Stage, load
-from levada.backends.local.remote import Socket
 from levada.backends.local.roster import covering, started_in
 from levada.backends.local.supervisor import Supervisor
-from levada.backends.protocol import Capabilities, Launch, LogLine, Note, Observation, Report, Seen, WorkerSeen
+from levada.backends.protocol import Capabilities, Launch, LogLine, Note, Observation, Report, Seen, Socket, WorkerSeen
 from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.events import Event, Progress
 from levada.core.plan import Op, OpKind

@@ -9,7 +9,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -28,6 +27,7 @@ from levada.backends.local.messages import (
     StartWorker,
 )
 from levada.backends.local.ports import FIRST, LAST
+from levada.backends.protocol import Socket
 from levada.core.cluster import Foreign, Node
 
 _log = logging.getLogger(__name__)
@@ -39,22 +39,6 @@ _PORTS = 64
 _COMPLAIN_S = 60.0
 #: Of workers and jobs that its agent was not told to run, this many are taken notice of per connection.
 _MOST_STRAYS = 10_000
-
-
-class Socket(Protocol):
-    """A connection that an agent opened: texts both ways, in their order."""
-
-    async def receive(self) -> str | None:
-        """The next text; None once the other side has gone."""
-        ...
-
-    async def send(self, text: str) -> None:
-        """Sends a text; raises ConnectionError once the other side has gone."""
-        ...
-
-    async def close(self, why: str = "") -> None:
-        """Ends the connection."""
-        ...
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):

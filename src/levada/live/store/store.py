@@ -60,6 +60,8 @@ class Changes(msgspec.Struct, kw_only=True):
     requests: Sequence[RequestRow] = ()
     #: Lines of the audit log, as `Deed.row` makes them.
     deeds: Sequence[Mapping[str, Any]] = ()
+    #: Single values, by name.
+    settings: Mapping[str, str] = {}
 
 
 class Store:
@@ -150,6 +152,8 @@ class Store:
                 connection.execute(_ADD_REQUESTS, rows)
             if changes.deeds:
                 connection.execute(_ADD_DEEDS, list(changes.deeds))
+            for name, value in changes.settings.items():
+                _put_setting(connection, name, value)
 
         await self.database.write(write)
         return msgspec.structs.replace(lease, sequence=sequence)
@@ -272,10 +276,15 @@ class Store:
         found = await self._rows(select(tables.requests).where(row.user == user, row.key == key))
         return RequestRow(**{**found[0]._mapping, "answer": found[0].answer.encode()}) if found else None
 
-    async def keys(self) -> set[tuple[str, str]]:
-        """(user, key) of all submissions that carried one and are remembered."""
-        row = tables.requests.c
-        return {(user, key) for user, key in await self._rows(select(row.user, row.key))}
+    async def keys_and_setting(self, name: str) -> tuple[set[tuple[str, str]], str | None]:
+        """(user, key) of all submissions that carried one and are remembered; and a single value, in one read."""
+        row, setting = tables.requests.c, tables.settings.c
+
+        def look(connection: Connection) -> tuple[set[tuple[str, str]], str | None]:
+            keys = {(user, key) for user, key in connection.execute(select(row.user, row.key))}
+            return keys, connection.execute(select(setting.value).where(setting.name == name)).scalar_one_or_none()
+
+        return await self.database.read(look)
 
     async def forget(self, lease: Lease, at: float, *, requests_before: float, jobs: Sequence[tuple[int, str]]) -> None:
         """Drops keys of submissions that nobody will repeat any more, and the past of these jobs (number, id)."""

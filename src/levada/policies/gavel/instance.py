@@ -9,7 +9,7 @@ import numpy as np
 from levada.core.snapshot import Snapshot
 from levada.core.types import Bools, Floats, Ints
 from levada.kernels import rates, view
-from levada.perf.model import ThroughputModel, rates_by_type
+from levada.perf.model import ThroughputModel
 
 #: A job of unknown length is taken to need so long on its fastest type, from now on.
 UNKNOWN_LENGTH_S = 3600.0
@@ -40,7 +40,7 @@ class Instance:
         #: Workers of each job.
         self.size: Ints = self.jobs[view.SIZE]
         #: Steps/s of the whole job; 0 = cannot run there.
-        self.rate: Floats = rates_by_type(perf, self.number, self.size, len(snap.capacity))
+        self.rate: Floats = perf.rates_by_type(self.number, self.size, len(snap.capacity))
         #: The highest of these, and each over that.
         self.best, self.relative = rates.hold(self.rate, self.allowed, self.jobs[view.MILLI])
 

@@ -28,7 +28,7 @@ from levada.perf.model import ThroughputModel
 from levada.policies.gavel.gavel_fifo import GavelFifo, GavelFifoPublished
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import S, SharePolicy, Shares
-from levada.policies.protocol import NO_GUARDS, Cadence, Guards, Needs
+from levada.policies.protocol import NO_GUARDS, Cadence, Guards, Needs, RoundStats
 
 #: Shares stay at least so long, whatever happens.
 RESET_S = 1920.0
@@ -108,6 +108,10 @@ class Published(Generic[S]):
         book.reset_if_due()
         turns = book.place(book.choose())
         return book.decision(turns), book.state(turns)
+
+    def round_stats(self, state: PublishedState[S]) -> RoundStats:
+        """Every decision is a round; `sim.published_world` counts leases itself."""
+        return RoundStats(round_s=self.round_s)
 
 
 class _Book(Generic[S]):

@@ -84,6 +84,12 @@ async def plans(context: Ctx, who: Viewer, limit: Limit = 20) -> Any:
     return answer({"items": context.service.plans(limit), "next": None})
 
 
+@router.get("/faults", tags=["events"], response_model=Page[dict[str, Any]])
+async def faults(context: Ctx, who: Operator) -> Any:
+    """List internal errors of the engine that were undone, newest last, for a bug report."""
+    return answer({"items": context.service.faults(), "next": None})
+
+
 @router.get("/usage", tags=["usage"])
 async def usage(
     context: Ctx,

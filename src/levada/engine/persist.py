@@ -1,127 +1,80 @@
-"""The whole engine as a document that later versions can read: everything in it goes by its name.
+"""Dump and load of a whole engine, by names that later versions can read.
 
-What a version does not know of is left out, and what it has besides begins as in a new engine. What can be reckoned
-from the rest (sums, orders, what is remembered for speed) is not in it. Numbers of phases, operations and reasons
-mean the same for ever; where the meaning of something changes, `snapshot` has a step from the old form to the new.
+A version ignores what it does not know, and what a dump lacks begins as in a new engine. What follows from the rest
+(sums, orders, caches) is not dumped. Numbers of phases, operations and reasons never change their meaning; where the
+meaning of something else changes, `live.snapshot` has a step from the old format to the new one.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from levada.core.cluster import Device, Foreign, Node
-from levada.core.decision import Reservation
 from levada.core.inventory import Inventory
 from levada.core.job import Phase
 from levada.core.jobtable import NEW_FLOATS, NEW_INTS, JobTable
 from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.names import Names
 from levada.core.plane import DEVICE, Plane
-from levada.core.queue import Queue
-from levada.core.types import Bools, Floats, Ints
+from levada.core.types import Ints
 from levada.core.world import World
-from levada.engine import Engine, Options
-from levada.engine.state import State
+from levada.engine.dump_format import EngineDump, Jobs, Machines, Places
+from levada.engine.engine import Engine
+from levada.engine.options import Options
+from levada.engine.parts import CACHES, PARTS, Part, values
+from levada.engine.state import MakePolicy, State
 from levada.errors import LevadaError
-from levada.perf import Estimator, EstimatorState
-from levada.plugins import find_policy
+from levada.perf import Estimator
 from levada.policies.queued import queued
 
-_log = logging.getLogger(__name__)
-
-#: Plain values of `State` that a portrait has by name.
-PLAIN = (
-    *("now", "revision", "seed", "submitted", "ended", "refused", "stale_results", "renumbered"),
-    *("dirty", "turnover", "acked", "left_out", "heed_at", "fills", "deciding", "asked_policy", "last_decided"),
-    *("rejections", "last_rejection", "next_try", "policy_wake", "guard_wake", "next_alarm", "last_rung", "told_wake"),
-    *("may_issue", "unsent", "may_cycle"),
-)
 _NAMES = ("workloads", "entities", "queue_names", "tags")
 _NODE_COLUMNS = ("foreign_cpu", "foreign_memory", "reserved_cpu", "reserved_memory")
 _DEVICE_COLUMNS = ("foreign", "foreign_gpu_memory", "reserved", "reserved_gpu_memory")
 
 
-class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is where; sums per node are reckoned."""
+class Loaded(NamedTuple):
+    """An engine from a dump."""
 
-    owner: Ints
-    index: Ints
-    claimed: Bools
-    rows: Ints
-
-
-class Machines(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster."""
-
-    types: tuple[str, ...]
-    nodes: tuple[Node, ...]
-    lost: Bools
-    cordoned: Bools
-    draining: frozenset[int] = frozenset()
-    #: Number of the node and id of each device: other versions may number devices otherwise.
-    devices: tuple[tuple[int, str], ...]
-    #: Devices that somebody holds and no node has, by number of the node.
-    absent: Mapping[int, tuple[Device, ...]] = {}
-    #: What others use, by column.
-    by_node: Mapping[str, Ints] = {}
-    by_device: Mapping[str, Ints] = {}
+    engine: Engine
+    #: Why the policy that decided could not be loaded, so that the default one decides; empty where it was.
+    missing_policy: str
+    #: What else this version could not take over, in sentences for the log.
+    warnings: tuple[str, ...]
 
 
-class Jobs(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs that are not over; a place in a column is a slot."""
-
-    ints: Mapping[str, Ints]
-    floats: Mapping[str, Floats]
-    preference: Ints
-    ids: Mapping[int, str]
-    next_number: int
-    free: tuple[int, ...] | None = None
-    #: Jobs that come after a job.
-    dependents: Mapping[int, tuple[int, ...]] = {}
-    claimed_rows: Mapping[int, Ints] = {}
-    leaves: Mapping[int, int] = {}
-    #: Restarts that cost no retry, of a version that had no column `retried`.
-    displaced: Mapping[int, int] = {}
+# --- with all that it shares with others, for the same version --------------------------------------------------------
 
 
-class Portrait(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine between two turns."""
+def fields(engine: Engine) -> dict[str, object]:
+    """All that *engine* is made of, itself and not a copy: a codec that follows references keeps what is shared."""
+    kinds = [kind for kind in Part if kind is not Part.CACHE]
+    return dict(values(engine._state, *kinds))
 
-    plain: Mapping[str, Any]
-    policy: str
-    policy_options: Mapping[str, Any] = {}
-    policy_state: Any = None
-    in_view: Ints | None = None
-    options: Mapping[str, Any] = {}
-    queues: tuple[Queue, ...] = ()
-    prices: Mapping[str, float] = {}
-    foreign: tuple[Foreign, ...] = ()
-    reservations: tuple[Reservation, ...] = ()
-    #: Names by what they are of; columns hold their places in these lists.
-    names: Mapping[str, tuple[str, ...]] = {}
-    machines: Machines
-    jobs: Jobs
-    target: Places
-    held: Places
-    learned: EstimatorState = EstimatorState()
+
+def from_fields(known: Mapping[str, object]) -> Engine:
+    """The engine of these `fields`; raises TypeError where some are missing or unknown."""
+    state = State.__new__(State)
+    vars(state).update(known, **{name: empty() for name, empty in CACHES.items()})
+    if vars(state).keys() != PARTS.keys():
+        raise TypeError("these are not the fields of an engine")
+    return Engine.of(state)
 
 
 # --- from an engine ---------------------------------------------------------------------------------------------------
 
 
-def portrait(state: State) -> Portrait:
-    """*state* as it is; columns are shared with it, so that it must be written before the next turn."""
+def dump(engine: Engine) -> EngineDump:
+    """*engine* as it is; columns are shared with it, so that the dump must be written before the next event."""
+    state = engine._state
     state.learn()
     if not isinstance(state.perf, Estimator):
         raise LevadaError("only what an Estimator believes can be kept")
     world = state.world
-    return Portrait(
-        plain={name: getattr(state, name) for name in PLAIN},
+    return EngineDump(
+        plain=dict(values(state, Part.VALUE)),
         policy=state.policy_named,
         policy_options=state.policy_options,
         policy_state=state.policy_state,
@@ -148,7 +101,7 @@ def _machines(inventory: Inventory) -> Machines:
         cordoned=inventory.cordoned,
         draining=inventory.draining,
         devices=tuple(inventory.device_keys()),
-        absent={node: tuple(devices) for node, devices in inventory._absent.items()},
+        absent=inventory.absent_devices,
         by_node={name: getattr(inventory, name) for name in _NODE_COLUMNS},
         by_device={name: getattr(inventory, name) for name in _DEVICE_COLUMNS},
     )
@@ -176,15 +129,15 @@ def _places(plane: Plane) -> Places:
 # --- to an engine -----------------------------------------------------------------------------------------------------
 
 
-def revived(kept: Portrait) -> Engine:
-    """The engine that *kept* shows; raises all kinds of errors where that cannot be."""
-    engine = Engine(make_policy=find_policy)
-    state, world = engine.state, engine.state.world
+def load(kept: EngineDump, make_policy: MakePolicy) -> Loaded:
+    """The engine that was dumped; raises errors of any kind where *kept* is none."""
+    engine = Engine(make_policy=make_policy)
+    state, world = engine._state, engine._state.world
     for name, value in kept.plain.items():
-        if name in PLAIN:
+        if PARTS.get(name) is Part.VALUE:
             setattr(state, name, value)
-    _take_policy(state, kept)
-    state.options = _options(kept.options)
+    missing, warnings = _take_policy(state, kept)
+    warnings += _take_options(state, kept.options)
     if kept.in_view is not None:
         state.in_view = kept.in_view
     for name in _NAMES:
@@ -206,44 +159,44 @@ def revived(kept: Portrait) -> Engine:
         on_device = rows[DEVICE] >= 0
         rows[DEVICE][on_device] = moved[rows[DEVICE][on_device]]
     state.perf = Estimator.restore(kept.learned)
-    return engine
+    return Loaded(engine, missing, tuple(warnings))
 
 
-def _take_policy(state: State, kept: Portrait) -> None:
-    """The policy that decided, with its memory; another one where there is none of that name any more."""
+def _take_policy(state: State, kept: EngineDump) -> tuple[str, list[str]]:
+    """The policy that decided, with its memory; why it cannot be loaded, and warnings."""
     try:
-        policy = queued(find_policy(kept.policy, kept.policy_options))
+        policy = queued(state.make_policy(kept.policy, kept.policy_options))
     except Exception as missing:
         other = state.policy.name
-        _log.error("the policy %s cannot be had (%s): %s decides until you set one", kept.policy, missing, other)
         state.policy_state = state.policy.initial(state.seed)
-        return
+        return f"cannot load policy {kept.policy}: {missing}; {other} decides until you set one", []
     state.policy, state.policy_named, state.policy_options = policy, kept.policy, kept.policy_options
     try:
         state.policy_state = policy.restored(kept.policy_state)
     except (msgspec.ValidationError, TypeError, ValueError) as other:
-        _log.warning("the policy %s begins anew, for it remembers other things in this version: %s", kept.policy, other)
         state.policy_state = policy.initial(state.seed)
+        return "", [f"the policy {kept.policy} begins anew: this version cannot read its memory: {other}"]
+    return "", []
 
 
-def _options(kept: Mapping[str, Any]) -> Options:
-    """Options as they were; one that this version does not have, or not with that value, is as in a new engine."""
-    options = Options()
+def _take_options(state: State, kept: Mapping[str, Any]) -> list[str]:
+    """Options as they were; one that this version does not have, or not with that value, has its default."""
+    options, warnings = Options(), []
     for name, value in kept.items():
         if name in Options.__struct_fields__:
             try:
                 options = msgspec.convert({**msgspec.to_builtins(options), name: value}, Options)
             except (msgspec.ValidationError, ValueError) as bad:
-                _log.warning("the setting %s=%s is not kept: %s", name, value, bad)
-    return options
+                warnings.append(f"the setting {name}={value} is not kept: {bad}")
+    state.options = options
+    return warnings
 
 
 def _take_machines(world: World, kept: Machines) -> Ints:
     """The cluster as it was; the number of each device by now, -1 where it is gone."""
     inventory = world.inventory = Inventory(types=Names(kept.types))
     inventory.put(kept.nodes)
-    inventory._absent = {node: list(devices) for node, devices in kept.absent.items()}
-    inventory._lay_out()
+    inventory.add_absent(kept.absent)
     inventory.lost, inventory.cordoned = kept.lost.copy(), kept.cordoned.copy()
     inventory.draining = kept.draining
     number_of = {key: number for number, key in enumerate(inventory.device_keys())}

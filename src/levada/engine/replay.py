@@ -1,30 +1,32 @@
-"""How a job stands: what it was told to do, and where. The log has it, and it counts.
+"""Replay of logged turns, and reconciliation of the result with the commands in the log.
 
-Recovery replays events. An engine of another version may make something else of them than the one that gave the
-commands did: find other places, refuse a decision, give up a job. Jobs run as they were commanded all the same, so
-whatever differs is put right here by what was written down. What was planned and not commanded is decided anew.
+An engine of another version may answer the same events with other commands: find other places, reject a decision, give
+up a job. Jobs run as they were commanded all the same, so the logged commands win: `reconcile` makes the engine agree
+with them. What was planned and not commanded is decided anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from levada.core.commands import Command
+from levada.core.events import Event, JobsSubmitted
 from levada.core.job import Phase
 from levada.core.layout import NOT_ALLOWED
 from levada.core.plan import OpKind
 from levada.core.plane import DEVICE, GPU_MEMORY, INDEX, MILLI, NO_DEVICE, NODE, Plane
 from levada.core.reasons import Code
 from levada.core.types import CPU_TYPE, WHOLE, Ints
-from levada.engine import Engine
 from levada.engine.ends import end
+from levada.engine.engine import Engine
 from levada.engine.operations import plan_operations
 from levada.engine.state import Intent, State
 
-#: What is said of a job that was put right, until there is more to say.
+#: The reason of a job that was reconciled, until there is a newer one.
 _REASONS = {
     Phase.PENDING: Code.INTERRUPTED,
     Phase.STARTING: Code.STARTING,
@@ -35,7 +37,7 @@ _REASONS = {
 }
 
 
-class Spot(msgspec.Struct, frozen=True, array_like=True, order=True):
+class CommandedPlace(msgspec.Struct, frozen=True, array_like=True, order=True):
     """One place of a worker, on one device or none."""
 
     index: int
@@ -47,8 +49,8 @@ class Spot(msgspec.Struct, frozen=True, array_like=True, order=True):
     claimed: bool
 
 
-class Standing(msgspec.Struct, frozen=True, array_like=True):
-    """What a job was told to do last, by names that outlive all numbering."""
+class CommandedState(msgspec.Struct, frozen=True, array_like=True):
+    """What a job was last commanded to do, by names that outlive all numbering."""
 
     number: int
     phase: int
@@ -60,17 +62,49 @@ class Standing(msgspec.Struct, frozen=True, array_like=True):
     waits_for: int = 0
     aside: int = 0
     failures: int = 0
-    held: tuple[Spot, ...] = ()
+    held: tuple[CommandedPlace, ...] = ()
     #: What it shall have after the operation that is out; empty where none is, or it is a stop.
-    target: tuple[Spot, ...] = ()
+    target: tuple[CommandedPlace, ...] = ()
 
 
-def standing(state: State, slot: int) -> Standing:
-    """How the job of a slot stands."""
+def replay(
+    engine: Engine, events: Sequence[Event], *, before: int, after: int, next_number: int, asked: Ints | None
+) -> list[Command]:
+    """Bring *engine* to its state after a logged turn; its commands, which have been carried out already.
+
+    *before* and *after* are the revisions around it, *next_number* the number of its first new job (-1 = not logged),
+    *asked* the numbers of the jobs that the policy was asked about, if it was. Progress is not in the log; it changes
+    the first and the last of these.
+    """
+    state = engine._state
+    state.revision = before
+    if next_number >= 0:
+        state.world.next_number = next_number
+    commands = engine.handle(*events)
+    state.revision = after
+    if asked is not None:
+        state.deciding, state.in_view = after, asked
+    return commands
+
+
+def admit(engine: Engine, events: Iterable[Event], next_number: int) -> None:
+    """Let *engine* know of the jobs that were submitted in a logged turn, and of nothing else."""
+    engine._state.world.next_number = next_number
+    engine.handle(*(event for event in events if isinstance(event, JobsSubmitted)))
+
+
+def commanded(engine: Engine, numbers: Iterable[int] | None = None) -> dict[int, CommandedState]:
+    """What active jobs were last commanded to do, by number: all, or those of *numbers*."""
+    state = engine._state
+    slots = state.living() if numbers is None else state.world.table.find(np.fromiter(numbers, np.int64))
+    return {each.number: each for each in (_commanded(state, slot) for slot in slots.tolist() if slot >= 0)}
+
+
+def _commanded(state: State, slot: int) -> CommandedState:
     world, table = state.world, state.world.table
     op = int(table.op[slot]) if table.issued[slot] else OpKind.NONE
     takes = op in (OpKind.START, OpKind.RESIZE) and table.count[slot] > 0
-    return Standing(
+    return CommandedState(
         number=int(table.number[slot]),
         phase=int(table.phase[slot]),
         generation=int(table.generation[slot]),
@@ -85,12 +119,7 @@ def standing(state: State, slot: int) -> Standing:
     )
 
 
-def standings(state: State) -> dict[int, Standing]:
-    """How all jobs stand, by number."""
-    return {each.number: each for each in (standing(state, slot) for slot in state.living().tolist())}
-
-
-def _spots(state: State, plane: Plane, slot: int) -> tuple[Spot, ...]:
+def _spots(state: State, plane: Plane, slot: int) -> tuple[CommandedPlace, ...]:
     inventory = state.world.inventory
     rows = state.world.places(plane, slot).T.tolist()
     claimed = set()
@@ -98,7 +127,7 @@ def _spots(state: State, plane: Plane, slot: int) -> tuple[Spot, ...]:
         claimed = {tuple(row) for row in state.claimed_rows[number].T.tolist()}
     return tuple(
         sorted(
-            Spot(
+            CommandedPlace(
                 index=row[INDEX],
                 node=inventory.nodes[row[NODE]],
                 device=inventory.device_id(row[DEVICE]) if row[DEVICE] >= 0 else "",
@@ -122,9 +151,9 @@ class Differences(NamedTuple):
     over: list[int]
 
     @staticmethod
-    def between(state: State, recorded: Mapping[int, Standing]) -> Differences:
-        """What differs between *state* and what was written down."""
-        found = standings(state)
+    def between(engine: Engine, recorded: Mapping[int, CommandedState]) -> Differences:
+        """What differs between *engine* and the log."""
+        found = commanded(engine)
         return Differences(
             other=[number for number, each in found.items() if number in recorded and recorded[number] != each],
             lost=[number for number in recorded if number not in found],
@@ -135,21 +164,25 @@ class Differences(NamedTuple):
         return any(self)
 
 
-def put_right(
-    engine: Engine, recorded: Mapping[int, Standing], differ: Differences, ended: Mapping[int, int], before: Engine
+def reconcile(
+    engine: Engine,
+    recorded: Mapping[int, CommandedState],
+    differ: Differences,
+    ended: Mapping[int, int],
+    before: Engine,
 ) -> None:
-    """Makes *engine* have jobs as they were *recorded*.
+    """Make *engine* agree with the commands that were *recorded*.
 
     *ended* are the phases in which jobs ended; *before* is an engine that knows all jobs and the end of none.
-    Raises KeyError for a job of which nothing is known.
+    Raises KeyError for a job that neither engine knows.
     """
-    state, world, table = engine.state, engine.state.world, engine.state.world.table
+    state, world, table = engine._state, engine._state.world, engine._state.world.table
     state.learn()
     for number in differ.over:
         end(state, table.find(np.array([number])), ended[number], Code.CANCELLED)
     state.commands.clear()
     for number in differ.lost:
-        _bring_back(state, before.state, number)
+        _bring_back(state, before._state, number)
     wrong = [*differ.other, *differ.lost]
     slots = table.find(np.array(wrong, np.int64))
     world.clear_workers(world.held, slots)
@@ -160,7 +193,7 @@ def put_right(
         plane.cpu, plane.memory = world.use_of(plane)
     state.dependents = {
         number: [each for each in after if each in recorded]
-        for number, after in before.state.dependents.items()
+        for number, after in before._state.dependents.items()
         if number in recorded
     }
     state.ended = max(state.submitted - len(table), 0)
@@ -169,7 +202,7 @@ def put_right(
     state.give_another_chance()
 
 
-def _tell(state: State, slot: int, was: Standing) -> None:
+def _tell(state: State, slot: int, was: CommandedState) -> None:
     """The job holds what it held, and the operation that was out is out."""
     table, world = state.world.table, state.world
     rows = _rows(state, was.held, slot)
@@ -199,7 +232,7 @@ def _tell(state: State, slot: int, was: Standing) -> None:
         table.op_deadline[slot] = np.inf
 
 
-def _forget_plans(state: State, recorded: list[Standing]) -> None:
+def _forget_plans(state: State, recorded: list[CommandedState]) -> None:
     """Targets are what operations that are out lead to, and what jobs hold: nothing else was commanded."""
     table, world = state.world.table, state.world
     slots = table.find(np.array([was.number for was in recorded], np.int64))
@@ -214,7 +247,7 @@ def _forget_plans(state: State, recorded: list[Standing]) -> None:
     plan_operations(state, slots)
 
 
-def _rows(state: State, spots: tuple[Spot, ...], slot: int) -> Ints:
+def _rows(state: State, spots: tuple[CommandedPlace, ...], slot: int) -> Ints:
     """These places as columns of a plane, without those that are nowhere any more."""
     inventory = state.world.inventory
     found = []
