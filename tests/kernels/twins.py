@@ -16,7 +16,7 @@ def both(modules: tuple[ModuleType, ModuleType], name: str, *args: Any) -> Any:
         if isinstance(a, np.ndarray):
             assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
         else:
-            assert a == b
+            assert (type(a), a) == (type(b), b)
     return ours
 
 

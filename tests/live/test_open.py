@@ -30,9 +30,9 @@ class SlowStore(Store):
 
     meanwhile: Callable[[], Any]
 
-    async def keys(self) -> set[tuple[str, str]]:
+    async def keys_and_setting(self, name: str) -> tuple[set[tuple[str, str]], str | None]:
         await self.meanwhile()
-        return await super().keys()
+        return await super().keys_and_setting(name)
 
 
 @pytest.mark.parametrize(("code", "phase"), [(0, "Succeeded"), (3, "Failed")])

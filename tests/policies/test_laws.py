@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import import_module
 from itertools import product
 from typing import Any
 
@@ -116,17 +115,14 @@ def test_a_decision_is_sound(in_queues: bool, scene: Scene) -> None:
 @settings(max_examples=25)
 def test_same_input_same_output_in_both_kernels(in_queues: bool, scene: Scene) -> None:
     for name in each(LAWFUL, scene):
-        before = dict(kernel_modes.kernels)
-        answers = []
+        before, answers = kernel_modes.active(), []
         try:
-            for implementation in ("interpreted", "compiled", "interpreted"):
-                for area in ("attained", "choose", "fill"):
-                    kernel_modes.kernels[area] = import_module(f"levada.kernels.{area}_{implementation}")
+            for mode in ("interpreted", "compiled", "interpreted"):
+                kernel_modes.use(mode)
                 policy = registry.make(name)
                 answers.append(as_bytes(decide(queued(policy) if in_queues else policy, scene)))
         finally:
-            kernel_modes.kernels.clear()
-            kernel_modes.kernels.update(before)
+            kernel_modes.use(before)
         assert len(set(answers)) == 1
 
 

@@ -15,7 +15,7 @@ from levada.solve.efficient import efficient
 from levada.solve.instance import instance
 from levada.solve.leximin import leximin
 from levada.solve.problem import Problem, Solution, problem
-from tests import kernel_modes
+from tests.solve.methods import by_both
 
 
 @st.composite
@@ -106,15 +106,8 @@ def test_each_stands_where_it_loses_least() -> None:
 @pytest.mark.parametrize("types", [1, 3, 5])
 @pytest.mark.parametrize("load", [0.5, 2.0, 10.0])
 def test_large_problems_are_solved_by_prices(types: int, load: float) -> None:
-    pytest.importorskip("numba")
     asked = classify(instance(300, types, load, seed=types))
-    before, found = kernel_modes.active(), []
-    try:
-        for implementation in ("compiled", "interpreted"):
-            kernel_modes.use(implementation)
-            found.append(efficient(asked, 0.5))
-    finally:
-        kernel_modes.use(before)
+    found = by_both(lambda: efficient(asked, 0.5))
     assert [one.how for one in found] == ["price", "highs"]
     prices, highs = (speed(asked, asked.count, by_row(asked, one)) for one in found)
     assert prices == pytest.approx(highs, rel=1e-7)

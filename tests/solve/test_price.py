@@ -16,6 +16,7 @@ from levada.solve.max_min import max_min
 from levada.solve.problem import Problem, Solution
 from tests import kernel_modes
 from tests.solve.cases import check
+from tests.solve.methods import by_both
 from tests.solve.problems import any_weights, problems
 
 pytest.importorskip("numba")
@@ -23,16 +24,20 @@ pytest.importorskip("numba")
 
 def both(asked: Problem, solver: Callable[[], Solution]) -> tuple[Solution, Solution]:
     """What prices find (or HiGHS in their place), and what HiGHS finds."""
-    before = kernel_modes.active()
-    found = []
-    try:
-        for implementation in ("compiled", "interpreted"):
-            kernel_modes.use(implementation)
-            found.append(check(asked, solver()))
-    finally:
-        kernel_modes.use(before)
-    assert found[1].how != "price"
-    return found[0], found[1]
+    price, highs = by_both(lambda: check(asked, solver()))
+    assert highs.how != "price"
+    return price, highs
+
+
+@given(problems(most_jobs=15, most_types=8, weights=any_weights))
+def test_compiled_and_interpreted_prices_are_the_same(asked: Problem) -> None:
+    before, found = kernel_modes.active(), []
+    for mode in kernel_modes.MODES:
+        kernel_modes.use(mode)
+        found.append([max_min(asked).share, leximin(asked).share])
+    kernel_modes.use(before)
+    for interpreted, compiled in zip(*found, strict=True):
+        assert interpreted.tobytes() == compiled.tobytes()
 
 
 @given(problems(most_jobs=15, most_types=8, weights=any_weights))

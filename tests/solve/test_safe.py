@@ -172,6 +172,7 @@ def test_a_path_that_ends_nowhere_costs_no_optimum(monkeypatch: pytest.MonkeyPat
     asked = problem([[4.0, 2.0], [1.0, 1.0], [9.0, 1.0]], [1.0, 1.0], scale=np.array([1.0, 2.0, 1.0]))
     pairs, together = np.array([[0, 2]]), np.array([[[3.0, 6.0], [1.0, 0.5]]])
     monkeypatch.setattr("levada.solve.selfdual._STEPS", 0)
+    monkeypatch.setattr("levada.kernels.selfdual._STEPS", 0)
     filled = leximin_packed(asked, pairs, together)
     assert filled.levels is not None
     for found, best, inside in (

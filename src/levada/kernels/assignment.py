@@ -249,7 +249,7 @@ def enter(
         at = living + i
         lines[0, at], lines[1, at], lines[2, at] = s, facts[i, 0], s
         in_order &= at == 0 or floats[c.SUBMITTED, lines[0, at - 1]] <= floats[c.SUBMITTED, s]
-    return in_order
+    return bool(in_order)
 
 
 @kernel

@@ -90,7 +90,7 @@ def stand(
         any_moved |= level[row] != queue[here]
         block[0, row], block[1, row], block[2, row], block[3, row] = came, service, ran, waited
         block[4, row], block[5, row], block[6, row] = used, running, waiting
-    return level, block, any_moved
+    return level, block, bool(any_moved)
 
 
 @kernel
@@ -174,4 +174,4 @@ def soonest(
                 first = min(first, (limits[queue[row]] - service[row]) / gpus)
         elif count[row] == 0 and queue[row] > 0 and ran[row] > 0:
             first = min(first, knob * ran[row] - waited[row])
-    return first
+    return float(first)

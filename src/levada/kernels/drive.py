@@ -27,7 +27,7 @@ def pause(jobs: Floats, columns: Ints, now: float) -> float:
         jobs[_DONE, c] += jobs[_RATE, c] * max(now - jobs[_SINCE, c], 0.0)
         jobs[_RATE, c] = 0.0
         jobs[_END, c] = np.inf
-    return end
+    return float(end)
 
 
 @kernel
@@ -44,7 +44,7 @@ def go(jobs: Floats, columns: Ints, now: float, rate: Floats, since: Floats) -> 
         left = jobs[_TOTAL, c] - jobs[_DONE, c]
         jobs[_END, c] = since[i] + left / rate[i] if rate[i] > 0 else np.inf
         after = min(after, jobs[_END, c])
-    return before, after
+    return float(before), float(after)
 
 
 @kernel
@@ -101,7 +101,7 @@ def use(owner: Ints, type_of: Ints, seconds: float, used: Floats, prices: Floats
     for kind in range(len(used)):
         used[kind] += count[kind] * seconds
         cost += count[kind] * seconds * prices[kind]
-    return cost
+    return float(cost)
 
 
 @kernel

@@ -52,14 +52,14 @@ def efficient_shares(
     groups, types = len(row), len(capacity)
     plenty, fair, levels, lowest = _all_at_their_best(rate, scale, weight, count, capacity)
     if plenty:
-        return True, fair[row], levels[row], lowest, lowest, np.zeros(types)
+        return True, fair[row], levels[row], float(lowest), float(lowest), np.zeros(types)
     nowhere = np.zeros((0, types))
     found, fair, levels, _, bound, prices, _ = leximin_shares(
         rate, scale, weight, count, capacity, nowhere, near, proved, trace
     )
     share, reached = np.zeros((groups, types)), np.zeros(groups)
     if not found:
-        return False, share, reached, 0.0, bound, prices
+        return False, share, reached, 0.0, float(bound), prices
     runs, kinds = np.flatnonzero(levels[row] > 0.0), np.flatnonzero(capacity > 0.0)
     speed, owed = np.empty((len(runs), len(kinds))), np.empty(len(runs))
     gpus, worth = np.empty(len(runs)), np.empty(len(runs))
@@ -77,7 +77,7 @@ def efficient_shares(
         worth[at] = weight[i] * favour[runs[at]] * gpus[at]
     found, x, proof = most_speed(speed, worth, gpus, owed, capacity[kinds], proved)
     if not found:
-        return False, share, reached, 0.0, bound, prices
+        return False, share, reached, 0.0, float(bound), prices
     fit(x, gpus, capacity[kinds], trace)
     total, lowest = add_up(capacity), np.inf
     prices[:] = 0.0
@@ -93,7 +93,7 @@ def efficient_shares(
             reference += rate[i, k] * (capacity[k] / total)
         reached[group] = made * (scale[i] / (weight[i] * reference))
         lowest = min(lowest, reached[group])
-    return True, share, reached, lowest, bound, prices
+    return True, share, reached, float(lowest), float(bound), prices
 
 
 @kernel
@@ -124,7 +124,7 @@ def _all_at_their_best(
         share[i, best] = 1.0
         levels[i] = fastest * (scale[i] / (weight[i] * reference))
         lowest = min(lowest, levels[i])
-    return lowest < np.inf, share, levels, lowest
+    return bool(lowest < np.inf), share, levels, float(lowest)
 
 
 @kernel

@@ -257,7 +257,7 @@ def max_level(
             elif part > 0.0:
                 hulls(c, price[z], speed, cost, kind, count)
                 demand(q, base, pace, level[z], speed, kind, count, taken, share, part)
-    return found, reached * unit, bound * unit, share, proof * unit, plans[:kept]
+    return bool(found), float(reached * unit), float(bound * unit), share, proof * unit, plans[:kept]
 
 
 @kernel
@@ -294,7 +294,7 @@ def affordable_ratio(
         if following <= ratio * (1 + 1e-15):
             break
         ratio = following
-    return ratio
+    return float(ratio)
 
 
 @kernel

@@ -77,7 +77,7 @@ def leximin(c: Floats, q: Floats, n: Floats, seeds: Floats, near: float) -> tupl
     for i in range(rows):
         if state[i] == _STANDS:
             share[i] += mass[i] * shared[i] / add_up(shared[i])
-    return True, share, first_bound, first_prices, first_plans
+    return True, share, float(first_bound), first_prices, first_plans
 
 
 @kernel

@@ -84,7 +84,7 @@ def leximin_shares(
         prices[kinds[j]] = proof[j]
         for z in range(len(mixed)):
             plans[z, kinds[j]] = mixed[z, j]
-    return True, share, levels, lowest, bound, prices, plans
+    return True, share, levels, float(lowest), float(bound), prices, plans
 
 
 @kernel

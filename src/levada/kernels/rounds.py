@@ -128,7 +128,7 @@ def recall(
     crowded = False
     for kind in range(types):
         crowded |= used[kind] > capacity[kind]
-    return members, share, credit, asked, need, runs, stale, crowded
+    return members, share, credit, asked, need, runs, bool(stale), bool(crowded)
 
 
 @kernel
@@ -408,7 +408,8 @@ def answer(
             if at_most < least[row]:
                 said[2, row], said[3, row] = _TOO_LARGE, at_most
     _rank(number, credit, said[4])
-    return said, names, kept, ran, _quiet_s(owed_only, members, share, credit, chosen, speed, weights)
+    quiet_s = _quiet_s(owed_only, members, share, credit, chosen, speed, weights)
+    return said, names, int(kept), int(ran), float(quiet_s)
 
 
 @kernel

@@ -376,4 +376,4 @@ def walk(
         tau, kappa = tau + way * d_tau, kappa + way * d_kappa
         if not np.isfinite(tau) or way < 1e-6:
             break
-    return best, best_x, best_t, best_tau
+    return float(best), best_x, float(best_t), float(best_tau)

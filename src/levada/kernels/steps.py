@@ -77,7 +77,8 @@ def survey(
             view[shown] = s
             shown += 1
     view = view[:shown].copy()
-    return True, view, guard_wake, busy, near_end, capacity(view, ints.shape[1], *inventory)
+    there = capacity(view, ints.shape[1], *inventory)
+    return True, view, float(guard_wake), bool(busy), bool(near_end), there
 
 
 @kernel
@@ -116,7 +117,7 @@ def waiting(ints: Ints, floats: Floats, order: Ints, now: float, *inventory: Any
             view[shown] = s
             shown += 1
     # Jobs that wait have nothing that they could keep.
-    return True, view[:shown].copy(), busy, capacity(view[:0], ints.shape[1], *inventory)
+    return True, view[:shown].copy(), bool(busy), capacity(view[:0], ints.shape[1], *inventory)
 
 
 @kernel
@@ -298,7 +299,7 @@ def running(
         ints[c.CHANGED, s] = revision
         ints[c.REASON, s], ints[c.EVIDENCE, s] = c.RUNS, 0
         found |= plan_operation(ints, s, differs[s])
-    return True, True, found, now + alarm, paused[:, :told]
+    return True, True, bool(found), float(now + alarm), paused[:, :told]
 
 
 @kernel
@@ -358,7 +359,7 @@ def released(
             if ints[c.COUNT, s] > 0 and not tells(ints[c.REASON, s]):
                 ints[c.REASON, s], ints[c.EVIDENCE, s] = c.SAYS_STARTING, 0
             found |= plan_operation(ints, s, False)
-    return True, len(slots) > 0, freed, found
+    return True, len(slots) > 0, bool(freed), bool(found)
 
 
 @kernel
