@@ -186,6 +186,21 @@ class TestElastic(LocalTest):
 
         self.run(story)
 
+    def test_the_next_backend_reports_a_loss_that_the_server_before_may_not_have_stored(self) -> None:
+        async def story() -> None:
+            async with self.opened(1, leave=True) as first:
+                await self.trains(first, place(0, "node-0", "0"), place(1, "node-0", "1"))
+                victim = self.pids(first)[0]
+                assert victim is not None
+                os.kill(victim, signal.SIGKILL)
+                await first.for_(ev.WorkersFailed, 1)
+            async with self.opened(2) as second:
+                (failed,) = [each for each in second.first.report.events if isinstance(each, ev.WorkersFailed)]
+                assert (failed.generation.tolist(), failed.index.tolist()) == ([1], [0])
+                assert second.first.running["toy-1"].running == 1
+
+        self.run(story)
+
     def test_whether_enough_are_left_is_for_the_engine_to_say(self) -> None:
         async def story() -> None:
             async with self.opened() as watch:

@@ -115,7 +115,9 @@ class LocalBackend:
             self.gangs[record.job] = Gang(record, HandsOf(self, record))
         self.agents.load()
         for gang in self.gangs.values():
-            gang.tell_end_again()  # before anything is heard: an end that is found now is told once
+            # Before anything is observed: an end or a loss that is found now is told once.
+            gang.tell_end_again()
+            gang.tell_losses_again(lambda node: self.host_of(node) is None)
         observed = [host.everything() for host in list(self.hosts.values())]
         for news in observed:
             self._observe_workers(news)

@@ -7,14 +7,14 @@ the record on disk. It does nothing by itself: `Hands` does.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from levada.backends.local.crew import IN_PROCESS
 from levada.backends.local.hands import Hands
 from levada.backends.local.messages import ENDED, UNREACHABLE, Sighting
 from levada.backends.local.record import Record, Stage, Then
-from levada.backends.local.roster import Member, matched, members_of
+from levada.backends.local.roster import Member, covering, matched, members_of
 from levada.backends.local.voice import Voice, exit_code, how, index_of
 from levada.backends.protocol import Launch
 from levada.core import events as ev
@@ -104,6 +104,19 @@ class Gang(Voice):
                 # Workers that are leaving already keep the time that they have.
                 self._stop(Then.RELEASED, record.since if record.stage is Stage.STOPPING else now)
             self.step(now)
+
+    def tell_losses_again(self, is_lost: Callable[[str], bool]) -> None:
+        """After a restart, report workers that are gone and that the job goes on without.
+
+        The server before may have ended between the loss and its commit to the log; the engine ignores a loss that it
+        knows. Workers on a node that *is_lost* go with the node.
+        """
+        record = self.record
+        if record.told != "Running" or record.stage not in (Stage.RUNNING, Stage.SWITCHING):
+            return
+        for place in record.places:
+            if place.group == "worker" and covering(record.members, place) is None and not is_lost(place.node):
+                self._tell(ev.WorkersFailed, running=len(record.members), index=place.index)
 
     def starts(self) -> bool:
         """Workers are being started, or will be when others have left."""
