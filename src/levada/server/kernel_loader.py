@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Callable
 
 from levada import jit
-from levada.live.service import Service
 
 _log = logging.getLogger(__name__)
 
@@ -20,12 +20,12 @@ _CHECK_S = 5.0
 _FILL_CACHE = "import os; os.nice(19); from levada.sim.precompile import precompile; precompile()"
 
 
-async def load_kernels(service: Service) -> None:
-    """Return once compiled kernels run, or cannot be had."""
+async def load_kernels(size: Callable[[], int]) -> None:
+    """Return once compiled kernels run, or cannot be had; *size* is that of the engine's state."""
     if not jit.is_available():
         _log.info("interpreting kernels: numba is not installed (pip install 'levada[server]')")
         return
-    while not jit.is_worth_loading(service.size()):
+    while not jit.is_worth_loading(size()):
         await asyncio.sleep(_CHECK_S)
     if not jit.is_ready():
         _log.info("compiling kernels in the background (some minutes): %s", jit.cache_folder())

@@ -213,7 +213,7 @@ async def _serve(
 
     leaving = asyncio.create_task(farewell())
     service = Service(live)
-    loading = asyncio.create_task(load_kernels(service))
+    loading = asyncio.create_task(load_kernels(service.size))
     loading.add_done_callback(_note_failure)
     try:
         # It answers until jobs have left: agents of other machines hear through it that theirs shall.
