@@ -50,7 +50,7 @@ def commit(state: State, placer: Placer, decision: Decision) -> None:
     rows, slots = _rows_that_count(state, decision)
     aside: list[int] = []
     while True:
-        keep = ~np.isin(slots, aside)
+        keep = ~state.flags(np.array(aside, np.int64))[slots]
         proposal, reached = _propose(state, placer, decision, rows[keep], slots[keep])
         violations = check(state.world, proposal)
         if not violations:
@@ -71,11 +71,11 @@ def commit(state: State, placer: Placer, decision: Decision) -> None:
 
 
 def _rows_that_count(state: State, decision: Decision) -> tuple[Ints, Ints]:
-    """Rows whose job was shown, has not changed since, and is not being operated on; and their slots."""
+    """Rows whose job has not changed since it was shown, and is not being operated on; and their slots."""
     table = state.world.table
     slots = table.find(decision.number)
     revision = state.deciding if state.deciding is not None else -1
-    fresh = (slots >= 0) & np.isin(decision.number, state.in_view)
+    fresh = slots >= 0
     fresh[fresh] &= (table.changed[slots[fresh]] <= revision) & (table.issued[slots[fresh]] == 0)
     rows = fresh.nonzero()[0]
     # What was said of the others must be thought of again.
@@ -98,7 +98,7 @@ def _propose(state: State, placer: Placer, decision: Decision, rows: Ints, slots
         return proposal, reached  # I3 and I4 will say so
     differs = (want_type != table.type[slots]) | (given != table.count[slots])
     if decision.places is not None and decision.placed is not None:
-        said = np.isin(rows, decision.placed) | (given == 0)
+        said = _placed(decision)[rows] | (given == 0)
         slot_of = np.full(len(decision.number), -1, np.int64)
         slot_of[rows[said]] = slots[said]
         places = decision.places.astype(np.int64)
@@ -119,6 +119,14 @@ def _propose(state: State, placer: Placer, decision: Decision, rows: Ints, slots
     kind[slots] = np.where(reached > 0, want_type, -1)
     _stay(state, proposal, slots[(given > 0) & (reached == 0) & (table.count[slots] > 0)])
     return proposal, reached
+
+
+def _placed(decision: Decision) -> Bools:
+    """Per row whether the decision says itself where the job goes."""
+    marks = np.zeros(len(decision.number), bool)
+    if decision.places is not None and decision.placed is not None:
+        marks[decision.placed] = True
+    return marks
 
 
 def _stay(state: State, proposal: Proposal, slots: Ints) -> None:
@@ -143,10 +151,10 @@ def _accept(state: State, decision: Decision, rows: Ints, slots: Ints, proposal:
     world, table = state.world, state.world.table
     had = table.count[slots].copy()
     changed = (table.count[slots] != proposal.count[slots]) | (table.type[slots] != proposal.type[slots])
-    if decision.placed is not None:
-        changed |= np.isin(rows, decision.placed)
+    changed |= _placed(decision)[rows]
     elsewhere = world.target.owner != proposal.plane.owner
-    changed |= np.isin(slots, world.target.owner[elsewhere]) | np.isin(slots, proposal.plane.owner[elsewhere])
+    movers = np.concatenate([world.target.owner[elsewhere], proposal.plane.owner[elsewhere]])
+    changed |= state.flags(movers[movers >= 0])[slots]
     world.target.take_from(proposal.plane)
     table.type[slots] = proposal.type[slots]
     table.count[slots] = proposal.count[slots]

@@ -15,7 +15,10 @@ from levada.core.types import WHOLE
 from levada.core.world import World
 
 #: A policy cannot know that a job is over.
-_SAID_BY_POLICIES = sorted(set(Code.numbers()) - {Code.FINISHED, Code.CANCELLED, Code.FAILED, Code.TIME_LIMIT})
+_SAID_BY_POLICIES = np.isin(
+    np.arange(max(Code.numbers()) + 1),
+    sorted(set(Code.numbers()) - {Code.FINISHED, Code.CANCELLED, Code.FAILED, Code.TIME_LIMIT}),
+)
 
 
 def column_fault(decision: Any) -> str | None:
@@ -47,7 +50,8 @@ def shape_fault(world: World, decision: Any) -> str | None:
     count = len(decision.number)
     if len(np.unique(decision.number)) != count:
         return "it speaks of a job twice"
-    if not np.isin(decision.reason, _SAID_BY_POLICIES).all():
+    known = (decision.reason >= 0) & (decision.reason < len(_SAID_BY_POLICIES))
+    if not (known.all() and _SAID_BY_POLICIES[decision.reason].all()):
         return "it gives a reason that does not exist, or that no policy can know"
     if not _rooms_exist(world, decision):
         return "it binds or reserves where nothing is"
@@ -83,6 +87,8 @@ def _places_fault(world: World, decision: Any, places: Any, count: int) -> str |
     table_of_places = isinstance(places, np.ndarray) and places.ndim == 2 and places.shape[0] == PLACE_COLUMNS
     if not table_of_places or places.dtype.kind != "i" or decision.placed is None or not _is_column(decision.placed):
         return "its places are not a table of whole numbers with the rows they speak of"
+    if ((decision.placed < 0) | (decision.placed >= count)).any():
+        return "its places are of rows that do not exist"
     known = (places[SLOT] >= 0) & (places[SLOT] < count) & (places[NODE] >= 0) & (places[NODE] < len(inventory.nodes))
     known &= (places[DEVICE] >= -1) & (places[DEVICE] < len(inventory.node_of)) & (abs(places[INDEX]) < 1 << 24)
     if not known.all():
