@@ -9,35 +9,36 @@ from levada.core.job import Phase
 from levada.core.plan import OpKind
 from levada.core.reasons import Code
 from levada.core.types import Ints
-from levada.engine import steps
-from levada.engine.ends import stopped
+from levada.engine.ends import have_stopped, stopped
 from levada.engine.holdings import confirm, release, unclaim
 from levada.engine.operations import plan_operations
 from levada.engine.state import Intent, State
 from levada.engine.withdraw import revert_targets
+from levada.kernels import acks
 from levada.perf import RestartKind
 
 
 def released(state: State, event: Released) -> None:
-    """What an operation gives up is free; a stop is complete with it."""
+    """Free what an operation gives up; a stop is complete with it."""
     if state.perf.learns:
         _time_stops(state, event)
-    if steps.released(state, event):
-        return
-    table = state.world.table
-    slots, _ = state.current(event.number, event.generation)
-    slots = slots[table.issued[slots] > 0]
-    stops = table.op[slots] == OpKind.STOP
-    # A job that shall stop altogether by now keeps all it may have until it has stopped.
-    shrinks = slots[(table.op[slots] == OpKind.RESIZE) & (table.count[slots] > 0)]
-    if len(shrinks):
-        state.account(shrinks)
-        release(state, shrinks, everything=False)
-        table.observed[shrinks] = np.minimum(table.observed[shrinks], table.count[shrinks])
-    if stops.any():
-        table.ran[slots[stops]] = 0
-        stopped(state, slots[stops])
-    state.acked |= bool(len(slots))
+    table, target, held = state.world.table, state.world.target, state.world.held
+    news, stops, special_stops, special_shrinks, freed = acks.released(
+        _report(event), table.ints, table.floats, *table.index, state.now, target.owner, held.owner, held.claimed
+    )
+    if len(special_shrinks):
+        release(state, special_shrinks, everything=False)
+    if len(stops):
+        table.ran[stops] = 0
+        have_stopped(state, stops, special_stops)
+    state.acked |= news > 0
+    state.may_issue |= freed and state.unsent
+
+
+def _report(event: Running | Released) -> Ints:
+    report = np.empty((2, len(event.number)), np.int64)
+    report[0], report[1] = event.number, event.generation
+    return report
 
 
 def _time_stops(state: State, event: Released) -> None:
@@ -52,53 +53,32 @@ def _time_stops(state: State, event: Released) -> None:
 
 def running(state: State, event: Running) -> None:
     """An operation is complete: all workers run where they should, and what it gave up is free."""
-    if steps.running(state, event):
+    table, target, held = state.world.table, state.world.target, state.world.held
+    news, special, follows, limit, pauses = acks.running(
+        _report(event),
+        table.ints,
+        table.floats,
+        *table.index,
+        state.now,
+        state.revision,
+        target.owner,
+        held.owner,
+        held.claimed,
+    )
+    if not news:
         return
-    table = state.world.table
-    slots, _ = state.current(event.number, event.generation)
-    slots = slots[(table.issued[slots] > 0) & (table.op[slots] != OpKind.STOP)]
-    if not len(slots):
-        return
-    state.account(slots)
-    release(state, slots[table.count[slots] > 0], everything=False)
-    confirm(state, slots)
-    _time_restarts(state, slots)
-    starts = slots[table.op[slots] == OpKind.START]
-    table.restarts[starts] += table.first_started[starts] < np.inf
-    table.first_started[starts] = np.minimum(table.first_started[starts], state.now)
-    table.started[starts] = state.now
-    for column in (table.run_running_s, table.run_gpu_seconds, table.run_waiting_s):
-        column[starts] = 0.0
-    table.saved[starts] = table.stopped_by[starts] = 0
-    table.resized[slots] = table.reported[slots] = state.now
-    table.observed[slots] = table.held[slots]
-    table.accepts_loss[slots] = 0
-    back = slots[(table.below_fixed[slots] > 0) & (table.held[slots] == table.fixed[slots])]
-    table.min[back] = table.desired[back] = table.fixed[back]
-    table.below_fixed[back] = 0
-    table.phase[slots] = Phase.RUNNING
-    table.ran[slots] = table.generation[slots]
-    state.alarm(state.now + float((table.time_limit[slots] - table.running_s[slots]).min()))
-    table.failures[slots] = table.unsure[slots] = 0
-    _done(state, slots)
-    state.say(slots, Code.RUNS)
-    plan_operations(state, slots)
-
-
-def _time_restarts(state: State, slots: Ints) -> None:
-    """Notes how long these jobs, whose operation is complete, stood still for it.
-
-    A first start loads no checkpoint, a resize in place goes on meanwhile (see `paused`), and an operation that was
-    asked for again began nobody knows when: none of them tells what a restart costs.
-    """
-    table = state.world.table
-    once = (table.unsure[slots] == 0) & (table.failures[slots] == 0)
-    starts = (table.op[slots] == OpKind.START) & (table.first_started[slots] < np.inf)
-    resizes = (table.op[slots] == OpKind.RESIZE) & (table.resizes_in_place[slots] == 0)
-    for kind, which in ((RestartKind.START, starts), (RestartKind.RESIZE, resizes)):
-        told = slots[which & once]
+    if len(special):
+        release(state, special[table.count[special] > 0], everything=False)
+        confirm(state, special)
+        plan_operations(state, special)
+    state.acked = True
+    state.may_issue |= follows or state.unsent
+    state.may_cycle |= follows
+    state.alarm(limit)
+    for kind, op in ((RestartKind.START, OpKind.START), (RestartKind.RESIZE, OpKind.RESIZE)):
+        told = (pauses[0] == op).nonzero()[0]
         if len(told):
-            state.pauses.append((kind, table.workload[told], state.now - table.issued_at[told]))
+            state.pauses.append((kind, pauses[1][told].astype(np.int64), pauses[2][told]))
 
 
 def paused(state: State, event: Paused) -> None:

@@ -7,13 +7,11 @@ import numpy as np
 from levada.core.commands import JobsEnded
 from levada.core.job import Phase
 from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
-from levada.core.plan import OpKind
-from levada.core.reasons import Code, packed
+from levada.core.reasons import Code
 from levada.core.types import Ints, one_or_many
-from levada.engine import steps
 from levada.engine.holdings import forget_claims, release
-from levada.engine.operations import plan_operations
-from levada.engine.state import Intent, State, outlasts, tells, tells_why
+from levada.engine.state import Intent, State
+from levada.kernels import acks
 
 _NUMBER, _RESTARTS, _RESIZES, _MOVES = map(INT_COLUMNS.index, ("number", "restarts", "resizes", "moves"))
 _SUBMITTED, _FIRST_STARTED, _WAITING_S, _RUNNING_S, _GPU_SECONDS = map(
@@ -24,39 +22,25 @@ _STEPS_DONE, _REPORTED, _RESIZED = map(FLOAT_COLUMNS.index, ("steps_done", "repo
 
 def stopped(state: State, slots: Ints) -> None:
     """These jobs hold nothing any more; what was meant to follow follows."""
-    table = state.world.table
-    state.account(slots)
-    forget_claims(state, slots)
-    release(state, slots, everything=True)
-    table.observed[slots] = table.unsure[slots] = 0
-    table.op[slots] = OpKind.NONE
-    table.issued[slots] = 0
-    table.op_deadline[slots] = np.inf
-    table.run_waiting_s[slots] = 0.0
-    state.settle(slots)
-    intent = table.intent[slots]
-    table.intent[slots] = Intent.WAIT
-    table.phase[slots] = Phase.PENDING
-    waits = slots[intent == Intent.WAIT]
-    reason = table.reason[slots]
-    table.stopped_by[slots] = np.where(outlasts(reason), packed(reason, table.evidence[slots]), 0)
-    _say_why(state, waits)
-    _pause_after_failures(state, slots)
-    plan_operations(state, waits)
-    if len(waits) < len(slots):
-        _carry_out(state, slots, intent)
+    have_stopped(state, slots, slots)
 
 
-def _pause_after_failures(state: State, slots: Ints) -> None:
-    """Only now: what was left of a broken job must not keep its devices through the pause."""
+def have_stopped(state: State, slots: Ints, holders: Ints) -> None:
+    """Jobs in *slots* have stopped; *holders* are those among them whose places have not been freed yet."""
+    if len(holders):
+        forget_claims(state, holders)
+        release(state, holders, everything=True)
     table = state.world.table
-    tries = np.where(table.reason[slots] == Code.RESTARTING, table.retried[slots], 0)
-    tries = np.where(table.reason[slots] == Code.LEFT, table.evidence[slots], tries)
-    tries = np.maximum(tries, table.failures[slots])
+    intents, tries, follows = acks.stop(slots, table.ints, table.floats, state.now, state.revision)
+    state.acked = True
+    state.may_issue |= follows
+    state.may_cycle |= follows
     for at in tries.nonzero()[0]:
         slot = int(slots[at])
         pause = state.backoff(int(table.number[slot]), int(tries[at]))
         state.pause(slot, max(float(table.retry_at[slot]) - state.now, pause))
+    if intents.any():
+        _carry_out(state, slots, intents)
 
 
 def _carry_out(state: State, slots: Ints, intent: Ints) -> None:
@@ -73,25 +57,18 @@ def _carry_out(state: State, slots: Ints, intent: Ints) -> None:
         end(state, slots[intent == what], phase, code)
 
 
-def _say_why(state: State, slots: Ints) -> None:
-    table = state.world.table
-    gets = table.count[slots] > 0
-    state.say(slots[~gets & ~tells_why(table.reason[slots])], Code.PREEMPTED)
-    state.say(slots[gets & ~tells(table.reason[slots])], Code.STARTING)
-    aside = slots[table.aside[slots] > 0]
-    state.say(aside, Code.SET_ASIDE, table.failures[aside])
-
-
 def end(state: State, slots: Ints, phase: int, code: int) -> None:
     """These jobs are over for good."""
     if not len(slots):
         return
     world, table = state.world, state.world.table
-    if not steps.vacate(state, slots):
-        state.account(slots)
-        world.clear_workers(world.target, slots)
-        forget_claims(state, slots)
-        release(state, slots, everything=True)
+    target, held = world.target, world.held
+    special = acks.vacate(slots, table.ints, table.floats, state.now, target.owner, held.owner, held.claimed)
+    if len(special):
+        world.clear_workers(target, special)
+        forget_claims(state, special)
+        release(state, special, everything=True)
+    state.freed()
     # Columns of two blocks: two copies, not ten.
     at = one_or_many(slots)
     ints, floats = table.ints[:, at].copy(), table.floats[:, at].copy()

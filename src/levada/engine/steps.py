@@ -6,20 +6,17 @@ Every function says whether it did the step; where not, nothing has changed, and
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from levada.core.commands import Apply
 from levada.core.decision import Decision
-from levada.core.events import Released, Running
-from levada.core.plan import OpKind, Plan
-from levada.core.types import Floats, Ints
+from levada.core.plan import Plan
+from levada.core.types import Ints
 from levada.engine.state import State
 from levada.kernels import commit as commit_kernel
 from levada.kernels import issue as issue_kernel
 from levada.kernels import steps
-from levada.perf import RestartKind
 
 
 def survey(state: State) -> tuple[Ints, Ints, bool] | None:
@@ -149,59 +146,3 @@ def issue(state: State) -> bool:
         )
         state.commands.append(Apply(plan=plan))
     return True
-
-
-def running(state: State, event: Running) -> bool:
-    """Operations are complete: all workers run where they should, and what they gave up is free."""
-    done, news, follows, limit, paused = steps.running(*_report(state, event))
-    if done:
-        state.acked |= news
-        state.may_issue |= follows or (news and state.unsent)
-        state.may_cycle |= follows
-        state.alarm(limit)
-        if paused.shape[1]:
-            _note_pauses(state, paused)
-    return done
-
-
-def _note_pauses(state: State, paused: Floats) -> None:
-    for kind, op in ((RestartKind.START, OpKind.START), (RestartKind.RESIZE, OpKind.RESIZE)):
-        told = (paused[0] == op).nonzero()[0]
-        if len(told):
-            state.pauses.append((kind, paused[1][told].astype(np.int64), paused[2][told]))
-
-
-def released(state: State, event: Released) -> bool:
-    """Operations gave up what they had to; stops are complete with it."""
-    done, news, freed, follows = steps.released(*_report(state, event))
-    if done:
-        state.acked |= news
-        state.may_issue |= follows or (freed and state.unsent)
-        state.may_cycle |= follows
-    return done
-
-
-def _report(state: State, event: Running | Released) -> tuple[Any, ...]:
-    table, target, held = state.world.table, state.world.target, state.world.held
-    report = np.empty((2, len(event.number)), np.int64)
-    report[0], report[1] = event.number, event.generation
-    return (
-        report,
-        table.ints,
-        table.floats,
-        *table.index,
-        state.now,
-        state.revision,
-        target.owner,
-        held.owner,
-        held.claimed,
-    )
-
-
-def vacate(state: State, slots: Ints) -> bool:
-    """These jobs have nothing any more, on neither plane; their times are up to now."""
-    table, target, held = state.world.table, state.world.target, state.world.held
-    done = steps.vacate(slots, table.ints, table.floats, state.now, target.owner, held.owner, held.claimed)
-    if done:
-        state.freed()
-    return done
