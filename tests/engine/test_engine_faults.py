@@ -5,6 +5,7 @@ Faults are planted at every call of a function that a handler makes, so that it 
 
 from __future__ import annotations
 
+import gc
 import math
 import random
 import sys
@@ -506,9 +507,12 @@ def _broken_off(work: Callable[[], None], place: int) -> int:
                 raise Planted(f"at call {place}")
 
     before = sys.gettrace()
+    # Finalizers that the collector ran in the middle of this would be called too, and what they raise is lost.
+    gc.disable()
     sys.settrace(trace)
     try:
         work()
     finally:
         sys.settrace(before)
+        gc.enable()
     return calls
