@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LEAST_FREE_BYTES = 1 << 30
 #: Packages that make something possible: what, and the extra that installs them.
 EXTRAS = (
-    ("numba", "simulations of thousands of jobs run fast", "fast"),
+    ("numba", "simulations of thousands of jobs run fast", "sim"),
     ("polars", "traces and sweeps", "sim"),
     ("matplotlib", "figures", "plot"),
     ("pynvml", "real GPUs are found", "gpu"),

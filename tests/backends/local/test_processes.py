@@ -131,6 +131,24 @@ def test_a_worker_that_is_asked_to_leave_may_save_first(folder: Path) -> None:
     assert not processes.ask_to_leave(folder), "there is nobody to ask any more"
 
 
+def test_a_worker_gets_the_signal_once_however_often_it_is_asked(folder: Path, tmp_path: Path) -> None:
+    """An interpreter resets its handlers before it ends: a second signal would kill one that leaves with 75."""
+    code = (
+        "import os, pathlib, signal, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'T'))\nos.write(1, b'up')\n"
+        f"go = pathlib.Path({str(tmp_path / 'go')!r})\n"
+        "while not go.exists():\n    time.sleep(0.005)\n"
+    )
+    child = processes.start(folder, python(code))
+    until(lambda: "up" in said(folder))
+    for _ in range(3):
+        assert processes.ask_to_leave(folder)
+        until(lambda: "T" in said(folder))
+    (tmp_path / "go").touch()
+    end_of(folder, child)
+    assert said(folder).count("T") == 1
+
+
 def test_a_worker_that_does_not_leave_is_killed_after_its_grace_period(folder: Path) -> None:
     code = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up')\ntime.sleep(600)"
     child = processes.start(folder, python(code, grace_s=0.2))

@@ -256,10 +256,11 @@ class Shim:
         # What comes after the worker's own end (this process may have been frozen meanwhile) did not ask it to end.
         if number == signal.SIGCHLD or self._has_ended():
             return
+        # Once: an interpreter that is on its way out has no handler any more, and a second signal would kill it.
         if not self.asked:
             self.asked = True
             self.deadline = time.monotonic() + float(self.spec.get("grace_s", 30.0))
-        self._signal(signal.SIGTERM)
+            self._signal(signal.SIGTERM)
 
     def _has_ended(self) -> bool:
         """Whether the worker has ended by now, reaped or not."""
@@ -272,11 +273,12 @@ class Shim:
 
     def _signal(self, number: int) -> None:
         if self.worker > 0 and self.code is None:
-            with contextlib.suppress(ProcessLookupError):
+            try:
                 os.killpg(self.worker, number)
-            # Before it has made its own group there is only the process.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.worker, number)
+            except ProcessLookupError:
+                # Before it has made its own group there is only the process.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.worker, number)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
