@@ -130,15 +130,6 @@ def uninstall() -> None:
     _replaced.clear()
 
 
-def preload() -> None:
-    """Load everything that the cache holds, so that no later call waits for the disk."""
-    for module, name in list(_replaced):
-        dispatcher = getattr(sys.modules[module], name)
-        if sys.modules[module].__name__ == _replaced[module, name].__module__:
-            for signature in dispatcher.cached_signatures():
-                dispatcher.compile(signature)
-
-
 def _modules() -> Iterator[ModuleType]:
     for info in pkgutil.iter_modules(kernels.__path__):
         yield importlib.import_module(f"{kernels.__name__}.{info.name}")

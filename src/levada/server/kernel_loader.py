@@ -31,13 +31,10 @@ async def load_kernels(size: Callable[[], int]) -> None:
         _log.info("compiling kernels in the background (some minutes): %s", jit.cache_folder())
         if not await _fill_cache():
             return
-    await asyncio.to_thread(_load)
-    _log.info("compiled kernels loaded from %s", jit.cache_folder())
-
-
-def _load() -> None:
-    jit.install(compiles=False)
-    jit.preload()
+    # Importing the compiler takes a second. Each kernel is then loaded when it is first called, in some milliseconds:
+    # all of them at once would take 150 MB.
+    await asyncio.to_thread(jit.install, compiles=False)
+    _log.info("kernels are loaded from %s from now on", jit.cache_folder())
 
 
 async def _fill_cache() -> bool:
