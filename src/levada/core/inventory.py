@@ -168,11 +168,11 @@ class Inventory:
 
     @property
     def absent_devices(self) -> dict[int, tuple[Device, ...]]:
-        """Devices that somebody holds and no node has, by node."""
+        """Held devices that no node reports, by node."""
         return {node: tuple(devices) for node, devices in self._absent.items()}
 
     def add_absent(self, devices: Mapping[int, tuple[Device, ...]]) -> None:
-        """These devices are absent, as `absent_devices` had them; the columns of devices are to be filled anew."""
+        """Add devices as `absent_devices` returned them; the caller then fills the device columns again."""
         self._absent = {node: list(its) for node, its in devices.items()}
         self._lay_out()
 

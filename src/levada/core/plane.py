@@ -63,7 +63,7 @@ class Plane:
             return (self.owner == wanted[0]).nonzero()[0]  # the usual live case, ten times as fast
         if not len(wanted):
             return np.zeros(0, np.int64)
-        # FREE and SHARED are below zero: they look up the last two places, which belong to nobody.
+        # FREE and SHARED are below zero: they look up the last two places, which no job has.
         chosen = np.zeros(max(int(self.owner.max(initial=0)), int(wanted.max(initial=0))) + 3, bool)
         chosen[wanted] = True
         return chosen[self.owner].nonzero()[0]

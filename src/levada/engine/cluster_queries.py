@@ -165,7 +165,7 @@ class PlaneView:
     def node_pairs(self, slots: Ints) -> tuple[Ints, Ints]:
         """(row of *slots*, node) for every node that a job is on, in this order."""
         plane, inventory = self._plane, self._world.inventory
-        # FREE and SHARED are below zero: they look up the last two places, which belong to nobody.
+        # FREE and SHARED are below zero: they look up the last two places, which no job has.
         row_of = np.full(self._world.table.capacity + 2, -1, np.int64)
         row_of[slots] = np.arange(len(slots))
         whole = row_of[plane.owner]

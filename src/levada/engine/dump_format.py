@@ -15,7 +15,7 @@ from levada.perf import EstimatorState
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is where; sums per node are reckoned."""
+    """The jobs on each device; sums per node are computed from it."""
 
     owner: Ints
     index: Ints
@@ -33,7 +33,7 @@ class Machines(msgspec.Struct, frozen=True, kw_only=True):
     draining: frozenset[int] = frozenset()
     #: Number of the node and id of each device: other versions may number devices otherwise.
     devices: tuple[tuple[int, str], ...]
-    #: Devices that somebody holds and no node has, by number of the node.
+    #: Held devices that no node reports, by number of the node.
     absent: Mapping[int, tuple[Device, ...]] = {}
     #: What others use, by column.
     by_node: Mapping[str, Ints] = {}

@@ -231,7 +231,7 @@ class Engine:
             state.commands.append(BindPods(binds=event.decision.binds))
 
     def _remembered(self, memory: Any) -> Any:
-        """What the policy wants to remember. It may be anybody's policy: that it fails here is no fault of ours."""
+        """The policy's memory. An exception here is an error of the policy, not a fault of the engine."""
         if isinstance(memory, QueueState):
             return memory
         try:
@@ -292,7 +292,7 @@ class Engine:
         try:
             policy = queued(state.make_policy(event.name, event.options))
             memory = policy.initial(state.seed)
-        except Exception as broken:  # it may be anybody's policy
+        except Exception as broken:  # an error of the policy
             state.last_rejection = str(broken)
             return
         state.policy, state.policy_named, state.policy_options = policy, event.name, event.options
