@@ -42,6 +42,9 @@ _WORTH_LOADING, _WORTH_COMPILING = 100, 10_000
 #: A scan of so many jobs and devices takes some milliseconds when interpreted.
 _LARGE_STATE = 500
 
+#: The constants that kernels are compiled with. Their values: some come from other modules of the core.
+_LAYOUT = repr(sorted((name, value) for name, value in vars(layout).items() if name.isupper()))
+
 #: Per module and name the interpreted kernel that was replaced; empty while kernels are interpreted.
 _replaced: dict[tuple[str, str], FunctionType] = {}
 #: Compiled kernels by interpreted ones, and whether they compile what the cache does not hold.
@@ -155,7 +158,7 @@ def _digest(area: str) -> str:
                     sources[name] = _source(name)
                     waiting.append(name)
     text = "\0".join(f"{name}\0{source}" for name, source in sorted(sources.items()))
-    return hashlib.sha256((text + Path(layout.__file__).read_text()).encode()).hexdigest()[:16]
+    return hashlib.sha256((text + _LAYOUT).encode()).hexdigest()[:16]
 
 
 def _source(area: str) -> str:

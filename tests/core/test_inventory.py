@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from levada.core import layout
 from levada.core.cluster import Cluster, Device, Node
 from levada.core.inventory import UNLIMITED, Inventory
 from levada.core.names import Names
@@ -170,13 +171,13 @@ def test_openings_follow_whoever_says_that_something_changed() -> None:
     assert inventory.openings.supply.tolist() == [[1, 1, 1], [0, 2000, 2000], [12000, 2000, 2000]]
     inventory.foreign[0] = 700
     inventory.changed()
-    assert inventory.openings.usable.tolist() == [False, True, True, True]
-    assert inventory.openings.left.tolist() == [300, 1000, 1000, 1000]
+    assert inventory.openings.devices[layout.WHOLE_OPEN].tolist() == [0, 1, 1, 1]
+    assert inventory.openings.devices[layout.MILLI_LEFT].tolist() == [300, 1000, 1000, 1000]
     inventory.set_cordoned(1, True)
     assert inventory.openings.supply[1, [v100, a100]].tolist() == [1300, 0]
-    assert inventory.openings.cpu_free.tolist() == [4000, 0]
+    assert inventory.openings.nodes[layout.CPU_FREE].tolist() == [4000, 0]
     inventory.set_lost(0)
     assert inventory.openings.supply.tolist() == [[1, 0, 1], [0, 0, 0], [8000, 0, 2000]]
-    assert inventory.openings.shut.all()
+    assert not inventory.openings.nodes[layout.NODE_OPEN].any()
     inventory.types.add("h100")
     assert inventory.openings.supply.shape == (3, 4)

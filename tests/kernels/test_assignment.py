@@ -1,4 +1,4 @@
-"""Both implementations of `kernels.state` do the same, bit for bit, and what they promise holds."""
+"""`kernels.assignment` does the same compiled and interpreted, bit for bit, and what it promises holds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from levada.core import layout
 from levada.core.jobtable import FACTS
 from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from tests.kernel_modes import Kernels
@@ -75,55 +76,6 @@ def test_changes_are_what_the_chosen_take_and_give_up(plane: dict[str, Any], cho
     assert drops.tolist() == [d for d in differs if held[d] >= 0 and chosen[held[d]]]
 
 
-@given(planes())
-def test_blocked_counts_devices_that_others_hold(plane: dict[str, Any]) -> None:
-    target, held = plane["target"], plane["held"]
-    missing = _both("blocked", target, held, SLOTS)
-    for slot in range(SLOTS):
-        mine = held[target == slot]
-        assert missing[slot] == sum(user not in (FREE, slot) for user in mine.tolist())
-
-
-# --- accounting -------------------------------------------------------------------------------------------------------
-
-#: observed, phase, milli; since, waiting, running, gpu seconds, and the same three of this run.
-COLUMNS = (0, 1, 2, 0, 1, 2, 3, 4, 5, 6)
-TIMES = st.floats(0, 1e9, allow_subnormal=False)
-
-
-@given(
-    _per_slot(st.integers(0, 9)),
-    _per_slot(st.integers(0, 8)),
-    _per_slot(st.sampled_from([0, 250, 333, 1000, 8000])),
-    st.lists(_per_slot(TIMES, np.float64), min_size=7, max_size=7),
-    TIMES,
-    st.lists(st.integers(0, SLOTS - 1), unique=True),
-)
-def test_time_goes_to_running_or_waiting_never_to_both(
-    observed: Any, phase: Any, milli: Any, columns: list[Any], now: float, chosen: list[int]
-) -> None:
-    ints, floats = np.stack([observed, phase, milli]), np.stack(columns)
-    slots = np.array(chosen, np.int64)
-    after = _both("accrue", ints, floats, slots, now, COLUMNS)[1]
-    for slot in range(SLOTS):
-        before = floats[:, slot]
-        passed = max(now - before[0], 0.0) if slot in chosen else 0.0
-        ran = passed if observed[slot] > 0 else 0.0
-        waited = passed if observed[slot] == 0 and phase[slot] < 5 else 0.0
-        gpus = ran * observed[slot] * (milli[slot] / 1000)
-        since = max(before[0], now) if slot in chosen else before[0]
-        spent = np.array([waited, ran, gpus, waited, ran, gpus])
-        assert after[:, slot].tolist() == [since, *(before[1:] + spent)]
-
-
-def test_time_that_was_counted_is_not_counted_again() -> None:
-    floats = np.zeros((7, 1))
-    ints = np.array([[2], [2], [500]])
-    for now in (10.0, 10.0, 4.0, 16.0):
-        floats = _both("accrue", ints, floats, np.array([0]), now, COLUMNS)[1]
-    assert floats[:, 0].tolist() == [16.0, 0.0, 16.0, 16.0, 0.0, 16.0, 16.0]
-
-
 # --- scans behind the invariants --------------------------------------------------------------------------------------
 
 
@@ -141,7 +93,8 @@ def test_worker_faults_are_found_wherever_devices_do_not_add_up(
     owner, index, node_of, type_of = (plane[name] for name in ("target", "target_index", "node_of", "type_of"))
     if odd_index and len(index):
         index[0] = odd_index[0]
-    faults = _both("worker_faults", owner, index, node_of, type_of, judged, gpu_type, count, whole)
+    mine = _both("devices_of", owner, judged)
+    faults = _both("faults_on", mine, owner, index, node_of, type_of, judged, gpu_type, count, whole)
     for slot in range(SLOTS):
         mine = (owner == slot).nonzero()[0]
         workers = {int(i): mine[index[mine] == i] for i in index[mine]}
@@ -174,9 +127,9 @@ def test_a_single_fault_is_found_and_its_job_named(scene: tuple[Any, ...], data:
     type_of = np.ones(len(owner), np.int64)
 
     def faults() -> list[int]:
-        return (
-            _both("worker_faults", owner, index, node_of, type_of, everybody, kind, count, whole).nonzero()[0].tolist()
-        )
+        mine = _both("devices_of", owner, everybody)
+        found = _both("faults_on", mine, owner, index, node_of, type_of, everybody, kind, count, whole)
+        return found.nonzero()[0].tolist()
 
     assert faults() == []
     if not len(owner):
@@ -197,17 +150,6 @@ def test_a_single_fault_is_found_and_its_job_named(scene: tuple[Any, ...], data:
     assert faults() == [job]
 
 
-@given(planes(), _per_slot(st.sampled_from([0, 0, 500, 3000])), _per_slot(st.sampled_from([0, 7])))
-def test_node_use_counts_each_worker_once_per_node(plane: dict[str, Any], cpu: Any, memory: Any) -> None:
-    owner, index, node_of = plane["target"], plane["target_index"], plane["node_of"]
-    cpu_use, memory_use = _both("node_use", owner, index, node_of, 3, cpu, memory)
-    workers = {(int(s), int(i), int(n)) for s, i, n in zip(owner, index, node_of, strict=True) if s >= 0}
-    for node in range(3):
-        slots = [slot for slot, _, at in workers if at == node]
-        assert cpu_use[node] == sum(cpu[slot] for slot in slots)
-        assert memory_use[node] == sum(memory[slot] for slot in slots)
-
-
 ROW = st.tuples(
     st.integers(0, 3),
     st.integers(-2, 2),
@@ -216,6 +158,27 @@ ROW = st.tuples(
     st.sampled_from([0, 500]),
     st.sampled_from([0, 9]),
 )
+
+
+AMOUNTS = _per_slot(st.sampled_from([0, 0, 500, 3000]))
+
+
+@given(planes(), AMOUNTS, AMOUNTS, AMOUNTS, AMOUNTS, st.lists(ROW, max_size=6))
+def test_node_use_counts_each_worker_once_per_node(
+    plane: dict[str, Any], cpu: Any, memory: Any, server_cpu: Any, server_memory: Any, rows: list[Any]
+) -> None:
+    owner, index, node_of = plane["target"], plane["target_index"], plane["node_of"]
+    ints = np.zeros((len(INT_COLUMNS), SLOTS), np.int64)
+    ints[layout.CPU], ints[layout.MEMORY] = cpu, memory
+    ints[layout.SERVER_CPU], ints[layout.SERVER_MEMORY] = server_cpu, server_memory
+    block = np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, 6).T)
+    use = _both("node_use", np.stack([owner, index]), block, node_of, 3, ints)
+    workers = {(int(s), int(i), int(n)) for s, i, n in zip(owner, index, node_of, strict=True) if s >= 0}
+    workers |= {row[:3] for row in rows}
+    for node in range(3):
+        here = [(slot, index) for slot, index, at in workers if at == node]
+        assert use[0, node] == sum((cpu if index >= 0 else server_cpu)[slot] for slot, index in here)
+        assert use[1, node] == sum((memory if index >= 0 else server_memory)[slot] for slot, index in here)
 
 
 @given(st.lists(ROW, max_size=8), st.lists(ROW, max_size=8), st.data())

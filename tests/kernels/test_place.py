@@ -1,4 +1,4 @@
-"""Both implementations of `kernels.place` do the same, and what they do is sound."""
+"""`kernels.place` and `kernels.release` do the same compiled and interpreted, and what they do is sound."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from levada.core import layout as c
 from tests.kernel_modes import Kernels
 
 place_interpreted = Kernels("place", "interpreted")
 
 
 place_compiled = Kernels("place", "compiled")
+
+release_interpreted, release_compiled = Kernels("release", "interpreted"), Kernels("release", "compiled")
 
 
 @st.composite
@@ -94,34 +97,40 @@ def boards(draw: st.DrawFn) -> dict[str, Any]:
 CHANGED = ("owner", "index", "cpu_used", "memory_used")
 
 
-def _copied(board: dict[str, Any]) -> dict[str, Any]:
-    return {key: value.copy() for key, value in board.items()}
+def _blocks(board: dict[str, Any]) -> tuple[Any, ...]:
+    """The blocks that kernels get: of two planes, the cluster and the table."""
+    plane = np.stack([board["owner"], board["index"]])
+    used = np.stack([board["cpu_used"], board["memory_used"]])
+    held = np.stack([board["held"], board["held_index"]])
+    devices, nodes = np.zeros((8, plane.shape[1]), np.int64), np.zeros((6, used.shape[1]), np.int64)
+    devices[c.NODE_OF], devices[c.WHOLE_OPEN] = board["node_of"], board["usable"]
+    for row, name in ((c.CPU_FREE, "cpu_free"), (c.MEMORY_FREE, "memory_free"), (c.RACK, "rack"), (c.ZONE, "zone")):
+        nodes[row] = board[name]
+    pools = np.stack([board[name] for name in ("pool_start", "pool_stop", "pool_node", "pool_type")])
+    ints = np.zeros((len(c.INT_COLUMNS), len(board["slot"])), np.int64)
+    ints[c.MILLI] = board["whole"] * c.WHOLE
+    for row, name in ((c.MIN, "least"), (c.STEP, "step"), (c.CPU, "cpu"), (c.MEMORY, "memory")):
+        ints[row] = board[name]
+    ints[c.NUMBER], ints[c.TYPE], ints[c.COUNT] = board["slot"], board["gpu_type"], board["workers"]
+    return plane, used, held, devices, nodes, pools, ints
 
 
 def _seat(module: Any, board: dict[str, Any]) -> tuple[Any, ...]:
-    mine = _copied(board)
-    args = {key: value for key, value in mine.items() if key not in ("node_of", "workers")}
-    seated = module.seat(*args.values())
-    return seated, *(mine[name] for name in CHANGED)
+    blocks = _blocks(board)
+    seated = module.seat(*blocks, board["slot"], board["gpu_type"], board["want"])
+    return seated, *blocks[0], *blocks[1]
 
 
-def _shed(module: Any, board: dict[str, Any], keep: Any, highest_first: bool) -> tuple[Any, ...]:
-    b = _copied(board)
-    module.shed(
-        b["owner"],
-        b["index"],
-        b["cpu_used"],
-        b["memory_used"],
-        b["held"],
-        b["node_of"],
-        b["slot"],
-        keep,
-        b["whole"],
-        b["cpu"],
-        b["memory"],
-        highest_first,
-    )
-    return tuple(b[name] for name in CHANGED)
+def _shrink(module: Any, board: dict[str, Any], keep: Any, highest_first: bool) -> tuple[Any, ...]:
+    plane, used, held, devices, _, _, ints = _blocks(board)
+    module.shrink(plane, used, held, devices, ints, board["slot"], keep, highest_first)
+    return *plane, *used
+
+
+def _place(module: Any, board: dict[str, Any], highest_first: bool) -> tuple[Any, ...]:
+    blocks = _blocks(board)
+    reached = module.place(*blocks, board["slot"], board["gpu_type"], board["want"], highest_first)
+    return reached, *blocks[0], *blocks[1]
 
 
 @given(boards())
@@ -131,11 +140,11 @@ def test_both_seat_alike(board: dict[str, Any]) -> None:
 
 
 @given(boards(), st.data(), st.booleans())
-def test_both_shed_alike(board: dict[str, Any], data: st.DataObject, highest_first: bool) -> None:
+def test_both_shrink_alike(board: dict[str, Any], data: st.DataObject, highest_first: bool) -> None:
     keep = np.array([data.draw(st.integers(0, max(int(w), 0))) for w in board["workers"]], np.int64)
     ours, theirs = (
-        _shed(place_interpreted, board, keep, highest_first),
-        _shed(place_compiled, board, keep, highest_first),
+        _shrink(release_interpreted, board, keep, highest_first),
+        _shrink(release_compiled, board, keep, highest_first),
     )
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -177,3 +186,15 @@ def test_what_is_seated_is_sound(board: dict[str, Any]) -> None:
     assert (cpu_used[grew_cpu] <= board["cpu_free"][grew_cpu]).all()
     grew_memory = memory_used > board["memory_used"]
     assert (memory_used[grew_memory] <= board["memory_free"][grew_memory]).all()
+
+
+@given(boards(), st.booleans())
+def test_both_place_alike_and_reach_what_they_say(board: dict[str, Any], highest_first: bool) -> None:
+    ours, theirs = (_place(module, board, highest_first) for module in (place_interpreted, place_compiled))
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(a, b)
+    reached, owner, *_ = ours
+    for j, workers in enumerate(reached):
+        assert (owner == j).sum() == workers * board["whole"][j]
+        assert workers <= max(board["want"][j], board["workers"][j])
+        assert workers == board["want"][j] or board["want"][j] > board["workers"][j]

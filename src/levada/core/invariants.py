@@ -9,21 +9,21 @@ Where a sum is exceeded, the job without which it would not be is at fault, if t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
 
+from levada.core import layout
 from levada.core.accounts import UserAccounts, gpus_of
-from levada.core.inventory import UNLIMITED
 from levada.core.job import Phase
-from levada.core.layout import NOT_ALLOWED
 from levada.core.plan import OpKind
 from levada.core.plane import DEVICE, FREE, GPU_MEMORY, INDEX, MILLI, NODE, SHARED, SLOT, Plane
 from levada.core.reasons import Code
-from levada.core.types import CPU_TYPE, PACKED, WHOLE, Bools, Ints
+from levada.core.types import CPU_TYPE, WHOLE, Bools, Ints
 from levada.core.world import World
-from levada.kernels import assignment
+from levada.kernels import invariants as kernel
 
 #: Reasons for a job to wait; the others are about jobs that run or are over.
 _OTHER_REASONS = {Code.RUNS, Code.FINISHED, Code.CANCELLED, Code.FAILED, Code.TIME_LIMIT}
@@ -51,119 +51,44 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     protected: Bools
 
 
-# --- what a decision may do -----------------------------------------------------------------------------------------
+# --- what a decision may do: kernels find what is wrong, and here it is put into words ------------------------------
 
 
 def i1_no_device_beyond_whole(world: World, plane: Plane, before: Plane | None = None) -> list[Violation]:
     """No device is given beyond 100 %, neither its compute nor its memory; whoever came since *before* is at fault."""
-    parts = _parts(plane)
-    cut = np.zeros(len(plane.owner), bool)
-    cut[parts[DEVICE]] = True
-    found = []
-    for device in ((plane.owner == SHARED) != cut).nonzero()[0]:
-        owner, sharers = int(plane.owner[device]), np.unique(parts[SLOT][parts[DEVICE] == device])
-        came = before is not None and owner >= 0 and before.owner[device] != owner
-        slot = owner if came else _alone(sharers if owner < 0 or before is not None else np.append(sharers, owner))
-        found.append(Violation(rule="I1", text=f"device {device} is given both whole and in parts", slot=slot))
-    if parts.shape[1]:
-        milli, memory = plane.shared_milli(), plane.shared_gpu_memory()
-        for used, room, column, unit in (
-            (milli, np.full_like(milli, WHOLE), MILLI, "/1000"),
-            (memory, world.inventory.gpu_memory, GPU_MEMORY, " MiB"),
-        ):
-            for device in (used > room).nonzero()[0]:
-                slot = _culprit(*_grown_parts(plane, before, int(device), column), int(used[device] - room[device]))
-                found.append(Violation(rule="I1", text=f"device {device}: {used[device]}{unit} given", slot=slot))
-    return found
+    devices = world.inventory.openings.devices
+    return _described(world, kernel.devices_within_whole(plane.owner, plane.rows, devices), plane, before)
 
 
 def i2_new_grants_on_open_devices(world: World, proposal: Proposal) -> list[Violation]:
     """New grants go only to healthy, uncordoned devices that nobody else uses, so sums per type stay in capacity."""
-    inventory, old, new = world.inventory, world.target, proposal.plane
-    room = inventory.free_milli()
-    fresh = (new.owner >= 0) & (new.owner != old.owner)
-    found = [
-        Violation(rule="I2", text=f"device {device} may not be given", slot=int(new.owner[device]))
-        for device in (fresh & (room < WHOLE)).nonzero()[0]
-    ]
-    if not new.rows.shape[1]:
-        return found
-    rows = new.rows[:, assignment.fresh_rows(old.rows, new.rows)]
-    on_device = rows[DEVICE] >= 0
-    closed = np.where(on_device, ~inventory.usable[rows[DEVICE]] if on_device.any() else False, False)
-    closed |= ~inventory.usable_nodes[rows[NODE]]
-    found += [
-        Violation(rule="I2", text=f"{_place(row)} may not be given", slot=int(row[SLOT])) for row in rows[:, closed].T
-    ]
-    touched = np.unique(rows[DEVICE][on_device & ~closed])
-    memory_room = inventory.gpu_memory - inventory.foreign_gpu_memory - inventory.reserved_gpu_memory
-    for used, left, whole, column in (
-        (new.shared_milli(), room, WHOLE, MILLI),
-        (new.shared_gpu_memory(), np.maximum(memory_room, 0), inventory.gpu_memory, GPU_MEMORY),
-    ):
-        # Where nobody else is, the limit is the device itself, and I1 speaks of that.
-        for device in touched[((used > left) & (left < whole))[touched]]:
-            slot = _culprit(*_grown_parts(new, old, int(device), column), int(used[device] - left[device]))
-            found.append(Violation(rule="I2", text=f"others leave less of device {device}", slot=slot))
-    return found
+    old, new, openings = world.target, proposal.plane, world.inventory.openings
+    moved = (new.owner != old.owner).nonzero()[0]
+    found = kernel.grants_on_open_devices(moved, new.owner, new.rows, old.rows, openings.devices, openings.nodes)
+    return _described(world, found, new, old)
 
 
 def i3_sizes_in_range(world: World, proposal: Proposal) -> list[Violation]:
     """A new grant is nothing, or within [min, max] workers in whole steps, on a type the job allows."""
-    table, slots = world.table, proposal.slots
-    count, kind = proposal.count[slots], proposal.type[slots]
-    changed = (count != table.count[slots]) | (kind != table.type[slots])
-    least, most, step = table.min[slots], table.max[slots], table.step[slots]
-    off = (count < least) | (count > most) | ((count - least) % np.maximum(step, 1) != 0)
-    known = (kind >= 0) & (kind < len(world.inventory.types))
-    allowed = known & (table.preference[np.where(known, kind, 0), slots] != NOT_ALLOWED)
-    bad = np.where(count == 0, kind != -1, changed & (off | ~allowed)) | (count < 0)
-    return [
-        Violation(rule="I3", text=f"{count[row]} workers on type {kind[row]} are not allowed", slot=int(slots[row]))
-        for row in bad.nonzero()[0]
-    ]
+    table, kind, count = world.table, proposal.type, proposal.count
+    _, slots = kernel.sizes_in_range(table.ints, table.preference, proposal.slots, kind, count)
+    return [_bad_size(slot, int(kind[slot]), int(count[slot])) for slot in slots.tolist()]
 
 
 def i4_places_add_up(world: World, proposal: Proposal) -> list[Violation]:
     """Placement adds up to the allocation, on devices of its type; each worker is whole and on one node."""
-    table, inventory, plane = world.table, world.inventory, proposal.plane
-    judged = _flags(world, proposal.slots)
-    kind, count = proposal.type, proposal.count
-    whole = np.where(table.milli % WHOLE == 0, table.milli // WHOLE, 0)
-    rows = plane.rows[:, judged[plane.rows[SLOT]]]
-    slot, server = rows[SLOT], rows[INDEX] < 0
-    # A job that asks for whole GPUs has a row for each of them while it is packed, and no device for itself.
-    packed = (whole > 0) & (np.bincount(slot[~server], minlength=table.capacity) > 0)
-    alone = np.where(packed, 0, count)
-    faults = assignment.worker_faults(
-        plane.owner, plane.index, inventory.node_of, inventory.type_of, judged, kind, alone, whole
+    plane, slots, devices = proposal.plane, proposal.slots, world.inventory.openings.devices
+    found = kernel.places_add_up(
+        plane.devices,
+        plane.rows,
+        devices,
+        world.table.ints,
+        slots,
+        proposal.type,
+        proposal.count,
+        plane.devices_of(slots),
     )
-    faults |= judged & ((count > 0) != (kind >= 0))
-    for group, expected in (
-        (~server, np.where(packed, count * whole, np.where(whole > 0, 0, count))),
-        (server, np.where(count > 0, table.servers, 0)),
-    ):
-        faults |= judged & (np.bincount(slot[group], minlength=table.capacity) != expected)
-    if rows.shape[1]:
-        faults[slot[_misplaced(world, rows, kind)]] = True
-        faults[_split_workers(rows, np.where(packed, whole, 1))] = True
-    return [
-        Violation(rule="I4", text="its places do not add up to its workers", slot=int(slot))
-        for slot in faults.nonzero()[0]
-    ]
-
-
-def _split_workers(rows: Ints, parts: Ints) -> Ints:
-    """Slots of jobs with a worker that is on two nodes, or not in as many *parts* (by slot) as it should be."""
-    order = np.lexsort((rows[NODE], rows[INDEX], rows[SLOT]))
-    slot, index, node = rows[SLOT][order], rows[INDEX][order], rows[NODE][order]
-    first = np.ones(len(order), bool)
-    first[1:] = (slot[1:] != slot[:-1]) | (index[1:] != index[:-1])
-    begins = first.nonzero()[0]
-    length = np.diff(begins, append=len(order))
-    wrong = length != np.where(index[begins] >= 0, parts[slot[begins]], 1)
-    wrong |= node[begins] != node[begins + length - 1]
-    return slot[begins[wrong]]
+    return _described(world, found, plane, None)
 
 
 def i5_protected_stay(world: World, proposal: Proposal) -> list[Violation]:
@@ -172,47 +97,33 @@ def i5_protected_stay(world: World, proposal: Proposal) -> list[Violation]:
     The protected job is at fault where the decision is about it (it asked for the impossible), otherwise its robber.
     """
     old, new = world.target, proposal.plane
-    spoken = _flags(world, proposal.slots)
-    stays = proposal.protected | ~spoken
-    touched = (new.owner != old.owner) | (new.index != old.index)
-    lost = (touched & (old.owner >= 0) & stays[old.owner]).nonzero()[0]
-    pairs = {(int(old.owner[device]), _robber(old, new, int(device))) for device in lost}
-    gone = old.rows[:, assignment.fresh_rows(new.rows, old.rows)]
-    pairs |= {(int(slot), -1) for slot in gone[SLOT][stays[gone[SLOT]]]}
-    found = []
-    for victim, robber in sorted(pairs):
-        text = f"what job {world.table.number[victim]} has may not be touched now"
-        found.append(Violation(rule="I5", text=text, slot=victim if spoken[victim] else robber))
-    return found
+    moved, renamed = ((new.devices[row] != old.devices[row]).nonzero()[0] for row in range(2))
+    found = kernel.others_stay(moved, renamed, old.owner, new.rows, old.rows, proposal.slots, proposal.protected)
+    return _described(world, found, new, old, proposal.slots)
 
 
 def i12_nodes_within_limits(world: World, plane: Plane) -> list[Violation]:
     """Cores and memory per node are within what is allocatable wherever a proposal uses more than the target does."""
-    table, inventory, old = world.table, world.inventory, world.target
-    found = []
-    for what, use, before, free, worker, server in (
-        ("cpu", plane.cpu, old.cpu, inventory.free_cpu(), table.cpu, table.server_cpu),
-        ("memory", plane.memory, old.memory, inventory.free_memory(), table.memory, table.server_memory),
-    ):
-        # Nodes that are closed are I2's affair.
-        room = np.maximum(np.where(inventory.usable_nodes, free, UNLIMITED), before)
-        for node in (use > room).nonzero()[0]:
-            grown = _growth(
-                *(_node_shares(world, each, int(node), worker, server) for each in (plane, old)),
-            )
-            slot = _culprit(*grown, int(use[node] - room[node]))
-            found.append(Violation(rule="I12", text=f"{what} of node {node}: {use[node]} of {free[node]}", slot=slot))
-    return found
+    old = world.target
+    found = kernel.nodes_within_limits(plane.nodes, old.nodes, world.inventory.openings.nodes)
+    return _described(world, found, plane, old)
 
 
 def i12_sums_kept(world: World, plane: Plane) -> list[Violation]:
     """What a plane says of the cores and memory in use per node is what its workers add up to."""
-    cpu, memory = world.use_of(plane)
-    return [
-        Violation(rule="I12", text=f"{what} of node {node}: {kept[node]} kept, {use[node]} used")
-        for what, use, kept in (("cpu", cpu, plane.cpu), ("memory", memory, plane.memory))
-        for node in (use != kept).nonzero()[0]
-    ]
+    node_of = world.inventory.node_of
+    found = kernel.sums_kept(plane.devices, plane.nodes, plane.rows, node_of, world.table.ints)
+    return _described(world, found, plane, None)
+
+
+def bad_sizes(said: Ints, rows: Ints, slots: Ints) -> list[Violation]:
+    """I3 for the jobs in *slots* of a decision: *said* has its columns, *rows* the slot of each row."""
+    row_of = {slot: row for row, slot in enumerate(rows.tolist()) if slot >= 0}
+    return [_bad_size(slot, int(said[1, row_of[slot]]), int(said[2, row_of[slot]])) for slot in slots.tolist()]
+
+
+def _bad_size(slot: int, kind: int, count: int) -> Violation:
+    return Violation(rule="I3", text=f"{count} workers on type {kind} are not allowed", slot=slot)
 
 
 def i13_queues_within_limits(world: World, proposal: Proposal) -> list[Violation]:
@@ -278,20 +189,28 @@ def _asked(world: World, proposal: Proposal) -> list[tuple[Ints, Ints, Ints]]:
 
 def check(world: World, proposal: Proposal) -> list[Violation]:
     """All that is wrong with a proposal (I1 to I5, I12, I13)."""
-    sizes = i3_sizes_in_range(world, proposal)
-    if sizes:
+    if sizes := i3_sizes_in_range(world, proposal):
         return sizes  # the other rules look things up by type
-    found = (
-        i1_no_device_beyond_whole(world, proposal.plane, world.target)
-        + i2_new_grants_on_open_devices(world, proposal)
-        + i4_places_add_up(world, proposal)
-        + i5_protected_stay(world, proposal)
-        + i12_nodes_within_limits(world, proposal.plane)
-        + i13_queues_within_limits(world, proposal)
-        + i13_users_within_limits(world, proposal)
+    old, new, openings = world.target, proposal.plane, world.inventory.openings
+    findings = kernel.check(
+        new.devices,
+        new.nodes,
+        new.rows,
+        old.devices,
+        old.nodes,
+        old.rows,
+        openings.devices,
+        openings.nodes,
+        world.table.ints,
+        proposal.slots,
+        proposal.type,
+        proposal.count,
+        proposal.protected,
     )
-    # Places that are no good count for nothing, or twice: only sound ones have sums to keep.
-    return found or i12_sums_kept(world, proposal.plane)
+    found = _described(world, findings, new, old, proposal.slots) if findings.shape[1] else []
+    if not world.queues.unlimited:
+        found += i13_queues_within_limits(world, proposal) + i13_users_within_limits(world, proposal)
+    return found
 
 
 # --- what holds at every moment -------------------------------------------------------------------------------------
@@ -428,6 +347,107 @@ class History:
 # --- who is at fault ------------------------------------------------------------------------------------------------
 
 
+def _described(
+    world: World, findings: Ints, plane: Plane, before: Plane | None, spoken: Ints | None = None
+) -> list[Violation]:
+    """Findings of `kernels.invariants` about *plane* in words, with the job at fault since *before*."""
+    found: list[Violation] = []
+    robbed: set[tuple[int, int]] = set()
+    for rule, subject in findings.T.tolist():
+        if rule in (kernel.TAKEN_DEVICE, kernel.TAKEN_ROW) and before is not None:
+            if rule == kernel.TAKEN_DEVICE:
+                robbed.add((int(before.owner[subject]), _robber(before, plane, subject)))
+            else:
+                robbed.add((int(before.rows[SLOT, subject]), -1))
+        else:
+            if robbed:
+                found += _robberies(world, robbed, spoken)
+                robbed = set()
+            found.append(_DESCRIBE[rule](world, subject, plane, before))
+    return found + _robberies(world, robbed, spoken)
+
+
+def _robberies(world: World, robbed: set[tuple[int, int]], spoken: Ints | None) -> list[Violation]:
+    marks = _flags(world, spoken if spoken is not None else np.zeros(0, np.int64))
+    return [
+        Violation(
+            rule="I5",
+            text=f"what job {world.table.number[victim]} has may not be touched now",
+            slot=victim if marks[victim] else robber,
+        )
+        for victim, robber in sorted(robbed)
+    ]
+
+
+def _whole_and_parts(world: World, device: int, plane: Plane, before: Plane | None) -> Violation:
+    parts = _parts(plane)
+    owner, sharers = int(plane.owner[device]), np.unique(parts[SLOT][parts[DEVICE] == device])
+    came = before is not None and owner >= 0 and before.owner[device] != owner
+    slot = owner if came else _alone(sharers if owner < 0 or before is not None else np.append(sharers, owner))
+    return Violation(rule="I1", text=f"device {device} is given both whole and in parts", slot=slot)
+
+
+def _beyond(column: int, world: World, device: int, plane: Plane, before: Plane | None) -> Violation:
+    used = int(plane.rows[column][plane.rows[DEVICE] == device].sum())
+    room, unit = (WHOLE, "/1000") if column == MILLI else (int(world.inventory.gpu_memory[device]), " MiB")
+    slot = _culprit(*_grown_parts(plane, before, device, column), used - room)
+    return Violation(rule="I1", text=f"device {device}: {used}{unit} given", slot=slot)
+
+
+def _closed_device(_world: World, device: int, plane: Plane, _before: Plane | None) -> Violation:
+    return Violation(rule="I2", text=f"device {device} may not be given", slot=int(plane.owner[device]))
+
+
+def _closed_row(_world: World, row: int, plane: Plane, _before: Plane | None) -> Violation:
+    place = plane.rows[:, row]
+    return Violation(rule="I2", text=f"{_place(place)} may not be given", slot=int(place[SLOT]))
+
+
+def _left_by_others(column: int, world: World, device: int, plane: Plane, before: Plane | None) -> Violation:
+    used = int(plane.rows[column][plane.rows[DEVICE] == device].sum())
+    row = layout.MILLI_LEFT if column == MILLI else layout.GPU_MEMORY_LEFT
+    left = int(world.inventory.openings.devices[row, device])
+    slot = _culprit(*_grown_parts(plane, before, device, column), used - left)
+    return Violation(rule="I2", text=f"others leave less of device {device}", slot=slot)
+
+
+def _bad_places(_world: World, slot: int, _plane: Plane, _before: Plane | None) -> Violation:
+    return Violation(rule="I4", text="its places do not add up to its workers", slot=slot)
+
+
+def _node_limit(what: str, world: World, node: int, plane: Plane, before: Plane | None) -> Violation:
+    table, row = world.table, layout.USED_CPU if what == "cpu" else layout.USED_MEMORY
+    free = int(world.inventory.openings.nodes[layout.CPU_FREE if what == "cpu" else layout.MEMORY_FREE, node])
+    worker, server = (table.cpu, table.server_cpu) if what == "cpu" else (table.memory, table.server_memory)
+    planes = (plane, before) if before is not None else (plane, plane)
+    grown = _growth(*(_node_shares(world, each, node, worker, server) for each in planes))
+    use, room = int(plane.nodes[row, node]), max(free, int(planes[1].nodes[row, node]))
+    slot = _culprit(*grown, use - room)
+    return Violation(rule="I12", text=f"{what} of node {node}: {use} of {free}", slot=slot)
+
+
+def _node_sum(what: str, world: World, node: int, plane: Plane, _before: Plane | None) -> Violation:
+    row = layout.USED_CPU if what == "cpu" else layout.USED_MEMORY
+    kept, use = int(plane.nodes[row, node]), int(world.use_of(plane)[row, node])
+    return Violation(rule="I12", text=f"{what} of node {node}: {kept} kept, {use} used")
+
+
+_DESCRIBE: dict[int, Callable[[World, int, Plane, Plane | None], Violation]] = {
+    kernel.WHOLE_AND_PARTS: _whole_and_parts,
+    kernel.BEYOND_WHOLE: partial(_beyond, MILLI),
+    kernel.BEYOND_MEMORY: partial(_beyond, GPU_MEMORY),
+    kernel.CLOSED_DEVICE: _closed_device,
+    kernel.CLOSED_ROW: _closed_row,
+    kernel.LEFT_BY_OTHERS: partial(_left_by_others, MILLI),
+    kernel.MEMORY_LEFT_BY_OTHERS: partial(_left_by_others, GPU_MEMORY),
+    kernel.BAD_PLACES: _bad_places,
+    kernel.NODE_CPU: partial(_node_limit, "cpu"),
+    kernel.NODE_MEMORY: partial(_node_limit, "memory"),
+    kernel.CPU_SUM: partial(_node_sum, "cpu"),
+    kernel.MEMORY_SUM: partial(_node_sum, "memory"),
+}
+
+
 def _culprit(slots: Ints, growth: Ints, surplus: int) -> int:
     """The one job without whose growth there would be no surplus; -1 where there is none, or more than one."""
     return _alone(slots[growth >= surplus])
@@ -486,21 +506,6 @@ def _flags(world: World, slots: Ints) -> Bools:
 def _parts(plane: Plane) -> Ints:
     """Rows that are parts of a device."""
     return plane.rows[:, plane.rows[DEVICE] >= 0]
-
-
-def _misplaced(world: World, rows: Ints, gpu_type: Ints) -> Bools:
-    """Rows that are not as the job's workers and parameter servers are, or on a device of another node or type."""
-    table, inventory = world.table, world.inventory
-    slot, device = rows[SLOT], rows[DEVICE]
-    server = rows[INDEX] < 0
-    milli = np.where(server, 0, table.milli[slot])
-    milli = np.where(milli >= WHOLE, PACKED, milli)
-    wrong = (rows[MILLI] != milli) | ((device >= 0) != (milli > 0)) | (rows[INDEX] < -table.servers[slot])
-    wrong |= rows[GPU_MEMORY] != np.where((table.milli[slot] % WHOLE > 0) & ~server, table.gpu_memory[slot], 0)
-    part = (device >= 0).nonzero()[0]
-    at = device[part]
-    wrong[part] |= (inventory.node_of[at] != rows[NODE][part]) | (inventory.type_of[at] != gpu_type[slot[part]])
-    return wrong
 
 
 def _place(row: Ints) -> str:

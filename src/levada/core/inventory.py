@@ -16,8 +16,9 @@ import msgspec
 import numpy as np
 
 from levada.core.cluster import Cluster, Device, Node
+from levada.core.layout import UNLIMITED
 from levada.core.names import Names
-from levada.core.openings import UNLIMITED, Openings, total_of
+from levada.core.openings import Openings, total_of
 from levada.core.types import CPU_TYPE, CPU_TYPE_NAME, WHOLE, Bools, Ints
 
 __all__ = ["UNLIMITED", "Inventory", "total_of"]

@@ -5,7 +5,7 @@ Kernels use these names: a compiler folds a constant of a module, but knows no c
 
 from __future__ import annotations
 
-from levada.core import plane, reasons, types
+from levada.core import reasons, types
 from levada.core.job import Phase, Preemptible
 from levada.core.plan import OpKind
 from levada.core.reasons import Code
@@ -115,6 +115,7 @@ QUEUE_LIMIT, TOO_LARGE, UNKNOWN_TYPE, USER_LIMIT = Code.QUEUE_LIMIT, Code.TOO_LA
 PREEMPTED, NODE_LOST, RESTARTING, BACKOFF = Code.PREEMPTED, Code.NODE_LOST, Code.RESTARTING, Code.BACKOFF
 SET_ASIDE, INTERRUPTED, DRAINED, LEFT = Code.SET_ASIDE, Code.INTERRUPTED, Code.DRAINED, Code.LEFT
 SAYS_STARTING, SAYS_STOPPING, WAITS_FOR_DEVICES = Code.STARTING, Code.STOPPING, Code.WAITS_FOR_DEVICES
+INVALID, DEPENDENCY, DEPENDENCY_FAILED = Code.INVALID, Code.DEPENDENCY, Code.DEPENDENCY_FAILED
 SAYS_RESIZING, SAYS_RESTARTING_RESIZED, MADE_ROOM = Code.RESIZING, Code.RESTARTING_RESIZED, Code.MADE_ROOM
 #: The last reason, and those that only the engine gives: that a job is over.
 LAST_REASON = max(Code.numbers())
@@ -123,10 +124,29 @@ FINISHED, CANCELLED, FAILED, TIME_LIMIT_REACHED = Code.FINISHED, Code.CANCELLED,
 PACKED = reasons.PACKED
 
 # Values of a device's owner besides a slot.
-FREE, SHARED = plane.FREE, plane.SHARED
-#: The type of workers without a GPU.
+FREE, SHARED = -1, -2
+#: The type of workers without a GPU. It is the first one, so that its number is always the same.
 CORES = types.CPU_TYPE
-#: One whole GPU in 1/1000ths.
-WHOLE = types.WHOLE
+#: One whole GPU in 1/1000ths, and what each of two jobs gets of a device that they share as packed jobs.
+WHOLE, HALF = types.WHOLE, types.PACKED
 #: Preference for a type that the job may not use.
 NOT_ALLOWED = 32767
+
+# Rows of a plane's `devices` and `nodes`.
+OWNER, INDEX = range(2)
+USED_CPU, USED_MEMORY = range(2)
+
+# Rows of `Openings.devices`: node, type, whether it is there, whether new grants may touch it, whether they may take it
+# whole, what others leave of it in 1/1000ths, its memory, and what others leave of that in MiB.
+NODE_OF, TYPE_OF, PRESENT, DEVICE_OPEN, WHOLE_OPEN, MILLI_LEFT, GPU_MEMORY_OF, GPU_MEMORY_LEFT = range(8)
+# Rows of `Openings.nodes`: cores and memory that others leave (0 where no new grant may go), whether new grants may go
+# there, whether it is lost, rack and zone.
+CPU_FREE, MEMORY_FREE, NODE_OPEN, LOST, RACK, ZONE = range(6)
+# Rows of `Openings.pools`.
+POOL_START, POOL_STOP, POOL_NODE, POOL_TYPE = range(4)
+
+# Rows of places: see `core.plane`.
+ROW_SLOT, ROW_INDEX, ROW_NODE, ROW_DEVICE, ROW_MILLI, ROW_MEMORY = range(6)
+
+#: Stands for "not limited" in amounts of cores and memory; small enough that a thousand of them add up.
+UNLIMITED = 1 << 50

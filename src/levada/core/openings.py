@@ -6,49 +6,57 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from levada.core.types import CPU_TYPE, WHOLE, Bools, Ints
+from levada.core import layout
+from levada.core.layout import UNLIMITED
+from levada.core.types import CPU_TYPE, WHOLE, Ints
 
 if TYPE_CHECKING:
     from levada.core.inventory import Inventory
 
-#: Stands for "not limited" in cpu and memory columns; small enough that a thousand of them add up.
-UNLIMITED = 1 << 50
-
 
 class Openings(NamedTuple):
-    """Columns by device, by node, and by type."""
+    """Blocks by device, node, pool and type, for kernels; the rows of the first three are in `core.layout`."""
 
-    #: A whole device may go to a new grant.
-    usable: Bools
-    #: What of a device nobody of us has others leave to us, in 1/1000ths.
-    left: Ints
-    #: It is there, in whatever health.
-    present: Bools
-    #: Cores and memory that others leave to us, 0 where no grant may go; and where that is.
-    cpu_free: Ints
-    memory_free: Ints
-    shut: Bools
+    devices: Ints
+    nodes: Ints
+    pools: Ints
     #: By type whether there is any, what others leave of it to us, and what there is in all; as in `kernels.view`.
     supply: Ints
 
     @staticmethod
     def of(inventory: Inventory) -> Openings:
         """Those of *inventory* as it is."""
-        types = len(inventory.types)
         left, present = inventory.free_milli(), inventory.present
-        supply = np.zeros((3, types), np.int64)
+        supply = np.zeros((3, len(inventory.types)), np.int64)
         np.add.at(supply[1], inventory.type_of, left)
         np.add.at(supply[2], inventory.type_of, np.where(present, WHOLE, 0))
         supply[0] = supply[2] > 0
         supply[0, CPU_TYPE] = bool((~inventory.lost).any())
         supply[2, CPU_TYPE] = total_of(inventory.cpu[~inventory.lost])
+        memory_left = inventory.gpu_memory - inventory.foreign_gpu_memory - inventory.reserved_gpu_memory
+        devices = {
+            layout.NODE_OF: inventory.node_of,
+            layout.TYPE_OF: inventory.type_of,
+            layout.PRESENT: present,
+            layout.DEVICE_OPEN: inventory.usable,
+            layout.WHOLE_OPEN: left == WHOLE,
+            layout.MILLI_LEFT: left,
+            layout.GPU_MEMORY_OF: inventory.gpu_memory,
+            layout.GPU_MEMORY_LEFT: np.maximum(memory_left, 0),
+        }
+        nodes = {
+            layout.CPU_FREE: inventory.free_cpu(),
+            layout.MEMORY_FREE: inventory.free_memory(),
+            layout.NODE_OPEN: inventory.usable_nodes,
+            layout.LOST: inventory.lost,
+            layout.RACK: inventory.rack,
+            layout.ZONE: inventory.zone,
+        }
+        pools = [inventory.pool_start, inventory.pool_stop, inventory.pool_node, inventory.pool_type]
         return Openings(
-            usable=inventory.usable & (inventory.foreign <= 0) & (inventory.reserved <= 0),
-            left=left,
-            present=present,
-            cpu_free=inventory.free_cpu(),
-            memory_free=inventory.free_memory(),
-            shut=~inventory.usable_nodes,
+            devices=np.stack([devices[row].astype(np.int64) for row in sorted(devices)]),
+            nodes=np.stack([nodes[row].astype(np.int64) for row in sorted(nodes)]),
+            pools=np.stack(pools),
             supply=supply,
         )
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from levada.core import layout
 from levada.core.types import Bools, Ints
 
-#: Values of `owner` besides a slot.
-FREE = -1
-#: The device is cut up among the jobs in `rows`.
-SHARED = -2
+#: Values of `owner` besides a slot: nobody has the device, or it is cut up among the jobs in `rows`.
+FREE, SHARED = layout.FREE, layout.SHARED
 
 #: Columns of `rows`.
-SLOT, INDEX, NODE, DEVICE, MILLI, GPU_MEMORY = range(6)
+SLOT, INDEX, NODE = layout.ROW_SLOT, layout.ROW_INDEX, layout.ROW_NODE
+DEVICE, MILLI, GPU_MEMORY = layout.ROW_DEVICE, layout.ROW_MILLI, layout.ROW_MEMORY
 #: Value of DEVICE for a worker without a GPU.
 NO_DEVICE = -1
 
@@ -30,30 +30,57 @@ def server_index(replica: int) -> int:
 class Plane:
     """Ownership of devices and use of nodes by slot."""
 
-    __slots__ = ("claimed", "cpu", "index", "memory", "owner", "rows")
+    __slots__ = ("_rows", "claimed", "devices", "nodes")
 
     def __init__(self, devices: int, nodes: int) -> None:
-        self.owner: NDArray[np.int32] = np.full(devices, FREE, np.int32)
-        self.index: NDArray[np.int32] = np.zeros(devices, np.int32)
+        #: `owner` and `index` by device, `cpu` and `memory` by node: kernels get blocks, one argument each.
+        self.devices: NDArray[np.int32] = np.zeros((2, devices), np.int32)
+        self.nodes: Ints = np.zeros((2, nodes), np.int64)
+        self.owner[:] = FREE
         #: Held since an operation went out, and not yet seen to be used; has no meaning for targets.
         self.claimed: Bools = np.zeros(devices, bool)
-        self.rows: Ints = np.zeros((6, 0), np.int64)
-        self.cpu: Ints = np.zeros(nodes, np.int64)
-        self.memory: Ints = np.zeros(nodes, np.int64)
+        self.rows = np.zeros((6, 0), np.int64)
+
+    @property
+    def owner(self) -> NDArray[np.int32]:
+        """The slot that has a device whole, FREE or SHARED."""
+        return self.devices[layout.OWNER]
+
+    @property
+    def index(self) -> NDArray[np.int32]:
+        """Which worker of that job has it."""
+        return self.devices[layout.INDEX]
+
+    @property
+    def cpu(self) -> Ints:
+        """Cores in use per node."""
+        return self.nodes[layout.USED_CPU]
+
+    @property
+    def memory(self) -> Ints:
+        """Memory in use per node."""
+        return self.nodes[layout.USED_MEMORY]
+
+    @property
+    def rows(self) -> Ints:
+        """Places that are not whole devices, one per column; kernels are compiled for one order in memory."""
+        return self._rows
+
+    @rows.setter
+    def rows(self, rows: Ints) -> None:
+        self._rows = np.ascontiguousarray(rows, np.int64)
 
     def copy(self) -> Plane:
         """An independent copy."""
         twin = Plane.__new__(Plane)
-        twin.owner, twin.index, twin.rows = self.owner.copy(), self.index.copy(), self.rows.copy()
-        twin.cpu, twin.memory, twin.claimed = self.cpu.copy(), self.memory.copy(), self.claimed.copy()
+        twin.devices, twin.nodes = self.devices.copy(), self.nodes.copy()
+        twin.rows, twin.claimed = self.rows.copy(), self.claimed.copy()
         return twin
 
     def take_from(self, other: Plane) -> None:
         """Becomes equal to *other*, keeping its own arrays where they fit."""
-        np.copyto(self.owner, other.owner)
-        np.copyto(self.index, other.index)
-        np.copyto(self.cpu, other.cpu)
-        np.copyto(self.memory, other.memory)
+        np.copyto(self.devices, other.devices)
+        np.copyto(self.nodes, other.nodes)
         self.rows = other.rows
 
     def devices_of(self, slots: int | Ints) -> Ints:

@@ -16,7 +16,7 @@ from levada.core import places
 from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.grant import Grant, WorkerPlace
-from levada.core.inventory import Inventory, total_of
+from levada.core.inventory import Inventory
 from levada.core.jobtable import JobTable
 from levada.core.layout import INT_COLUMNS, NOT_ALLOWED
 from levada.core.names import Names
@@ -24,8 +24,8 @@ from levada.core.newcomers import Newcomers
 from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
 from levada.core.queue import Queue, QueueTree
 from levada.core.snapshot import NO_ROWS, Snapshot
-from levada.core.types import CPU_TYPE, WHOLE, Floats, Ints, distinct
-from levada.kernels import assignment, steps
+from levada.core.types import CPU_TYPE, Floats, Ints
+from levada.kernels import assignment, survey
 
 #: Stands for the list of types of jobs without a GPU.
 _CORES = ("\0cpu",)
@@ -166,7 +166,7 @@ class World:
         self.target = self.target.remapped(np.where(absent[moved], -1, moved), devices, count)
         self.held = self.held.remapped(moved, devices, count)
         for plane in (self.target, self.held):
-            plane.cpu, plane.memory = self.use_of(plane)
+            plane.nodes[:] = self.use_of(plane)
         self.table.add_types(len(self.inventory.types))
         return moved
 
@@ -202,22 +202,14 @@ class World:
         self.clear_workers(plane, slots)
         places.put(self.table, self.inventory, plane, rows)
 
-    def use_of(self, plane: Plane) -> tuple[Ints, Ints]:
-        """Per node the cores and memory that all places on *plane* add up to, counted anew."""
-        table, inventory, rows = self.table, self.inventory, plane.rows
-        cpu, memory = assignment.node_use(
-            plane.owner, plane.index, inventory.node_of, len(inventory.nodes), table.cpu, table.memory
-        )
-        if rows.shape[1]:
-            # A worker that changes from a device to a part of one, or to another part, is still one worker.
-            whole = places.whole_devices(inventory, plane, plane.devices_of(distinct(rows[SLOT])))
-            both = np.concatenate([whole, rows], axis=1)
-            first = places.once_per_worker(both[SLOT], both[INDEX], both[NODE])
-            more = both[:, first[first >= whole.shape[1]]]
-            more_cpu, more_memory = places.takes(table, more)
-            np.add.at(cpu, more[NODE], more_cpu)
-            np.add.at(memory, more[NODE], more_memory)
-        return cpu, memory
+    def add_places(self, plane: Plane, rows: Ints) -> None:
+        """Adds places of several jobs to *plane*; columns as in `Plane.rows`, SLOT among them."""
+        places.put(self.table, self.inventory, plane, rows)
+
+    def use_of(self, plane: Plane) -> Ints:
+        """The cores and memory that all places on *plane* add up to per node, counted anew."""
+        inventory = self.inventory
+        return assignment.node_use(plane.devices, plane.rows, inventory.node_of, len(inventory.nodes), self.table.ints)
 
     def places(self, plane: Plane, slot: int) -> Ints:
         """All places of one job on *plane*, with a row for each whole device too, by (index, device)."""
@@ -255,45 +247,16 @@ class World:
 
         A device that one of them holds counts even where new grants may not go, for it may stay there.
         """
-        inventory, target = self.inventory, self.target
-        if not target.rows.shape[1]:
-            whole = steps.capacity(slots, self.table.capacity, *self.openings())
-            if whole is not None:
-                return whole
-        in_view = np.zeros(self.table.capacity, bool)
-        in_view[slots] = True
-        left = inventory.free_milli()
-        owned = target.owner >= 0
-        left[owned] = np.where(in_view[target.owner[owned]], WHOLE, 0)
-        rows = target.rows
-        in_parts = rows[DEVICE] >= 0
-        theirs = in_view[rows[SLOT]]
-        own = np.zeros_like(left)
-        np.add.at(own, rows[DEVICE][in_parts & theirs], rows[MILLI][in_parts & theirs])
-        np.subtract.at(left, rows[DEVICE][in_parts & ~theirs], rows[MILLI][in_parts & ~theirs])
-        left = np.maximum(left, own)
-        left[~inventory.present] = 0
-        total = np.zeros(len(inventory.types), np.int64)
-        np.add.at(total, inventory.type_of, left)
-        movable = (rows[DEVICE] < 0) & (rows[INDEX] >= 0) & theirs
-        cores = np.zeros_like(target.cpu)
-        np.add.at(cores, rows[NODE][movable], self.table.cpu[rows[SLOT][movable]])
-        cores = np.maximum(inventory.free_cpu() - (target.cpu - cores), np.where(inventory.lost, 0, cores))
-        total[CPU_TYPE] = total_of(cores)
-        return total
-
-    def openings(self) -> tuple[Any, ...]:
-        """What the kernels of `steps` need to know of the cluster to say how much there is to give."""
-        inventory, target = self.inventory, self.target
-        openings = inventory.openings
-        return (
-            len(inventory.types),
-            target.owner,
-            target.cpu,
-            inventory.type_of,
-            openings.left,
-            openings.present,
-            openings.cpu_free,
+        target, openings = self.target, self.inventory.openings
+        return survey.capacity(
+            slots,
+            self.table.ints,
+            len(self.inventory.types),
+            target.devices,
+            target.nodes,
+            target.rows,
+            openings.devices,
+            openings.nodes,
         )
 
     def snapshot(
@@ -302,14 +265,12 @@ class World:
         slots: Ints | None = None,
         *,
         revision: int = 0,
-        capacity: Ints | None = None,
         fill: bool = False,
         firm: Ints = NO_ROWS,
     ) -> Snapshot:
         """This moment, with the jobs in *slots* (all unless given; in the table's order) in view.
 
-        *capacity*, where it is known already, is what they may have together; *fill*: these are jobs that wait; *firm*:
-        rows of jobs that shall neither stop nor go to another type.
+        *fill*: these are pending jobs; *firm*: rows of jobs that must neither stop nor go to another type.
         """
         chosen = self.table.order if slots is None else slots
         waiting = [pod for pod in self.foreign.values() if pod.serving and pod.node is None] if self.foreign else []
@@ -322,7 +283,7 @@ class World:
             inventory=self.inventory,
             target=self.target,
             held=self.held,
-            capacity=self.capacity_for(chosen) if capacity is None else capacity,
+            capacity=self.capacity_for(chosen),
             queues=self.queues,
             serving=tuple(waiting),
             foreign=self.foreign,

@@ -23,31 +23,6 @@ _INFEASIBLE = np.zeros(max(Code.numbers()) + 1, bool)
 _INFEASIBLE[[Code.UNKNOWN_TYPE, Code.TOO_LARGE, Code.QUEUE_LIMIT, Code.USER_LIMIT]] = True
 
 
-def admitted(state: State, slots: Ints) -> Bools:
-    """Which of these jobs a decision may give something to; the others get their reason."""
-    table = state.world.table
-    pending = table.phase[slots] == Phase.PENDING
-    runs = (table.phase[slots] >= Phase.STARTING) & (table.phase[slots] <= Phase.RESIZING)
-    may = pending | runs
-    # It ran while it became impossible; now that it has stopped, that is why it waits.
-    untold = pending & (table.feasible[slots] <= 0) & (table.aside[slots] == 0) & ~_INFEASIBLE[table.reason[slots]]
-    judge_feasibility(state, slots[untold & (table.retry_at[slots] <= state.now)])
-    for barred, code, evidence in (
-        (table.aside[slots] == 1, None, None),
-        (table.aside[slots] > 1, Code.INVALID, table.aside[slots]),
-        (table.feasible[slots] <= 0, None, None),
-        (table.waits_for[slots] > 0, Code.DEPENDENCY, table.waits_for[slots]),
-        (table.waits_for[slots] < 0, Code.DEPENDENCY_FAILED, table.waits_for[slots]),
-        (table.retry_at[slots] > state.now, None, None),
-    ):
-        hit = barred & pending & may
-        if hit.any():
-            may &= ~hit
-            if code is not None and evidence is not None:
-                state.say(slots[hit], code, evidence[hit])
-    return may
-
-
 def judge_feasibility(state: State, slots: Ints) -> None:
     """Notes for each of these jobs whether some state of the cluster could hold its minimum, and says why not."""
     world, table = state.world, state.world.table

@@ -1,6 +1,6 @@
-"""From a decision to targets: rows out of date drop out, places are found, the rules are asked, and then it counts.
+"""Commit a decision: drop stale rows, find places, check the invariants, and make the result the target.
 
-A row that breaks a rule by itself sets its job aside and the rest is tried again; any other breach rejects the whole
+A row that breaks a rule by itself sets its job aside, and the rest is tried again; any other breach rejects the whole
 decision and changes nothing.
 """
 
@@ -12,6 +12,7 @@ from levada.core.decision import Decision
 from levada.core.invariants import (
     Proposal,
     Violation,
+    bad_sizes,
     check,
     i1_no_device_beyond_whole,
     i12_nodes_within_limits,
@@ -19,15 +20,21 @@ from levada.core.invariants import (
     i13_users_within_limits,
 )
 from levada.core.job import Phase
-from levada.core.plane import DEVICE, FREE, MILLI, SHARED, SLOT
-from levada.core.reasons import PACKED, Code
-from levada.core.types import CPU_TYPE, WHOLE, Bools, Ints
-from levada.engine import steps
-from levada.engine.operations import plan_operations
-from levada.engine.shape import column_fault, shape_fault
-from levada.engine.state import State, outlasts
+from levada.core.plane import DEVICE, FREE, MILLI, SHARED, SLOT, Plane
+from levada.core.reasons import Code
+from levada.core.types import WHOLE, Bools, Ints
+from levada.engine.shape import shape_fault
+from levada.engine.state import State
 from levada.engine.tidy import tidy, workers_on
+from levada.kernels import commit as kernel
+from levada.kernels import jobs
 from levada.placement.placer import Placer
+
+_FAULTS = {
+    kernel.NOT_IN_VIEW: "it must speak of all jobs that it was shown, in their order",
+    kernel.BAD_REASON: "it gives a reason that does not exist, or that no policy can know",
+}
+_NO_ROWS = np.zeros(0, np.int64)
 
 
 class Rejected(Exception):
@@ -35,98 +42,114 @@ class Rejected(Exception):
 
 
 def commit(state: State, placer: Placer, decision: Decision) -> None:
-    """Makes *decision* the target of all jobs that it still speaks of, or raises `Rejected` and changes nothing."""
-    if (fault := column_fault(decision)) is not None:
-        raise Rejected(fault)
-    if steps.commit(state, decision):
-        return
-    if not np.array_equal(decision.number, state.in_view):
-        raise Rejected("it must speak of all jobs that it was shown, in their order")
+    """Make *decision* the target of all jobs that it still speaks of, or raise `Rejected` and change nothing."""
     if (fault := shape_fault(state.world, decision)) is not None:
         raise Rejected(fault)
     by_number = decision.places is not None or decision.reservations or decision.binds
     if by_number and state.deciding is not None and state.renumbered > state.deciding:
         raise Rejected("devices were numbered anew while it was made")
-    rows, slots = _rows_that_count(state, decision)
-    aside: list[int] = []
+    said, aside = _block(decision), _NO_ROWS
+    slots, moving, bad = _match(state, said, aside)
+    # What was said of the others must be decided again.
+    state.left_out |= bool((slots < 0).any())
+    most_at_fault = int(np.count_nonzero(said[kernel.COUNT][slots >= 0])) // 2
     while True:
-        keep = ~state.flags(np.array(aside, np.int64))[slots]
-        proposal, reached = _propose(state, placer, decision, rows[keep], slots[keep])
-        violations = check(state.world, proposal)
+        if len(bad):
+            violations = bad_sizes(said, slots, bad)
+        else:
+            proposal = _propose(state, placer, decision, said, slots, moving)
+            violations = check(state.world, proposal)
         if not violations:
             break
         guilty = {violation.slot for violation in violations}
         # One job's fault is that job's; the fault of many is the policy's.
-        many = len(aside) + len(guilty) > int(np.count_nonzero(decision.count[rows])) // 2
-        if many or -1 in guilty or guilty <= set(aside) or not guilty <= set(slots[keep].tolist()):
+        if len(aside) + len(guilty) > most_at_fault or not guilty <= set(slots[slots >= 0].tolist()):
             raise Rejected(_sentence(state, violations))
-        aside += sorted(guilty)
-    _accept(state, decision, rows[keep], slots[keep], proposal, reached)
-    for slot in aside:
-        table = state.world.table
+        aside = np.append(aside, sorted(guilty))
+        slots, moving, bad = _match(state, said, aside)
+    _accept(state, decision, said, slots, proposal)
+    table = state.world.table
+    for slot in aside.tolist():
         table.failures[slot] += 1
         state.pause(slot, state.backoff(int(table.number[slot]), int(table.failures[slot])))
         if table.phase[slot] == Phase.PENDING:
             state.say(np.array([slot]), Code.REJECTED)
 
 
-def _rows_that_count(state: State, decision: Decision) -> tuple[Ints, Ints]:
-    """Rows whose job has not changed since it was shown, and is not being operated on; and their slots."""
+def _block(decision: Decision) -> Ints:
+    """The columns of a decision, as `kernels.commit` wants them."""
+    columns = [decision.number, decision.type, decision.count, decision.reason, decision.evidence]
+    columns += [column for column in (decision.rank, decision.batch) if column is not None]
+    return np.concatenate(columns, dtype=np.int64).reshape(len(columns), -1)
+
+
+def _match(state: State, said: Ints, aside: Ints) -> tuple[Ints, Ints, Ints]:
+    """The slot of each row, -1 where it does not count; rows whose grant changes; slots with bad sizes."""
     table = state.world.table
-    slots = table.find(decision.number)
-    revision = state.deciding if state.deciding is not None else -1
-    fresh = slots >= 0
-    fresh[fresh] &= (table.changed[slots[fresh]] <= revision) & (table.issued[slots[fresh]] == 0)
-    rows = fresh.nonzero()[0]
-    # What was said of the others must be thought of again.
-    state.left_out |= len(rows) < len(decision.number)
-    return rows, slots[rows]
+    deciding = state.deciding if state.deciding is not None else -1
+    fault, slots, moving, bad = kernel.match(
+        said, table.ints, table.preference, *table.index, state.in_view, deciding, aside
+    )
+    if fault:
+        raise Rejected(_FAULTS[fault])
+    return slots, moving, bad
 
 
-def _propose(state: State, placer: Placer, decision: Decision, rows: Ints, slots: Ints) -> tuple[Proposal, Ints]:
-    world, table = state.world, state.world.table
-    kind, count = table.type.copy(), table.count.copy()
-    given = decision.count[rows]
-    want_type = np.where(given > 0, decision.type[rows], -1)
-    plane = world.target.copy()
-    kind[slots], count[slots] = want_type, given
-    proposal = Proposal(plane=plane, type=kind, count=count, slots=slots, protected=state.protected())
-    reached = given.copy()
-    sound = (given >= 0) & (want_type < len(world.inventory.types)) & (want_type >= np.where(given > 0, 0, -1))
-    sound &= (given == 0) | ((want_type == CPU_TYPE) == (table.milli[slots] == 0))
-    if not sound.all():
-        return proposal, reached  # I3 and I4 will say so
-    differs = (want_type != table.type[slots]) | (given != table.count[slots])
+def _propose(state: State, placer: Placer, decision: Decision, said: Ints, slots: Ints, moving: Ints) -> Proposal:
+    """What the decision makes of the target, on a copy of it."""
+    world, table, plane = state.world, state.world.table, state.world.target.copy()
+    asked, settled = said[kernel.COUNT], _NO_ROWS
     if decision.places is not None and decision.placed is not None:
-        said = _placed(decision)[rows] | (given == 0)
-        slot_of = np.full(len(decision.number), -1, np.int64)
-        slot_of[rows[said]] = slots[said]
-        places = decision.places.astype(np.int64)
-        places[SLOT] = slot_of[places[SLOT]]
-        # Whoever goes elsewhere leaves before others come.
-        world.clear_workers(plane, slots[~said & (table.count[slots] > 0) & (want_type != table.type[slots])])
-        world.replace_workers(plane, slots[said], places[:, places[SLOT] >= 0])
-        differs &= ~said
-    at = differs.nonzero()[0]
-    if len(at):
-        reached[at] = placer.place(world, plane, slots[at], want_type[at], given[at])
+        places = np.ascontiguousarray(decision.places, np.int64)
+        stands = _put_places(state, plane, said, slots, moving, decision.placed.astype(np.int64, copy=False), places)
+        settled, moving = moving[stands[moving]], moving[~stands[moving]]
+    chosen, reached = slots[moving], asked[moving]
+    if len(moving):
+        kind = np.where(reached > 0, said[kernel.TYPE][moving], -1)
+        reached = placer.place(world, plane, chosen, kind, reached)
     if state.options.move_budget > 0 and decision.places is None:
-        better = tidy(state, plane, slots, want_type, given, reached)
-        if better is not None:
-            plane.take_from(better)
-            reached = np.where(reached > 0, reached, workers_on(state, plane, slots))
-    count[slots] = reached
-    kind[slots] = np.where(reached > 0, want_type, -1)
-    _stay(state, proposal, slots[(given > 0) & (reached == 0) & (table.count[slots] > 0)])
-    return proposal, reached
+        reached = _defragment(state, plane, said, slots, moving, reached)
+    at, sizes = moving, reached
+    if len(settled):
+        at, sizes = np.concatenate([moving, settled]), np.concatenate([reached, asked[settled]])
+    grants = kernel.grants(table.ints, said, slots, at, sizes)
+    protected = jobs.protected_slots(table.ints)
+    proposal = Proposal(plane=plane, type=grants[0], count=grants[1], slots=slots[slots >= 0], protected=protected)
+    if len(moving):
+        _stay(state, proposal, chosen[(reached == 0) & (asked[moving] > 0) & (table.count[chosen] > 0)])
+    return proposal
 
 
-def _placed(decision: Decision) -> Bools:
-    """Per row whether the decision says itself where the job goes."""
-    marks = np.zeros(len(decision.number), bool)
-    if decision.places is not None and decision.placed is not None:
-        marks[decision.placed] = True
-    return marks
+def _put_places(state: State, plane: Plane, said: Ints, slots: Ints, moving: Ints, placed: Ints, places: Ints) -> Bools:
+    """Puts jobs where the decision says itself, and takes those of count 0 off *plane*; which rows these are."""
+    world, table = state.world, state.world.table
+    stands, special = kernel.settle(said, table.ints, slots, placed, places)
+    # A job that goes elsewhere leaves before others come.
+    others = moving[~stands[moving]]
+    leaves = slots[others]
+    leaves = leaves[(table.count[leaves] > 0) & (table.type[leaves] != said[kernel.TYPE][others])]
+    if len(leaves) or len(special):
+        world.clear_workers(plane, np.concatenate([leaves, special]))
+    kernel.put_whole(plane.devices, slots, stands, places, special, table.capacity)
+    if len(special):
+        rows = places.copy()
+        rows[SLOT] = slots[rows[SLOT]]
+        world.add_places(plane, rows[:, np.isin(rows[SLOT], special)])
+    return stands
+
+
+def _defragment(state: State, plane: Plane, said: Ints, slots: Ints, moving: Ints, reached: Ints) -> Ints:
+    """Moves jobs on *plane* where that is worth it; the sizes that the jobs of *moving* rows have then."""
+    rows = (slots >= 0).nonzero()[0]
+    asked = said[kernel.COUNT].copy()
+    sizes = asked.copy()
+    sizes[moving] = reached
+    kind = np.where(asked > 0, said[kernel.TYPE], -1)
+    better = tidy(state, plane, slots[rows], kind[rows], asked[rows], sizes[rows])
+    if better is None:
+        return reached
+    plane.take_from(better)
+    return np.where(reached > 0, reached, workers_on(state, plane, slots[moving]))
 
 
 def _stay(state: State, proposal: Proposal, slots: Ints) -> None:
@@ -147,48 +170,30 @@ def _stay(state: State, proposal: Proposal, slots: Ints) -> None:
             proposal.type[slot], proposal.count[slot] = -1, 0
 
 
-def _accept(state: State, decision: Decision, rows: Ints, slots: Ints, proposal: Proposal, reached: Ints) -> None:
-    world, table = state.world, state.world.table
-    had = table.count[slots].copy()
-    changed = (table.count[slots] != proposal.count[slots]) | (table.type[slots] != proposal.type[slots])
-    changed |= _placed(decision)[rows]
-    elsewhere = world.target.owner != proposal.plane.owner
-    movers = np.concatenate([world.target.owner[elsewhere], proposal.plane.owner[elsewhere]])
-    changed |= state.flags(movers[movers >= 0])[slots]
-    world.target.take_from(proposal.plane)
-    table.type[slots] = proposal.type[slots]
-    table.count[slots] = proposal.count[slots]
-    table.has_rows[slots] = table.needs_rows(slots) | _on_rows(state, slots)
-    waits = table.phase[slots] == Phase.PENDING
-    reason, evidence = decision.reason[rows].copy(), decision.evidence[rows].copy()
-    given = table.count[slots] > 0
-    short = (reached < decision.count[rows]) & ~given
-    reason[short], evidence[short] = Code.FRAGMENTED, 0
-    reason[given & waits] = Code.STARTING
-    # Whoever waits though it ran before was preempted, unless there is more to say.
-    reason[~given & (reason == Code.RUNS)] = Code.CAPACITY
-    ran = (table.first_started[slots] < np.inf) & (reason == Code.CAPACITY)
-    stopped = ran & ~given
-    reason[stopped] = Code.PREEMPTED
-    cause = table.stopped_by[slots]
-    if ((cause % PACKED == Code.DRAINED) & given).any():
-        reason[stopped & (had > 0)] = Code.MADE_ROOM
-    untold = stopped & (cause > 0)
-    reason[untold], evidence[untold] = cause[untold] % PACKED, cause[untold] // PACKED
-    known = stopped & outlasts(table.reason[slots])
-    reason[known], evidence[known] = table.reason[slots[known]], table.evidence[slots[known]]
-    table.reason[slots], table.evidence[slots] = reason, evidence
-    table.batch[slots] = 0 if decision.batch is None else decision.batch[rows]
-    rank = rows if decision.rank is None else decision.rank[rows]
-    table.rank[slots] = np.where(rank >= 0, rank, table.rank[slots])
-    plan_operations(state, slots[changed | (had != table.count[slots])])
-
-
-def _on_rows(state: State, slots: Ints) -> Bools:
-    """Which of these jobs have rows now, or shall have some: those that are packed, besides those that always do."""
-    marks = state.flags(state.world.target.rows[SLOT])
-    marks[state.world.held.rows[SLOT]] = True
-    return marks[slots]
+def _accept(state: State, decision: Decision, said: Ints, slots: Ints, proposal: Proposal) -> None:
+    table, target, held = state.world.table, state.world.target, state.world.held
+    plane = proposal.plane
+    placed = decision.placed if decision.places is not None and decision.placed is not None else _NO_ROWS
+    follows = kernel.accept(
+        said,
+        decision.rank is not None,
+        decision.batch is not None,
+        slots,
+        placed,
+        proposal.type,
+        proposal.count,
+        table.ints,
+        table.floats,
+        target.devices,
+        plane.devices,
+        plane.rows,
+        held.devices,
+        held.rows,
+    )
+    np.copyto(target.nodes, plane.nodes)
+    target.rows = plane.rows
+    if follows:
+        state.may_issue = state.may_cycle = True
 
 
 def _sentence(state: State, violations: list[Violation]) -> str:

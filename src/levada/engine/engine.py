@@ -16,6 +16,7 @@ from levada.core.plan import Op, OpKind, Plan
 from levada.core.queue import Queue
 from levada.core.queue import faults_of as queue_faults
 from levada.core.reasons import Code
+from levada.core.snapshot import NO_ROWS
 from levada.core.types import Floats, Ints
 from levada.core.world import World
 from levada.engine import acks, drains, foreign, jobs, nodes
@@ -182,7 +183,7 @@ class Engine:
             make_room(state)
         trusted = state.asked_policy = state.rejections < state.options.max_rejections
         fill = trusted and self._fills()
-        view, capacity, firm = waiting(state) if fill else visible(state)
+        view, firm = (waiting(state), NO_ROWS) if fill else visible(state)
         state.dirty = state.acked = state.turnover = False
         state.policy_wake = math.inf
         state.deciding = state.revision
@@ -192,9 +193,7 @@ class Engine:
         return [
             Decide(
                 revision=state.revision,
-                snapshot=state.world.snapshot(
-                    state.now, view, revision=state.revision, capacity=capacity, fill=fill, firm=firm
-                ),
+                snapshot=state.world.snapshot(state.now, view, revision=state.revision, fill=fill, firm=firm),
                 policy=policy,
                 perf=state.perf,
                 state=state.policy_state if trusted else policy.initial(state.seed),

@@ -19,30 +19,30 @@ from levada.core.job import Phase, Preemptible
 from levada.core.layout import NOT_ALLOWED
 from levada.core.snapshot import NO_ROWS
 from levada.core.types import Bools, Floats, Ints
-from levada.engine import steps
-from levada.engine.admit import admitted
+from levada.engine.admit import judge_feasibility
 from levada.engine.state import State
 from levada.engine.withdraw import revert_targets
+from levada.kernels import survey
 from levada.policies.protocol import gives_more
 
 #: A resize that costs less than this is worth nobody's waiting, in seconds without progress.
 CHEAP_S = 1.0
 
 
-def visible(state: State) -> tuple[Ints, Ints | None, Ints]:
-    """The jobs that a policy gets to see now; what they may have together, if that is known already; who is firm.
+def visible(state: State) -> tuple[Ints, Ints]:
+    """The jobs that a policy gets to see now, and the rows of those that are firm.
 
     Brings the times of all jobs up to now.
     """
     if state.world.table.below_fixed.any():
         _grow_back(state)
-    view, capacity = _in_view(state)
+    view = _in_view(state)
     firm = _firm(state) if state.guard_wake < math.inf else NO_ROWS
     if not len(firm):
-        return view, capacity, NO_ROWS
+        return view, NO_ROWS
     shown = state.flags(np.concatenate([view, firm]))
     view = state.living()[shown[state.living()]]
-    return view, None, state.flags(firm)[view].nonzero()[0]
+    return view, state.flags(firm)[view].nonzero()[0]
 
 
 def _grow_back(state: State) -> None:
@@ -81,55 +81,40 @@ def _free_for(state: State, slot: int) -> Ints:
     return np.minimum(free, left[accounts.line[slot]].min(axis=0, initial=UNLIMITED))
 
 
-def _in_view(state: State) -> tuple[Ints, Ints | None]:
-    """As `visible`, without who is firm."""
-    seen = steps.survey(state)
-    if seen is not None:
-        view, capacity, near_end = seen
-        soon = _ends_soon(state, view, state.world.table.held[view] > 0) if near_end else None
-        if soon is not None and soon.any():
-            return view[~soon], None
-        return view, None if state.world.target.rows.shape[1] else capacity
-    slots, table = state.living(), state.world.table
-    state.account(slots)
-    may = admitted(state, slots)
-    barred = slots[~may & (table.count[slots] > 0) & (table.phase[slots] == Phase.PENDING)]
+def _in_view(state: State) -> Ints:
+    """Like `visible`, without who is firm."""
+    table, options, wanted = state.world.table, state.options, state.policy.guards
+    while True:
+        view, barred, untold, state.guard_wake, state.left_out, near_end = survey.survey(
+            table.ints,
+            table.floats,
+            table.order,
+            state.now,
+            options.min_run_s if wanted.min_run else -math.inf,
+            options.cooldown_s if wanted.cooldown else -math.inf,
+            wanted.payback,
+        )
+        if not len(untold):
+            break
+        judge_feasibility(state, untold)
     if len(barred):
         revert_targets(state, barred)
-    state.left_out = bool((table.issued[slots] > 0).any())
-    return slots[may & ~guarded(state, slots)], None
+    if near_end:
+        view = view[~_ends_soon(state, view, table.held[view] > 0)]
+    return view
 
 
-def waiting(state: State) -> tuple[Ints, Ints | None, Ints]:
-    """As `visible`, of the jobs that wait and shall have nothing so far; the times of no others are brought up to now.
+def waiting(state: State) -> Ints:
+    """Like `visible`, restricted to pending jobs without a target; the times of no others are brought up to now.
 
     For them there is what is free: all others are out of view with what they have.
     """
-    seen = steps.waiting(state)
-    if seen is not None:
-        view, capacity = seen
-        return view, None if state.world.target.rows.shape[1] else capacity, NO_ROWS
-    living, table = state.living(), state.world.table
-    state.left_out = bool((table.issued[living] > 0).any())
-    slots = living[(table.phase[living] == Phase.PENDING) & (table.count[living] == 0)]
-    state.account(slots)
-    return slots[admitted(state, slots)], None, NO_ROWS
-
-
-def guarded(state: State, slots: Ints) -> Bools:
-    """Which of these jobs stay as they are; notes when the first guard falls."""
-    table, wanted = state.world.table, state.policy.guards
-    out = (table.issued[slots] > 0) | state.protected()[slots]
-    # Failed a moment ago, or leaving: its own pause or stop comes first.
-    out |= (table.retry_at[slots] > state.now) & (table.held[slots] > 0)
-    runs = (table.held[slots] > 0) & ~out
-    falls = guard_falls(state, slots)
-    young = runs & (falls > state.now) & in_range(state, slots)
-    state.guard_wake = float(falls[young].min()) if young.any() else math.inf
-    out |= young
-    if wanted.payback:
-        out |= runs & ~out & _ends_soon(state, slots, runs & ~out)
-    return out
+    table = state.world.table
+    while True:
+        view, untold, state.left_out = survey.waiting(table.ints, table.floats, table.order, state.now)
+        if not len(untold):
+            return view
+        judge_feasibility(state, untold)
 
 
 def guard_falls(state: State, slots: Ints) -> Floats:

@@ -6,7 +6,7 @@ import numpy as np
 
 from levada.core.places import free, put, whole_devices
 from levada.core.plane import DEVICE, INDEX, SLOT, Plane
-from levada.core.types import Bools, Ints
+from levada.core.types import Ints
 from levada.engine.state import State
 from levada.kernels import assignment
 
@@ -40,19 +40,6 @@ def held_by(state: State, slots: Ints) -> Ints:
     world, held = state.world, state.world.held
     whole = whole_devices(world.inventory, held, held.devices_of(slots))
     return np.concatenate([whole, held.rows[:, state.flags(slots)[held.rows[SLOT]]]], axis=1)
-
-
-def differing(state: State, slots: Ints) -> Bools:
-    """Which of these jobs have other places on the target plane than on the held one."""
-    world = state.world
-    adds, drops = assignment.changes(world.target.owner, world.held.owner, state.flags(slots))
-    off = np.zeros(world.table.capacity, bool)
-    off[world.target.owner[adds]] = True
-    off[world.held.owner[drops]] = True
-    for slot in with_rows(state, slots):
-        ours, theirs = world.target.rows_of(int(slot)), world.held.rows_of(int(slot))
-        off[slot] |= sorted(ours.T.tolist()) != sorted(theirs.T.tolist())
-    return off[slots]
 
 
 def take(state: State, slots: Ints, devices: Ints) -> None:

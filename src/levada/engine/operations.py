@@ -1,8 +1,8 @@
 """From held to target: which operation each job needs, and when it may go out.
 
-An operation goes out when all it adds is seen to be free. So release comes before acquire without a barrier, and one
-slow checkpoint holds up only those who wait for its devices. A cycle of waits is broken at its cheapest member, which
-stops and starts again.
+An operation goes out when all it adds is observed to be free. So release comes before acquire without a barrier, and
+one slow checkpoint holds up only the jobs that wait for its devices. A cycle of waits is broken at its cheapest member,
+which stops and starts again.
 """
 
 from __future__ import annotations
@@ -10,70 +10,78 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.commands import Apply
-from levada.core.job import Phase
 from levada.core.plan import OpKind, Plan
 from levada.core.plane import DEVICE, NODE, SHARED, SLOT
-from levada.core.reasons import Code
 from levada.core.types import Bools, Ints
-from levada.engine import steps
-from levada.engine.holdings import added_places, differing, take
+from levada.engine.holdings import added_places, take
 from levada.engine.limits import limited, within_limits
-from levada.engine.state import State, tells_why
-from levada.kernels import assignment
+from levada.engine.state import State
+from levada.kernels import operations
 
 
 def plan_operations(state: State, slots: Ints) -> None:
-    """Notes for each of these jobs the operation that leads from what it holds to its target."""
-    table = state.world.table
-    slots = slots[table.issued[slots] == 0]
-    if not len(slots):
-        return
-    has, gets = table.held[slots] > 0, table.count[slots] > 0
-    if not (has.any() or gets.any()):
-        table.op[slots] = OpKind.NONE
-        return
-    phase = table.phase[slots]
-    # An operation that nobody has confirmed must be asked for again, though the planes agree.
-    starts = ~has | (phase == Phase.STARTING)
-    resizes = gets & (phase == Phase.RESIZING)
-    stays = (has & gets).nonzero()[0]
-    if len(stays):
-        resizes[stays] |= differing(state, slots[stays])
-    op = np.where(resizes, OpKind.RESIZE, OpKind.NONE)
-    op[gets & starts] = OpKind.START
-    op[has & (~gets | (phase == Phase.STOPPING))] = OpKind.STOP
-    table.op[slots] = op
-    if op.any():
+    """Note for each of these jobs the operation that leads from what it holds to its target."""
+    table, target, held = state.world.table, state.world.target, state.world.held
+    marks = state.flags(slots)
+    if operations.plan_operations(table.ints, slots, marks, target.devices, target.rows, held.devices, held.rows):
         state.may_issue = state.may_cycle = True
 
 
 def issue(state: State) -> None:
-    """Sends out every operation that may go; breaks cycles of waits."""
-    if steps.issue(state):
-        return
-    table = state.world.table
-    waiting = state.where((table.op != OpKind.NONE) & (table.issued == 0) & (table.retry_at <= state.now))
-    if len(waiting):
-        _issue(state, waiting)
-    state.may_cycle = False
-    state.unsent = bool(len(state.where((table.op != OpKind.NONE) & (table.issued == 0))))
+    """Send every operation that may go out; break cycles of waits."""
+    table, target, held = state.world.table, state.world.target, state.world.held
+    at = (state.now, state.revision, state.options.op_timeout_s)
+    planes = (target.devices, held.devices, held.claimed)
+    waiting, ready, missing, pauses, must_look, sent, adds, drops = operations.issue(
+        table.ints, table.floats, table.order, *at, state.may_cycle, *planes
+    )
+    if must_look:
+        ready = _look(state, waiting, ready)
+        sent, adds, drops = operations.send(table.ints, table.floats, waiting, ready, missing, *at, *planes)
+    state.may_cycle, state.unsent = False, pauses or not ready.all()
+    if sent.shape[1]:
+        if must_look:
+            _take_special(state, waiting[ready], adds[0])
+        _apply(state, sent, adds, drops)
 
 
-def _issue(state: State, waiting: Ints) -> None:
+def _apply(state: State, sent: Ints, adds: Ints, drops: Ints) -> None:
+    """Tell the backend what was sent."""
+    state.alarm(state.now + state.options.op_timeout_s)
+    number, kind, generation, gpu_type, count = sent
+    plan = Plan(
+        number=number,
+        kind=kind,
+        generation=generation,
+        type=gpu_type,
+        count=count,
+        add_device=adds[0],
+        add_row=adds[1],
+        drop_device=drops[0],
+        drop_row=drops[1],
+    )
+    state.commands.append(Apply(plan=plan))
+
+
+def _look(state: State, waiting: Ints, ready: Bools) -> Bools:
+    """Which of these operations may go out within cores, memory and parts of devices, once cycles are broken."""
     table = state.world.table
-    missing = assignment.blocked(state.world.target.owner, state.world.held.owner, table.capacity)
-    ready = (table.op[waiting] == OpKind.STOP) | (missing[waiting] == 0)
     if limited(state, waiting):
         asks = (ready & (table.op[waiting] != OpKind.STOP)).nonzero()[0]
         ready[asks] = within_limits(state, waiting[asks])
-    if not ready.all():
-        # Where nothing moves at all, whoever is stuck is stuck for good.
-        if state.may_cycle or not (ready.any() or (table.issued[table.order] > 0).any()):
-            ready |= _break_cycles(state, waiting, ready)
-        late = waiting[~ready & (table.phase[waiting] == Phase.PENDING)]
-        state.say(late, Code.WAITS_FOR_DEVICES, missing[late])
-    if ready.any():
-        _send(state, waiting[ready])
+    # Where nothing moves at all, whoever is stuck is stuck for good.
+    if not ready.all() and (state.may_cycle or not (ready.any() or (table.issued[table.order] > 0).any())):
+        ready |= _break_cycles(state, waiting, ready)
+    return ready
+
+
+def _take_special(state: State, slots: Ints, devices: Ints) -> None:
+    """The special jobs among *slots* hold what they should have, from now on, besides what they hold."""
+    table = state.world.table
+    starts = slots[table.op[slots] != OpKind.STOP]
+    special = starts[(table.has_rows[starts] > 0) | (table.cpu[starts] > 0) | (table.memory[starts] > 0)]
+    if len(special):
+        take(state, special, devices[state.flags(special)[state.world.target.owner[devices]]])
 
 
 def _break_cycles(state: State, waiting: Ints, ready: Bools) -> Bools:
@@ -149,51 +157,3 @@ def _blockers(state: State, stuck: list[int]) -> dict[int, set[int]]:
             others = set(on_nodes[on_nodes >= 0].tolist()) | set(held.rows[0][np.isin(held.rows[NODE], nodes)].tolist())
             blockers[slot] = {other for other in others if other != slot and table.op[other] != OpKind.NONE}
     return blockers
-
-
-def _send(state: State, slots: Ints) -> None:
-    """Issues the operations of these jobs: one more generation each, and what they add is theirs from now on."""
-    table = state.world.table
-    op = table.op[slots]
-    stops = op == OpKind.STOP
-    state.account(slots)
-    table.generation[slots] += 1
-    table.issued[slots] = 1
-    table.issued_at[slots] = state.now
-    table.op_deadline[slots] = state.now + state.options.op_timeout_s
-    state.alarm(state.now + state.options.op_timeout_s)
-    plan = _plan(state, slots, op)
-    # One that takes a job elsewhere with as many workers is a move, not a resize.
-    resized = slots[(op == OpKind.RESIZE) & (table.count[slots] != table.held[slots])]
-    table.resizes[resized] += 1
-    table.moves[slots[plan.moved()]] += 1
-    starts = op == OpKind.START
-    table.phase[slots] = np.where(starts, Phase.STARTING, np.where(stops, Phase.STOPPING, Phase.RESIZING))
-    state.say(slots[starts], Code.STARTING)
-    for in_place, code in ((True, Code.RESIZING), (False, Code.RESTARTING_RESIZED)):
-        chosen = slots[(op == OpKind.RESIZE) & ((table.resizes_in_place[slots] > 0) == in_place)]
-        state.say(chosen, code, table.count[chosen])
-    state.say(slots[stops & ~tells_why(table.reason[slots])], Code.STOPPING)
-    take(state, slots[~stops], plan.add_device)
-    table.changed[slots] = state.revision
-    state.commands.append(Apply(plan=plan))
-
-
-def _plan(state: State, slots: Ints, op: Ints) -> Plan:
-    world, table = state.world, state.world.table
-    stops = op == OpKind.STOP
-    adds, drops = assignment.changes(world.target.owner, world.held.owner, state.flags(slots[~stops]))
-    drops = np.concatenate([drops, world.held.devices_of(slots[stops])])
-    row_of = np.full(table.capacity, -1, np.int64)
-    row_of[slots] = np.arange(len(slots))
-    return Plan(
-        number=table.number[slots],
-        kind=op.copy(),
-        generation=table.generation[slots],
-        type=np.where(stops, -1, table.type[slots]),
-        count=np.where(stops, 0, table.count[slots]),
-        add_device=adds,
-        add_row=row_of[world.target.owner[adds]],
-        drop_device=drops,
-        drop_row=row_of[world.held.owner[drops]],
-    )

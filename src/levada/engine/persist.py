@@ -151,7 +151,7 @@ def load(kept: EngineDump, make_policy: MakePolicy) -> Loaded:
     devices, nodes = len(world.inventory.node_of), len(world.inventory.nodes)
     world.target, world.held = (_plane(each).remapped(moved, devices, nodes) for each in (kept.target, kept.held))
     for plane in (world.target, world.held):
-        plane.cpu, plane.memory = world.use_of(plane)
+        plane.nodes[:] = world.use_of(plane)
     if np.array_equal(moved, np.arange(devices)):
         # They name devices by number; where those are others by now, the policy asks for the room again.
         state.reservations = {each.id: each for each in kept.reservations}

@@ -190,7 +190,7 @@ def reconcile(
         _tell(state, slot, recorded[number])
     _forget_plans(state, [recorded[int(number)] for number in table.number[state.living()]])
     for plane in (world.target, world.held):
-        plane.cpu, plane.memory = world.use_of(plane)
+        plane.nodes[:] = world.use_of(plane)
     state.dependents = {
         number: [each for each in after if each in recorded]
         for number, after in before._state.dependents.items()

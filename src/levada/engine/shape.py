@@ -10,19 +10,12 @@ import numpy as np
 from levada.core.decision import PLACE_COLUMNS, Bind, Decision, Reservation
 from levada.core.inventory import UNLIMITED
 from levada.core.plane import DEVICE, INDEX, MILLI, NODE, SLOT
-from levada.core.reasons import Code
 from levada.core.types import WHOLE
 from levada.core.world import World
 
-#: A policy cannot know that a job is over.
-_SAID_BY_POLICIES = np.isin(
-    np.arange(max(Code.numbers()) + 1),
-    sorted(set(Code.numbers()) - {Code.FINISHED, Code.CANCELLED, Code.FAILED, Code.TIME_LIMIT}),
-)
 
-
-def column_fault(decision: Any) -> str | None:
-    """What keeps it from being a decision with columns of whole numbers and a time to wake up, or None."""
+def shape_fault(world: World, decision: Any) -> str | None:
+    """What is wrong with the form of a decision, or None. What it says is for the invariants to judge."""
     if not isinstance(decision, Decision):
         return "it is not a decision"
     columns: list[Any] = [decision.number, decision.type, decision.count, decision.reason, decision.evidence]
@@ -40,22 +33,9 @@ def column_fault(decision: Any) -> str | None:
     reservations: Any = decision.reservations
     if not isinstance(binds, tuple) or not isinstance(reservations, tuple):
         return "its binds or reservations are no tuple"
-    return None
-
-
-def shape_fault(world: World, decision: Any) -> str | None:
-    """What is wrong with the form of a decision, or None. What it says is for the invariants to judge."""
-    if (fault := column_fault(decision)) is not None:
-        return fault
-    count = len(decision.number)
-    if len(np.unique(decision.number)) != count:
-        return "it speaks of a job twice"
-    known = (decision.reason >= 0) & (decision.reason < len(_SAID_BY_POLICIES))
-    if not (known.all() and _SAID_BY_POLICIES[decision.reason].all()):
-        return "it gives a reason that does not exist, or that no policy can know"
-    if not _rooms_exist(world, decision):
+    if (binds or reservations) and not _rooms_exist(world, decision):
         return "it binds or reserves where nothing is"
-    return None if decision.places is None else _places_fault(world, decision, decision.places, count)
+    return None if decision.places is None else _places_fault(world, decision, decision.places, len(decision.number))
 
 
 def _rooms_exist(world: World, decision: Any) -> bool:

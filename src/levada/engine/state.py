@@ -11,13 +11,11 @@ import numpy as np
 from levada.core.codes import Codes
 from levada.core.commands import Command
 from levada.core.decision import Reservation
-from levada.core.job import Preemptible
-from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.reasons import Code
 from levada.core.types import Bools, Floats, Ints, distinct
 from levada.core.world import World
 from levada.engine.options import Options
-from levada.kernels import assignment, steps
+from levada.kernels import jobs, survey
 from levada.perf import Beliefs, Observations, RestartKind
 from levada.policies.protocol import AnyPolicy
 from levada.policies.queued import Queued
@@ -63,22 +61,6 @@ def tells_why(reasons: Ints) -> Bools:
 
 #: Batches of observations that may wait for the next decision; more are learned at once, so that memory is bounded.
 _MOST_LESSONS = 1024
-_ACCRUE_COLUMNS = (
-    *(INT_COLUMNS.index(name) for name in ("observed", "phase", "milli")),
-    *(
-        FLOAT_COLUMNS.index(name)
-        for name in (
-            "since",
-            "waiting_s",
-            "running_s",
-            "gpu_seconds",
-            "run_waiting_s",
-            "run_running_s",
-            "run_gpu_seconds",
-        )
-    ),
-)
-
 
 MakePolicy: TypeAlias = Callable[[str, Mapping[str, Any]], AnyPolicy]
 
@@ -182,7 +164,7 @@ class State:
     def could_fill(self) -> bool:
         """Whether some job waits for what is free: at a glance, so that it may turn out to be of no use to it."""
         table = self.world.table
-        return steps.could_fill(table.ints, table.order, self.world.target.owner)
+        return survey.could_fill(table.ints, table.order, self.world.target.owner)
 
     def freed(self) -> None:
         """Something is free again: operations that wait for it may be able to go out."""
@@ -191,7 +173,7 @@ class State:
     def account(self, slots: Ints) -> None:
         """Brings the times of these jobs up to now; call it before what they are seen to do changes."""
         table = self.world.table
-        assignment.accrue(table.ints, table.floats, slots, self.now, _ACCRUE_COLUMNS)
+        jobs.accrue_all(table.ints, table.floats, slots, self.now)
 
     def alarm(self, at: float) -> None:
         """Something is due at that time, unless it is settled before."""
@@ -259,12 +241,7 @@ class State:
 
     def protected(self) -> Bools:
         """Per slot whether a decision may not stop, shrink or move what it has."""
-        table = self.world.table
-        never = table.preemptible == Preemptible.NEVER
-        unsaved = (table.preemptible == Preemptible.AUTO) & self.restart_loses_work()
-        # Its user wants another size at once, whatever that costs.
-        asked = (table.accepts_loss > 0) & ((table.held < table.min) | (table.held > table.max))
-        return (table.count > 0) & (never | unsaved) & (table.held > 0) & ~asked
+        return jobs.protected_slots(self.world.table.ints)
 
     def restart_loses_work(self) -> Bools:
         """Per slot whether any change is a restart from nothing that this run has done."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core import layout as c
-from levada.kernels.arrays import Bools, Floats, Ints
+from levada.core.types import Bools, Floats, Ints
 from levada.kernels.assignment import devices_of_any
 from levada.kernels.jobs import accrue, find, outlasts, plain, plan_operation, special, tells
 from levada.kernels.registry import kernel

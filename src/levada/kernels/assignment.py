@@ -8,10 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core import layout as c
-from levada.kernels.arrays import Bools, Floats, Ints
+from levada.core.types import Bools, Floats, Ints
 from levada.kernels.registry import kernel
 
-_SUSPENDED = 5
 #: So many devices are compared at once. A block is a slice, whose places begin at 0: where a place could be counted
 #: from the end, for all that the compiler knows, it would look at one after the other, which takes ten times as long.
 _BLOCK = 128
@@ -19,39 +18,8 @@ _BLOCK = 128
 # worker, 20 for the node. An index that does not fit becomes the last one, which none may have.
 _INDEX_BITS, _NODE_BITS = 23, 20
 _NO_INDEX = (1 << _INDEX_BITS) - 1
-
-
-@kernel
-def accrue(ints: Ints, floats: Floats, slots: Ints, now: float, columns: tuple[int, ...]) -> None:
-    """Adds the time since each job was last accounted for to what it waited, or to what its seen workers used.
-
-    *columns* are the numbers of (observed, phase, milli) and of (since, waiting_s, running_s, gpu_seconds,
-    run_waiting_s, run_running_s, run_gpu_seconds). Time never runs backwards here: an earlier *now* adds nothing.
-    """
-    observed, phase, milli, since, waiting, running, gpu, run_waiting, run_running, run_gpu = columns
-    for s in slots:
-        passed = max(now - floats[since, s], 0.0)
-        workers = ints[observed, s]
-        if workers > 0:
-            gpus = passed * workers * (ints[milli, s] / 1000.0)
-            floats[running, s] += passed
-            floats[run_running, s] += passed
-            floats[gpu, s] += gpus
-            floats[run_gpu, s] += gpus
-        elif ints[phase, s] < _SUSPENDED:
-            floats[waiting, s] += passed
-            floats[run_waiting, s] += passed
-        floats[since, s] = max(floats[since, s], now)
-
-
-@kernel
-def blocked(target: Ints, held: Ints, slots: int) -> Ints:
-    """Per slot how many devices it should have that others still hold."""
-    count = np.zeros(slots, np.int64)
-    for d in range(len(target)):
-        if target[d] >= 0 and held[d] != -1 and held[d] != target[d]:
-            count[target[d]] += 1
-    return count
+#: No worker or server has an index beyond this.
+MOST_WORKERS = 1 << 23
 
 
 @kernel
@@ -152,18 +120,6 @@ def _workers(owner: Ints, index: Ints, node_of: Ints, devices: Ints, slots: int)
 
 
 @kernel
-def worker_faults(
-    owner: Ints, index: Ints, node_of: Ints, type_of: Ints, judged: Bools, gpu_type: Ints, count: Ints, whole: Ints
-) -> Bools:
-    """Per slot under *judged* whether its devices do not add up to *count* workers on one type.
-
-    Each worker must have *whole* devices, all on one node; so a slot with *whole* 0 may have none. An index below zero
-    or beyond eight million is a fault, too.
-    """
-    return faults_on(devices_of(owner, judged), owner, index, node_of, type_of, judged, gpu_type, count, whole)
-
-
-@kernel
 def faults_on(
     devices: Ints,
     owner: Ints,
@@ -175,7 +131,11 @@ def faults_on(
     count: Ints,
     whole: Ints,
 ) -> Bools:
-    """`worker_faults` where these are all devices of those that are judged."""
+    """Per slot under *judged*, whose devices these are, whether they do not add up to *count* workers on one type.
+
+    Each worker must have *whole* devices, all on one node; so a slot with *whole* 0 may have none. An index below zero
+    or beyond eight million is a fault, too.
+    """
     faults = np.zeros(len(judged), np.bool_)
     key, start = _workers(owner, index, node_of, devices, len(judged))
     for d in devices:
@@ -197,22 +157,36 @@ def faults_on(
 
 
 @kernel
-def node_use(owner: Ints, index: Ints, node_of: Ints, nodes: int, cpu: Ints, memory: Ints) -> tuple[Ints, Ints]:
-    """Per node the cores and memory that workers on whole devices take, counted anew from the devices.
+def worker_key(slot: int, index: int, node: int) -> np.int64:
+    """One number that sorts by slot, then worker, then node. Indices of parameter servers are below zero."""
+    within = min(max(index, -MOST_WORKERS), MOST_WORKERS - 1) + MOST_WORKERS
+    return (np.int64(slot) << 44) + (np.int64(within) << 20) + np.int64(node)
 
-    A worker counts once on each node where it has devices, however many they are: while it moves it is on two.
+
+@kernel
+def node_use(plane: Ints, rows: Ints, node_of: Ints, nodes: int, ints: Ints) -> Ints:
+    """Cores and memory in use per node, counted anew from all places.
+
+    A worker counts once on each node where it has any place: while it moves it is on two.
     """
-    cpu_use = np.zeros(nodes, np.int64)
-    memory_use = np.zeros(nodes, np.int64)
-    devices = devices_of(owner, (cpu > 0) | (memory > 0))
-    key, _ = _workers(owner, index, node_of, devices, len(cpu))
-    for i in range(len(key)):
-        if i == 0 or key[i] != key[i - 1]:
-            s = key[i] >> _INDEX_BITS + _NODE_BITS
-            node = key[i] & (1 << _NODE_BITS) - 1
-            cpu_use[node] += cpu[s]
-            memory_use[node] += memory[s]
-    return cpu_use, memory_use
+    use = np.zeros((2, nodes), np.int64)
+    owner, index = plane[c.OWNER], plane[c.INDEX]
+    takes = (ints[c.CPU] > 0) | (ints[c.MEMORY] > 0)
+    mine = devices_of(owner, takes)
+    keys = np.empty(len(mine) + rows.shape[1], np.int64)
+    for i in range(len(mine)):
+        d = mine[i]
+        keys[i] = worker_key(owner[d], index[d], node_of[d])
+    for i in range(rows.shape[1]):
+        keys[len(mine) + i] = worker_key(rows[c.ROW_SLOT, i], rows[c.ROW_INDEX, i], rows[c.ROW_NODE, i])
+    keys.sort()
+    for i in range(len(keys)):
+        if i > 0 and keys[i] == keys[i - 1]:
+            continue
+        s, worker, n = keys[i] >> 44, ((keys[i] >> 20) & 0xFFFFFF) - MOST_WORKERS, keys[i] & 0xFFFFF
+        use[c.USED_CPU, n] += ints[c.CPU, s] if worker >= 0 else ints[c.SERVER_CPU, s]
+        use[c.USED_MEMORY, n] += ints[c.MEMORY, s] if worker >= 0 else ints[c.SERVER_MEMORY, s]
+    return use
 
 
 @kernel

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.kernels.arrays import Bools, Floats, Ints
+from levada.core.types import Bools, Floats, Ints
 from levada.kernels.registry import kernel
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.kernels.arrays import Floats, Ints
+from levada.core.types import Floats, Ints
 from levada.kernels.registry import kernel
 
 # Shifts of a hash that mixes without multiplying: interpreted, a product that overflows would warn.

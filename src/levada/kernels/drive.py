@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.kernels.arrays import Floats, Ints
+from levada.core.types import Floats, Ints
 from levada.kernels.registry import kernel
 
 #: Rows of the block.

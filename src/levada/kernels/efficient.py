@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.kernels.arrays import Bools, Floats, Ints
+from levada.core.types import Bools, Floats, Ints
 from levada.kernels.price import invert
 from levada.kernels.price_shares import fit, leximin_shares
 from levada.kernels.registry import kernel

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core import layout as c
-from levada.kernels.arrays import Bools, Floats, Ints
+from levada.core.types import Bools, Floats, Ints
 from levada.kernels.registry import kernel
 
 COLUMNS = ("number", "min", "max", "step", "milli", "cpu", "count", "type", "any_type")

@@ -1,11 +1,11 @@
-"""Small questions about one job or one device, compiled, for the kernels of `steps`."""
+"""Questions about one job, and small changes of it, for the kernels of the engine's steps."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from levada.core import layout as c
-from levada.kernels.arrays import Floats, Ints
+from levada.core.types import Bools, Floats, Ints
 from levada.kernels.registry import kernel
 
 
@@ -24,7 +24,10 @@ def find(numbers: Ints, slots: Ints, number: int) -> int:
 
 @kernel
 def accrue(ints: Ints, floats: Floats, s: int, now: float) -> None:
-    """`kernels.assignment.accrue` for one job."""
+    """Add the time since a job was last accounted for to what it waited, or to what its observed workers used.
+
+    Time never runs backwards here: an earlier *now* adds nothing.
+    """
     passed = max(now - floats[c.SINCE, s], 0.0)
     workers = ints[c.OBSERVED, s]
     if workers > 0:
@@ -40,6 +43,13 @@ def accrue(ints: Ints, floats: Floats, s: int, now: float) -> None:
 
 
 @kernel
+def accrue_all(ints: Ints, floats: Floats, slots: Ints, now: float) -> None:
+    """`accrue` for several jobs."""
+    for s in slots:
+        accrue(ints, floats, s, now)
+
+
+@kernel
 def protected(ints: Ints, s: int) -> bool:
     """Whether a decision may not stop, shrink or move what the job has."""
     if ints[c.COUNT, s] <= 0 or ints[c.HELD, s] <= 0:
@@ -49,6 +59,15 @@ def protected(ints: Ints, s: int) -> bool:
     kind = ints[c.PREEMPTIBLE, s]
     unsaved = kind == c.AUTO and ints[c.RESIZES_IN_PLACE, s] == 0 and ints[c.SAVED, s] == 0
     return kind == c.NEVER or unsaved
+
+
+@kernel
+def protected_slots(ints: Ints) -> Bools:
+    """Per slot whether its job is `protected`."""
+    marks = np.empty(ints.shape[1], np.bool_)
+    for s in range(ints.shape[1]):
+        marks[s] = protected(ints, s)
+    return marks
 
 
 @kernel

@@ -1,124 +1,23 @@
-"""Giving up and finding whole devices, for many jobs in one call.
+"""Find whole devices for many jobs in one call.
 
-`owner` and `index` are the columns of the plane that is changed, `cpu_used` and `memory_used` (per node) too; `held`
-and `held_index` are those of the plane that is observed. Jobs are worked off in the order given. A worker takes *whole*
-devices of one pool; pools of one node stand side by side. Sizes are `least` plus multiples of `step`.
+`plane_devices` and `plane_nodes` are the blocks of the plane that changes, `held_devices` is the block of the observed
+one; `devices`, `nodes` and `pools` are those of `core.openings`. A worker takes whole devices of one pool; pools of one
+node stand side by side.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from levada.kernels.arrays import Bools, Ints
+from levada.core import layout as c
+from levada.core.types import Ints
 from levada.kernels.registry import kernel
+from levada.kernels.release import jobs_devices, marked, release
 
-_FREE = -1
+_FREE = c.FREE
 _BIG = 1 << 60
 #: Shapes of workers whose rooms are remembered; a bound for memory, no result depends on it.
 _SHAPES = 64
-
-
-@kernel
-def _marked(slot: Ints) -> Bools:
-    """True at these slots; as long as the highest of them asks for."""
-    highest = -1
-    for j in range(len(slot)):
-        highest = max(highest, slot[j])
-    marks = np.zeros(highest + 1, np.bool_)
-    for j in range(len(slot)):
-        marks[slot[j]] = True
-    return marks
-
-
-@kernel
-def _by_job(owner: Ints, chosen: Ints, slot: Ints) -> tuple[Ints, Ints]:
-    """Devices that jobs in *slot* own, side by side: (start of each job's run, devices)."""
-    start = np.zeros(len(slot) + 1, np.int64)
-    devices = np.empty(len(chosen), np.int64)
-    if len(chosen) == 0:
-        return start, devices
-    highest = 0
-    for j in range(len(slot)):
-        highest = max(highest, slot[j])
-    row = np.empty(highest + 1, np.int64)
-    for j in range(len(slot)):
-        row[slot[j]] = j
-    for d in chosen:
-        start[row[owner[d]] + 1] += 1
-    for j in range(len(slot)):
-        start[j + 1] += start[j]
-    at = start[:-1].copy()
-    for d in chosen:
-        devices[at[row[owner[d]]]] = d
-        at[row[owner[d]]] += 1
-    return start, devices
-
-
-@kernel
-def shed(
-    owner: Ints,
-    index: Ints,
-    cpu_used: Ints,
-    memory_used: Ints,
-    held: Ints,
-    node_of: Ints,
-    slot: Ints,
-    keep: Ints,
-    whole: Ints,
-    cpu: Ints,
-    memory: Ints,
-    highest_first: bool,
-) -> None:
-    """Cuts each job down to *keep* workers.
-
-    Workers that do not run yet go first; then lonely ones, on nodes where the job has fewest; then the highest index.
-    The node of worker 0 is emptied last, and worker 0 goes only with the whole job. With *highest_first* the index
-    alone counts, for backends that can only cut from the end.
-    """
-    if len(slot) == 0:
-        return
-    leaves = _marked(slot)
-    theirs, number = np.empty(len(owner), np.int32), 0
-    for d in range(len(owner)):
-        if 0 <= owner[d] < len(leaves) and leaves[owner[d]]:
-            theirs[number] = d
-            number += 1
-    start, devices = _by_job(owner, theirs[:number], slot)
-    on_node = np.zeros(len(cpu_used), np.int64)
-    for j in range(len(slot)):
-        mine = devices[start[j] : start[j + 1]]
-        give = len(mine) // whole[j] - keep[j]
-        if give <= 0:
-            continue
-        home = -1
-        for d in mine:
-            on_node[node_of[d]] += 1
-            if index[d] == 0:
-                home = node_of[d]
-        # Highest index first, and the order of keys keeps that among equals.
-        ranked = mine[np.argsort(-index[mine], kind="mergesort")]
-        firsts = ranked[:: whole[j]]
-        key = np.zeros(len(firsts), np.int64)
-        if not highest_first:
-            for w in range(len(firsts)):
-                d = firsts[w]
-                n = node_of[d]
-                key[w] = (on_node[n] << 28) - n
-                if n == home:
-                    key[w] += 1 << 60
-                if held[d] == slot[j]:
-                    key[w] += 1 << 61
-        gone = 0
-        for w in np.argsort(key, kind="mergesort"):
-            if gone == give or (index[firsts[w]] == 0 and keep[j] > 0):
-                continue
-            for d in ranked[w * whole[j] : (w + 1) * whole[j]]:
-                owner[d] = _FREE
-            cpu_used[node_of[firsts[w]]] -= cpu[j]
-            memory_used[node_of[firsts[w]]] -= memory[j]
-            gone += 1
-        for d in mine:
-            on_node[node_of[d]] = 0
 
 
 @kernel
@@ -156,16 +55,16 @@ def _tightest(domain: Ints, room: Ints, ranked: Ints, need: int) -> int:
     total = np.zeros(count, np.int64)
     pools = np.zeros(count, np.int64)
     for i in ranked:
-        c = domain[i]
-        if total[c] < need and room[i] > 0:
-            pools[c] += 1
-        total[c] += room[i]
+        group = domain[i]
+        if total[group] < need and room[i] > 0:
+            pools[group] += 1
+        total[group] += room[i]
     best = -1
-    for c in range(count):
-        if total[c] < need:
+    for group in range(count):
+        if total[group] < need:
             continue
-        if best < 0 or pools[c] < pools[best] or (pools[c] == pools[best] and total[c] < total[best]):
-            best = c
+        if best < 0 or pools[group] < pools[best] or (pools[group] == pools[best] and total[group] < total[best]):
+            best = group
     return best
 
 
@@ -266,29 +165,16 @@ def _pools_by_type(pool_type: Ints, types: int) -> tuple[Ints, Ints, Ints]:
 
 @kernel
 def seat(
-    owner: Ints,
-    index: Ints,
-    cpu_used: Ints,
-    memory_used: Ints,
-    cpu_free: Ints,
-    memory_free: Ints,
-    held: Ints,
-    held_index: Ints,
-    usable: Bools,
-    pool_start: Ints,
-    pool_stop: Ints,
-    pool_node: Ints,
-    pool_type: Ints,
-    rack: Ints,
-    zone: Ints,
+    plane_devices: Ints,
+    plane_nodes: Ints,
+    held_devices: Ints,
+    devices: Ints,
+    nodes: Ints,
+    pools: Ints,
+    ints: Ints,
     slot: Ints,
     gpu_type: Ints,
     want: Ints,
-    least: Ints,
-    step: Ints,
-    whole: Ints,
-    cpu: Ints,
-    memory: Ints,
 ) -> Ints:
     """Grows each job to *want* workers on free devices; how many it has then, which is less where they do not fit.
 
@@ -300,6 +186,14 @@ def seat(
     seated = np.zeros(len(slot), np.int64)
     if len(slot) == 0:
         return seated
+    owner, index = plane_devices[c.OWNER], plane_devices[c.INDEX]
+    held, held_index = held_devices[c.OWNER], held_devices[c.INDEX]
+    cpu_used, memory_used = plane_nodes[c.USED_CPU], plane_nodes[c.USED_MEMORY]
+    usable, rack, zone = devices[c.WHOLE_OPEN], nodes[c.RACK], nodes[c.ZONE]
+    pool_start, pool_stop = pools[c.POOL_START], pools[c.POOL_STOP]
+    pool_node, pool_type = pools[c.POOL_NODE], pools[c.POOL_TYPE]
+    least, step, whole = ints[c.MIN][slot], ints[c.STEP][slot], ints[c.MILLI][slot] // c.WHOLE
+    cpu, memory = ints[c.CPU][slot], ints[c.MEMORY][slot]
     pool_count = len(pool_start)
     types = 1
     for p in range(pool_count):
@@ -314,7 +208,7 @@ def seat(
     free = np.zeros(pool_count, np.int64)
     now = np.zeros(pool_count, np.int64)
     # Devices that these jobs have; and those that are free for others while they still run there.
-    mine_too = _marked(slot)
+    mine_too = marked(slot)
     own_list, behind_list = np.empty(len(owner), np.int32), np.empty(len(owner), np.int32)
     has, runs = 0, 0
     # Jobs have devices of the type that they want, if any: other types need not be looked at.
@@ -328,7 +222,7 @@ def seat(
             pool_of[d] = p
             o, h = owner[d], held[d]
             if o == _FREE:
-                if usable[d]:
+                if usable[d] > 0:
                     free[p] += 1
                     if h == _FREE:
                         now[p] += 1
@@ -338,9 +232,9 @@ def seat(
             elif 0 <= o < len(mine_too) and mine_too[o]:
                 own_list[has] = d
                 has += 1
-    cpu_left, memory_left = cpu_free - cpu_used, memory_free - memory_used
-    own_start, own_devices = _by_job(owner, own_list[:has], slot)
-    behind_start, behind_devices = _by_job(held, behind_list[:runs], slot)
+    cpu_left, memory_left = nodes[c.CPU_FREE] - cpu_used, nodes[c.MEMORY_FREE] - memory_used
+    own_start, own_devices = jobs_devices(owner, own_list[:has], slot)
+    behind_start, behind_devices = jobs_devices(held, behind_list[:runs], slot)
     racks, zones = np.empty(pool_count, np.int64), np.empty(pool_count, np.int64)
     for at in range(pool_count):
         if wanted[pool_type[by_type[at]]]:
@@ -362,7 +256,7 @@ def seat(
         if size <= have:
             continue
         t = gpu_type[j]
-        pools = by_type[type_start[t] : type_start[t + 1]]
+        candidates = by_type[type_start[t] : type_start[t + 1]]
         line = -1
         for s in range(known):
             same = shapes[s, 0] == t and shapes[s, 1] == whole[j] and shapes[s, 2] == cpu[j]
@@ -374,12 +268,12 @@ def seat(
             line = known
             known += 1
             shapes[line] = np.array([t, whole[j], cpu[j], memory[j]])
-            for i in range(len(pools)):
-                p = pools[i]
+            for i in range(len(candidates)):
+                p = candidates[i]
                 n = pool_node[p]
                 rooms[line, i] = _room(free[p], cpu_left[n], memory_left[n], whole[j], cpu[j], memory[j])
                 now_rooms[line, i] = min(rooms[line, i], now[p] // whole[j])
-        room, now_room = rooms[line, : len(pools)], now_rooms[line, : len(pools)]
+        room, now_room = rooms[line, : len(candidates)], now_rooms[line, : len(candidates)]
         size = min(size, _allowed(have + room.sum(), least[j], step[j]))
         if size <= have:
             continue
@@ -419,18 +313,18 @@ def seat(
                     used[number] = True
             else:
                 if taken < 0:
-                    near = own[: len(pools)].nonzero()[0]
+                    near = own[: len(candidates)].nonzero()[0]
                     near = near[np.argsort(-own[near], kind="mergesort")]
                     home = near[0] if len(near) > 0 else -1
                     lo, hi = type_start[t], type_start[t + 1]
                     taken = _spread(room, now_room, need, near, racks[lo:hi], zones[lo:hi], home, order, take)
-                p = pools[order[o]]
+                p = candidates[order[o]]
                 workers = take[o]
                 o += 1
                 for late in range(2):
                     for d in range(pool_start[p], pool_stop[p]):
                         ready = held[d] == _FREE or held[d] == slot[j]
-                        if got < workers * whole[j] and usable[d] and owner[d] == _FREE and ready == (late == 0):
+                        if got < workers * whole[j] and usable[d] > 0 and owner[d] == _FREE and ready == (late == 0):
                             chosen[got] = d
                             got += 1
                 chosen[:got].sort()
@@ -469,3 +363,43 @@ def seat(
         for d in behind:
             own[position[pool_of[d]]] = 0
     return seated
+
+
+@kernel
+def place(
+    plane_devices: Ints,
+    plane_nodes: Ints,
+    held_devices: Ints,
+    devices: Ints,
+    nodes: Ints,
+    pools: Ints,
+    ints: Ints,
+    slot: Ints,
+    gpu_type: Ints,
+    want: Ints,
+    highest_first: bool,
+) -> Ints:
+    """Bring each job to *want* workers on *gpu_type*; the sizes that were reached.
+
+    Jobs that leave their type give up devices first, then those that shrink; then jobs grow, the largest first: they
+    need room in one piece, and small ones fill the gaps.
+    """
+    release(plane_devices, plane_nodes, held_devices, devices, ints, slot, gpu_type, want, highest_first)
+    reached, grows = want.copy(), np.empty(len(slot), np.int64)
+    number = 0
+    for i in range(len(slot)):
+        had = ints[c.COUNT, slot[i]] if ints[c.TYPE, slot[i]] == gpu_type[i] else 0
+        if want[i] > had:
+            grows[number] = i
+            number += 1
+    grows = grows[:number]
+    if number > 1:
+        grows = grows[np.argsort(ints[c.NUMBER][slot[grows]], kind="mergesort")]
+        size = want[grows] * np.maximum(ints[c.MILLI][slot[grows]], 1)
+        grows = grows[np.argsort(-size, kind="mergesort")]
+    seated = seat(
+        plane_devices, plane_nodes, held_devices, devices, nodes, pools, ints, slot[grows], gpu_type[grows], want[grows]
+    )
+    for i in range(number):
+        reached[grows[i]] = seated[i]
+    return reached

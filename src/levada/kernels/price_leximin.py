@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.kernels.arrays import Bools, Floats, Ints
+from levada.core.types import Bools, Floats, Ints
 from levada.kernels.price import max_level
 from levada.kernels.price_hull import affordable, hulls
 from levada.kernels.registry import kernel

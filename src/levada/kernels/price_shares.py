@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.kernels.arrays import Floats
+from levada.core.types import Floats
 from levada.kernels.price_leximin import leximin
 from levada.kernels.registry import kernel
 from levada.kernels.sums import total as add_up

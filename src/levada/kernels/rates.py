@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from levada.core import layout as c
-from levada.kernels.arrays import Bools, Floats, Ints
+from levada.core.types import Bools, Floats, Ints
 from levada.kernels.registry import kernel
 
 _CPU = 0

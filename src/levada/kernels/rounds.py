@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core import layout as c
-from levada.kernels.arrays import Bools, Floats, Ints
+from levada.core.types import Bools, Floats, Ints
 from levada.kernels.rates import hold
 from levada.kernels.registry import kernel
 from levada.kernels.turns import take_turns

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.kernels.arrays import Floats, Ints
+from levada.core.types import Floats, Ints
 from levada.kernels.registry import kernel
 from levada.kernels.sums import total as add_up
 

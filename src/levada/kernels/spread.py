@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.kernels.arrays import Ints
+from levada.core.types import Ints
 
 _BIG = 1 << 60
 

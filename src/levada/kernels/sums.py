@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from levada.kernels.arrays import Floats
+from levada.core.types import Floats
 from levada.kernels.registry import kernel
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.kernels.arrays import Bools, Floats, Ints
+from levada.core.types import Bools, Floats, Ints
 from levada.kernels.registry import kernel
 
 #: So many at most may be in doubt of their wish before all are looked at in turn: each by itself takes a look at all.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core import layout as c
-from levada.kernels.arrays import Bools, Floats, Ints
+from levada.core.types import Bools, Floats, Ints
 from levada.kernels.registry import kernel
 
 #: Rows of what there is by type, as in `core.openings`: whether there is any, what others leave to us, and all of it.
