@@ -136,13 +136,14 @@ def test_i6_no_operation_goes_out_for_a_device_that_another_holds(
         if careless:
             held.owner[(world.target.owner >= 0) & (held.owner != world.target.owner)] = FREE
         issue(state)
-        after, held.owner = held.owner, before
+        after = held.owner.copy()
+        held.owner[:] = before
         for command in state.commands:
             if isinstance(command, Apply):
                 adds = command.plan.add_device
                 asked.extend(adds.tolist())
                 found.extend(i6_only_free_devices(world, adds, world.target.owner[adds]))
-        held.owner = before if found else after
+        held.owner[:] = before if found else after
 
     monkeypatch.setattr(engine_module, "issue", spy)
     shell = Shell(Engine(cluster=cluster(4), policy="elastic-tiresias", options=PATIENT))

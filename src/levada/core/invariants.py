@@ -72,7 +72,7 @@ def i3_sizes_in_range(world: World, proposal: Proposal) -> list[Violation]:
     """A new grant is nothing, or within [min, max] workers in whole steps, on a type the job allows."""
     table, kind, count = world.table, proposal.type, proposal.count
     _, slots = kernel.sizes_in_range(table.ints, table.preference, proposal.slots, kind, count)
-    return [_bad_size(slot, int(kind[slot]), int(count[slot])) for slot in slots.tolist()]
+    return _bad_sizes(slots, proposal)
 
 
 def i4_places_add_up(world: World, proposal: Proposal) -> list[Violation]:
@@ -120,6 +120,10 @@ def bad_sizes(said: Ints, rows: Ints, slots: Ints) -> list[Violation]:
     """I3 for the jobs in *slots* of a decision: *said* has its columns, *rows* the slot of each row."""
     row_of = {slot: row for row, slot in enumerate(rows.tolist()) if slot >= 0}
     return [_bad_size(slot, int(said[1, row_of[slot]]), int(said[2, row_of[slot]])) for slot in slots.tolist()]
+
+
+def _bad_sizes(slots: Ints, proposal: Proposal) -> list[Violation]:
+    return [_bad_size(slot, int(proposal.type[slot]), int(proposal.count[slot])) for slot in slots.tolist()]
 
 
 def _bad_size(slot: int, kind: int, count: int) -> Violation:
@@ -189,8 +193,6 @@ def _asked(world: World, proposal: Proposal) -> list[tuple[Ints, Ints, Ints]]:
 
 def check(world: World, proposal: Proposal) -> list[Violation]:
     """All that is wrong with a proposal (I1 to I5, I12, I13)."""
-    if sizes := i3_sizes_in_range(world, proposal):
-        return sizes  # the other rules look things up by type
     old, new, openings = world.target, proposal.plane, world.inventory.openings
     findings = kernel.check(
         new.devices,
@@ -202,11 +204,14 @@ def check(world: World, proposal: Proposal) -> list[Violation]:
         openings.devices,
         openings.nodes,
         world.table.ints,
+        world.table.preference,
         proposal.slots,
         proposal.type,
         proposal.count,
         proposal.protected,
     )
+    if findings.shape[1] and findings[0, 0] == kernel.BAD_SIZE:
+        return _bad_sizes(findings[1], proposal)
     found = _described(world, findings, new, old, proposal.slots) if findings.shape[1] else []
     if not world.queues.unlimited:
         found += i13_queues_within_limits(world, proposal) + i13_users_within_limits(world, proposal)

@@ -6,6 +6,8 @@ decision and changes nothing.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from levada.core.decision import Decision
@@ -23,11 +25,11 @@ from levada.core.job import Phase
 from levada.core.plane import DEVICE, FREE, MILLI, SHARED, SLOT, Plane
 from levada.core.reasons import Code
 from levada.core.types import WHOLE, Bools, Ints
+from levada.core.world import World
 from levada.engine.shape import shape_fault
 from levada.engine.state import State
 from levada.engine.tidy import tidy, workers_on
 from levada.kernels import commit as kernel
-from levada.kernels import jobs
 from levada.placement.placer import Placer
 
 _FAULTS = {
@@ -35,6 +37,7 @@ _FAULTS = {
     kernel.BAD_REASON: "it gives a reason that does not exist, or that no policy can know",
 }
 _NO_ROWS = np.zeros(0, np.int64)
+_NOBODY = np.zeros(0, bool)
 
 
 class Rejected(Exception):
@@ -49,31 +52,37 @@ def commit(state: State, placer: Placer, decision: Decision) -> None:
     if by_number and state.deciding is not None and state.renumbered > state.deciding:
         raise Rejected("devices were numbered anew while it was made")
     said, aside = _block(decision), _NO_ROWS
-    slots, moving, bad = _match(state, said, aside)
+    rows = _match(state, said, aside)
     # What was said of the others must be decided again.
-    state.left_out |= bool((slots < 0).any())
-    most_at_fault = int(np.count_nonzero(said[kernel.COUNT][slots >= 0])) // 2
-    while True:
-        if len(bad):
-            violations = bad_sizes(said, slots, bad)
-        else:
-            proposal = _propose(state, placer, decision, said, slots, moving)
-            violations = check(state.world, proposal)
-        if not violations:
-            break
+    state.left_out |= not rows.complete
+    while violations := _attempt(state, placer, decision, said, rows):
         guilty = {violation.slot for violation in violations}
+        spoken = rows.slots[rows.slots >= 0].tolist()
+        asked = np.count_nonzero(said[kernel.COUNT][rows.slots >= 0]) + len(aside)
         # One job's fault is that job's; the fault of many is the policy's.
-        if len(aside) + len(guilty) > most_at_fault or not guilty <= set(slots[slots >= 0].tolist()):
+        if len(aside) + len(guilty) > asked // 2 or not guilty <= set(spoken):
             raise Rejected(_sentence(state, violations))
         aside = np.append(aside, sorted(guilty))
-        slots, moving, bad = _match(state, said, aside)
-    _accept(state, decision, said, slots, proposal)
+        rows = _match(state, said, aside)
     table = state.world.table
     for slot in aside.tolist():
         table.failures[slot] += 1
         state.pause(slot, state.backoff(int(table.number[slot]), int(table.failures[slot])))
         if table.phase[slot] == Phase.PENDING:
             state.say(np.array([slot]), Code.REJECTED)
+
+
+class _Rows(NamedTuple):
+    """What the rows of a decision are about."""
+
+    #: Per row the slot of its job, -1 where the row does not count.
+    slots: Ints
+    #: Rows whose grant changes.
+    moving: Ints
+    #: Slots of jobs whose new size is not allowed.
+    bad: Ints
+    #: All rows count.
+    complete: bool
 
 
 def _block(decision: Decision) -> Ints:
@@ -83,39 +92,58 @@ def _block(decision: Decision) -> Ints:
     return np.concatenate(columns, dtype=np.int64).reshape(len(columns), -1)
 
 
-def _match(state: State, said: Ints, aside: Ints) -> tuple[Ints, Ints, Ints]:
-    """The slot of each row, -1 where it does not count; rows whose grant changes; slots with bad sizes."""
+def _match(state: State, said: Ints, aside: Ints) -> _Rows:
+    """The rows that count: of jobs that have not changed since they were shown, and are not in *aside*."""
     table = state.world.table
     deciding = state.deciding if state.deciding is not None else -1
-    fault, slots, moving, bad = kernel.match(
+    fault, slots, moving, bad, complete = kernel.match(
         said, table.ints, table.preference, *table.index, state.in_view, deciding, aside
     )
     if fault:
         raise Rejected(_FAULTS[fault])
-    return slots, moving, bad
+    return _Rows(slots, moving, bad, complete)
 
 
-def _propose(state: State, placer: Placer, decision: Decision, said: Ints, slots: Ints, moving: Ints) -> Proposal:
+def _attempt(state: State, placer: Placer, decision: Decision, said: Ints, rows: _Rows) -> list[Violation]:
+    """Make the rows that count the target; or return what is wrong with them, and change nothing."""
+    if len(rows.bad):
+        return bad_sizes(said, rows.slots, rows.bad)
+    spoken = rows.slots if rows.complete else rows.slots[rows.slots >= 0]
+    if len(rows.moving) or decision.places is not None or state.options.move_budget > 0:
+        proposal = _propose(state, placer, decision, said, rows, spoken)
+        if violations := check(state.world, proposal):
+            return violations
+    else:
+        proposal = _unchanged(state.world, spoken)
+    _accept(state, decision, said, rows.slots, proposal)
+    return []
+
+
+def _unchanged(world: World, spoken: Ints) -> Proposal:
+    """The target as it is: where no grant changes there is nothing to place or to check."""
+    table = world.table
+    return Proposal(plane=world.target, type=table.type, count=table.count, slots=spoken, protected=_NOBODY)
+
+
+def _propose(state: State, placer: Placer, decision: Decision, said: Ints, rows: _Rows, spoken: Ints) -> Proposal:
     """What the decision makes of the target, on a copy of it."""
     world, table, plane = state.world, state.world.table, state.world.target.copy()
-    asked, settled = said[kernel.COUNT], _NO_ROWS
+    slots, moving, settled, asked = rows.slots, rows.moving, _NO_ROWS, said[kernel.COUNT]
     if decision.places is not None and decision.placed is not None:
         places = np.ascontiguousarray(decision.places, np.int64)
         stands = _put_places(state, plane, said, slots, moving, decision.placed.astype(np.int64, copy=False), places)
         settled, moving = moving[stands[moving]], moving[~stands[moving]]
     chosen, reached = slots[moving], asked[moving]
     if len(moving):
-        kind = np.where(reached > 0, said[kernel.TYPE][moving], -1)
-        reached = placer.place(world, plane, chosen, kind, reached)
+        reached = placer.place(world, plane, chosen, said[kernel.TYPE][moving], reached)
     if state.options.move_budget > 0 and decision.places is None:
         reached = _defragment(state, plane, said, slots, moving, reached)
     at, sizes = moving, reached
     if len(settled):
         at, sizes = np.concatenate([moving, settled]), np.concatenate([reached, asked[settled]])
-    grants = kernel.grants(table.ints, said, slots, at, sizes)
-    protected = jobs.protected_slots(table.ints)
-    proposal = Proposal(plane=plane, type=grants[0], count=grants[1], slots=slots[slots >= 0], protected=protected)
-    if len(moving):
+    grants, protected = kernel.grants(table.ints, said, slots, at, sizes)
+    proposal = Proposal(plane=plane, type=grants[0], count=grants[1], slots=spoken, protected=protected)
+    if not reached.all():
         _stay(state, proposal, chosen[(reached == 0) & (asked[moving] > 0) & (table.count[chosen] > 0)])
     return proposal
 

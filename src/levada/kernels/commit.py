@@ -12,7 +12,7 @@ from levada.core import layout as c
 from levada.core.types import Bools, Floats, Ints
 from levada.kernels.assignment import differing
 from levada.kernels.invariants import is_allowed_size
-from levada.kernels.jobs import find, outlasts, special
+from levada.kernels.jobs import find, outlasts, protected_slots, special
 from levada.kernels.operations import plan_operations
 from levada.kernels.registry import kernel
 
@@ -31,22 +31,24 @@ def match(
     in_view: Ints,
     deciding: int,
     aside: Ints,
-) -> tuple[int, Ints, Ints, Ints]:
+) -> tuple[int, Ints, Ints, Ints, bool]:
     """What is wrong with the rows; the slot of each that counts; rows whose grant changes; slots with bad sizes.
+
+    Then whether all rows count.
 
     A row does not count where its job has changed since it was shown, is being operated on, or is in *aside*.
     """
-    rows, moving, bad, near = said.shape[1], 0, 0, 0
+    rows, moving, bad, near, counted = said.shape[1], 0, 0, 0, 0
     slots, at, faulty = np.full(rows, -1, np.int64), np.empty(rows, np.int64), np.empty(rows, np.int64)
     if len(in_view) != rows:
-        return NOT_IN_VIEW, slots, at[:0], faulty[:0]
+        return NOT_IN_VIEW, slots, at[:0], faulty[:0], False
     for r in range(rows):
         if in_view[r] != said[NUMBER, r]:
-            return NOT_IN_VIEW, slots, at[:0], faulty[:0]
+            return NOT_IN_VIEW, slots, at[:0], faulty[:0], False
     for r in range(rows):
         reason = said[REASON, r]
         if not 0 <= reason <= c.LAST_REASON or not _is_policys(reason):
-            return BAD_REASON, slots, at[:0], faulty[:0]
+            return BAD_REASON, slots, at[:0], faulty[:0], False
     for r in range(rows):
         # Mostly in the order of the index: each search begins behind the last find.
         while near < len(numbers) and numbers[near] < said[NUMBER, r]:
@@ -63,6 +65,7 @@ def match(
         if skipped:
             continue
         slots[r] = s
+        counted += 1
         count = said[COUNT, r]
         kind = said[TYPE, r] if count != 0 else -1
         if kind != ints[c.TYPE, s] or count != ints[c.COUNT, s]:
@@ -71,7 +74,7 @@ def match(
             if not is_allowed_size(ints, preference, s, kind, count):
                 faulty[bad] = s
                 bad += 1
-    return SOUND, slots, at[:moving].copy(), faulty[:bad].copy()
+    return SOUND, slots, at[:moving].copy(), faulty[:bad].copy(), counted == rows
 
 
 @kernel
@@ -122,15 +125,15 @@ def put_whole(plane: Ints, slots: Ints, settled: Bools, places: Ints, others: In
 
 
 @kernel
-def grants(ints: Ints, said: Ints, slots: Ints, at: Ints, reached: Ints) -> Ints:
-    """Type and count of every slot when the rows in *at* have the sizes that they *reached*."""
+def grants(ints: Ints, said: Ints, slots: Ints, at: Ints, reached: Ints) -> tuple[Ints, Bools]:
+    """Type and count of every slot when the rows in *at* have the sizes that they *reached*; protected slots."""
     block = np.empty((2, ints.shape[1]), np.int64)
     block[0], block[1] = ints[c.TYPE], ints[c.COUNT]
     for i in range(len(at)):
         r = at[i]
         block[0, slots[r]] = said[TYPE, r] if reached[i] > 0 else -1
         block[1, slots[r]] = reached[i]
-    return block
+    return block, protected_slots(ints)
 
 
 @kernel

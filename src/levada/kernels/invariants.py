@@ -261,12 +261,16 @@ def check(
     devices: Ints,
     nodes: Ints,
     ints: Ints,
+    preference: Ints,
     slots: Ints,
     kind: Ints,
     count: Ints,
     protected: Bools,
 ) -> Ints:
-    """Findings about what a proposal changes: I1, I2, I4, I5 and I12. Its sizes are allowed (I3)."""
+    """Findings about what a proposal changes: I1 to I5 and I12."""
+    found = sizes_in_range(ints, preference, slots, kind, count)
+    if found.shape[1] > 0:
+        return found  # the other rules look things up by type
     moved, renamed = differing(new[c.OWNER], old[c.OWNER]), differing(new[c.INDEX], old[c.INDEX])
     changed, fresh, has_cores = _changed(
         moved, renamed, new[c.OWNER], old[c.OWNER], new_rows, old_rows, ints, slots, kind, count
