@@ -33,16 +33,24 @@ _REFINED, _LEFT_OVER, _LESS = 9, 1e-14, 6.0
 _PART, _FARTHEST, _CENTRING = 0.99, 0.999, 1e-4
 
 
-class Program(Protocol):
-    """A scaled program, as far as `walk` needs to know it."""
+class Scaled(Protocol):
+    """What all scaled programs have."""
 
+    #: How often each row counts.
+    count: Floats
     #: What x and t were multiplied with.
     column: Floats
     column_t: float
     cost: Floats
     cost_t: float
-    #: The constraints' right sides, and which levels there are.
+    #: The constraints' right sides.
     right: Rows
+
+
+class Program(Scaled, Protocol):
+    """A scaled program, as far as `walk` needs to know it."""
+
+    #: Which levels there are.
     has: Bools
 
     def forward(self, x: Floats, t: float) -> Rows:
@@ -200,25 +208,21 @@ def follow(
     program = Alone(count, scale, capacity, levels, gain)
     # Water-filling walks once for each level, mostly with all rows: a kernel does it.
     if levels.has.all():
-        return _walk_all(program)
+        h, of_level = program.right, program.of_level.swapaxes(0, 1)
+        of_own = np.concatenate([program.of_time[:, None], -of_level], axis=1)
+        rise = np.concatenate([np.zeros((len(count), 1)), program.of_t.T], axis=1)
+        sides = np.concatenate([h.x, h.time[:, None], h.level.T], axis=1)
+        return walk_alone(program, program.of_x, program.of_use, of_own, rise, sides)
     return walk(program)
 
 
-def _walk_all(program: Alone) -> tuple[Floats, float]:
-    h = program.right
-    sides = np.concatenate([h.x, h.time[:, None], h.level.T], axis=1)
-    off, x, t, tau = selfdual.walk(
-        np.ascontiguousarray(program.count),
-        np.ascontiguousarray(program.of_x),
-        np.ascontiguousarray(program.of_use),
-        np.ascontiguousarray(program.of_time),
-        np.ascontiguousarray(program.of_level),
-        np.ascontiguousarray(program.of_t),
-        np.ascontiguousarray(program.cost),
-        float(program.cost_t),
-        sides,
-        h.cap,
-    )
+def walk_alone(
+    program: Scaled, of_x: Floats, of_use: Floats, of_own: Floats, rise: Floats, sides: Floats, *, cones: bool = False
+) -> tuple[Floats, float]:
+    """`walk` for jobs alone, by a kernel; what it takes is as in `kernels.selfdual`."""
+    count, cost = np.ascontiguousarray(program.count), np.ascontiguousarray(program.cost)
+    of = count, np.ascontiguousarray(of_x), np.ascontiguousarray(of_use), np.ascontiguousarray(of_own), rise
+    off, x, t, tau = selfdual.walk(of, cost, float(program.cost_t), sides, program.right.cap, cones)
     if not off < _GOOD:
         raise NoAnswer("the path ends nowhere")
     return x / tau / program.column, t / tau / program.column_t
