@@ -273,7 +273,80 @@ def _reach(
 
 
 @kernel
-def walk(
+def _equilibrate(
+    of_x: Floats, of_use: Floats, of_own: Floats, rise: Floats, cones: bool
+) -> tuple[Floats, Floats, Floats, float]:
+    """Divide rows and columns by the root of their largest entry, in place; a cone's rows by that of their sum.
+
+    Returns what rows (x >= 0 and their own), capacities, columns and t were divided by.
+    """
+    rows, types = of_x.shape
+    sets, columns = of_own.shape[1:]
+    row, cap, column, t = np.ones((rows, types + sets)), np.zeros(types), np.zeros((rows, columns)), 0.0
+    for i in range(rows):
+        for k in range(types):
+            row[i, k] = np.sqrt(of_x[i, k])
+            cap[k] = max(cap[k], of_use[i, k])
+            column[i, k] = max(of_x[i, k], of_use[i, k])
+        for s in range(sets):
+            most = rise[i, s]
+            t = max(t, rise[i, s])
+            for k in range(columns):
+                column[i, k] = max(column[i, k], abs(of_own[i, s, k]))
+                most = max(most, abs(of_own[i, s, k]))
+            if most > 0.0:
+                row[i, types + s] = np.sqrt(most)
+        if cones:
+            most = 0.0
+            for k in range(columns):
+                most = max(most, abs(of_own[i, -3, k]) + abs(of_own[i, -2, k]) + abs(of_own[i, -1, k]))
+            row[i, -3:] = np.sqrt(most)
+    cap, column, t = np.sqrt(cap), np.sqrt(column), np.sqrt(t) if t > 0.0 else 1.0
+    for i in range(rows):
+        for k in range(types):
+            of_x[i, k] /= column[i, k] * row[i, k]
+            of_use[i, k] /= column[i, k] * cap[k]
+        for s in range(sets):
+            rise[i, s] /= t * row[i, types + s]
+            for k in range(columns):
+                of_own[i, s, k] /= column[i, k] * row[i, types + s]
+    return row, cap, column, t
+
+
+@kernel
+def follow(
+    count: Floats,
+    scale: Floats,
+    capacity: Floats,
+    of_own: Floats,
+    rise: Floats,
+    sides: Floats,
+    gain: Floats,
+    cones: bool,
+) -> tuple[float, Floats, float]:
+    """How far off the best point of the path is, and its columns and t.
+
+    *scale* is what a column of each type takes of capacity; *of_own*, *rise* and *sides* are the left and right sides
+    of each row's own constraints, and *gain* what its columns are worth. All are of one job, of *count* equal ones.
+    """
+    rows, types, columns = len(count), len(capacity), of_own.shape[2]
+    of_x, of_use, of_own, rise = np.ones((rows, types)), np.empty((rows, types)), of_own.copy(), rise.copy()
+    for i in range(rows):
+        of_use[i] = scale[i]
+    h = np.zeros((rows, types + sides.shape[1]))
+    h[:, types:] = sides
+    row, cap, column, column_t = np.ones(h.shape), np.ones(types), np.ones((rows, columns)), 1.0
+    for _ in range(3):
+        by_row, by_cap, by_column, by_t = _equilibrate(of_x, of_use, of_own, rise, cones)
+        row, cap, column, column_t = row * by_row, cap * by_cap, column * by_column, column_t * by_t
+    cost_t = -1.0 / column_t if rise.any() else 0.0
+    program = count, of_x, of_use, of_own, rise
+    off, x, t, tau = _walk(program, -gain / column, cost_t, h / row, capacity / cap, cones)
+    return off, x / tau / column, t / tau / column_t
+
+
+@kernel
+def _walk(
     program: Program, cost: Floats, cost_t: float, h: Floats, h_cap: Floats, cones: bool
 ) -> tuple[float, Floats, float, float]:
     """How far off the best point of the path is, and its x, t and tau. *h* are right sides."""

@@ -33,24 +33,16 @@ _REFINED, _LEFT_OVER, _LESS = 9, 1e-14, 6.0
 _PART, _FARTHEST, _CENTRING = 0.99, 0.999, 1e-4
 
 
-class Scaled(Protocol):
-    """What all scaled programs have."""
+class Program(Protocol):
+    """A scaled program, as far as `walk` needs to know it."""
 
-    #: How often each row counts.
-    count: Floats
     #: What x and t were multiplied with.
     column: Floats
     column_t: float
     cost: Floats
     cost_t: float
-    #: The constraints' right sides.
+    #: The constraints' right sides, and which levels there are.
     right: Rows
-
-
-class Program(Scaled, Protocol):
-    """A scaled program, as far as `walk` needs to know it."""
-
-    #: Which levels there are.
     has: Bools
 
     def forward(self, x: Floats, t: float) -> Rows:
@@ -205,27 +197,37 @@ def follow(
     count: Floats, scale: Floats, capacity: Floats, levels: Levels, gain: Floats | None = None
 ) -> tuple[Floats, float]:
     """Shares and t at the end of the path. Every row has jobs, every type has GPUs; *gain* is per job."""
-    program = Alone(count, scale, capacity, levels, gain)
     # Water-filling walks once for each level, mostly with all rows: a kernel does it.
     if levels.has.all():
-        h, of_level = program.right, program.of_level.swapaxes(0, 1)
-        of_own = np.concatenate([program.of_time[:, None], -of_level], axis=1)
-        rise = np.concatenate([np.zeros((len(count), 1)), program.of_t.T], axis=1)
-        sides = np.concatenate([h.x, h.time[:, None], h.level.T], axis=1)
-        return walk_alone(program, program.of_x, program.of_use, of_own, rise, sides)
-    return walk(program)
+        ones = np.ones((len(count), 1))
+        of_own = np.concatenate(
+            [np.broadcast_to(1.0, (len(count), 1, len(capacity))), -levels.c.swapaxes(0, 1)], axis=1
+        )
+        rise = np.concatenate([0.0 * ones, levels.pace.T], axis=1)
+        sides = np.concatenate([ones, -levels.base.T], axis=1)
+        return walk_alone(count, scale, capacity, of_own, rise, sides, gain)
+    return walk(Alone(count, scale, capacity, levels, gain))
 
 
 def walk_alone(
-    program: Scaled, of_x: Floats, of_use: Floats, of_own: Floats, rise: Floats, sides: Floats, *, cones: bool = False
+    count: Floats,
+    scale: Floats,
+    capacity: Floats,
+    of_own: Floats,
+    rise: Floats,
+    sides: Floats,
+    gain: Floats | None = None,
+    *,
+    cones: bool = False,
 ) -> tuple[Floats, float]:
-    """`walk` for jobs alone, by a kernel; what it takes is as in `kernels.selfdual`."""
-    count, cost = np.ascontiguousarray(program.count), np.ascontiguousarray(program.cost)
-    of = count, np.ascontiguousarray(of_x), np.ascontiguousarray(of_use), np.ascontiguousarray(of_own), rise
-    off, x, t, tau = selfdual.walk(of, cost, float(program.cost_t), sides, program.right.cap, cones)
+    """`walk` for jobs alone, by `kernels.selfdual.follow`."""
+    worth = np.zeros((len(count), of_own.shape[2])) if gain is None else gain
+    count, scale, capacity = (np.ascontiguousarray(part) for part in (count, scale, capacity))
+    of_own, rise, sides, worth = (np.ascontiguousarray(part) for part in (of_own, rise, sides, worth))
+    off, x, t = selfdual.follow(count, scale, capacity, of_own, rise, sides, worth, cones)
     if not off < _GOOD:
         raise NoAnswer("the path ends nowhere")
-    return x / tau / program.column, t / tau / program.column_t
+    return x, t
 
 
 def walk(program: Program) -> tuple[Floats, float]:
