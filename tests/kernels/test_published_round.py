@@ -45,20 +45,10 @@ def play(begun: Any, rate: Any, scale: Any, last: Any = None, **more: Any) -> An
     pairs = int(np.count_nonzero(members[:, 1] >= 0))
     turns, devices = last or (NO_TURNS, NOTHING)
     fixed = np.arange(TYPES), turns, where, devices, TYPE_OF, TYPE_OF * 10, np.full(DEVICES, more.get("left", 1000))
+    table = np.full((c.RAN + 1, jobs), -1), floats, np.arange(jobs), np.full(DEVICES, -1, np.int32)
     state = members, book, total, np.ones_like(known), size, np.array(scale), rate.max(axis=1, initial=0.0)
-    flags = more.get("global_queue", False), more.get("strict", False), 5.0, 360.0
-    return both(
-        KERNELS,
-        "play",
-        rate,
-        np.ones((pairs, TYPES, 2)),
-        *state,
-        np.full(TYPES, 4.0),
-        floats,
-        np.arange(jobs),
-        *fixed,
-        *flags,
-    )
+    room, flags = np.full(TYPES, 4.0), (more.get("global_queue", False), more.get("strict", False), 5.0, 360.0)
+    return both(KERNELS, "play", rate, np.ones((pairs, TYPES, 2)), *state, room, *table, *fixed, *flags)
 
 
 @given(data=st.data())
@@ -117,6 +107,19 @@ def test_a_job_without_a_step_on_each_gpu_is_not_charged() -> None:
     assert turns[rounds.STEPS].tolist() == [0]
     begun = begin([1], [2.0], (*begun[:4], turns, finish), packs=False)
     assert (begun[2].tolist(), begun[6]) == ([0.0, 0.0], True)
+
+
+def test_a_job_that_keeps_its_devices_needs_no_places() -> None:
+    turns, devices = np.array([[0, 1], [0, 1], [1, 1], [2, 3]]), np.array([0, 2, 1])
+    members, size, ints = np.array([[0, -1], [1, -1]]), np.array([2, 1]), np.zeros((c.RAN + 1, 2), np.int64)
+    ints[c.TYPE], ints[c.COUNT] = [0, 1], [2, 1]
+    owner = np.array([0, 1, 0, -1, -1, -1, -1, -1], np.int32)
+    given = turns, devices, members, size, TYPE_OF * 10, ints, np.arange(2)
+    said, places, placed = both(KERNELS, "_answer", *given, owner)
+    assert (said[rounds.COUNT].tolist(), places.shape, placed.tolist()) == ([2, 1], (6, 0), [])
+    owner[1] = -1
+    said, places, placed = both(KERNELS, "_answer", *given, owner)
+    assert (places.T.tolist(), placed.tolist()) == ([[1, 0, 10, 1, 1000, 0]], [1])
 
 
 @pytest.mark.parametrize("mode", MODES)

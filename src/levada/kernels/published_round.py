@@ -138,8 +138,10 @@ def play(
     scale: Floats,
     best: Floats,
     capacity: Floats,
+    ints: Ints,
     floats: Floats,
     slots: Ints,
+    owner: Ints,
     order: Ints,
     turns: Ints,
     where: Ints,
@@ -154,14 +156,14 @@ def play(
 ) -> tuple[Ints, Ints, Ints, Ints, Ints, Floats]:
     """The next round: what is decided of each job, places and rows as in `_answer`; turns, devices, and finish times.
 
-    *rate* is by job and type, *together* as for `_rates`, *jobs* the first block of `view.jobs`. *turns*, *where* and
-    *devices* are those of the last round.
+    *rate* is by job and type, *together* as for `_rates`, *jobs* the first block of `view.jobs`; *ints* and *floats*
+    are the blocks of the table. *turns*, *where* and *devices* are those of the last round.
     """
     rates = _rates(members, rate, together)
     chosen, kinds = _choose(rates, members, book, total, known, scale, capacity, order, global_queue, strict)
     turns, devices = _place(chosen, kinds, members, known, scale, order, turns, where, devices, type_of, left)
     finish = _progress(turns, rates, members, floats, slots, best, now, round_s)
-    said, places, placed = _answer(turns, devices, members, jobs[1], node_of)
+    said, places, placed = _answer(turns, devices, members, jobs[1], node_of, ints, slots, owner)
     return said, places, placed, turns, devices, finish
 
 
@@ -365,12 +367,17 @@ def steps_everywhere(steps: float, gpus: int) -> bool:
 
 
 @kernel
-def _answer(turns: Ints, devices: Ints, members: Ints, size: Ints, node_of: Ints) -> tuple[Ints, Ints, Ints]:
-    """What is decided of each job; the places of those that run, as in a decision; and their rows."""
+def _answer(
+    turns: Ints, devices: Ints, members: Ints, size: Ints, node_of: Ints, ints: Ints, slots: Ints, owner: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """What is decided of each job; the places of those that are elsewhere by now, as in a decision; and their rows.
+
+    *owner* is that of the target: a job by itself that should have these devices already keeps its places.
+    """
     said = np.zeros((4, len(size)), np.int64)
     said[0], said[2] = -1, _CAPACITY
     places, count = np.zeros((6, 2 * len(devices)), np.int64), 0
-    runs = np.zeros(len(size), np.bool_)
+    placed = np.zeros(len(size), np.bool_)
     start = 0
     for t in range(turns.shape[1]):
         stop, pair = turns[3, t], members[turns[0, t]]
@@ -378,9 +385,15 @@ def _answer(turns: Ints, devices: Ints, members: Ints, size: Ints, node_of: Ints
             row = pair[member]
             if row == ALONE:
                 continue
-            runs[row] = True
+            slot = slots[row]
             if size[row] > 0:
                 said[0, row], said[1, row], said[2, row] = turns[1, t], size[row], _RUNS
+            stays = pair[1] == ALONE and ints[c.TYPE, slot] == turns[1, t] and ints[c.COUNT, slot] == size[row]
+            for at in range(start, stop):
+                stays &= owner[devices[at]] == slot
+            if stays:
+                continue
+            placed[row] = True
             each = max((stop - start) // max(size[row], 1), 1)
             for at in range(start, stop):
                 places[0, count], places[1, count] = row, (at - start) // each
@@ -388,4 +401,4 @@ def _answer(turns: Ints, devices: Ints, members: Ints, size: Ints, node_of: Ints
                 places[4, count] = _WHOLE if pair[1] == ALONE else _WHOLE // 2
                 count += 1
         start = stop
-    return said, places[:, :count].copy(), runs.nonzero()[0]
+    return said, places[:, :count].copy(), placed.nonzero()[0]

@@ -144,8 +144,10 @@ class Published(Generic[S]):
             instance.scale,
             instance.best,
             instance.capacity,
+            snap.table.ints,
             snap.table.floats,
             snap.jobs.slots,
+            snap.target.owner,
             order,
             state.turns,
             where,
@@ -164,8 +166,9 @@ class Published(Generic[S]):
             count=said[kernels.COUNT],
             reason=said[kernels.REASON],
             evidence=said[kernels.EVIDENCE],
-            places=places,
-            placed=placed,
+            # Most rounds move no job: such a decision takes the engine's short way.
+            places=places if len(placed) else None,
+            placed=placed if len(placed) else None,
             wake_at=math.nextafter(snap.now, math.inf),
         )
         return decision, PublishedState(
