@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from levada.core.types import Floats
 from levada.solve.highs import NoAnswer
 from levada.solve.selfdual import Alone, Levels, follow, walk
+from levada.solve.selfdual_ratio import follow_ratio
 from tests import kernel_modes
+from tests.kernel_modes import both_modes
+from tests.kernels.twins import both
 
 
 @given(
@@ -49,3 +52,37 @@ def test_both_end_at_the_same_point(seed: int, rows: int, types: int, sets: int,
     if one is not None and other is not None:
         assert other[0] == pytest.approx(one[0], abs=1e-6)
         assert other[1] == pytest.approx(one[1], rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_smallest_largest_ratio_compiled_and_interpreted(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, types = 1 + seed % 4, 1 + seed % 3
+    count, scale = rng.integers(1, 4, rows).astype(float), rng.choice([1.0, 2.0, 8.0], rows)
+    capacity, rate = rng.integers(1, 37, types).astype(float), rng.uniform(0.1, 10.0, (rows, types))
+    pace, begun = rng.uniform(0.01, 100.0, rows), rng.uniform(0.0, 3.0, rows)
+    ends, before = [], kernel_modes.active()
+    try:
+        for mode in kernel_modes.MODES:
+            kernel_modes.use(mode)
+            ends.append(follow_ratio(count, scale, capacity, rate, pace, begun))
+    finally:
+        kernel_modes.use(before)
+    (share, ratio), other = ends
+    assert (share.tobytes(), ratio) == (other[0].tobytes(), other[1])
+    ratios = begun + pace / (rate * share).sum(axis=1)
+    assert ratios.max() == pytest.approx(ratio, rel=1e-5)
+    assert (share.sum(axis=1) < 1.0 + 1e-6).all()
+    assert (count * scale @ share < capacity * (1.0 + 1e-6)).all()
+
+
+def test_a_cone_that_a_point_has_left_has_no_scaling() -> None:
+    inside, outside = np.array([[1.0, 2.0, 1.0, 0.5]]), np.array([[1.0, 1.0, 1.0, 0.5]])
+    for s, z in ((inside, inside), (inside, outside), (outside, inside)):
+        found = both(both_modes("cones"), "scaling", s, z, True, 7e-8)
+        assert found[0] == (s is z)
+    other = np.array([[3.0, 4.0, 1.0, -2.0]])
+    _, scale, turn, ends, *_ = both(both_modes("cones"), "scaling", inside, other, True, 7e-8)
+    assert both(both_modes("cones"), "scaled", scale, turn, other, 1.0) == pytest.approx(ends)
+    whole = both(both_modes("cones"), "product", ends, inside, True)
+    assert both(both_modes("cones"), "quotient", whole, ends, True) == pytest.approx(inside)

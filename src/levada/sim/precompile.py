@@ -27,6 +27,7 @@ _RUNS: tuple[dict[str, Any], ...] = (
     {"policy": "max_min_fairness_packed", "multi_gpu": True},
     {"policy": "finish_time_fairness_perf"},
     {"policy": "max_min_fairness_perf", "mechanism": "gavel", "multi_gpu": True},
+    {"policy": "finish_time_fairness_perf", "mechanism": "gavel"},
     {"policy": "min_total_duration_perf", "ideal": True},
 )
 

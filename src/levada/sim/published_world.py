@@ -12,11 +12,10 @@ rounds counts as use, and of two jobs that share GPUs each pays for all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from levada.core.commands import Apply, Command, Decide, JobsEnded
@@ -32,17 +31,16 @@ from levada.core.events import (
     Tick,
 )
 from levada.core.plan import OpKind
-from levada.core.types import Floats
+from levada.core.types import Floats, Ints
 from levada.engine import Engine, answer
 from levada.errors import LevadaError
+from levada.kernels import published_world as kernels
 from levada.perf import Beliefs
-from levada.policies.gavel.published import round_steps, steps_everywhere
 from levada.sim.arrivals import Arrivals
 from levada.sim.ended import Ended
 from levada.sim.metrics import Facts
 from levada.sim.speeds import bind_truth
-from levada.sim.turns import Turn, as_line, turns_on
-from levada.sim.use import HOUR_S
+from levada.sim.turns import as_line, turns_on
 
 #: A job is dropped after so many rounds in a row without progress.
 MAX_FAILURES = 5
@@ -74,13 +72,19 @@ class PublishedWorld:
         self.job_rounds = 0
         #: Jobs that ran in the round before, and those of them that keep their devices now.
         self.lease_chances = self.lease_extensions = 0
-        #: GPU-seconds by number of type, and $.
-        self.used: dict[int, float] = {}
+        #: GPU-seconds by type, nan where none was used; and $.
+        self._used = np.full(len(engine.query.cluster.types), math.nan)
         self.cost = 0.0
-        self._turns: list[Turn] = []
+        #: Who runs where and how fast, and the work of each job: as in `kernels.published_world`.
+        self._turns: Ints = np.zeros((5, 0), np.int64)
+        self._devices: Ints = np.zeros(0, np.int64)
+        self._rates: Floats = np.zeros((1, 0))
+        self._work: Floats = np.zeros((3, 0))
+        #: Jobs that run now, and those that are not over.
+        self._jobs_in_turns = self._active = 0
         self._charged_to = 0.0
-        self._left: dict[int, float] = {}
-        self._failures: dict[int, int] = {}
+        self._priced: Mapping[str, float] | None = None
+        self._price: Floats = np.zeros(0)
         self._prices = list(prices or ())
         self._check_every, self._empty = check_every, 0
 
@@ -98,7 +102,11 @@ class PublishedWorld:
         types = self.engine.query.cluster.types
         return Facts(
             end_s=self.now,
-            used_gpu_s={types[number]: seconds for number, seconds in sorted(self.used.items())},
+            used_gpu_s={
+                name: seconds
+                for name, seconds in zip(types, self._used.tolist(), strict=True)
+                if not math.isnan(seconds)
+            },
             cost=self.cost,
             rounds=self.rounds,
             job_rounds=self.job_rounds,
@@ -118,30 +126,31 @@ class PublishedWorld:
 
     def _next_round(self) -> bool:
         """Ends one round and begins the next; False when there is nothing to do any more."""
-        turns = self._turns
-        happened = self._finish(turns)
-        if not turns and not self._left and self.arrivals.next_at() == math.inf:
-            return False
-        if not turns:
-            self.now = self.arrivals.next_at()
-            if self.now == math.inf:
-                self.now = math.nextafter(self.engine.query.now, math.inf)
+        query, next_at = self.engine.query, self.arrivals.next_at()
+        happened = self._finish()
+        if not self._turns.shape[1]:
+            if not self._active and next_at == math.inf:
+                return False
+            self.now = next_at if next_at < math.inf else math.nextafter(query.now, math.inf)
+        first = query.next_number
         happened += self._arrive()
-        first = self.engine.query.next_number
         commands = self.engine.handle(*self._new_prices(), *happened, Tick(at=self.now))
-        bind_truth(self.truth, self.engine.query, np.arange(first, self.engine.query.next_number))
-        self._obey(commands)
-        self._turns = self._seen()
+        if query.next_number > first:
+            bind_truth(self.truth, query, np.arange(first, query.next_number))
+        # Beliefs learn from pairs in every round.
+        if self._obey(commands) or query.held.has_rows:
+            self._see()
+        else:
+            self._repeat()
         self.rounds += 1
-        self.job_rounds += sum(len(turn.numbers) for turn in self._turns)
         if self.rounds % self._check_every == 0:
             self.check()
-        self._empty = 0 if self._turns or self.arrivals.next_at() < math.inf else self._empty + 1
+        self._empty = 0 if self._turns.shape[1] or self.arrivals.next_at() < math.inf else self._empty + 1
         if self._empty >= _STUCK:
-            raise LevadaError(f"at {self.now:.0f} s {len(self._left)} jobs wait and none will ever run")
-        self._count_leases(turns, self._turns)
+            raise LevadaError(f"at {self.now:.0f} s {self._active} jobs wait and none will ever run")
         if self.on_round is not None:
-            self.on_round(as_line(self.rounds - 1, self.now, self._turns, self.engine.query.cluster))
+            turns = turns_on(query, query.held, query.jobs.observed > 0)
+            self.on_round(as_line(self.rounds - 1, self.now, turns, query.cluster))
         return True
 
     def check(self) -> None:
@@ -155,8 +164,12 @@ class PublishedWorld:
         events: list[Event] = []
         first = self.engine.query.next_number
         for batch in self.arrivals.until(self.now):
-            self._left |= {first + row: steps for row, steps in enumerate(batch.columns["steps"].tolist())}
-            first += len(batch)
+            stop = first + len(batch)
+            if stop > self._work.shape[1]:
+                self._work = np.concatenate([self._work, np.zeros((3, stop))], axis=1)
+            self._work[: kernels.FAILURES, first:stop] = batch.columns["steps"]
+            self._active += len(batch)
+            first = stop
             events.append(JobsSubmitted(at=self.now, jobs=batch))
         return events
 
@@ -168,110 +181,97 @@ class PublishedWorld:
 
     # --- the end of a round ---------------------------------------------------------------------------------------
 
-    def _finish(self, turns: list[Turn]) -> list[Event]:
+    def _finish(self) -> list[Event]:
         """What the end of the round brings; the clock goes there."""
-        finished: list[tuple[float, int]] = []
-        failed: list[int] = []
-        end = self.now
-        for turn in turns:
-            steps = [
-                round_steps(rate, self.round_s, self._left[number])
-                for rate, number in zip(turn.rates, turn.numbers, strict=True)
-            ]
-            # Two that were believed to fit on one GPU, and do not, lose the round.
-            fits = min(turn.rates) > 0
-            lasts = [made / rate for made, rate in zip(steps, turn.rates, strict=True)] if fits else [self.round_s]
-            finish = max(self.now + seconds for seconds in lasts)
-            end = max(end, finish)
-            if not fits or not all(steps_everywhere(made, len(turn.devices)) for made in steps):
-                failed += turn.numbers if len(turn.numbers) == 1 else ()
-                continue
-            self._charge(turn, finish)
-            for number, made in zip(turn.numbers, steps, strict=True):
-                self._failures.pop(number, None)
-                self._left[number] -= made
-                if self._left[number] <= 0:
-                    finished.append((finish, number))
-        if turns:
-            self._charged_to = end
-        self.now = end
-        return [*self._done(finished), *self._dropped(failed), *self._progress(turns)]
-
-    def _charge(self, turn: Turn, finish: float) -> None:
-        seconds = (finish - self._charged_to) * len(turn.devices)
-        self.used[turn.type] = self.used.get(turn.type, 0.0) + seconds
-        query = self.engine.query
-        price = query.prices.get(query.cluster.types[turn.type], 1.0)
-        self.cost += price * seconds / HOUR_S * len(turn.numbers)
-
-    def _done(self, finished: list[tuple[float, int]]) -> list[Event]:
-        """Jobs that are done, those of one moment in one event."""
-        for _, number in finished:
-            del self._left[number]
-        finished.sort()
-        cuts = [0, *(i for i, (a, b) in enumerate(pairwise(finished), 1) if a[0] != b[0]), len(finished)]
-        return [
-            JobsFinished(at=finished[start][0], number=np.array([number for _, number in finished[start:stop]]))
-            for start, stop in pairwise(cuts)
-            if stop > start
-        ]
-
-    def _dropped(self, failed: list[int]) -> list[Event]:
-        jobs = self.engine.query.jobs
+        if not self._turns.shape[1]:
+            return []
+        self.now, self.cost, done, done_at, dropped, goes_on, steps = kernels.finish(
+            self._turns,
+            self._rates,
+            self._work,
+            self._used,
+            self._current_prices(),
+            self.now,
+            self._charged_to,
+            self.round_s,
+            self.cost,
+            MAX_FAILURES,
+        )
+        self._charged_to = self.now
         events: list[Event] = []
-        for number in failed:
-            self._failures[number] = self._failures.get(number, 0) + 1
-            if self._failures[number] >= MAX_FAILURES:
-                del self._left[number]
-                one = np.array([number])
-                generation = jobs.generation[jobs.find(one)]
-                events.append(JobsFailed(at=self.now, number=one, generation=generation))
+        if len(done):
+            # Jobs that are done at one moment are one event.
+            cuts = (np.flatnonzero(np.diff(done_at)) + 1).tolist()
+            events += [
+                JobsFinished(at=float(done_at[start]), number=done[start:stop])
+                for start, stop in pairwise([0, *cuts, len(done)])
+            ]
+        if len(dropped):
+            jobs = self.engine.query.jobs
+            generation = jobs.generation.take(jobs.find(dropped))
+            events += [
+                JobsFailed(at=self.now, number=dropped[i : i + 1], generation=generation[i : i + 1])
+                for i in range(len(dropped))
+            ]
+        self._active -= len(done) + len(dropped)
+        if len(goes_on):
+            events.append(Progress(at=self.now, number=goes_on, steps=steps))
         return events
 
-    def _progress(self, turns: list[Turn]) -> list[Event]:
-        jobs = self.engine.query.jobs
-        numbers = np.array([n for turn in turns for n in turn.numbers if n in self._left], np.int64)
-        if not len(numbers):
-            return []
-        left = np.array([self._left[number] for number in numbers.tolist()])
-        return [Progress(at=self.now, number=numbers, steps=jobs.steps[jobs.find(numbers)] - left)]
+    def _current_prices(self) -> Floats:
+        """$ per GPU and hour by type, 1 where none is known."""
+        query = self.engine.query
+        if query.prices is not self._priced:
+            self._priced = query.prices
+            self._price = np.array([self._priced.get(name, 1.0) for name in query.cluster.types])
+        return self._price
 
     # --- the beginning of a round -----------------------------------------------------------------------------------
 
-    def _seen(self) -> list[Turn]:
+    def _see(self) -> None:
         """Who runs where now, and how fast; jobs on the same devices run together."""
         query = self.engine.query
-        return self._with_rates(turns_on(query, query.held, query.jobs.observed > 0))
+        held, jobs = query.held, query.jobs
+        before, old_devices = self._turns, self._devices
+        self._turns, self._devices = kernels.see(
+            held.owner, held.rows.copy(), query.cluster.type_of, jobs.number, jobs.desired, jobs.observed
+        )
+        first, second, kinds, sizes, _ = self._turns
+        self._jobs_in_turns = len(first)
+        if held.has_rows:
+            self._jobs_in_turns += int(np.count_nonzero(second != kernels.NOBODY))
+            self._rates = self._rates_of_pairs(first, second, kinds, sizes)
+        else:
+            self._rates = self.truth.rates(first, kinds, sizes)[None]
+        chances, kept = kernels.leases(before, old_devices, self._turns, self._devices, self._work)
+        self.lease_chances += chances
+        self.lease_extensions += kept
+        self.job_rounds += self._jobs_in_turns
 
-    def _with_rates(self, turns: list[Turn]) -> list[Turn]:
-        found: dict[tuple[int, ...], Floats] = {}
-        for members in (1, 2):
-            some = [turn for turn in turns if len(turn.numbers) == members]
-            if not some:
-                continue
-            numbers = np.array([turn.numbers for turn in some]).T
-            kinds = np.array([turn.type for turn in some])
-            jobs = self.engine.query.jobs
-            sizes = jobs.desired[jobs.find(numbers[0])]
-            if members == 1:
-                rates = self.truth.rates(numbers[0], kinds, sizes)[:, None]
-            else:
-                rates = self.truth.pair_rates(numbers[0], numbers[1], kinds, sizes)
-                if not self.engine.query.believes_in(self.truth):
-                    self.engine.observe_pairs(numbers[0], numbers[1], kinds, sizes, rates)
-            found |= {turn.numbers: row for turn, row in zip(some, rates, strict=True)}
-        return [msgspec.structs.replace(turn, rates=tuple(found[turn.numbers].tolist())) for turn in turns]
+    def _repeat(self) -> None:
+        """The same jobs run where they ran."""
+        turns = self._turns.shape[1]
+        self.lease_chances += turns
+        self.lease_extensions += turns
+        self.job_rounds += self._jobs_in_turns
 
-    def _count_leases(self, before: list[Turn], turns: list[Turn]) -> None:
-        now = {turn.numbers: turn.devices for turn in turns}
-        alive = [turn for turn in before if any(number in self._left for number in turn.numbers)]
-        self.lease_chances += len(alive)
-        self.lease_extensions += sum(now.get(turn.numbers) == turn.devices for turn in alive)
+    def _rates_of_pairs(self, first: Ints, second: Ints, kinds: Ints, sizes: Ints) -> Floats:
+        rates = np.zeros((2, len(first)))
+        alone = second == kernels.NOBODY
+        rates[0, alone] = self.truth.rates(first[alone], kinds[alone], sizes[alone])
+        if not alone.all():
+            a, b, kinds, sizes = (column[~alone] for column in (first, second, kinds, sizes))
+            both = self.truth.pair_rates(a, b, kinds, sizes)
+            if not self.engine.query.believes_in(self.truth):
+                self.engine.observe_pairs(a, b, kinds, sizes, both)
+            rates[:, ~alone] = both.T
+        return rates
 
     # --- the backend ----------------------------------------------------------------------------------------------
 
-    def _obey(self, commands: list[Command]) -> None:
-        """Decisions are made and operations done while no time passes."""
+    def _obey(self, commands: list[Command]) -> bool:
+        """Decisions are made and operations done while no time passes; whether any job starts, stops, moves or ends."""
+        moved = False
         while commands:
             reports: list[Event] = []
             for command in commands:
@@ -280,7 +280,7 @@ class PublishedWorld:
                         self.decisions += 1
                         reports.append(answer(command, self.now))
                     case Apply():
-                        plan = command.plan
+                        plan, moved = command.plan, True
                         stops = plan.rows(OpKind.STOP)
                         others = (plan.kind != OpKind.STOP).nonzero()[0]
                         self.preemptions += len(stops)
@@ -290,6 +290,8 @@ class PublishedWorld:
                                 reports.append(kind(at=self.now, **names))
                     case JobsEnded():
                         self.ended.add(command)
+                        moved = True
                     case _:
                         pass
             commands = self.engine.handle(*reports) if reports else []
+        return moved

@@ -17,8 +17,6 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     numbers: tuple[int, ...]
     type: int
     devices: tuple[int, ...]
-    #: Steps per second of each, where somebody asked.
-    rates: tuple[float, ...] = ()
 
 
 def turns_on(query: Queries, plane: PlaneView, among: Bools) -> list[Turn]:

@@ -197,31 +197,37 @@ def follow(
     count: Floats, scale: Floats, capacity: Floats, levels: Levels, gain: Floats | None = None
 ) -> tuple[Floats, float]:
     """Shares and t at the end of the path. Every row has jobs, every type has GPUs; *gain* is per job."""
-    program = Alone(count, scale, capacity, levels, gain)
     # Water-filling walks once for each level, mostly with all rows: a kernel does it.
     if levels.has.all():
-        return _walk_all(program)
-    return walk(program)
+        ones = np.ones((len(count), 1))
+        of_own = np.concatenate(
+            [np.broadcast_to(1.0, (len(count), 1, len(capacity))), -levels.c.swapaxes(0, 1)], axis=1
+        )
+        rise = np.concatenate([0.0 * ones, levels.pace.T], axis=1)
+        sides = np.concatenate([ones, -levels.base.T], axis=1)
+        return walk_alone(count, scale, capacity, of_own, rise, sides, gain)
+    return walk(Alone(count, scale, capacity, levels, gain))
 
 
-def _walk_all(program: Alone) -> tuple[Floats, float]:
-    h = program.right
-    sides = np.concatenate([h.x, h.time[:, None], h.level.T], axis=1)
-    off, x, t, tau = selfdual.walk(
-        np.ascontiguousarray(program.count),
-        np.ascontiguousarray(program.of_x),
-        np.ascontiguousarray(program.of_use),
-        np.ascontiguousarray(program.of_time),
-        np.ascontiguousarray(program.of_level),
-        np.ascontiguousarray(program.of_t),
-        np.ascontiguousarray(program.cost),
-        float(program.cost_t),
-        sides,
-        h.cap,
-    )
+def walk_alone(
+    count: Floats,
+    scale: Floats,
+    capacity: Floats,
+    of_own: Floats,
+    rise: Floats,
+    sides: Floats,
+    gain: Floats | None = None,
+    *,
+    cones: bool = False,
+) -> tuple[Floats, float]:
+    """`walk` for jobs alone, by `kernels.selfdual.follow`."""
+    worth = np.zeros((len(count), of_own.shape[2])) if gain is None else gain
+    count, scale, capacity = (np.ascontiguousarray(part) for part in (count, scale, capacity))
+    of_own, rise, sides, worth = (np.ascontiguousarray(part) for part in (of_own, rise, sides, worth))
+    off, x, t = selfdual.follow(count, scale, capacity, of_own, rise, sides, worth, cones)
     if not off < _GOOD:
         raise NoAnswer("the path ends nowhere")
-    return x / tau / program.column, t / tau / program.column_t
+    return x, t
 
 
 def walk(program: Program) -> tuple[Floats, float]:

@@ -60,9 +60,9 @@ class Scaling:
     """What makes two points inside the cones one: W z = W^-1 s = `ends` (Nesterov and Todd)."""
 
     def __init__(self, s: Rows, z: Rows) -> None:
-        """Raises NoAnswer where one of them has left its cone."""
-        if s.cone.size and min(float(depth(point.cone).min()) for point in (s, z)) <= 0:
-            raise NoAnswer("outside of a cone")
+        """Raises NoAnswer where one of them has left its cone, or `ends` are on its wall, whence no step leads."""
+        _require_inside(s)
+        _require_inside(z)
         self._s, self._z, self._cones = s, z, bool(s.cone.size)
         self._linear = [np.sqrt(a / b) for a, b in zip(s[:4], z[:4], strict=True)]
         size_s, size_z = _size(s.cone), _size(z.cone)
@@ -71,6 +71,7 @@ class Scaling:
         self._turn = (a + b * _SIGNS) / np.sqrt(2.0 * (1.0 + (a * b).sum(axis=0)))
         self._longer = np.sqrt(size_s / size_z)
         self.ends = Rows.of((np.sqrt(a * b) for a, b in zip(s[:4], z[:4], strict=True)), self._turned(z.cone))
+        _require_inside(self.ends)
 
     def __call__(self, v: Rows) -> Rows:
         """W v."""
@@ -132,6 +133,11 @@ def quotient(a: Rows, b: Rows) -> Rows:
         first = (v[0] * u[0] - (v[1:] * u[1:]).sum(axis=0)) / _size(v) ** 2
         u = np.concatenate([first[None], (u[1:] - first * v[1:]) / v[0]])
     return Rows.of((mine / theirs for mine, theirs in zip(a[:4], b[:4], strict=True)), u)
+
+
+def _require_inside(point: Rows) -> None:
+    if point.cone.size and float(depth(point.cone).min()) <= 0:
+        raise NoAnswer("outside of a cone")
 
 
 def depth(cone: Floats) -> Floats:
