@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Generic, cast
 import msgspec
 import numpy as np
 
+from levada.core import layout
 from levada.core.decision import Decision
 from levada.core.mersenne import Mersenne, Words
 from levada.core.snapshot import Snapshot
@@ -154,7 +155,7 @@ class Published(Generic[S]):
             state.devices,
             inventory.type_of,
             inventory.node_of,
-            inventory.openings.left,
+            inventory.openings.devices[layout.MILLI_LEFT],
             self.global_queue,
             policy.strict,
             snap.now,
