@@ -362,3 +362,28 @@ def test_what_another_server_may_have_started_on_a_machine_that_is_away_is_waite
     while not machine.outcome(2):
         machine.tick()
     assert not machine.workers["g1-0"].alive
+
+
+@pytest.mark.parametrize("stray", [False, True])
+def test_a_reported_failure_does_not_fail_the_next_start(stray: bool) -> None:
+    """After a restart of the server, the agent of the failed worker reports it again, or a stray has to leave first."""
+    machine = Machine(1)
+    machine.elastic, machine.kind = False, True
+    machine.gang.apply(op(OpKind.START, 1, place(0, "node-0", "0")), machine.launch, 1, machine.now)
+    while not machine.outcome(1):
+        machine.tick()
+    machine.workers["g1-0"].end(3)
+    machine.tick()
+    assert isinstance(machine.told[-1], ev.JobsFailed)
+    machine.gang = Gang(msgspec.json.decode(machine.saved, type=Record), machine)
+    if stray:
+        left_over = Member(name="g0-1", index=1, node="node-1", devices=("1",))
+        machine.start(left_over, (left_over,), 0)
+    else:
+        machine.away = {"node-0"}
+    machine.gang.apply(op(OpKind.START, 2, place(0, "node-1", "0")), machine.launch, 2, machine.now)
+    machine.away.clear()
+    while not machine.outcome(2):
+        machine.tick()
+    assert isinstance(machine.told[-1], ev.Running)
+    assert sum(isinstance(event, ev.JobsFailed) for event in machine.told) == 1

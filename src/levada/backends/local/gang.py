@@ -69,6 +69,9 @@ class Gang(Voice):
             self._tell_again()
             return
         survives = record.stage is Stage.SWITCHING and record.told == "Running"
+        if record.stage is Stage.IDLE:
+            # All workers of an idle job have ended, and their end was reported: it must not count again for this one.
+            record.members = record.newcomers = record.leavers = ()
         record.number, record.epoch = op.number, epoch
         record.generation, record.kind, record.told = op.generation, op.kind, ""
         record.why, record.code = "", None
