@@ -426,3 +426,56 @@ def test_a_job_that_was_suspended_before_its_failure_was_heard_of_stays_so() -> 
     chaos.tell(_ends(ev.JobsFailed, generation))
     chaos.calm()
     assert chaos.job("j1")["phase"] == Phase.SUSPENDED
+
+
+@pytest.mark.parametrize(
+    ("asked", "phase"),
+    [(("suspend",), Phase.SUSPENDED), (("cancel",), Phase.CANCELLED), (("suspend", "resume"), Phase.FAILED)],
+)
+def test_a_failure_may_answer_a_stop(asked: tuple[str, ...], phase: int) -> None:
+    """The backend found that the workers had failed before it could stop them: what users asked for counts first."""
+    chaos = desk(2)
+    chaos.submit(min=2)
+    chaos.calm()
+    for what in asked:
+        chaos.users(what, 0)
+    (stop,) = chaos.ops
+    assert stop.kind == OpKind.STOP
+    chaos.ops.clear()
+    chaos.truth.pop(0)
+    chaos.tell(_ends(ev.JobsFailed, stop.generation))
+    assert (chaos.phases.get(0) or chaos.job("j1")["phase"]) == phase
+    chaos.submit(min=2)
+    chaos.calm()
+    assert sorted(chaos.truth) == [1], "the devices are free at once"
+
+
+def _loses(chaos: Chaos, *indices: int) -> None:
+    """Workers of the first job are lost at once, which its backend reports one by one."""
+    generation = np.array([chaos.job("j1")["generation"]])
+    chaos.tell(
+        *(
+            ev.WorkersFailed(
+                at=chaos.now,
+                number=np.array([0]),
+                generation=generation,
+                running=np.array([0]),
+                index=np.array([index]),
+            )
+            for index in indices
+        )
+    )
+
+
+def test_workers_that_are_lost_at_once_cost_one_retry() -> None:
+    chaos = desk(4)
+    chaos.submit(min=4, max=4, retries=2, resizes_in_place=True)
+    chaos.calm()
+    chaos.truth.pop(0)
+    _loses(chaos, 2, 3)
+    assert (chaos.why("j1"), chaos.job("j1")["retried"]) == ("restarting", 1)
+    (stop,) = chaos.ops
+    chaos.ops.clear()
+    chaos.tell(_ends(ev.JobsFailed, stop.generation))
+    assert chaos.job("j1")["retried"] == 1, "those that were left failed, too, before they could be stopped"
+    assert chaos.job("j1")["phase"] == Phase.PENDING

@@ -18,7 +18,10 @@ class Submitted(Protocol):
     name: str
     code: int
     manner: str
+    retries: int
     cancelled: bool
+    #: How often its client suspended it, or tried to.
+    suspensions: int
 
 
 def faults_of(ledger: Sequence[Fact], jobs: Sequence[Mapping[str, Any]], plans: Iterable[Submitted]) -> list[str]:
@@ -96,5 +99,21 @@ def untrue(ledger: Sequence[Fact], job: Mapping[str, Any], plan: Submitted) -> l
         well = plan.code == 0 and code == 0 and any(fact.code == 0 for fact in ends)
         return [] if well else [f"{job['id']} Succeeded with {code}; its workers ended with {[f.code for f in ends]}"]
     if phase == "Failed":
-        return [] if plan.code and code == plan.code else [f"{job['id']} Failed with {code}: {job['reason']}"]
+        if not plan.code or code != plan.code:
+            return [f"{job['id']} Failed with {code}: {job['reason']}"]
+        return miscounted(ends, plan)
     return [f"{job['id']} never ended: {phase}, {job['reason']}"]
+
+
+def miscounted(ends: Sequence[Fact], plan: Submitted) -> list[str]:
+    """A job that has failed and did not use its retries up, or ran again after it had.
+
+    The loss of a killed worker is a failure, too. A failure may not count where another worker of its generation was
+    asked to leave, whose end may be its cause, or where it crosses with a suspension.
+    """
+    failed = {fact.worker.partition("-")[0] for fact in ends if fact.code == plan.code and not fact.asked}
+    killed = {fact.worker.partition("-")[0] for fact in ends if fact.code in (None, -9) and not fact.asked}
+    asked = {fact.worker.partition("-")[0] for fact in ends if fact.asked}
+    least, most = plan.retries + 1 - len(killed), plan.retries + 1 + plan.suspensions
+    right = least <= len(failed) and len(failed - asked) <= most
+    return [] if right else [f"{plan.id} failed {len(failed)} times, with {plan.retries} retries"]

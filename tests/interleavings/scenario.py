@@ -132,8 +132,10 @@ class Plan:
 
     def __init__(self, name: str, work_s: float, code: int, manner: str, workers: dict[str, int]) -> None:
         self.name, self.work_s, self.code, self.manner, self.workers = name, work_s, code, manner, workers
+        self.retries = 2 if code else 50
         self.id = ""
         self.cancelled = self.suspended = False
+        self.suspensions = 0
 
     def document(self) -> dict[str, Any]:
         command = ["work", str(self.work_s), str(self.code), self.manner]
@@ -144,7 +146,7 @@ class Plan:
             "spec": {
                 "run": {"command": command},
                 "workers": self.workers,
-                "retries": 2 if self.code else 50,
+                "retries": self.retries,
                 "preemptible": True,
                 "checkpoint": {"gracePeriod": "2s"},
             },
@@ -246,6 +248,7 @@ class World:
         self.say(f"{what} {plan.id}")
         if what == "cancel":
             plan.cancelled = True
+        plan.suspensions += what == "suspend"
         try:
             await self.server.ask(calls[what])
             if what == "suspend":

@@ -72,3 +72,23 @@ def test_an_untrue_end_is_found(phase: str, code: int | None, plan: Plan) -> Non
 
 def test_a_success_that_no_worker_had_is_found() -> None:
     assert untrue([_start("g1-0"), _end("g1-0", -9)], _job(), _plan())
+
+
+@pytest.mark.parametrize(
+    ("failures", "killed", "suspensions", "right"),
+    [(2, 0, 0, False), (3, 0, 0, True), (4, 0, 0, False), (2, 1, 0, True), (4, 0, 1, True)],
+)
+def test_a_failure_that_counted_twice_or_never_is_found(
+    failures: int, killed: int, suspensions: int, right: bool
+) -> None:
+    plan = _plan(code=3)
+    plan.suspensions = suspensions
+    ends = [_end(f"g{number}-0", 3) for number in range(failures)]
+    ends += [_end(f"g9{number}-0", -9) for number in range(killed)]
+    assert (untrue(ends, _job("Failed", 3), plan) == []) == right
+
+
+def test_a_failure_may_not_count_where_another_worker_was_asked_to_leave() -> None:
+    ends = [_end("g1-0", 3), _end("g2-0", 3), _end("g3-0", 75, asked=True), _end("g3-1", 3), _end("g4-0", 3)]
+    assert untrue(ends, _job("Failed", 3), _plan(code=3)) == []
+    assert untrue(ends[1:], _job("Failed", 3), _plan(code=3)) == []

@@ -146,15 +146,25 @@ def end(facts: Sequence[Fact], plan: Plan, job: Mapping[str, Any]) -> list[str]:
     if phase != "Failed":
         return [f"{plan.id} never ended: {phase}, {job['reason']}"]
     if plan.code and code == plan.code and plan.code in codes:
-        asked = {_generation(fact) for fact in facts if fact["type"] == "asked"}
-        tries = len({_generation(fact) for fact in facts if fact["type"] == "end"} - asked)
-        # Kills are failures, too; one of a worker that was asked to leave, or crosses with a user's stop, may not count.
-        least = 0 if plan.hurt or asked else plan.retries + 1
-        right = least <= tries <= plan.retries + 1 + plan.changes
-        return [] if right else [f"{plan.id} failed {tries} times, with {plan.retries} retries"]
+        return _miscounted(facts, plan)
     if len(plan.hurt) > plan.retries or (plan.hurt and plan.code):
         return [] if code in (None, 128 + signal.SIGKILL) else [f"{plan.id} was killed and left with {code}"]
     return [f"{plan.id} Failed with {code} after {len(plan.hurt)} kills, meant {plan.code}: {job['reason']}"]
+
+
+def _miscounted(facts: Sequence[Fact], plan: Plan) -> list[str]:
+    """A job that has failed and did not use its retries up, or ran again after it had.
+
+    Kills are failures, too. A failure may not count where it crosses with a user's stop, or where another worker of its
+    generation was asked to leave: before it could say so, if its own end is missing.
+    """
+    ends = Counter(_generation(fact) for fact in facts if fact["type"] == "end")
+    sizes = {_generation(fact): fact["size"] for fact in facts if fact["type"] == "start"}
+    asked = {_generation(fact) for fact in facts if fact["type"] == "asked"}
+    sure = [name for name, count in ends.items() if count >= sizes.get(name, 1) and name not in asked]
+    least = 0 if plan.hurt else plan.retries + 1
+    right = least <= len(ends) and len(sure) <= plan.retries + 1 + plan.changes
+    return [] if right else [f"{plan.id} failed {len(ends)} times, with {plan.retries} retries"]
 
 
 def steps(facts: Sequence[Fact], plan: Plan, job: Mapping[str, Any]) -> list[str]:

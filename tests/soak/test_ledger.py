@@ -111,3 +111,18 @@ def test_who_was_killed_or_asked_at_the_end_may_start_again() -> None:
 def test_the_late_word_of_a_worker_that_others_went_on_without_counts_for_nothing() -> None:
     late = [*_GOOD[:8], _fact("step", "g1-0", step=2), *_GOOD[8:]]
     assert faults_of(late, [_plan()], [_job()]) == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "retries", "right"),
+    [((1, 1), 1, True), ((1,), 1, False), ((1, 1), 0, False), ((1, 2), 0, True), ((2, 2, 1), 2, True)],
+)
+def test_failures_are_counted_but_for_those_that_may_have_crossed_with_a_stop(
+    sizes: tuple[int, ...], retries: int, right: bool
+) -> None:
+    """Of the larger generations one worker never said how it ended: it may have been asked to leave."""
+    names = [f"g{number}-0" for number in range(2, 2 + len(sizes))]
+    failed = [_fact("start", name, size=size) for name, size in zip(names, sizes, strict=True)]
+    failed += [_fact("end", name, code=3) for name in names]
+    plan = _plan("plain", code=3, retries=retries)
+    assert (faults_of([*_GOOD[:5], *failed], [plan], [_job("Failed", 3)]) == []) == right

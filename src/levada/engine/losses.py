@@ -44,7 +44,6 @@ def lose_workers(state: State, slot: int, indices: Ints, nodes: Ints, why: int) 
     workers = np.unique(rows[INDEX][rows[INDEX] >= 0])
     table.held[slot] = len(workers)
     table.observed[slot] = min(int(table.observed[slot]), len(workers))
-    table.op[slot], table.issued[slot], table.op_deadline[slot] = OpKind.NONE, 0, np.inf
     # In the middle of a resize nobody knows which workers there are: it is not worth the risk.
     settled = table.phase[slot] == Phase.RUNNING and table.intent[slot] == Intent.WAIT
     in_place = int(table.resizes_in_place[slot])
@@ -88,9 +87,11 @@ def restart(state: State, slot: int, why: int, *, least: int = 0) -> None:
     world, table = state.world, state.world.table
     one = np.array([slot])
     intent = int(table.intent[slot])
-    table.ran[slot] = 0  # the end of this run is accounted for here; hearing of it again changes nothing
+    # The end of this run is accounted for here: another report of it, or of how the rest of it ended, changes nothing.
+    counted = table.op[slot] == OpKind.STOP and table.ran[slot] == 0
+    table.ran[slot] = 0
     state.account(one)
-    if intent == Intent.WAIT and why == Code.RESTARTING:
+    if intent == Intent.WAIT and why == Code.RESTARTING and not counted:
         if table.retried[slot] < table.retries[slot]:
             table.retried[slot] += 1
         else:

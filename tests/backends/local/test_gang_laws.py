@@ -325,17 +325,18 @@ def test_a_job_is_done_also_where_the_loss_of_a_worker_is_seen_before_the_word_o
     assert not machine.gang.busy
 
 
-def test_a_failure_that_crosses_with_a_resize_is_a_failure() -> None:
+@pytest.mark.parametrize("kind", [OpKind.STOP, OpKind.RESIZE])
+def test_a_failure_that_crosses_with_an_operation_is_a_failure(kind: int) -> None:
     """Else a job that has no retries left would run again."""
     machine = Machine(1)
     machine.elastic, machine.kind = False, True
-    here, there = place(0, "node-0", "0"), place(0, "node-1", "0")
-    machine.gang.apply(op(OpKind.START, 1, here), machine.launch, 1, machine.now)
+    there = [place(0, "node-1", "0")] if kind == OpKind.RESIZE else []
+    machine.gang.apply(op(OpKind.START, 1, place(0, "node-0", "0")), machine.launch, 1, machine.now)
     while not machine.outcome(1):
         machine.tick()
     (worker,) = machine.workers.values()
     worker.end(3)  # which nobody has seen yet
-    machine.gang.apply(op(OpKind.RESIZE, 2, there), machine.launch, 1, machine.now)
+    machine.gang.apply(op(kind, 2, *there), machine.launch, 1, machine.now)
     worker.asked = False
     machine.tick()
     failed = machine.told[-1]
@@ -343,6 +344,29 @@ def test_a_failure_that_crosses_with_a_resize_is_a_failure() -> None:
     assert failed.generation.tolist() == [2]
     assert (machine.gang.record.code, machine.gang.record.why) == (3, "worker 0 left with exit code 3")
     assert len(machine.workers) == 1
+
+
+@pytest.mark.parametrize("kind", [OpKind.STOP, OpKind.RESIZE])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_failure_of_one_worker_counts_if_it_was_seen_before_the_others_were_asked(known: bool, kind: int) -> None:
+    """Else the end of one that left because it was asked may have broken it: a stop must not cost a retry."""
+    machine = Machine(1)
+    machine.elastic, machine.kind = False, True
+    places = place(0, "node-0", "0"), place(1, "node-1", "0")
+    machine.gang.apply(op(OpKind.START, 1, *places), machine.launch, 1, machine.now)
+    while not machine.outcome(1):
+        machine.tick()
+    machine.workers["g1-1"].end(3)
+    if known:
+        machine.gang.seen["g1-1"] = machine.workers["g1-1"].seen()
+        machine.gang.step(machine.now)
+        assert machine.gang.record.then is Then.FAILED
+    machine.gang.apply(op(kind, 2, *places[: kind == OpKind.RESIZE]), machine.launch, 1, machine.now)
+    machine.workers["g1-1"].asked = False
+    while not machine.outcome(2):
+        machine.tick()
+    assert any(isinstance(event, ev.JobsFailed) for event in machine.told) == known
+    assert machine.gang.record.code == (3 if known else None)
 
 
 @pytest.mark.parametrize("kind", [OpKind.STOP, OpKind.RESIZE])
@@ -362,3 +386,28 @@ def test_what_another_server_may_have_started_on_a_machine_that_is_away_is_waite
     while not machine.outcome(2):
         machine.tick()
     assert not machine.workers["g1-0"].alive
+
+
+@pytest.mark.parametrize("stray", [False, True])
+def test_a_reported_failure_does_not_fail_the_next_start(stray: bool) -> None:
+    """After a restart of the server, the agent of the failed worker reports it again, or a stray has to leave first."""
+    machine = Machine(1)
+    machine.elastic, machine.kind = False, True
+    machine.gang.apply(op(OpKind.START, 1, place(0, "node-0", "0")), machine.launch, 1, machine.now)
+    while not machine.outcome(1):
+        machine.tick()
+    machine.workers["g1-0"].end(3)
+    machine.tick()
+    assert isinstance(machine.told[-1], ev.JobsFailed)
+    machine.gang = Gang(msgspec.json.decode(machine.saved, type=Record), machine)
+    if stray:
+        left_over = Member(name="g0-1", index=1, node="node-1", devices=("1",))
+        machine.start(left_over, (left_over,), 0)
+    else:
+        machine.away = {"node-0"}
+    machine.gang.apply(op(OpKind.START, 2, place(0, "node-1", "0")), machine.launch, 2, machine.now)
+    machine.away.clear()
+    while not machine.outcome(2):
+        machine.tick()
+    assert isinstance(machine.told[-1], ev.Running)
+    assert sum(isinstance(event, ev.JobsFailed) for event in machine.told) == 1

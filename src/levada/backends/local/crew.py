@@ -115,10 +115,15 @@ class Crew:
         return min(gone, key=lambda seen: (seen.state != ENDED, seen.state != LOST, seen.name), default=None)
 
     def broke_by_itself(self) -> Sighting | None:
-        """A member that failed with an exit code of its own before anybody asked it to leave, if any."""
+        """A member that failed with an exit code of its own before anybody asked the job to leave, if any.
+
+        Where others left because they were asked, their end may have broken it.
+        """
         gone = [self.seen[member.name] for member in self.record.members if member.name in self.seen]
-        broken = [one for one in gone if one.state == ENDED and not one.asked and (one.code or 0) > 0]
-        return next((one for one in broken if one.code != files.LEFT), None)
+        if any(one.asked for one in gone):
+            return None
+        failed = [one for one in gone if one.state == ENDED and one.code not in (None, files.LEFT)]
+        return next((one for one in failed if (one.code or 0) > 0), None)
 
     def any_ended(self, members: Sequence[Member]) -> bool:
         """One of them is gone, however."""

@@ -69,11 +69,16 @@ class Gang(Voice):
             self._tell_again()
             return
         survives = record.stage is Stage.SWITCHING and record.told == "Running"
+        if record.stage is Stage.IDLE:
+            # All workers of an idle job have ended, and their end was reported: it must not count again for this one.
+            record.members = record.newcomers = record.leavers = ()
+        failed = record.stage is Stage.STOPPING and record.then is Then.FAILED
         record.number, record.epoch = op.number, epoch
         record.generation, record.kind, record.told = op.generation, op.kind, ""
-        record.why, record.code = "", None
+        if not failed:
+            record.why, record.code = "", None
         if op.kind == OpKind.STOP:
-            self._stop(Then.RELEASED, now)
+            self._stop(Then.FAILED if failed else Then.RELEASED, now)
         else:
             assert op.grant is not None
             assert launch is not None
@@ -86,6 +91,8 @@ class Gang(Voice):
                     self._hands.save()
                 else:
                     self._join(now)
+            elif failed:
+                self._stop(Then.FAILED, now)
             elif self.alive() or self._may_run_unseen():
                 self._stop(Then.START, now)
             else:
@@ -260,8 +267,8 @@ class Gang(Voice):
         # Whatever they were stopped for: what is done is not begun again.
         if self.finished():
             record.then = Then.FINISHED
-        elif record.then is Then.START and not record.why and (broken := self.broke_by_itself()) is not None:
-            # The resize and the failure crossed: it counts as one, as it would have a moment before.
+        elif record.then in (Then.START, Then.RELEASED) and not record.why and (broken := self.broke_by_itself()):
+            # The operation and the failure crossed: it counts as one, as it would have a moment before.
             record.then, record.code = Then.FAILED, exit_code(broken)
             record.why = f"worker {index_of(broken.name)} {how(broken)}"
         then = record.then
