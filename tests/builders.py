@@ -8,7 +8,7 @@ from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Node
 from levada.core.job import Job
 from levada.core.queue import Queue
-from levada.core.world import World
+from levada.tables.world import World
 
 
 def job(name: str, submitted: float = 0.0, **fields: Any) -> Job:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from levada.core.job import Job
 from levada.core.queue import Queue
-from levada.core.snapshot import Snapshot
-from levada.core.world import World
 from levada.perf.table import JobSpeed, TableModel
+from levada.tables.snapshot import Snapshot
+from levada.tables.world import World
 from tests.builders import cluster, world
 
 TYPES = ("v100", "a100", "k80")

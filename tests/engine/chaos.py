@@ -16,7 +16,6 @@ from levada.core import events as ev
 from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.commands import Apply, BindPods, Command, Decide, Faulted, JobsEnded, StopStray, Wake
-from levada.core.invariants import check_state
 from levada.core.job import Job, Phase
 from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.plan import OpKind
@@ -24,6 +23,7 @@ from levada.core.plane import DEVICE
 from levada.core.queue import Queue
 from levada.core.reasons import Code
 from levada.engine import Engine, Options, answer
+from levada.tables.invariants import check_state
 from tests.engine.inspect import state_of
 
 Place = tuple[str, str]

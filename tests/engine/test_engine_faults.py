@@ -22,13 +22,13 @@ from levada.core import events as ev
 from levada.core.batch import JobBatch
 from levada.core.cluster import Foreign, Node
 from levada.core.commands import FAULT_KINDS, Apply, Command, Decide, Faulted, Wake
-from levada.core.invariants import check_state
 from levada.core.job import Job, Phase
 from levada.core.plan import OpKind
 from levada.core.queue import Queue
 from levada.engine import Engine, answer, operations
 from levada.engine import engine as engine_module
 from levada.engine.faults import EngineFault, halves
+from levada.tables.invariants import check_state
 from tests.engine.chaos import Chaos, desk
 from tests.engine.contents import changed, contents
 from tests.engine.inspect import state_of

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from levada.core.cluster import Node
-from levada.core.invariants import check_state
 from levada.core.plane import DEVICE, MILLI
 from levada.perf.profiles import ProfileModel, Profiles
+from levada.tables.invariants import check_state
 from tests.engine.chaos import Chaos
 from tests.engine.inspect import state_of
 from tests.engine.machine import one_step

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from levada.core import layout
-from levada.core.jobtable import FACTS
 from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
+from levada.tables.jobtable import FACTS
 from tests.kernel_modes import Kernels
 
 assignment_interpreted = Kernels("assignment", "interpreted")

@@ -14,12 +14,12 @@ import pytest
 
 from levada.core import codec
 from levada.core import events as ev
-from levada.core.invariants import check_state
 from levada.engine import Engine
 from levada.engine import engine as engine_module
 from levada.errors import LevadaError
 from levada.live.store import StoreTrouble
 from levada.server.gauges import of_faults
+from levada.tables.invariants import check_state
 from tests.engine.inspect import state_of
 from tests.live.house import House, damage_snapshots, document, house
 from tests.live.rehearsal import Stage

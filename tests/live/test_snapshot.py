@@ -20,11 +20,9 @@ from levada.core.cluster import Cluster, Node
 from levada.core.commands import Command, Decide
 from levada.core.inventory import Inventory
 from levada.core.job import Job, Phase
-from levada.core.jobtable import JobTable
 from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.plan import OpKind
 from levada.core.plane import Plane
-from levada.core.world import World
 from levada.engine import Engine, answer, persist
 from levada.engine.parts import PARTS, Part
 from levada.engine.replay import commanded
@@ -34,6 +32,8 @@ from levada.live.snapshot import FORMAT, Unusable, freeze, thaw
 from levada.perf import RestartKind
 from levada.plugins import find_policy
 from levada.policies.table import POLICIES
+from levada.tables.jobtable import JobTable
+from levada.tables.world import World
 from tests.engine.chaos import Chaos
 from tests.engine.inspect import state_of
 from tests.engine.machine import NODES, one_step

@@ -10,13 +10,13 @@ import pytest
 from levada.core import codec
 from levada.core import events as ev
 from levada.core.commands import Command, JobsEnded
-from levada.core.invariants import check_state
 from levada.engine import Engine
 from levada.engine.replay import Differences, commanded, reconcile
 from levada.live import turn
 from levada.live.records import Records
 from levada.live.recover import Tail
 from levada.live.story import Story
+from levada.tables.invariants import check_state
 from tests.engine.chaos import Chaos
 from tests.engine.inspect import state_of
 from tests.engine.machine import NODES, POLICIES, one_step

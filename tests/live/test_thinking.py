@@ -9,12 +9,12 @@ from typing import Any
 from levada.core.commands import Decide
 from levada.core.decision import Decision
 from levada.core.events import Decided, DecideFailed
-from levada.core.snapshot import Snapshot
 from levada.live.thinking import think
 from levada.perf.model import ThroughputModel
 from levada.perf.table import TableModel
 from levada.policies.fifo import Fifo
 from levada.policies.queued import queued
+from levada.tables.snapshot import Snapshot
 from tests.builders import cluster, job, world
 
 

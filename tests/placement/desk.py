@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 
 from levada.core.cluster import Cluster
-from levada.core.invariants import (
+from levada.core.job import Job
+from levada.core.plane import DEVICE, INDEX, NODE, Plane
+from levada.placement.placer import Packer
+from levada.tables.invariants import (
     Proposal,
     Violation,
     i1_no_device_beyond_whole,
@@ -16,9 +19,6 @@ from levada.core.invariants import (
     i4_places_add_up,
     i12_nodes_within_limits,
 )
-from levada.core.job import Job
-from levada.core.plane import DEVICE, INDEX, NODE, Plane
-from levada.placement.placer import Packer
 from tests.builders import world
 
 #: Workers (and, below zero, parameter servers) of a job: index to (node, devices).

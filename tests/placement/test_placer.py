@@ -8,7 +8,7 @@ import pytest
 from levada.core.cluster import Cluster, Node, merged
 from levada.core.plane import INDEX
 from levada.core.types import WHOLE
-from levada.core.world import World
+from levada.tables.world import World
 from tests.builders import cluster, job
 from tests.placement.desk import Desk
 

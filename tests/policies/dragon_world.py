@@ -9,13 +9,13 @@ import numpy as np
 from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.decision import Decision
-from levada.core.invariants import Proposal, check
 from levada.core.job import Job, ParameterServers, Phase
 from levada.core.plane import INDEX, NODE, SLOT
 from levada.core.types import WHOLE
-from levada.core.world import World
 from levada.perf.table import TableModel
 from levada.policies.dragon import Dragon
+from levada.tables.invariants import Proposal, check
+from levada.tables.world import World
 
 PERF = TableModel([], [])
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from levada.core.reasons import Code
-from levada.core.world import World
 from levada.perf.table import JobSpeed, TableModel
 from levada.policies import registry
 from levada.policies.protocol import AnyPolicy
+from levada.tables.world import World
 from tests.builders import cluster, job, world
 
 LINEAR = TableModel([])

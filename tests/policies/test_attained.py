@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from levada.core.codec import _decode_column, _encode_column
-from levada.core.world import World
 from levada.perf.table import TableModel
 from levada.policies.attained import NOBODY, Attained, advance, in_order, placed
 from levada.policies.tiresias import Tiresias
+from levada.tables.world import World
 from tests.builders import cluster, job, world
 
 LIMITS = np.array([3600.0])

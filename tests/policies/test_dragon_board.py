@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from levada.core.cluster import Cluster, Node
 from levada.core.types import WHOLE
-from levada.core.world import World
 from levada.policies.dragon_board import Board
+from levada.tables.world import World
 
 NODES, EACH = 12, 4
 

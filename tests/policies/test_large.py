@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from levada.core.world import World
 from levada.perf.table import JobSpeed, TableModel
 from levada.policies import climb, ffdl, registry
+from levada.tables.world import World
 from tests.builders import cluster, job, world
 
 

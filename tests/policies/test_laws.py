@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from levada.core.decision import Decision
 from levada.core.plane import MILLI, SLOT
 from levada.core.reasons import Code
-from levada.core.snapshot import Snapshot
 from levada.core.types import PACKED, WHOLE
 from levada.perf.model import ThroughputModel, remaining_s
 from levada.policies import registry
@@ -23,6 +22,7 @@ from levada.policies.queued import queued
 from levada.policies.shares import Bounds
 from levada.policies.sizes import asked, largest, on_grid
 from levada.policies.table import POLICIES
+from levada.tables.snapshot import Snapshot
 from tests import kernel_modes
 from tests.strategies import Scene, scenes
 

@@ -12,8 +12,6 @@ from levada.core.decision import Decision
 from levada.core.job import Job
 from levada.core.queue import Queue
 from levada.core.reasons import Code
-from levada.core.snapshot import Snapshot
-from levada.core.world import World
 from levada.perf.table import TableModel
 from levada.policies import registry
 from levada.policies.attained import Attained
@@ -22,6 +20,8 @@ from levada.policies.fifo import Fifo
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, AnyPolicy, Cadence, Guards, Needs
 from levada.policies.queued import QueueState, queued
 from levada.policies.tiresias import Tiresias
+from levada.tables.snapshot import Snapshot
+from levada.tables.world import World
 from tests.builders import cluster, job, world
 
 LINEAR = TableModel([])

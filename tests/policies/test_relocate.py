@@ -11,7 +11,6 @@ from levada.core import events as ev
 from levada.core.batch import JobBatch
 from levada.core.cluster import Node
 from levada.core.queue import Queue
-from levada.core.world import World
 from levada.perf.table import JobSpeed, TableModel
 from levada.policies import registry
 from levada.policies.assign import assign_types
@@ -20,6 +19,7 @@ from levada.policies.importance import by_importance
 from levada.policies.queued import queued
 from levada.policies.relocate import settled
 from levada.policies.sizes import largest, smallest
+from levada.tables.world import World
 from tests.builders import cluster, job, world
 from tests.engine.chaos import Chaos
 from tests.policies.test_assign import ELASTIC, LINEAR, RIGID, decide, runs

@@ -10,11 +10,11 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from levada.core.decision import Decision
-from levada.core.world import World
 from levada.perf.table import JobSpeed, PairSpeed, TableModel
 from levada.policies import registry
 from levada.policies.queued import queued
 from levada.policies.table import POLICIES
+from levada.tables.world import World
 from tests import kernel_modes
 from tests.builders import cluster, job, world
 

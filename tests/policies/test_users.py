@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from levada.core.invariants import Proposal, i13_users_within_limits
 from levada.core.job import Job
 from levada.core.queue import Queue
 from levada.core.reasons import Code
-from levada.core.world import World
 from levada.perf.table import TableModel
 from levada.policies import registry
 from levada.policies.queued import queued
+from levada.tables.invariants import Proposal, i13_users_within_limits
+from levada.tables.world import World
 from tests.builders import cluster, job, world
 
 LAB = Queue(name="lab", per_user_limit={"v100": 3})

@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 from levada.core.decision import Decision
-from levada.core.world import World
 from levada.perf.table import JobSpeed, TableModel
 from levada.policies import registry
 from levada.policies.attained import placed
+from levada.tables.world import World
 from tests.builders import cluster, job, world
 
 

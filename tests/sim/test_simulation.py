@@ -13,7 +13,6 @@ from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.decision import PLACE_COLUMNS, Decision, decision
 from levada.core.job import Job
 from levada.core.plane import MILLI, SLOT
-from levada.core.snapshot import Snapshot
 from levada.core.types import PACKED, WHOLE
 from levada.engine import Engine, Options
 from levada.engine import engine as engine_module
@@ -22,6 +21,7 @@ from levada.perf import Beliefs, Floats, Ints, JobSpeed, PairSpeed, TableModel
 from levada.policies.protocol import NO_GUARDS, Cadence, Guards, Needs
 from levada.sim import Costs, Simulation
 from levada.sim.failures import Breakdowns, Failures
+from levada.tables.snapshot import Snapshot
 
 V100 = 1  #: the number of the first GPU type
 LINEAR = TableModel(())  #: one step per second and worker

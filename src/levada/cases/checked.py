@@ -15,13 +15,13 @@ import numpy as np
 
 from levada.core.decision import PLACE_COLUMNS, Decision
 from levada.core.reasons import Code
-from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
-from levada.core.world import World
 from levada.errors import BadInput, LevadaError
 from levada.perf.model import ThroughputModel
 from levada.plugins import in_words, place_in
 from levada.policies.protocol import AnyPolicy, decides_by_node
+from levada.tables.snapshot import Snapshot
+from levada.tables.world import World
 
 _COLUMNS = ("number", "type", "count", "reason", "evidence")
 _OPTIONAL = ("rank", "batch")

@@ -17,7 +17,6 @@ from levada.cases.dragon_scene import Scene
 from levada.cases.told import told
 from levada.core.decision import Decision
 from levada.core.plane import DEVICE, INDEX, NODE, SLOT
-from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
 from levada.errors import BadInput, Fault
 from levada.perf.table import TableModel
@@ -26,6 +25,7 @@ from levada.policies.dragon_compat import DragonCompat
 from levada.policies.dragon_state import DragonState
 from levada.policies.registry import check_names
 from levada.policies.table import lookup, unknown
+from levada.tables.snapshot import Snapshot
 
 
 def answer(raw: dict[str, Any], policy: Any) -> dict[str, Any]:

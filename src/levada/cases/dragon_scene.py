@@ -28,8 +28,8 @@ from levada.core.job import Job, ParameterServers, Phase
 from levada.core.plane import NO_DEVICE, server_index
 from levada.core.reasons import Code
 from levada.core.types import CPU_TYPE, WHOLE
-from levada.core.world import World
 from levada.errors import BadInput, Fault
+from levada.tables.world import World
 
 GPU = "gpu"
 _CLOSES = {True: {"NoSchedule"}, False: {"NoSchedule", "NoExecute"}}

@@ -19,10 +19,10 @@ from levada.core.layout import NOT_ALLOWED
 from levada.core.queue import Queue
 from levada.core.reasons import Code
 from levada.core.types import CPU_TYPE_NAME, Ints
-from levada.core.world import World
 from levada.errors import BadInput, Fault, did_you_mean
 from levada.placement.placer import Packer
 from levada.policies.table import lookup
+from levada.tables.world import World
 
 if TYPE_CHECKING:
     from levada.cases.casefile import Case, CaseCluster, CaseJob

@@ -17,11 +17,11 @@ from levada.cases.speeds import speeds
 from levada.cases.told import told
 from levada.core.decision import Decision
 from levada.core.reasons import Reason
-from levada.core.snapshot import Snapshot
 from levada.errors import BadInput, Fault
 from levada.policies.protocol import AnyPolicy, Needs
 from levada.policies.queued import queued
 from levada.policies.table import lookup
+from levada.tables.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from levada.cases.casefile import Case

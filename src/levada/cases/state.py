@@ -12,10 +12,10 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 
-from levada.core.snapshot import Snapshot
 from levada.errors import BadInput, LevadaError
 from levada.policies.attained import Attained, placed
 from levada.policies.queued import QueueState
+from levada.tables.snapshot import Snapshot
 
 #: Whole numbers beyond this do not survive every JSON reader.
 _LARGEST = 2**53

@@ -9,11 +9,11 @@ import msgspec
 from levada.core.decision import Bind
 from levada.core.events import Event
 from levada.core.plan import Plan
-from levada.core.snapshot import Snapshot
 from levada.core.types import Floats, Ints
 
 if TYPE_CHECKING:
     from levada.perf import Beliefs
+    from levada.tables.snapshot import Snapshot
 
 
 class Decide(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from levada.core.reasons import Code
-from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
+
+if TYPE_CHECKING:
+    from levada.tables.snapshot import Snapshot
 
 #: Columns of `Decision.places`: row of the job in the decision, worker index (parameter servers below zero), node,
 #: device, 1/1000ths of it, MiB of its memory. The same as a plane's rows with the job's row for its slot.

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from levada.core.inventory import UNLIMITED
+from levada.core.layout import UNLIMITED
 from levada.core.names import Names
 from levada.core.types import CPU_TYPE, WHOLE, Ints
 

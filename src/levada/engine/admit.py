@@ -12,8 +12,8 @@ from levada.core.layout import INT_COLUMNS, NOT_ALLOWED
 from levada.core.names import Names
 from levada.core.reasons import Code
 from levada.core.types import CPU_TYPE, WHOLE, Bools, Ints
-from levada.core.world import World
 from levada.engine.state import State
+from levada.tables.world import World
 
 #: What one worker, and the parameter servers, take.
 _TAKEN = ("milli", "cpu", "memory", "gpu_memory", "servers", "server_cpu", "server_memory")

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from levada.core.accounts import UserAccounts
 from levada.core.inventory import UNLIMITED
 from levada.core.job import Preemptible
 from levada.core.layout import NOT_ALLOWED
@@ -18,6 +17,7 @@ from levada.engine.state import State
 from levada.kernels import view
 from levada.policies.protocol import gives_more
 from levada.policies.relocate import FASTER
+from levada.tables.accounts import UserAccounts
 
 #: More names than that are counted.
 _MOST_NAMES = 5

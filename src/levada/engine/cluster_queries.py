@@ -15,12 +15,12 @@ from levada.core.inventory import UNLIMITED, Inventory
 from levada.core.plane import FREE, NODE, SLOT, Plane
 from levada.core.queue import Queue
 from levada.core.types import WHOLE, Floats, Ints
-from levada.core.world import World
 from levada.engine.because import why_it_stays
 from levada.engine.drains import staying
 from levada.engine.job_queries import read_only
 from levada.engine.state import State
 from levada.kernels import drive
+from levada.tables.world import World
 
 if TYPE_CHECKING:
     from levada.engine.engine import Engine

@@ -11,7 +11,16 @@ from typing import NamedTuple
 import numpy as np
 
 from levada.core.decision import Decision
-from levada.core.invariants import (
+from levada.core.job import Phase
+from levada.core.plane import DEVICE, FREE, MILLI, SHARED, SLOT, Plane
+from levada.core.reasons import Code
+from levada.core.types import WHOLE, Bools, Ints
+from levada.engine.shape import shape_fault
+from levada.engine.state import State
+from levada.engine.tidy import tidy, workers_on
+from levada.kernels import commit as kernel
+from levada.placement.placer import Placer
+from levada.tables.invariants import (
     Proposal,
     Violation,
     bad_sizes,
@@ -21,16 +30,7 @@ from levada.core.invariants import (
     i13_queues_within_limits,
     i13_users_within_limits,
 )
-from levada.core.job import Phase
-from levada.core.plane import DEVICE, FREE, MILLI, SHARED, SLOT, Plane
-from levada.core.reasons import Code
-from levada.core.types import WHOLE, Bools, Ints
-from levada.core.world import World
-from levada.engine.shape import shape_fault
-from levada.engine.state import State
-from levada.engine.tidy import tidy, workers_on
-from levada.kernels import commit as kernel
-from levada.placement.placer import Placer
+from levada.tables.world import World
 
 _FAULTS = {
     kernel.NOT_IN_VIEW: "it must speak of all jobs that it was shown, in their order",

@@ -16,9 +16,7 @@ from levada.core.plan import Op, OpKind, Plan
 from levada.core.queue import Queue
 from levada.core.queue import faults_of as queue_faults
 from levada.core.reasons import Code
-from levada.core.snapshot import NO_ROWS
 from levada.core.types import Floats, Ints
-from levada.core.world import World
 from levada.engine import acks, drains, foreign, jobs, nodes
 from levada.engine.admit import judge_feasibility
 from levada.engine.alarms import ring
@@ -37,6 +35,8 @@ from levada.placement.placer import Packer
 from levada.policies import registry
 from levada.policies.fifo import Fifo
 from levada.policies.queued import QueueState, queued
+from levada.tables.snapshot import NO_ROWS
+from levada.tables.world import World
 
 #: An event that is said to happen beyond this, in seconds from the beginning, is one whose clock is broken.
 _END_OF_TIME_S = 1e12

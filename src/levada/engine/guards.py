@@ -13,17 +13,17 @@ import math
 
 import numpy as np
 
-from levada.core.accounts import UserAccounts
 from levada.core.inventory import UNLIMITED
 from levada.core.job import Phase, Preemptible
 from levada.core.layout import NOT_ALLOWED
-from levada.core.snapshot import NO_ROWS
 from levada.core.types import Bools, Floats, Ints
 from levada.engine.admit import judge_feasibility
 from levada.engine.state import State
 from levada.engine.withdraw import revert_targets
 from levada.kernels import survey
 from levada.policies.protocol import gives_more
+from levada.tables.accounts import UserAccounts
+from levada.tables.snapshot import NO_ROWS
 
 #: A resize that costs less than this is worth nobody's waiting, in seconds without progress.
 CHEAP_S = 1.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.core.places import free, put, whole_devices
 from levada.core.plane import DEVICE, INDEX, SLOT, Plane
 from levada.core.types import Ints
 from levada.engine.state import State
 from levada.kernels import assignment
+from levada.tables.places import free, put, whole_devices
 
 
 def with_rows(state: State, slots: Ints) -> Ints:

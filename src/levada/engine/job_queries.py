@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 
 from levada.core.job import Phase
-from levada.core.jobtable import JobColumns, JobTable
 from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.types import Ints
 from levada.engine.state import State
+from levada.tables.jobtable import JobColumns, JobTable
 
 
 def read_only(array: Any) -> Any:

@@ -30,8 +30,6 @@ from levada.core.events import (
     WorkersStopped,
 )
 from levada.core.job import LARGEST_PRIORITY, LARGEST_SIZE, Phase, Preemptible
-from levada.core.jobtable import ANY_LOSS, SAVES_ON_STOP
-from levada.core.newcomers import IMPOSSIBLE, Newcomers
 from levada.core.plan import OpKind
 from levada.core.plane import INDEX, NODE
 from levada.core.reasons import Code
@@ -42,6 +40,8 @@ from levada.engine.losses import lose_workers, restart, withdraw_operation
 from levada.engine.operations import plan_operations
 from levada.engine.state import Intent, State
 from levada.perf import Observations
+from levada.tables.jobtable import ANY_LOSS, SAVES_ON_STOP
+from levada.tables.newcomers import IMPOSSIBLE, Newcomers
 
 #: A job that leaves by itself before it has run so long has left early.
 _EARLY_S = 60.0

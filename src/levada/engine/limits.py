@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.inventory import UNLIMITED
-from levada.core.places import once_per_worker, standing, takes, whole_devices
 from levada.core.plane import DEVICE, FREE, GPU_MEMORY, INDEX, MILLI, NODE, SHARED, SLOT
 from levada.core.types import WHOLE, Bools, Ints, distinct
 from levada.engine.holdings import added_places, with_rows
 from levada.engine.state import State
 from levada.kernels import assignment
+from levada.tables.places import once_per_worker, standing, takes, whole_devices
 
 #: Parts of a whole number may add up to a little more than it.
 _A_HAIR = 1e-6

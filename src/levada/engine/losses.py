@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.job import Phase
-from levada.core.jobtable import ANY_LOSS
 from levada.core.plan import OpKind
 from levada.core.plane import INDEX, NODE
 from levada.core.reasons import Code
@@ -15,6 +14,7 @@ from levada.engine.holdings import drop_workers
 from levada.engine.operations import plan_operations
 from levada.engine.state import Intent, State
 from levada.engine.withdraw import revert_targets
+from levada.tables.jobtable import ANY_LOSS
 
 
 def lose_workers(state: State, slot: int, indices: Ints, nodes: Ints, why: int) -> None:

@@ -15,12 +15,10 @@ import numpy as np
 
 from levada.core.inventory import Inventory
 from levada.core.job import Phase
-from levada.core.jobtable import NEW_FLOATS, NEW_INTS, JobTable
 from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.names import Names
 from levada.core.plane import DEVICE, Plane
 from levada.core.types import Ints
-from levada.core.world import World
 from levada.engine.dump_format import EngineDump, Jobs, Machines, Places
 from levada.engine.engine import Engine
 from levada.engine.options import Options
@@ -29,6 +27,8 @@ from levada.engine.state import MakePolicy, State
 from levada.errors import LevadaError
 from levada.perf import Estimator
 from levada.policies.queued import queued
+from levada.tables.jobtable import NEW_FLOATS, NEW_INTS, JobTable
+from levada.tables.world import World
 
 _NAMES = ("workloads", "entities", "queue_names", "tags")
 _NODE_COLUMNS = ("foreign_cpu", "foreign_memory", "reserved_cpu", "reserved_memory")

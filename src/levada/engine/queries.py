@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from levada.core.cluster import Foreign
 from levada.core.decision import Reservation
 from levada.core.grant import Grant
-from levada.core.invariants import Violation, check_state
 from levada.core.layout import NOT_ALLOWED
 from levada.core.plane import NODE
 from levada.core.queue import Queue
@@ -28,6 +27,7 @@ from levada.engine.state import State
 from levada.perf import Beliefs
 from levada.policies.protocol import RoundStats
 from levada.policies.queued import Queued
+from levada.tables.invariants import Violation, check_state
 
 if TYPE_CHECKING:
     from levada.engine.engine import Engine

@@ -11,7 +11,7 @@ from levada.core.decision import PLACE_COLUMNS, Bind, Decision, Reservation
 from levada.core.inventory import UNLIMITED
 from levada.core.plane import DEVICE, INDEX, MILLI, NODE, SLOT
 from levada.core.types import WHOLE
-from levada.core.world import World
+from levada.tables.world import World
 
 
 def shape_fault(world: World, decision: Any) -> str | None:

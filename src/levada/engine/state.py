@@ -13,12 +13,12 @@ from levada.core.commands import Command
 from levada.core.decision import Reservation
 from levada.core.reasons import Code
 from levada.core.types import Bools, Floats, Ints, distinct
-from levada.core.world import World
 from levada.engine.options import Options
 from levada.kernels import jobs, survey
 from levada.perf import Beliefs, Observations, RestartKind
 from levada.policies.protocol import AnyPolicy
 from levada.policies.queued import Queued
+from levada.tables.world import World
 
 
 class Intent(Codes):

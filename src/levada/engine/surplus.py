@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.core.places import takes, whole_devices
 from levada.core.plane import DEVICE, INDEX, MILLI, NODE, SLOT
 from levada.core.types import WHOLE, Bools, Ints
 from levada.engine.state import State
+from levada.tables.places import takes, whole_devices
 
 
 class Surplus:

@@ -20,7 +20,6 @@ from levada.backends.clock import Clock, MachineClock
 from levada.backends.protocol import Backend, Capabilities, Note, Report, Seen
 from levada.core import events as ev
 from levada.core.cluster import Cluster, Foreign, Node
-from levada.core.jobtable import ANY_LOSS
 from levada.engine import Engine, Options
 from levada.errors import BadInput, LevadaError, Refused, did_you_mean
 from levada.live import faults
@@ -38,6 +37,7 @@ from levada.live.trimming import Keep, Trimming
 from levada.live.warnings import STUCK_AFTER_S, Warnings
 from levada.live.witness import Witness
 from levada.plugins import find_policy
+from levada.tables.jobtable import ANY_LOSS
 
 _log = logging.getLogger(__name__)
 

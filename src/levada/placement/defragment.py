@@ -13,9 +13,9 @@ import numpy as np
 
 from levada.core.plane import FREE, Plane
 from levada.core.types import WHOLE, Bools, Floats, Ints
-from levada.core.world import World
 from levada.placement.general import is_general
 from levada.placement.repack import Puzzle, Wish, rearrange
+from levada.tables.world import World
 
 #: Nodes that are packed together at most; the matching takes their number to the third power.
 _MOST_NODES = 48

@@ -9,10 +9,10 @@ import numpy as np
 
 from levada.core.plane import INDEX, NODE, Plane, server_index
 from levada.core.types import Bools, Ints
-from levada.core.world import World
 from levada.kernels import spread
 from levada.placement.indices import new_indices
 from levada.placement.room import Room
+from levada.tables.world import World
 
 
 def is_general(world: World, slots: Ints) -> Bools:

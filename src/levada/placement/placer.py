@@ -10,9 +10,9 @@ import numpy as np
 
 from levada.core.plane import Plane
 from levada.core.types import Bools, Ints
-from levada.core.world import World
 from levada.kernels import place, release
 from levada.placement import general
+from levada.tables.world import World
 
 
 class Placer(Protocol):

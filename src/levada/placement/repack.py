@@ -7,8 +7,8 @@ import numpy as np
 
 from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
 from levada.core.types import WHOLE, Bools, Floats, Ints
-from levada.core.world import World
 from levada.kernels import spread
+from levada.tables.world import World
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,8 +7,8 @@ import numpy as np
 from levada.core.inventory import UNLIMITED
 from levada.core.plane import DEVICE, FREE, GPU_MEMORY, INDEX, MILLI, NO_DEVICE, NODE, SHARED, SLOT, Plane
 from levada.core.types import WHOLE, Bools, Ints
-from levada.core.world import World
 from levada.placement.fractions import best_device, tags_allow
+from levada.tables.world import World
 
 #: More workers than any job has, and few enough that the sum over all nodes stays a number.
 _MANY = 1 << 21

@@ -22,11 +22,11 @@ import msgspec
 import numpy as np
 
 from levada.core.layout import NOT_ALLOWED
-from levada.core.snapshot import Snapshot
 from levada.core.types import CPU_TYPE, Bools, Floats, Ints
 from levada.kernels import fill, view
 from levada.perf.model import ThroughputModel
 from levada.policies.sizes import COLUMNS, smallest
+from levada.tables.snapshot import Snapshot
 
 _NO_ROOM = np.zeros((0, 0), np.int64)
 

@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 
 from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
-from levada.core.snapshot import Snapshot
 from levada.core.types import WHOLE, Floats, Ints
 from levada.kernels import attained
+from levada.tables.snapshot import Snapshot
 
 #: Where the kernels find the columns that they read.
 _WHOLE = np.array([INT_COLUMNS.index(name) for name in attained.WHOLE_COLUMNS])

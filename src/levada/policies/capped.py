@@ -8,10 +8,10 @@ import numpy as np
 from levada.core.decision import Decision
 from levada.core.plane import DEVICE, INDEX
 from levada.core.reasons import Code
-from levada.core.snapshot import Snapshot
 from levada.core.types import Bools, Ints
 from levada.policies.shares import Bounds
 from levada.policies.sizes import on_grid
+from levada.tables.snapshot import Snapshot
 
 
 def cut_view(snap: Snapshot, bounds: Bounds) -> Snapshot:

@@ -8,13 +8,13 @@ from typing import TypeAlias
 import msgspec
 import numpy as np
 
-from levada.core.snapshot import Snapshot
 from levada.core.types import Bools, Floats, Ints
 from levada.kernels import fill
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import by_type
 from levada.policies.fill import left_over
 from levada.policies.sizes import COLUMNS, Ladder, largest
+from levada.tables.snapshot import Snapshot
 
 #: How many sizes of a job are looked up at once: so many, or more while all together stay below RUNGS. A ladder that
 #: goes on beyond that is looked up again from where it ended.

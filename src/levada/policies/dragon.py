@@ -24,7 +24,6 @@ import numpy as np
 
 from levada.core.decision import Decision, Reservation
 from levada.core.reasons import Code
-from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
 from levada.errors import BadInput
 from levada.perf.model import ThroughputModel
@@ -36,6 +35,7 @@ from levada.policies.dragon_serving import PREEMPTION, Rules, Served, serve
 from levada.policies.dragon_state import DragonState, admission_order, reached
 from levada.policies.options import number_above
 from levada.policies.protocol import NO_GUARDS, ON_EVENTS, Cadence, Guards, Needs
+from levada.tables.snapshot import Snapshot
 
 
 class Dragon:

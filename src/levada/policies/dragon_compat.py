@@ -20,7 +20,6 @@ import numpy as np
 
 from levada.core.decision import Bind, Decision
 from levada.core.reasons import Code
-from levada.core.snapshot import Snapshot
 from levada.core.types import CPU_TYPE, WHOLE, Ints
 from levada.perf.model import ThroughputModel
 from levada.policies.dragon_board import Board, Demand
@@ -31,6 +30,7 @@ from levada.policies.dragon_state import DragonState, admission_order, reached
 from levada.policies.dragon_victims import shortest, units_of
 from levada.policies.options import number_above
 from levada.policies.protocol import NO_GUARDS, ON_EVENTS, Cadence, Guards, Needs
+from levada.tables.snapshot import Snapshot
 
 
 class DragonCompat:

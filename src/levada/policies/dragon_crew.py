@@ -7,9 +7,9 @@ from functools import cached_property
 import numpy as np
 
 from levada.core.plane import DEVICE, GPU_MEMORY, INDEX, MILLI, NODE, SLOT
-from levada.core.snapshot import Snapshot
 from levada.core.types import WHOLE, Bools, Ints
 from levada.policies.dragon_board import Board
+from levada.tables.snapshot import Snapshot
 
 #: Worker indices, servers below zero among them, are put above zero to sort by them.
 _INDEX_BITS = 20

@@ -12,13 +12,13 @@ from levada.core.decision import Bind, Decision, Reservation, decision
 from levada.core.inventory import UNLIMITED
 from levada.core.plane import DEVICE, INDEX, MILLI, NO_DEVICE, SLOT, server_index
 from levada.core.reasons import Code
-from levada.core.snapshot import Snapshot
 from levada.core.types import CPU_TYPE, WHOLE, Bools, Ints
 from levada.placement.indices import new_indices
 from levada.policies.dragon_board import PLENTY, Board, Demand
 from levada.policies.dragon_crew import Crew
 from levada.policies.dragon_free import Free
 from levada.policies.dragon_gang import Gang, Layout, Spot
+from levada.tables.snapshot import Snapshot
 
 _GANG_COLUMNS = (
     *("servers", "server_cpu", "server_memory"),

@@ -11,9 +11,9 @@ from levada.core.cluster import Foreign
 from levada.core.decision import Reservation
 from levada.core.inventory import UNLIMITED
 from levada.core.plane import DEVICE, GPU_MEMORY, INDEX, MILLI, NODE, SLOT, Plane
-from levada.core.snapshot import Snapshot
 from levada.core.types import WHOLE, Ints
 from levada.policies.dragon_board import Board
+from levada.tables.snapshot import Snapshot
 
 _BITS = 20
 

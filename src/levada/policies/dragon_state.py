@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 
 from levada.core.decision import Reservation
-from levada.core.snapshot import Snapshot
 from levada.core.types import Floats, Ints
+from levada.tables.snapshot import Snapshot
 
 #: Seconds since the epoch have this resolution when they are added and subtracted; thresholds are inclusive.
 TICK_S = 1e-6

@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from levada.core.decision import Decision
-from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import assign_types
@@ -23,6 +22,7 @@ from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Nee
 from levada.policies.relocate import mixed, settled
 from levada.policies.sizes import largest, smallest
 from levada.policies.verdict import served, verdict
+from levada.tables.snapshot import Snapshot
 
 
 class ElasticFifo:

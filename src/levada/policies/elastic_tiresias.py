@@ -19,7 +19,6 @@ import numpy as np
 
 from levada.core.decision import Decision
 from levada.core.reasons import Code
-from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import assign_types
@@ -31,6 +30,7 @@ from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Nee
 from levada.policies.relocate import settled
 from levada.policies.sizes import asked, largest, smallest
 from levada.policies.verdict import verdict, where_it_fits
+from levada.tables.snapshot import Snapshot
 
 
 class ElasticTiresias:

@@ -20,7 +20,6 @@ from typing import ClassVar
 import numpy as np
 
 from levada.core.decision import Decision
-from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
 from levada.kernels import choose
 from levada.perf.model import ThroughputModel
@@ -32,6 +31,7 @@ from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Nee
 from levada.policies.relocate import settled
 from levada.policies.sizes import largest, smallest
 from levada.policies.verdict import verdict
+from levada.tables.snapshot import Snapshot
 
 #: Most sizes of all jobs together.
 SIZES = 5_000_000

@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from levada.core.decision import Decision
-from levada.core.snapshot import Snapshot
 from levada.perf.model import ThroughputModel
 from levada.policies.importance import by_importance
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
 from levada.policies.sizes import smallest
 from levada.policies.verdict import served
+from levada.tables.snapshot import Snapshot
 
 
 class Fifo:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
 from levada.kernels import fill
 from levada.policies.sizes import COLUMNS
+from levada.tables.snapshot import Snapshot
 
 
 def give(snap: Snapshot, order: Ints, types: Ints, size: Ints) -> Ints:

@@ -14,9 +14,9 @@ import numpy as np
 
 from levada.core.decision import Decision
 from levada.core.reasons import Code
-from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
 from levada.policies.protocol import S
+from levada.tables.snapshot import Snapshot
 
 
 def decide_firmly(snap: Snapshot, decide: Callable[[Snapshot], tuple[Decision, S]]) -> tuple[Decision, S]:

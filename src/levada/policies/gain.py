@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.core.snapshot import Snapshot
 from levada.core.types import WHOLE, Ints
 from levada.kernels import choose
 from levada.perf.model import ThroughputModel
 from levada.policies.climb import Climb, climb
+from levada.tables.snapshot import Snapshot
 
 
 def grow_by_gain(snap: Snapshot, perf: ThroughputModel, order: Ints, types: Ints, count: Ints) -> Ints:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
+from levada.tables.snapshot import Snapshot
 
 
 def by_importance(snap: Snapshot) -> Ints:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.core.snapshot import Snapshot
 from levada.core.types import Floats, Ints
 from levada.perf.model import ThroughputModel, remaining_s
+from levada.tables.snapshot import Snapshot
 
 
 def remaining(snap: Snapshot, perf: ThroughputModel, types: Ints) -> Floats:

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from levada.core.decision import Decision
-from levada.core.snapshot import Snapshot
 from levada.perf.model import ThroughputModel
+from levada.tables.snapshot import Snapshot
 
 S = TypeVar("S")
 S_contra = TypeVar("S_contra", contravariant=True)

@@ -25,7 +25,6 @@ from levada.core import codec
 from levada.core.decision import Decision
 from levada.core.queue import DEFAULT_QUEUE
 from levada.core.reasons import Code
-from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import assign_types
@@ -36,6 +35,7 @@ from levada.policies.relocate import Room, settled
 from levada.policies.shares import Bounds
 from levada.policies.sizes import largest, smallest
 from levada.policies.users import decide_within
+from levada.tables.snapshot import Snapshot
 
 
 class QueueState(msgspec.Struct, Generic[S], frozen=True, kw_only=True):

@@ -24,12 +24,12 @@ import msgspec
 import numpy as np
 
 from levada.core.layout import NOT_ALLOWED
-from levada.core.snapshot import Snapshot
 from levada.core.types import CPU_TYPE, Bools, Ints
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import by_preference, totals
 from levada.policies.fill import left_over
 from levada.policies.sizes import largest, on_grid
+from levada.tables.snapshot import Snapshot
 
 #: What a change of type must be worth: it is a restart, and another job may come for the type.
 FASTER = 2.0

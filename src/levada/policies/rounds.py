@@ -25,7 +25,6 @@ import msgspec
 import numpy as np
 
 from levada.core.decision import Decision
-from levada.core.snapshot import Snapshot
 from levada.core.types import Floats, Ints
 from levada.kernels import rounds, view
 from levada.perf.model import ThroughputModel
@@ -33,6 +32,7 @@ from levada.policies.gavel.instance import Instance, jobs_of
 from levada.policies.gavel.seats import partners, seats
 from levada.policies.gavel.share import S, SharePolicy, Shares
 from levada.policies.protocol import NO_GUARDS, Cadence, Guards, RoundStats
+from levada.tables.snapshot import Snapshot
 
 #: A combination that runs stays until another is owed so many rounds more.
 STICKINESS = 1.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
 from levada.policies.assign import Fence
 from levada.policies.users import UserBounds
+from levada.tables.snapshot import Snapshot
 
 
 class Bounds:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from levada.core.jobtable import JobColumns
 from levada.core.layout import INT_COLUMNS
-from levada.core.snapshot import Snapshot
 from levada.core.types import Ints
 from levada.kernels import fill
+from levada.tables.jobtable import JobColumns
+from levada.tables.snapshot import Snapshot
 
 #: Where the kernels of `fill` find the columns that they read.
 COLUMNS = np.array([INT_COLUMNS.index(name) for name in fill.COLUMNS])

@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from levada.core.decision import Decision
-from levada.core.snapshot import Snapshot
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import assign_types, home_types
 from levada.policies.fill import give
@@ -21,6 +20,7 @@ from levada.policies.length import remaining, remaining_again, shortest_first
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
 from levada.policies.sizes import smallest
 from levada.policies.verdict import because_unknown, verdict
+from levada.tables.snapshot import Snapshot
 
 
 class Srjf:

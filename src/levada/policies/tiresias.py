@@ -17,7 +17,6 @@ from typing import ClassVar
 import numpy as np
 
 from levada.core.decision import Decision
-from levada.core.snapshot import Snapshot
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import assign_types
 from levada.policies.attained import NOBODY, Attained, advance, in_order, next_move
@@ -26,6 +25,7 @@ from levada.policies.options import number_above
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
 from levada.policies.sizes import asked
 from levada.policies.verdict import verdict
+from levada.tables.snapshot import Snapshot
 
 
 class Tiresias:

@@ -13,14 +13,14 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from levada.core.accounts import UserAccounts, gpus_of
 from levada.core.decision import Decision
 from levada.core.reasons import Code
-from levada.core.snapshot import Snapshot
 from levada.core.types import CPU_TYPE, Bools, Ints
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import Fence
 from levada.policies.protocol import Policy, S
+from levada.tables.accounts import UserAccounts, gpus_of
+from levada.tables.snapshot import Snapshot
 
 
 class UserBounds:

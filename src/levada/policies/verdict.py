@@ -8,12 +8,12 @@ import numpy as np
 
 from levada.core.decision import Decision
 from levada.core.reasons import Code
-from levada.core.snapshot import Snapshot
 from levada.core.types import Floats, Ints
 from levada.kernels import fill
 from levada.policies.assign import by_preference, existing, totals
 from levada.policies.fill import left_over
 from levada.policies.sizes import COLUMNS, largest
+from levada.tables.snapshot import Snapshot
 
 _CODES = np.array([Code.RUNS, Code.UNKNOWN_TYPE, Code.TOO_LARGE], np.int64)
 

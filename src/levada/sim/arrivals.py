@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from levada.core.batch import JobBatch
-from levada.core.newcomers import Newcomers
 from levada.sim.traces.trace import Trace, TraceJob
+from levada.tables.newcomers import Newcomers
 
 #: So many jobs are drawn at a time.
 CHUNK = 256

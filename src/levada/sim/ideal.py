@@ -19,7 +19,6 @@ from levada.core.events import PricesChanged
 from levada.core.job import Phase
 from levada.core.reasons import Code
 from levada.core.types import Floats, Ints
-from levada.core.world import World
 from levada.errors import LevadaError
 from levada.perf import Beliefs
 from levada.policies.gavel.instance import Instance
@@ -28,6 +27,7 @@ from levada.sim.arrivals import Arrivals
 from levada.sim.ended import Ended
 from levada.sim.metrics import Facts
 from levada.sim.use import HOUR_S
+from levada.tables.world import World
 
 #: Ends that are nearer to each other than this part of the time until then come together.
 _NOTHING = 1e-9

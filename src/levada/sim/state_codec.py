@@ -17,16 +17,16 @@ from typing import Any, NoReturn
 import msgspec
 import numpy as np
 
-from levada.core.jobtable import JobTable
 from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.names import Names
 from levada.engine import Engine, persist
 from levada.engine.queries import Queries
 from levada.errors import LevadaError
 from levada.plugins import find_policy
+from levada.tables.jobtable import JobTable
 
 #: Packages whose classes may be in a state: none of them reads or writes anything.
-_PACKAGES = tuple(f"levada.{name}." for name in ("core", "engine", "perf", "placement", "policies", "solve"))
+_PACKAGES = tuple(f"levada.{name}." for name in ("core", "tables", "engine", "perf", "placement", "policies", "solve"))
 _MODULES = frozenset(
     f"levada.sim.{name}"
     for name in (

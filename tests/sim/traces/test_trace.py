@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.core.jobtable import JobColumns
 from levada.sim.traces import WRITERS, Trace, TraceJob, as_text, describe, parse
 from levada.sim.traces.trace import check
+from levada.tables.jobtable import JobColumns
 
 NAN = math.nan
 AMOUNTS = st.one_of(st.just(NAN), st.floats(min_value=1e-300, max_value=1e300))

@@ -6,10 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
-from levada.core.snapshot import Snapshot
 from levada.core.types import Bools, Floats, Ints
 from levada.kernels import rates, view
 from levada.perf.model import ThroughputModel
+from levada.tables.snapshot import Snapshot
 
 #: A job of unknown length is taken to need so long on its fastest type, from now on.
 UNKNOWN_LENGTH_S = 3600.0

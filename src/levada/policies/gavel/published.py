@@ -23,7 +23,6 @@ import numpy as np
 from levada.core import layout
 from levada.core.decision import Decision
 from levada.core.mersenne import Mersenne, Words
-from levada.core.snapshot import Snapshot
 from levada.core.types import Bools, Floats, Ints
 from levada.kernels import published_round as kernels
 from levada.perf.model import ThroughputModel
@@ -31,6 +30,7 @@ from levada.policies.gavel.gavel_fifo import GavelFifo, GavelFifoPublished
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import S, SharePolicy, Shares
 from levada.policies.protocol import NO_GUARDS, Cadence, Guards, Needs, RoundStats
+from levada.tables.snapshot import Snapshot
 
 #: Shares stay at least so long, whatever happens.
 RESET_S = 1920.0

@@ -6,9 +6,9 @@ import numpy as np
 
 from levada.core.decision import PLACE_COLUMNS
 from levada.core.plane import DEVICE, INDEX, MILLI, NODE, SLOT
-from levada.core.snapshot import Snapshot
 from levada.core.types import PACKED, WHOLE, Bools, Ints
 from levada.policies.gavel.instance import Instance
+from levada.tables.snapshot import Snapshot
 
 
 def partners(snap: Snapshot) -> dict[int, int]:

@@ -9,10 +9,10 @@ import numpy as np
 from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Node
 from levada.core.types import Floats, Ints
-from levada.core.world import World
 from levada.perf import ProfileModel
 from levada.policies.gavel.instance import Instance
 from levada.sim.solving.crowd import Crowd, Jobs
+from levada.tables.world import World
 
 #: GPUs of a node.
 _NODE = 8

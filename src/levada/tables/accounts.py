@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.inventory import UNLIMITED
-from levada.core.jobtable import JobTable
 from levada.core.names import Names
 from levada.core.queue import QueueTree
 from levada.core.types import CPU_TYPE, Ints
+from levada.tables.jobtable import JobTable
 
 
 class UserAccounts:

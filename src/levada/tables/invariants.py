@@ -16,14 +16,14 @@ import msgspec
 import numpy as np
 
 from levada.core import layout
-from levada.core.accounts import UserAccounts, gpus_of
 from levada.core.job import Phase
 from levada.core.plan import OpKind
 from levada.core.plane import DEVICE, FREE, GPU_MEMORY, INDEX, MILLI, NODE, SHARED, SLOT, Plane
 from levada.core.reasons import Code
 from levada.core.types import CPU_TYPE, WHOLE, Bools, Ints
-from levada.core.world import World
 from levada.kernels import invariants as kernel
+from levada.tables.accounts import UserAccounts, gpus_of
+from levada.tables.world import World
 
 #: Reasons for a job to wait; the others are about jobs that run or are over.
 _OTHER_REASONS = {Code.RUNS, Code.FINISHED, Code.CANCELLED, Code.FAILED, Code.TIME_LIMIT}

@@ -14,12 +14,12 @@ import numpy as np
 
 from levada.core.cluster import Foreign
 from levada.core.inventory import Inventory
-from levada.core.jobtable import JobColumns, JobTable
 from levada.core.layout import NOT_ALLOWED
 from levada.core.names import Names
 from levada.core.plane import Plane
 from levada.core.queue import QueueTree
 from levada.core.types import Bools, Floats, Ints
+from levada.tables.jobtable import JobColumns, JobTable
 
 #: The entities of a world in which jobs belong to nobody.
 NOBODY = Names([""])

@@ -18,9 +18,9 @@ from levada.core.plane import DEVICE, FREE, INDEX, NODE, SHARED, SLOT, Plane
 from levada.core.queue import Queue
 from levada.core.reasons import Code
 from levada.core.types import CPU_TYPE
-from levada.core.world import World
+from levada.tables.world import World
 from tests.builders import cluster, job, world
-from tests.core.scenes import A100, V100, Scene
+from tests.tables.scenes import A100, V100, Scene
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.inventory import Inventory
-from levada.core.jobtable import JobTable
 from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
 from levada.core.types import FEW, WHOLE, Ints, distinct
+from levada.tables.jobtable import JobTable
 
 #: No places at all.
 NOWHERE: Ints = np.zeros((6, 0), np.int64)

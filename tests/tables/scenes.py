@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from levada.core.cluster import Cluster, Device, Node
-from levada.core.invariants import Proposal, Violation
 from levada.core.job import Job, ParameterServers, Phase
 from levada.core.plane import NO_DEVICE, Plane
 from levada.core.queue import Queue
 from levada.core.reasons import Code
 from levada.core.types import WHOLE
-from levada.core.world import World
+from levada.tables.invariants import Proposal, Violation
+from levada.tables.world import World
 from tests.builders import job, world
 
 #: Devices 0-3 are n0's, 4-7 n1's (both v100), 8 and 9 n2's (a100, 32 GiB each); the numbers of the types.

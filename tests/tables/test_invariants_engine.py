@@ -11,7 +11,14 @@ from levada.core import events as ev
 from levada.core.batch import JobBatch
 from levada.core.codec import encode
 from levada.core.commands import Apply, Command, Decide, JobsEnded
-from levada.core.invariants import (
+from levada.core.job import Job, ParameterServers, Phase
+from levada.core.plan import OpKind, Plan
+from levada.core.plane import FREE
+from levada.engine import Engine, answer
+from levada.engine import engine as engine_module
+from levada.engine.options import Options
+from levada.engine.state import State
+from levada.tables.invariants import (
     History,
     check_state,
     i6_only_free_devices,
@@ -20,14 +27,7 @@ from levada.core.invariants import (
     i10_same_output,
     i11_conservation,
 )
-from levada.core.job import Job, ParameterServers, Phase
-from levada.core.plan import OpKind, Plan
-from levada.core.plane import FREE
-from levada.core.world import World
-from levada.engine import Engine, answer
-from levada.engine import engine as engine_module
-from levada.engine.options import Options
-from levada.engine.state import State
+from levada.tables.world import World
 from tests import kernel_modes
 from tests.builders import cluster, job
 from tests.engine.inspect import state_of

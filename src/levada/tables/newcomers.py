@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from levada.core.job import LARGEST_SIZE
-from levada.core.jobtable import NEW_FLOATS, NEW_INTS, needs_rows
 from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS, UNLIMITED
 from levada.core.types import WHOLE, Bools, Floats, Ints
+from levada.tables.jobtable import NEW_FLOATS, NEW_INTS, needs_rows
 
 #: In the column `aside`: whoever submitted the job should have refused it.
 IMPOSSIBLE = 2

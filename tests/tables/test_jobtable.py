@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.core.jobtable import FACTS, JobTable
 from levada.core.layout import NOT_ALLOWED
-from levada.core.newcomers import Newcomers
+from levada.tables.jobtable import FACTS, JobTable
+from levada.tables.newcomers import Newcomers
 
 
 def _enter(table: JobTable, numbers: list[int], submitted: list[float]) -> list[int]:

@@ -7,7 +7,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from levada.core.invariants import (
+from levada.core.job import Phase
+from levada.core.plan import OpKind
+from levada.core.plane import FREE, SHARED
+from levada.core.reasons import Code
+from levada.core.types import CPU_TYPE
+from levada.tables.invariants import (
     Violation,
     check,
     check_state,
@@ -16,13 +21,8 @@ from levada.core.invariants import (
     i6_only_free_devices,
     i12_sums_kept,
 )
-from levada.core.job import Phase
-from levada.core.plan import OpKind
-from levada.core.plane import FREE, SHARED
-from levada.core.reasons import Code
-from levada.core.types import CPU_TYPE
 from tests import kernel_modes
-from tests.core.scenes import A100, JOBS, V100, Draft, Scene
+from tests.tables.scenes import A100, JOBS, V100, Draft, Scene
 
 
 @pytest.fixture(autouse=True, params=["interpreted", "compiled"])

@@ -12,20 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from levada.core import places
 from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.grant import Grant, WorkerPlace
 from levada.core.inventory import Inventory
-from levada.core.jobtable import JobTable
 from levada.core.layout import INT_COLUMNS, NOT_ALLOWED
 from levada.core.names import Names
-from levada.core.newcomers import Newcomers
 from levada.core.plane import DEVICE, FREE, INDEX, MILLI, NODE, SLOT, Plane
 from levada.core.queue import Queue, QueueTree
-from levada.core.snapshot import NO_ROWS, Snapshot
 from levada.core.types import CPU_TYPE, Floats, Ints
 from levada.kernels import assignment, survey
+from levada.tables import places
+from levada.tables.jobtable import JobTable
+from levada.tables.newcomers import Newcomers
+from levada.tables.snapshot import NO_ROWS, Snapshot
 
 #: Stands for the list of types of jobs without a GPU.
 _CORES = ("\0cpu",)

@@ -9,8 +9,8 @@ import pytest
 
 from levada.core.batch import JobBatch
 from levada.core.job import Job
-from levada.core.newcomers import IMPOSSIBLE, Newcomers
-from levada.core.world import World
+from levada.tables.newcomers import IMPOSSIBLE, Newcomers
+from levada.tables.world import World
 
 JOBS = [
     Job(id="a", submitted=1.0, min=1, max=4, gpu_types=("a100",), steps=10.0),
