@@ -47,9 +47,10 @@ def _factor(a: Floats, order: Ints) -> bool:
             for j in range(size):
                 a[k, j], a[pivot, j] = a[pivot, j], a[k, j]
         for i in range(k + 1, size):
-            a[i, k] /= a[k, k]
+            factor = a[i, k] / a[k, k]
+            a[i, k] = factor
             for j in range(k + 1, size):
-                a[i, j] -= a[i, k] * a[k, j]
+                a[i, j] -= factor * a[k, j]
     return True
 
 
@@ -62,12 +63,15 @@ def _substitute(a: Floats, order: Ints, b: Floats) -> None:
         if pivot != k:
             b[k], b[pivot] = b[pivot], b[k]
     for i in range(1, size):
+        left = b[i]
         for j in range(i):
-            b[i] -= a[i, j] * b[j]
+            left -= a[i, j] * b[j]
+        b[i] = left
     for i in range(size - 1, -1, -1):
+        left = b[i]
         for j in range(i + 1, size):
-            b[i] -= a[i, j] * b[j]
-        b[i] /= a[i, i]
+            left -= a[i, j] * b[j]
+        b[i] = left / a[i, i]
 
 
 @kernel
@@ -136,8 +140,10 @@ def _solve(program: Program, weight: Weight, ready: Ready, x: Floats, t: float, 
     dx, dz = np.empty(x.shape), np.empty(z.shape)
     for i in range(rows):
         for q in range(columns + sets):
+            own_q = each[i, q]
             for j in range(types + 1):
-                each[i, q] += common[i, j, q] * last[j]
+                own_q += common[i, j, q] * last[j]
+            each[i, q] = own_q
         for k in range(columns):
             dx[i, k] = each[i, k]
         for k in range(types):
@@ -158,9 +164,10 @@ def _forward(program: Program, x: Floats, t: float) -> tuple[Floats, Floats]:
             found[i, k] = -of_x[i, k] * x[i, k]
             cap[k] += count[i] * of_use[i, k] * x[i, k]
         for s in range(sets):
-            found[i, types + s] = rise[i, s] * t
+            left = rise[i, s] * t
             for k in range(columns):
-                found[i, types + s] += of_own[i, s, k] * x[i, k]
+                left += of_own[i, s, k] * x[i, k]
+            found[i, types + s] = left
     return found, cap
 
 
@@ -176,8 +183,10 @@ def _backward(program: Program, z: Floats, z_cap: Floats) -> tuple[Floats, float
         for k in range(types):
             found[i, k] = -of_x[i, k] * z[i, k] + of_use[i, k] * z_cap[k]
         for k in range(columns):
+            total = found[i, k]
             for s in range(sets):
-                found[i, k] += of_own[i, s, k] * z[i, types + s]
+                total += of_own[i, s, k] * z[i, types + s]
+            found[i, k] = total
     return found, risen
 
 
