@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from levada.core import codec
-from levada.core.snapshot import Snapshot
 from levada.plugins import find_policy
 from levada.policies.queued import queued
+from levada.tables.snapshot import Snapshot
 from tests.policies.gavel.moments import moment
 
 
