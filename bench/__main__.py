@@ -1,14 +1,14 @@
-"""`python -m bench [decide|events|state|sim|runtime|live|machine|all|sim-large] [--quick] [-o table|json]`."""
+"""`python -m bench [decide|events|state|sim|traces|runtime|live|machine|all|sim-large] [--quick] [-o table|json]`."""
 
 from __future__ import annotations
 
 import argparse
 
-from bench import decide, events, live, machine, pauses, runtime, sim, state
+from bench import decide, events, live, machine, pauses, runtime, sim, state, traces
 from bench.report import Printer
 from levada import jit
 
-PARTS = ("decide", "events", "state", "sim", "runtime", "live", "machine")
+PARTS = ("decide", "events", "state", "sim", "traces", "runtime", "live", "machine")
 #: Only where it is asked for by name.
 LONG = "sim-large"
 
@@ -35,6 +35,8 @@ def main() -> None:
         state.run(printer, quick=options.quick)
     if "sim" in wanted:
         sim.run(printer, quick=options.quick)
+    if "traces" in wanted:
+        traces.run(printer, quick=options.quick)
     if "runtime" in wanted:
         runtime.run(printer, quick=options.quick)
         pauses.run(printer, quick=options.quick)
