@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernel_modes import Kernels
+from tests.kernels import twins
 
 choose_interpreted = Kernels("choose", "interpreted")
 
@@ -148,3 +149,39 @@ def test_contest_of_many(jobs: int, free: int, seed: int) -> None:
         "more": np.zeros(jobs, bool),
     }
     both("contest", columns)
+
+
+def _one_after_the_other(rate: Any, scale: Any, capacity: Any, order: list[int]) -> tuple[list[int], int]:
+    free, kinds = list(capacity), [kind for kind in order if capacity[kind] > 0]
+    chosen = [-1] * len(scale)
+    for row in range(len(scale)):
+        if not kinds:
+            return chosen, row
+        fitting = [kind for kind in kinds if free[kind] >= scale[row] - 1e-9]
+        if not fitting:
+            return chosen, row + 1
+        best = max(fitting, key=lambda kind: rate[row][kind])
+        if rate[row][best] > 0:
+            chosen[row] = best
+            free[best] -= scale[row]
+            if free[best] < 1e-9:
+                kinds.remove(best)
+    return chosen, len(scale)
+
+
+@given(
+    jobs=st.lists(
+        st.tuples(
+            st.sampled_from([0.25, 0.5, 1.0, 2.0, 4.0]),
+            st.lists(st.sampled_from([0.0, 1.0, 2.0]), min_size=3, max_size=3),
+        ),
+        max_size=12,
+    ),
+    capacity=st.lists(st.sampled_from([0.0, 1.0, 2.5, 6.0]), min_size=3, max_size=3),
+    order=st.permutations([0, 1, 2]),
+)
+def test_each_job_takes_the_fastest_type_with_room(jobs: list[Any], capacity: list[float], order: list[int]) -> None:
+    scale, rate = np.array([job[0] for job in jobs], np.float64), np.array([job[1] for job in jobs]).reshape(-1, 3)
+    modules: Any = (Kernels("choose", "interpreted"), Kernels("choose", "compiled"))
+    kinds, rest = twins.both(modules, "fastest_free", rate, scale, np.array(capacity), np.array(order))
+    assert (kinds.tolist(), rest) == _one_after_the_other(rate.tolist(), scale.tolist(), capacity, order)

@@ -199,3 +199,30 @@ def contest(
         changed = champion
         weigh_from, weigh_to = champion, champion + 1
     return grants
+
+
+@kernel
+def fastest_free(rate: Floats, scale: Floats, capacity: Floats, order: Ints) -> tuple[Ints, int]:
+    """The fastest type for each job that has room for it, in the order of rows, -1 = none; the first row not looked at.
+
+    It ends behind the first job that no type has room for. Ties go to the first type in *order*.
+    """
+    free, type_of = capacity.copy(), np.full(len(scale), -1, np.int64)
+    is_open = np.zeros(len(free), np.bool_)
+    for kind in order:
+        is_open[kind] = free[kind] > 0
+    for row in range(len(scale)):
+        best, some = -1, False
+        for kind in order:
+            if not is_open[kind]:
+                continue
+            some = True
+            if free[kind] >= scale[row] - 1e-9 and (best < 0 or rate[row, kind] > rate[row, best]):
+                best = kind
+        if best < 0:
+            return type_of, row + 1 if some else row
+        if rate[row, best] > 0:
+            type_of[row] = best
+            free[best] -= scale[row]
+            is_open[best] = free[best] >= 1e-9
+    return type_of, len(scale)

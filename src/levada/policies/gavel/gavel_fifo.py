@@ -22,6 +22,7 @@ import numpy as np
 
 from levada.core.mersenne import Mersenne
 from levada.core.types import Floats, Ints
+from levada.kernels import choose
 from levada.perf.model import ThroughputModel
 from levada.policies.gavel.forms import able
 from levada.policies.gavel.instance import Instance
@@ -196,23 +197,9 @@ class GavelFifoPacked(GavelFifoPerf):
 
 def _fastest(instance: Instance) -> tuple[Ints, list[int]]:
     """The type of each job, -1 = none, and the rows of those after the first that did not fit."""
-    free = instance.capacity.copy()
-    type_of = np.full(len(instance), -1)
-    open_types = [kind for kind in instance.columns() if free[kind] > 0]
-    in_order = list(range(len(instance)))
-    for at, row in enumerate(in_order):
-        fitting = [kind for kind in open_types if free[kind] >= instance.scale[row] - 1e-9]
-        if not open_types:
-            return type_of, in_order[at:]
-        if not fitting:
-            return type_of, in_order[at + 1 :]
-        kind = max(fitting, key=lambda kind: instance.rate[row, kind])
-        if instance.rate[row, kind] > 0:
-            type_of[row] = kind
-            free[kind] -= instance.scale[row]
-            if free[kind] < 1e-9:
-                open_types.remove(kind)
-    return type_of, []
+    order = np.array(instance.columns(), np.int64)
+    type_of, rest = choose.fastest_free(instance.rate, instance.scale, instance.capacity, order)
+    return type_of, list(range(rest, len(instance)))
 
 
 def _progress(instance: Instance, perf: ThroughputModel, a: int, b: int, kind: int) -> float:
