@@ -6,17 +6,18 @@ looks like one of Levada's.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from levada.core.decision import PLACE_COLUMNS, Decision
+from levada.core.decision import Decision
 from levada.core.reasons import Code
 from levada.core.types import Ints
+from levada.engine.shape import is_time, shape_fault
 from levada.errors import BadInput, LevadaError
+from levada.kernels import invariants
 from levada.perf.model import ThroughputModel
 from levada.plugins import in_words, place_in
 from levada.policies.protocol import AnyPolicy, decides_by_node
@@ -71,13 +72,10 @@ class Checked:
         if not np.isin(decision.reason, _REASONS).all():
             raise self._wrong("gave a reason that is none of levada.core.reasons.Code")
         for field in ("wake_at", "heed_at"):
-            at: Any = getattr(decision, field)
-            if not isinstance(at, int | float) or math.isnan(at):
+            if not is_time(at := getattr(decision, field)):
                 raise self._wrong(f"gave {at!r} as {field}, which must be a time in seconds")
-        if decision.places is not None or decision.placed is not None:
-            placed, places = np.asarray(decision.placed), np.asarray(decision.places)
-            if placed.ndim != 1 or places.ndim != 2 or len(places) != PLACE_COLUMNS:
-                raise self._wrong(f"must give placed as a column and places as {PLACE_COLUMNS} rows")
+        if (fault := shape_fault(self._world, decision)) is not None:
+            raise self._wrong(f"gave a decision that cannot be: {fault}")
 
     def _check_column(self, field: str, column: Any, length: int) -> None:
         if not isinstance(column, np.ndarray) or column.ndim != 1:
@@ -88,22 +86,19 @@ class Checked:
             raise self._wrong(f"gave {len(column)} values as {field} for the {length} jobs in view")
 
     def _check_sizes(self, decision: Decision, snap: Snapshot) -> None:
-        jobs, count, kind = snap.jobs, decision.count, decision.type
-        given = count > 0
-        wrong = (count < 0) | (given & ((count < jobs.min) | (count > jobs.max)))
-        # Only of numbers that are in range: a difference of others may not fit into 64 bits.
-        wrong |= given & ~wrong & ((np.where(wrong, jobs.min, count) - jobs.min) % jobs.step != 0)
-        if wrong.any():
-            row = int(wrong.argmax())
-            allows = f"{jobs.min[row]} to {jobs.max[row]}"
-            steps = f" in steps of {jobs.step[row]}" if jobs.step[row] > 1 else ""
-            raise self._wrong(f"gave {self._job(jobs.number, row)} {count[row]} workers; it allows {allows}{steps}")
-        no_type = given & ((kind < 0) | (kind >= len(snap.capacity)))
-        known = np.where(given & ~no_type, kind, 0)
-        no_type |= given & ~snap.allowed[np.arange(len(snap)), known]
-        if no_type.any():
-            row = int(no_type.argmax())
-            raise self._wrong(f"gave {self._job(jobs.number, row)} type {kind[row]}, on which it may not run")
+        """Raises LevadaError where a size is not one that the engine would commit."""
+        jobs, table = snap.jobs, self._world.table
+        kind, count = table.type.copy(), table.count.copy()
+        kind[jobs.slots], count[jobs.slots] = np.where(decision.count != 0, decision.type, -1), decision.count
+        _, bad = invariants.sizes_in_range(table.ints, table.preference, jobs.slots, kind, count)
+        if not len(bad):
+            return
+        row = int((jobs.slots == bad[0]).argmax())
+        job, size, low, high, step = self._job(jobs.number, row), decision.count[row], *_range(jobs, row)
+        if size < low or size > high or (size - low) % step != 0:
+            steps = f" in steps of {step}" if step > 1 else ""
+            raise self._wrong(f"gave {job} {size} workers; it allows {low} to {high}{steps}")
+        raise self._wrong(f"gave {job} type {decision.type[row]}, on which it may not run")
 
     def _job(self, numbers: Ints, row: int) -> str:
         return self._world.ids[int(numbers[row])]
@@ -133,3 +128,7 @@ def _kind(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(type(part).__name__ for part in value)})"
     return "None" if value is None else type(value).__name__
+
+
+def _range(jobs: Any, row: int) -> tuple[int, int, int]:
+    return int(jobs.min[row]), int(jobs.max[row]), max(int(jobs.step[row]), 1)

@@ -27,7 +27,7 @@ def shape_fault(world: World, decision: Any) -> str | None:
     for column in columns:
         if not isinstance(column, np.ndarray) or column.dtype.kind != "i" or column.shape != shape or len(shape) != 1:
             return "its columns are not whole numbers of one length"
-    if not _is_time(decision.wake_at) or not _is_time(decision.heed_at):
+    if not is_time(decision.wake_at) or not is_time(decision.heed_at):
         return "its wake_at or heed_at is no time"
     binds: Any = decision.binds
     reservations: Any = decision.reservations
@@ -42,7 +42,7 @@ def _rooms_exist(world: World, decision: Any) -> bool:
     nodes, devices = len(world.inventory.nodes), len(world.inventory.node_of)
     kept = decision.reservations
     known = all(isinstance(each, Reservation) and 0 <= each.node < nodes for each in kept)
-    known = known and all(isinstance(each.id, str) and _is_time(each.expires) for each in kept)
+    known = known and all(isinstance(each.id, str) and is_time(each.expires) for each in kept)
     known = known and all(
         0 <= device < devices and 0 <= milli <= WHOLE and 0 <= memory < UNLIMITED
         for each in kept
@@ -53,7 +53,8 @@ def _rooms_exist(world: World, decision: Any) -> bool:
     return known and bound
 
 
-def _is_time(value: object) -> bool:
+def is_time(value: object) -> bool:
+    """Whether *value* is a number of seconds, perhaps infinite."""
     # By its type first: nearly always it is that, and a union would be made anew at each call.
     return (type(value) is float or isinstance(value, (float, int))) and not math.isnan(value)
 

@@ -167,7 +167,7 @@ class Published(Generic[S]):
             count=said[kernels.COUNT],
             reason=said[kernels.REASON],
             evidence=said[kernels.EVIDENCE],
-            # Most rounds move no job: such a decision takes the engine's short way.
+            # Most rounds move no job: then there is nothing to place.
             places=places if len(placed) else None,
             placed=placed if len(placed) else None,
             wake_at=math.nextafter(snap.now, math.inf),
