@@ -44,11 +44,17 @@ def play(begun: Any, rate: Any, scale: Any, last: Any = None, **more: Any) -> An
     floats[c.STEPS] = more.get("steps", 1000.0)
     pairs = int(np.count_nonzero(members[:, 1] >= 0))
     turns, devices = last or (NO_TURNS, NOTHING)
-    fixed = np.arange(TYPES), turns, where, devices, TYPE_OF, TYPE_OF * 10, np.full(DEVICES, more.get("left", 1000))
-    table = np.full((c.RAN + 1, jobs), -1), floats, np.arange(jobs), np.full(DEVICES, -1, np.int32)
-    state = members, book, total, np.ones_like(known), size, np.array(scale), rate.max(axis=1, initial=0.0)
-    room, flags = np.full(TYPES, 4.0), (more.get("global_queue", False), more.get("strict", False), 5.0, 360.0)
-    return both(KERNELS, "play", rate, np.ones((pairs, TYPES, 2)), *state, room, *table, *fixed, *flags)
+    cluster = np.zeros((8, DEVICES), np.int64)
+    cluster[c.TYPE_OF], cluster[c.NODE_OF], cluster[c.MILLI_LEFT] = TYPE_OF, TYPE_OF * 10, more.get("left", 1000)
+    table = np.full((c.RAN + 1, jobs), -1), floats, np.full(DEVICES, -1, np.int32)
+    best, together = rate.max(axis=1, initial=0.0), np.ones((pairs, TYPES, 2))
+    asked = (
+        rounds.Jobs(rate, together, size, np.array(scale), best, np.arange(jobs)),
+        rounds.Ledger(members, book, total, np.ones_like(known)),
+        rounds.LastRound(turns, where, devices),
+    )
+    flags = (more.get("global_queue", False), more.get("strict", False), 5.0, 360.0)
+    return both(KERNELS, "play", *asked, *table, cluster, np.full(TYPES, 4.0), np.arange(TYPES), *flags)
 
 
 @given(data=st.data())
@@ -129,5 +135,5 @@ def test_missing_devices_are_an_error(mode: Mode) -> None:
     kernels = Kernels("published_round", mode)
     placed = np.array([0]), np.array([0]), members, np.ones(1, bool), np.array([2.0]), np.arange(TYPES)
     with pytest.raises(LookupError, match="free devices"):
-        kernels._place(*placed, NO_TURNS, NOTHING, NOTHING, TYPE_OF, np.full(DEVICES, 500))
+        kernels._place(*placed, rounds.LastRound(NO_TURNS, NOTHING, NOTHING), TYPE_OF, np.full(DEVICES, 500))
     assert len(rate) == 1

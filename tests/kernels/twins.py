@@ -22,7 +22,8 @@ def both(modules: tuple[ModuleType, ModuleType], name: str, *args: Any) -> Any:
 
 def _copied(value: Any) -> Any:
     if isinstance(value, tuple):
-        return tuple(_copied(each) for each in value)
+        copies = [_copied(each) for each in value]
+        return type(value)(*copies) if hasattr(value, "_fields") else tuple(copies)
     return value.copy() if isinstance(value, np.ndarray) else value
 
 

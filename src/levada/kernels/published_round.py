@@ -8,6 +8,8 @@ STOP, behind those of the turn before it.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from levada.core import layout as c
@@ -28,6 +30,36 @@ _RUNS, _CAPACITY, _WHOLE = int(c.RUNS), int(c.CAPACITY), int(c.WHOLE)
 _UNSERVED = 1e9
 #: A job of unknown length is taken to need this many seconds on its fastest type.
 _UNKNOWN_LENGTH_S = 3600.0
+
+
+class Jobs(NamedTuple):
+    """The jobs in view, by row."""
+
+    #: Steps/s by job and type; of pairs by combination, type and member.
+    rate: Floats
+    together: Floats
+    #: The first block of `view.jobs`, GPUs, the fastest rate, and slots.
+    block: Ints
+    scale: Floats
+    best: Floats
+    slots: Ints
+
+
+class Ledger(NamedTuple):
+    """What combinations have received and are owed; `total` is what all together received, by type."""
+
+    members: Ints
+    book: Floats
+    total: Floats
+    known: Bools
+
+
+class LastRound(NamedTuple):
+    """Turns of the round before, the row of each one's combination by now, and devices."""
+
+    turns: Ints
+    where: Ints
+    devices: Ints
 
 
 @kernel
@@ -128,27 +160,15 @@ def follow(
 
 @kernel
 def play(
-    rate: Floats,
-    together: Floats,
-    members: Ints,
-    book: Floats,
-    total: Floats,
-    known: Bools,
-    jobs: Ints,
-    scale: Floats,
-    best: Floats,
-    capacity: Floats,
+    jobs: Jobs,
+    ledger: Ledger,
+    last: LastRound,
     ints: Ints,
     floats: Floats,
-    slots: Ints,
     owner: Ints,
+    cluster: Ints,
+    capacity: Floats,
     order: Ints,
-    turns: Ints,
-    where: Ints,
-    devices: Ints,
-    type_of: Ints,
-    node_of: Ints,
-    left: Ints,
     global_queue: bool,
     strict: bool,
     now: float,
@@ -156,14 +176,19 @@ def play(
 ) -> tuple[Ints, Ints, Ints, Ints, Ints, Floats]:
     """The next round: what is decided of each job, places and rows as in `_answer`; turns, devices, and finish times.
 
-    *rate* is by job and type, *together* as for `_rates`, *jobs* the first block of `view.jobs`; *ints* and *floats*
-    are the blocks of the table. *turns*, *where* and *devices* are those of the last round.
+    *ints* and *floats* are the blocks of the table, *cluster* is `Openings.devices`, *capacity* and *order* are the
+    GPUs of each type and the order of types.
     """
-    rates = _rates(members, rate, together)
-    chosen, kinds = _choose(rates, members, book, total, known, scale, capacity, order, global_queue, strict)
-    turns, devices = _place(chosen, kinds, members, known, scale, order, turns, where, devices, type_of, left)
-    finish = _progress(turns, rates, members, floats, slots, best, now, round_s)
-    said, places, placed = _answer(turns, devices, members, jobs[1], node_of, ints, slots, owner)
+    members, known, scale, slots = ledger.members, ledger.known, jobs.scale, jobs.slots
+    rates = _rates(members, jobs.rate, jobs.together)
+    chosen, kinds = _choose(
+        rates, members, ledger.book, ledger.total, known, scale, capacity, order, global_queue, strict
+    )
+    turns, devices = _place(
+        chosen, kinds, members, known, scale, order, last, cluster[c.TYPE_OF], cluster[c.MILLI_LEFT]
+    )
+    finish = _progress(turns, rates, members, floats, slots, jobs.best, now, round_s)
+    said, places, placed = _answer(turns, devices, members, jobs.block[1], cluster[c.NODE_OF], ints, slots, owner)
     return said, places, placed, turns, devices, finish
 
 
@@ -252,18 +277,17 @@ def _place(
     known: Bools,
     scale: Floats,
     order: Ints,
-    turns: Ints,
-    where: Ints,
-    devices: Ints,
+    before: LastRound,
     type_of: Ints,
     left: Ints,
 ) -> tuple[Ints, Ints]:
     """Turns and devices of all that were *chosen*; raises LookupError where devices are missing.
 
-    Type by type larger ones come first. Those that keep the devices of their last turn (*turns*, *devices*; *where* is
-    the row of its combination by now) come before others, which take the next that are free. *left* is what others
-    leave of each device. A job without a known share was counted, but gets nothing.
+    Type by type larger ones come first. Those that keep the devices of the round *before* come first among
+    equals; the others take the next that are free. *left* is what others leave of each device. A job without a known
+    share was counted, but gets nothing.
     """
+    turns, where, devices = before.turns, before.where, before.devices
     last = np.full(len(members), -1, np.int64)
     for t in range(len(where)):
         if where[t] >= 0:

@@ -20,7 +20,6 @@ from typing import Any, ClassVar, Generic, cast
 import msgspec
 import numpy as np
 
-from levada.core import layout
 from levada.core.decision import Decision
 from levada.core.mersenne import Mersenne, Words
 from levada.core.types import Bools, Floats, Ints
@@ -133,29 +132,23 @@ class Published(Generic[S]):
             generator, present = Mersenne.fromstate(shuffler), instance.columns()[::-1]
             generator.shuffle(present)
             order, shuffler = np.array(present, np.int64), generator.as_column()
-        inventory = snap.inventory
         said, places, placed, turns, devices, finish = kernels.play(
-            instance.rate,
-            _together(combo, members, instance),
-            members,
-            book,
-            total,
-            known,
-            instance.jobs,
-            instance.scale,
-            instance.best,
-            instance.capacity,
+            kernels.Jobs(
+                instance.rate,
+                _together(combo, members, instance),
+                instance.jobs,
+                instance.scale,
+                instance.best,
+                snap.jobs.slots,
+            ),
+            kernels.Ledger(members, book, total, known),
+            kernels.LastRound(state.turns, where, state.devices),
             snap.table.ints,
             snap.table.floats,
-            snap.jobs.slots,
             snap.target.owner,
+            snap.inventory.openings.devices,
+            instance.capacity,
             order,
-            state.turns,
-            where,
-            state.devices,
-            inventory.type_of,
-            inventory.node_of,
-            inventory.openings.devices[layout.MILLI_LEFT],
             self.global_queue,
             policy.strict,
             snap.now,
