@@ -256,6 +256,16 @@ def test_what_plain_fifo_remembers_is_not_given_to_the_policy_that_comes_back_me
     assert chaos.sizes() == {"j1": 1, "j2": 1}
 
 
+@pytest.mark.parametrize("policy", ["tiresias", "dragon", "max_min_fairness"])
+def test_a_logged_decision_of_plain_fifo_counts_when_it_is_replayed(policy: str) -> None:
+    chaos = desk(4, policy=policy, max_rejections=3)
+    chaos.submit(min=1, max=4, steps=10.0)
+    _break_three_times(chaos)
+    decided = answer(chaos.thoughts[0], chaos.now)
+    commands = chaos.engine.handle(codec.decode(codec.encode(decided)))
+    assert any(isinstance(command, Apply) for command in commands), chaos.engine.query.last_rejection
+
+
 @pytest.mark.parametrize(
     "event",
     [

@@ -165,13 +165,29 @@ class Processes:
 
     def hurt(self) -> None:
         """Kills a worker, or its shim."""
-        living = [worker for worker in self._workers.values() if worker.state is State.RUNS]
+        living = self._running()
         if living:
             worker = self._chance.choice(living)
             if self._chance.random() < 0.5:
                 self._end(worker, _KILLED, State.ENDED)
             else:
                 self._end(worker, None, State.LOST)
+
+    def end_job(self, job: str, code: int) -> None:
+        """All workers of *job* end with this code."""
+        for worker in self._running():
+            if worker.job == job:
+                self._end(worker, code, State.ENDED)
+
+    def lose_node(self, node: str) -> set[str]:
+        """All workers on *node* are gone, and how they ended is not known; the jobs that had some there."""
+        lost = [worker for worker in self._running() if worker.spec.env["LEVADA_NODE"] == node]
+        for worker in lost:
+            self._end(worker, None, State.LOST)
+        return {worker.job for worker in lost}
+
+    def _running(self) -> list[_Worker]:
+        return [worker for worker in self._workers.values() if worker.state is State.RUNS]
 
     # --- the life of a worker -------------------------------------------------------------------------------------
 

@@ -212,7 +212,8 @@ class Engine:
             state.stale_results += 1
             return
         try:
-            memory = self._remembered(event.state)
+            # What the FIFO fill remembers in its place is not the policy's to restore.
+            memory = self._remembered(event.state) if state.asked_policy else None
             placer = Packer(highest_first=state.options.highest_first)
             commit(state, placer, event.decision)
         except Rejected as why:
