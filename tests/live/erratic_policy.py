@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from levada.core.decision import Decision
-from levada.core.snapshot import Snapshot
 from levada.policies.elastic_fifo import ElasticFifo
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS
+from levada.tables.snapshot import Snapshot
 
 
 class Erratic:

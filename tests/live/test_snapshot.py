@@ -242,7 +242,7 @@ def test_nothing_that_an_engine_remembers_is_forgotten_here() -> None:
     kept |= {"next_number", "target", "held", "foreign", "prices"}
     assert set(vars(world)) == kept | {"_ranks_of"}
     assert isinstance(world, World)
-    assert set(Plane.__slots__) == {"owner", "index", "claimed", "rows", "cpu", "memory"}
+    assert set(Plane.__slots__) == {"devices", "nodes", "claimed", "_rows"}
     columns = {*INT_COLUMNS, *FLOAT_COLUMNS}
     lines = {"ints", "floats", "preference", "order", "_numbers", "_slots", "_lines", "_slot_of", "_free"}
     assert set(vars(JobTable())) == columns | lines

@@ -30,6 +30,7 @@ from levada.tables.invariants import (
     i13_queues_within_limits,
     i13_users_within_limits,
 )
+from levada.tables.places import NOWHERE
 from levada.tables.world import World
 
 _FAULTS = {
@@ -130,8 +131,7 @@ def _propose(state: State, placer: Placer, decision: Decision, said: Ints, rows:
     world, table, plane = state.world, state.world.table, state.world.target.copy()
     slots, moving, settled, asked = rows.slots, rows.moving, _NO_ROWS, said[kernel.COUNT]
     if decision.places is not None and decision.placed is not None:
-        places = np.ascontiguousarray(decision.places, np.int64)
-        stands = _put_places(state, plane, said, slots, moving, decision.placed.astype(np.int64, copy=False), places)
+        stands = _put_places(state, plane, said, slots, moving, *_placed(decision))
         settled, moving = moving[stands[moving]], moving[~stands[moving]]
     chosen, reached = slots[moving], asked[moving]
     if len(moving):
@@ -198,10 +198,19 @@ def _stay(state: State, proposal: Proposal, slots: Ints) -> None:
             proposal.type[slot], proposal.count[slot] = -1, 0
 
 
+def _placed(decision: Decision) -> tuple[Ints, Ints]:
+    """The rows that a decision places itself, and their places.
+
+    As copies: those of a replayed decision are read-only, and kernels are compiled for arrays that are not.
+    """
+    if decision.placed is None or decision.places is None:
+        return _NO_ROWS, NOWHERE
+    return np.array(decision.placed, np.int64), np.array(decision.places, np.int64, order="C")
+
+
 def _accept(state: State, decision: Decision, said: Ints, slots: Ints, proposal: Proposal) -> None:
     table, target, held = state.world.table, state.world.target, state.world.held
-    plane = proposal.plane
-    placed = decision.placed if decision.places is not None and decision.placed is not None else _NO_ROWS
+    plane, (placed, _) = proposal.plane, _placed(decision)
     follows = kernel.accept(
         said,
         decision.rank is not None,

@@ -139,7 +139,7 @@ def load(kept: EngineDump, make_policy: MakePolicy) -> Loaded:
     missing, warnings = _take_policy(state, kept)
     warnings += _take_options(state, kept.options)
     if kept.in_view is not None:
-        state.in_view = kept.in_view
+        state.in_view = kept.in_view.copy()  # kernels are compiled for arrays that can be written to
     for name in _NAMES:
         if name in kept.names:
             setattr(world, name, Names(kept.names[name]))
