@@ -167,6 +167,14 @@ def test_a_bad_decision_is_never_carried_out(columns: dict[str, Any]) -> None:
     assert chaos.sizes() == {"a": 1, "b": 1}, "the next try is a good one"
 
 
+def test_a_size_that_a_job_may_not_have_is_its_fault_though_it_finds_no_room() -> None:
+    chaos = desk(1, policy="fifo")
+    chaos.tell(ev.JobsSubmitted(at=0.0, jobs=JobBatch.of([Job(id=name, submitted=0.0) for name in "ab"])))
+    chaos.think(spoil=_spoiled(count=np.array([1, 99]), type=np.array([1, 1])))
+    assert [op.job for op in chaos.ops] == ["a"]
+    assert chaos.why("b") == "rejected"
+
+
 def _break_three_times(chaos: Chaos) -> None:
     for _ in range(3):
         while not chaos.thoughts:

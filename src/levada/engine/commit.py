@@ -55,10 +55,10 @@ def commit(state: State, placer: Placer, decision: Decision) -> None:
     rows = _match(state, said, aside)
     # What was said of the others must be decided again.
     state.left_out |= not rows.complete
+    asked = np.count_nonzero(said[kernel.COUNT][rows.slots >= 0])
     while violations := _attempt(state, placer, decision, said, rows):
         guilty = {violation.slot for violation in violations}
         spoken = rows.slots[rows.slots >= 0].tolist()
-        asked = np.count_nonzero(said[kernel.COUNT][rows.slots >= 0]) + len(aside)
         # One job's fault is that job's; the fault of many is the policy's.
         if len(aside) + len(guilty) > asked // 2 or not guilty <= set(spoken):
             raise Rejected(_sentence(state, violations))
@@ -131,7 +131,7 @@ def _propose(state: State, placer: Placer, decision: Decision, said: Ints, rows:
     slots, moving, settled, asked = rows.slots, rows.moving, _NO_ROWS, said[kernel.COUNT]
     if decision.places is not None and decision.placed is not None:
         places = np.ascontiguousarray(decision.places, np.int64)
-        stands = _put_places(state, plane, said, slots, moving, decision.placed.astype(np.int64, copy=False), places)
+        stands = _put_places(state, plane, said, slots, moving, _placed(decision), places)
         settled, moving = moving[stands[moving]], moving[~stands[moving]]
     chosen, reached = slots[moving], asked[moving]
     if len(moving):
@@ -146,6 +146,13 @@ def _propose(state: State, placer: Placer, decision: Decision, said: Ints, rows:
     if not reached.all():
         _stay(state, proposal, chosen[(reached == 0) & (asked[moving] > 0) & (table.count[chosen] > 0)])
     return proposal
+
+
+def _placed(decision: Decision) -> Ints:
+    """Rows whose places the decision gives itself; in one order in memory, as kernels are compiled for."""
+    if decision.places is None or decision.placed is None:
+        return _NO_ROWS
+    return np.ascontiguousarray(decision.placed, np.int64)
 
 
 def _put_places(state: State, plane: Plane, said: Ints, slots: Ints, moving: Ints, placed: Ints, places: Ints) -> Bools:
@@ -201,13 +208,12 @@ def _stay(state: State, proposal: Proposal, slots: Ints) -> None:
 def _accept(state: State, decision: Decision, said: Ints, slots: Ints, proposal: Proposal) -> None:
     table, target, held = state.world.table, state.world.target, state.world.held
     plane = proposal.plane
-    placed = decision.placed if decision.places is not None and decision.placed is not None else _NO_ROWS
     follows = kernel.accept(
         said,
         decision.rank is not None,
         decision.batch is not None,
         slots,
-        placed,
+        _placed(decision),
         proposal.type,
         proposal.count,
         table.ints,
