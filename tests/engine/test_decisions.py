@@ -15,6 +15,7 @@ from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Device, Foreign, Node
 from levada.core.commands import Apply, Decide
 from levada.core.job import Job
+from levada.core.plan import OpKind
 from levada.engine import Engine, Options, answer
 from tests import kernel_modes
 from tests.engine.chaos import Chaos, desk
@@ -97,6 +98,22 @@ class Wish:
         given = [self.gives[int(number)] for number in snap.jobs.number]
         kinds = np.array([snap.inventory.types.find(kind) for kind, _ in given], np.int64)
         return decision(snap, kinds, np.array([count for _, count in given], np.int64)), None
+
+
+@pytest.mark.parametrize("cores", [0, 1000])
+def test_a_cycle_of_waits_is_broken_at_once_though_another_job_moves(cores: int) -> None:
+    gives = {0: ("v100", 2), 1: ("a100", 2)}
+    nodes = (Node.of("a", {"v100": 2}), Node.of("b", {"a100": 2}), Node.of("c", {"k80": 1}))
+    chaos = ruled_by(Wish(gives), *nodes, min_run_s=0.0, cooldown_s=0.0)
+    for _ in range(2):
+        chaos.submit(min=2, cpu=cores)
+    chaos.calm()
+    gives |= {0: ("a100", 2), 1: ("v100", 2), 2: ("k80", 1)}
+    chaos.submit(min=1)
+    chaos.think()
+    assert sorted((OpKind.name(op.kind), op.job) for op in chaos.ops) == [("START", "j3"), ("STOP", "j2")]
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 2, "j2": 2, "j3": 1}
 
 
 @pytest.mark.parametrize(("taken", "left"), [(False, 2), (True, 0)])
