@@ -134,6 +134,19 @@ def test_a_job_that_finds_no_room_on_another_type_keeps_what_it_has_unless_it_is
         assert chaos.why("j1") == "fragmented"
 
 
+def test_a_job_that_finds_no_room_on_another_type_gives_way_to_one_that_was_given_its_cores() -> None:
+    gives = {0: ("v100", 1)}
+    nodes = (Node.of("a", {"v100": 2}, cpu=2000), Node.of("b", {"a100": 1}, cpu=1000))
+    chaos = ruled_by(Wish(gives), *nodes, min_run_s=0.0, cooldown_s=0.0)
+    chaos.submit(min=1, cpu=2000, gpu_types=("v100", "a100"))
+    chaos.calm()
+    gives |= {0: ("a100", 1), 1: ("v100", 1)}
+    chaos.submit(min=1, cpu=2000)
+    chaos.calm()
+    assert (chaos.sizes(), chaos.why("j1")) == ({"j1": 0, "j2": 1}, "fragmented")
+    assert chaos.job("j2")["failures"] == 0, "nobody breaks a rule"
+
+
 @pytest.mark.parametrize("kernels", ["interpreted", "compiled"])
 def test_a_move_and_a_resize_are_counted_apart(kernels: Literal["interpreted", "compiled"]) -> None:
     kernel_modes.use(kernels)
@@ -182,6 +195,22 @@ def test_a_bad_decision_is_never_carried_out(columns: dict[str, Any]) -> None:
     chaos.pass_time(20.0)
     chaos.calm()
     assert chaos.sizes() == {"a": 1, "b": 1}, "the next try is a good one"
+
+
+@pytest.mark.parametrize("cores", [0, 1000])
+def test_a_job_that_goes_to_another_type_leaves_before_others_are_put_in_its_place(cores: int) -> None:
+    gives = {0: ("v100", 1)}
+    nodes = (Node.of("a", {"v100": 1}, cpu=1000), Node.of("b", {"a100": 1}, cpu=1000))
+    chaos = ruled_by(Wish(gives), *nodes, min_run_s=0.0, cooldown_s=0.0)
+    chaos.submit(min=1, cpu=cores, gpu_types=("v100", "a100"))
+    chaos.calm()
+    gives |= {0: ("a100", 1), 1: ("v100", 1)}
+    chaos.submit(min=1, cpu=cores)
+    there = {"places": np.array([[1, 0, 0, 0, 1000, 0]]).T, "placed": np.array([1], np.int32)}
+    chaos.think(spoil=_spoiled(**there))
+    assert (chaos.engine.query.last_rejection, chaos.sizes()) == ("", {"j1": 1, "j2": 1})
+    chaos.calm()
+    assert chaos.truth[1][1] == {0: (("a", "0"),)}
 
 
 def test_a_size_that_a_job_may_not_have_is_its_fault_though_it_finds_no_room() -> None:
