@@ -213,6 +213,16 @@ def test_a_job_that_goes_to_another_type_leaves_before_others_are_put_in_its_pla
     assert chaos.truth[1][1] == {0: (("a", "0"),)}
 
 
+@pytest.mark.parametrize(("guilty", "started"), [(1, ["b", "c"]), (2, [])])
+def test_the_fault_of_one_job_is_its_own_and_that_of_most_is_the_decisions(guilty: int, started: list[str]) -> None:
+    chaos = desk(4, policy="fifo")
+    chaos.tell(ev.JobsSubmitted(at=0.0, jobs=JobBatch.of([Job(id=name, submitted=0.0) for name in "abc"])))
+    chaos.think(spoil=_spoiled(count=np.array([99] * guilty + [1] * (3 - guilty)), type=np.ones(3, np.int64)))
+    assert [op.job for op in chaos.ops] == started
+    assert chaos.engine.query.rejections == (not started)
+    assert chaos.why("a") == "rejected"
+
+
 def test_a_size_that_a_job_may_not_have_is_its_fault_though_it_finds_no_room() -> None:
     chaos = desk(1, policy="fifo")
     chaos.tell(ev.JobsSubmitted(at=0.0, jobs=JobBatch.of([Job(id=name, submitted=0.0) for name in "ab"])))
