@@ -15,6 +15,7 @@ from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Device, Foreign, Node
 from levada.core.commands import Apply, Decide
 from levada.core.job import Job
+from levada.core.plan import OpKind
 from levada.engine import Engine, Options, answer
 from tests import kernel_modes
 from tests.engine.chaos import Chaos, desk
@@ -99,6 +100,22 @@ class Wish:
         return decision(snap, kinds, np.array([count for _, count in given], np.int64)), None
 
 
+@pytest.mark.parametrize("cores", [0, 1000])
+def test_a_cycle_of_waits_is_broken_at_once_though_another_job_moves(cores: int) -> None:
+    gives = {0: ("v100", 2), 1: ("a100", 2)}
+    nodes = (Node.of("a", {"v100": 2}), Node.of("b", {"a100": 2}), Node.of("c", {"k80": 1}))
+    chaos = ruled_by(Wish(gives), *nodes, min_run_s=0.0, cooldown_s=0.0)
+    for _ in range(2):
+        chaos.submit(min=2, cpu=cores)
+    chaos.calm()
+    gives |= {0: ("a100", 2), 1: ("v100", 2), 2: ("k80", 1)}
+    chaos.submit(min=1)
+    chaos.think()
+    assert sorted((OpKind.name(op.kind), op.job) for op in chaos.ops) == [("START", "j3"), ("STOP", "j2")]
+    chaos.calm()
+    assert chaos.sizes() == {"j1": 2, "j2": 2, "j3": 1}
+
+
 @pytest.mark.parametrize(("taken", "left"), [(False, 2), (True, 0)])
 def test_a_job_that_finds_no_room_on_another_type_keeps_what_it_has_unless_it_is_taken(taken: bool, left: int) -> None:
     """Workers of two GPUs; of the other type there is one on each node."""
@@ -115,6 +132,19 @@ def test_a_job_that_finds_no_room_on_another_type_keeps_what_it_has_unless_it_is
     assert chaos.engine.query.rejections == 0
     if taken:
         assert chaos.why("j1") == "fragmented"
+
+
+def test_a_job_that_finds_no_room_on_another_type_gives_way_to_one_that_was_given_its_cores() -> None:
+    gives = {0: ("v100", 1)}
+    nodes = (Node.of("a", {"v100": 2}, cpu=2000), Node.of("b", {"a100": 1}, cpu=1000))
+    chaos = ruled_by(Wish(gives), *nodes, min_run_s=0.0, cooldown_s=0.0)
+    chaos.submit(min=1, cpu=2000, gpu_types=("v100", "a100"))
+    chaos.calm()
+    gives |= {0: ("a100", 1), 1: ("v100", 1)}
+    chaos.submit(min=1, cpu=2000)
+    chaos.calm()
+    assert (chaos.sizes(), chaos.why("j1")) == ({"j1": 0, "j2": 1}, "fragmented")
+    assert chaos.job("j2")["failures"] == 0, "nobody breaks a rule"
 
 
 @pytest.mark.parametrize("kernels", ["interpreted", "compiled"])
@@ -165,6 +195,40 @@ def test_a_bad_decision_is_never_carried_out(columns: dict[str, Any]) -> None:
     chaos.pass_time(20.0)
     chaos.calm()
     assert chaos.sizes() == {"a": 1, "b": 1}, "the next try is a good one"
+
+
+@pytest.mark.parametrize("cores", [0, 1000])
+def test_a_job_that_goes_to_another_type_leaves_before_others_are_put_in_its_place(cores: int) -> None:
+    gives = {0: ("v100", 1)}
+    nodes = (Node.of("a", {"v100": 1}, cpu=1000), Node.of("b", {"a100": 1}, cpu=1000))
+    chaos = ruled_by(Wish(gives), *nodes, min_run_s=0.0, cooldown_s=0.0)
+    chaos.submit(min=1, cpu=cores, gpu_types=("v100", "a100"))
+    chaos.calm()
+    gives |= {0: ("a100", 1), 1: ("v100", 1)}
+    chaos.submit(min=1, cpu=cores)
+    there = {"places": np.array([[1, 0, 0, 0, 1000, 0]]).T, "placed": np.array([1], np.int32)}
+    chaos.think(spoil=_spoiled(**there))
+    assert (chaos.engine.query.last_rejection, chaos.sizes()) == ("", {"j1": 1, "j2": 1})
+    chaos.calm()
+    assert chaos.truth[1][1] == {0: (("a", "0"),)}
+
+
+@pytest.mark.parametrize(("guilty", "started"), [(1, ["b", "c"]), (2, [])])
+def test_the_fault_of_one_job_is_its_own_and_that_of_most_is_the_decisions(guilty: int, started: list[str]) -> None:
+    chaos = desk(4, policy="fifo")
+    chaos.tell(ev.JobsSubmitted(at=0.0, jobs=JobBatch.of([Job(id=name, submitted=0.0) for name in "abc"])))
+    chaos.think(spoil=_spoiled(count=np.array([99] * guilty + [1] * (3 - guilty)), type=np.ones(3, np.int64)))
+    assert [op.job for op in chaos.ops] == started
+    assert chaos.engine.query.rejections == (not started)
+    assert chaos.why("a") == "rejected"
+
+
+def test_a_size_that_a_job_may_not_have_is_its_fault_though_it_finds_no_room() -> None:
+    chaos = desk(1, policy="fifo")
+    chaos.tell(ev.JobsSubmitted(at=0.0, jobs=JobBatch.of([Job(id=name, submitted=0.0) for name in "ab"])))
+    chaos.think(spoil=_spoiled(count=np.array([1, 99]), type=np.array([1, 1])))
+    assert [op.job for op in chaos.ops] == ["a"]
+    assert chaos.why("b") == "rejected"
 
 
 def _break_three_times(chaos: Chaos) -> None:

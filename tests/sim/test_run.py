@@ -250,6 +250,15 @@ def test_rounds_are_written_one_by_one(mechanism: Any, tmp_path: Any) -> None:
         assert all((kind == first) == (max(devices) < 8) for _, kind, devices in line["assignments"])
 
 
+@pytest.mark.parametrize("mechanism", ["default", "gavel"])
+def test_jobs_may_name_types_that_the_cluster_does_not_have(mechanism: Any, tmp_path: Any) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,workload,steps,gpu_types\n0,ResNet-18 (batch size 16),1000,v100;h100\n")
+    found = result(trace=str(trace), workload=None, jobs=None, rate=None, cluster={"v100": 4}, mechanism=mechanism)
+    assert found.report.finished == 1
+    assert set(found.detail.utilization) == {"v100"}
+
+
 def test_policies_are_told_less_than_the_truth() -> None:
     known = result(policy="max_min_fairness_packed", jobs=25, rate=20.0)
     guessed = result(policy="max_min_fairness_packed", jobs=25, rate=20.0, profiling=0.1, reference_models=4)

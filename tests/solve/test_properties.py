@@ -14,11 +14,11 @@ from levada.solve.leximin import hierarchical, leximin
 from levada.solve.max_min import max_min
 from levada.solve.nash import nash
 from levada.solve.problem import Problem, Warm, problem
-from levada.solve.split import sparse
 from levada.solve.total import UNMET, total
 from tests.solve.cases import check
 from tests.solve.joblevel import best_sum, level_rows, leximin_levels, max_min_level, needed_load, reachable
 from tests.solve.problems import any_weights, problems
+from tests.solve.sparse import sparse
 
 pytestmark = pytest.mark.usefixtures("both_methods")
 

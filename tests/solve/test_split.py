@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from levada.solve.instance import instance
 from levada.solve.leximin import leximin
-from levada.solve.split import shadow, sparse
+from levada.solve.split import shadow
+from tests.solve.sparse import sparse
 
 speeds = st.lists(st.sampled_from([1.0, 2.0, 2.0, 3.0, 5.0]) | st.floats(0.1, 9.0), min_size=1, max_size=5)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from levada.core.codes import Codes
 from levada.core.grant import Grant
@@ -64,25 +63,3 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def drops(self, row: int) -> Ints:
         """The whole devices that an operation gives up."""
         return self.drop_device[self.drop_row == row]
-
-    def moved(self) -> Ints:
-        """The rows of operations that take devices and give up others."""
-        marks = np.zeros(len(self), bool)
-        marks[self.drop_row] = True
-        both = np.zeros(len(self), bool)
-        both[self.add_row[marks[self.add_row]]] = True
-        return both.nonzero()[0]
-
-
-_NOTHING = np.zeros(0, np.int64)
-EMPTY_PLAN = Plan(
-    number=_NOTHING,
-    kind=_NOTHING,
-    generation=_NOTHING,
-    type=_NOTHING,
-    count=_NOTHING,
-    add_device=_NOTHING,
-    add_row=_NOTHING,
-    drop_device=_NOTHING,
-    drop_row=_NOTHING,
-)

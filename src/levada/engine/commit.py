@@ -56,10 +56,10 @@ def commit(state: State, placer: Placer, decision: Decision) -> None:
     rows = _match(state, said, aside)
     # What was said of the others must be decided again.
     state.left_out |= not rows.complete
+    asked = np.count_nonzero(said[kernel.COUNT][rows.slots >= 0])
     while violations := _attempt(state, placer, decision, said, rows):
         guilty = {violation.slot for violation in violations}
         spoken = rows.slots[rows.slots >= 0].tolist()
-        asked = np.count_nonzero(said[kernel.COUNT][rows.slots >= 0]) + len(aside)
         # One job's fault is that job's; the fault of many is the policy's.
         if len(aside) + len(guilty) > asked // 2 or not guilty <= set(spoken):
             raise Rejected(_sentence(state, violations))

@@ -29,7 +29,7 @@ def added_by(state: State, slots: Ints) -> Ints:
     world, chosen = state.world, state.flags(slots)
     target, held = world.target, world.held
     devices, _ = assignment.changes(target.owner, held.owner, chosen)
-    rows = target.rows[:, chosen[target.rows[SLOT]]]
+    rows = np.ascontiguousarray(target.rows[:, chosen[target.rows[SLOT]]])
     return np.concatenate(
         [whole_devices(world.inventory, target, devices), rows[:, assignment.fresh_rows(held.rows, rows)]], axis=1
     )
@@ -42,8 +42,11 @@ def held_by(state: State, slots: Ints) -> Ints:
     return np.concatenate([whole, held.rows[:, state.flags(slots)[held.rows[SLOT]]]], axis=1)
 
 
-def take(state: State, slots: Ints, devices: Ints) -> None:
-    """These jobs hold what they should have, from now on, besides what they hold: these whole devices, and rows."""
+def take(state: State, slots: Ints, devices: Ints, *, first: bool) -> None:
+    """Let these jobs hold their targets besides what they hold: these whole devices, and rows.
+
+    *first*: none of them held anything before.
+    """
     world, table = state.world, state.world.table
     special = with_rows(state, slots)
     for slot in special:
@@ -53,10 +56,8 @@ def take(state: State, slots: Ints, devices: Ints) -> None:
     if len(special):
         devices = devices[~state.flags(special)[world.target.owner[devices]]]
     added = whole_devices(world.inventory, world.target, devices)
-    put(table, world.inventory, world.held, added, first=not table.held[slots].any())
+    put(table, world.inventory, world.held, added, first=first)
     world.held.claimed[devices] = True
-    table.held_type[slots] = table.type[slots]
-    table.held[slots] = np.maximum(table.held[slots], table.count[slots])
 
 
 def release(state: State, slots: Ints, everything: bool) -> None:

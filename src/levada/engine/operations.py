@@ -37,11 +37,12 @@ def issue(state: State) -> None:
     )
     if must_look:
         ready = _look(state, waiting, ready)
+        takes = waiting[ready & (table.op[waiting] != OpKind.STOP)]
+        first = not table.held[takes].any()
         sent, adds, drops = operations.send(table.ints, table.floats, waiting, ready, missing, *at, *planes)
+        _take_special(state, takes, adds[0], first=first)
     state.may_cycle, state.unsent = False, pauses or not ready.all()
     if sent.shape[1]:
-        if must_look:
-            _take_special(state, waiting[ready], adds[0])
         _apply(state, sent, adds, drops)
 
 
@@ -69,19 +70,18 @@ def _look(state: State, waiting: Ints, ready: Bools) -> Bools:
     if limited(state, waiting):
         asks = (ready & (table.op[waiting] != OpKind.STOP)).nonzero()[0]
         ready[asks] = within_limits(state, waiting[asks])
-    # Where nothing moves at all, whoever is stuck is stuck for good.
+    # Where nothing moves at all, a job that is stuck stays stuck.
     if not ready.all() and (state.may_cycle or not (ready.any() or (table.issued[table.order] > 0).any())):
         ready |= _break_cycles(state, waiting, ready)
     return ready
 
 
-def _take_special(state: State, slots: Ints, devices: Ints) -> None:
-    """The special jobs among *slots* hold what they should have, from now on, besides what they hold."""
+def _take_special(state: State, slots: Ints, devices: Ints, *, first: bool) -> None:
+    """Let the special jobs among *slots* hold their targets too: *devices* and rows; see `holdings.take`."""
     table = state.world.table
-    starts = slots[table.op[slots] != OpKind.STOP]
-    special = starts[(table.has_rows[starts] > 0) | (table.cpu[starts] > 0) | (table.memory[starts] > 0)]
+    special = slots[(table.has_rows[slots] > 0) | (table.cpu[slots] > 0) | (table.memory[slots] > 0)]
     if len(special):
-        take(state, special, devices[state.flags(special)[state.world.target.owner[devices]]])
+        take(state, special, devices[state.flags(special)[state.world.target.owner[devices]]], first=first)
 
 
 def _break_cycles(state: State, waiting: Ints, ready: Bools) -> Bools:

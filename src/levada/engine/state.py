@@ -11,7 +11,6 @@ import numpy as np
 from levada.core.codes import Codes
 from levada.core.commands import Command
 from levada.core.decision import Reservation
-from levada.core.reasons import Code
 from levada.core.types import Bools, Floats, Ints, distinct
 from levada.engine.options import Options
 from levada.kernels import jobs, survey
@@ -32,31 +31,6 @@ class Intent(Codes):
     TIME_LIMIT: Final = 4
     #: The job is done; a start or resize that was issued before this was known is stopped first.
     SUCCEED: Final = 5
-
-
-_OUTLASTING = np.zeros(max(Code.numbers()) + 1, bool)
-_OUTLASTING[[Code.RESTARTING, Code.NODE_LOST, Code.INTERRUPTED, Code.DRAINED, Code.LEFT, Code.MADE_ROOM]] = True
-_TELLING = _OUTLASTING.copy()
-_TELLING[[Code.BACKOFF, Code.SET_ASIDE]] = True
-#: These only say what a job does.
-_PLAIN = np.zeros(max(Code.numbers()) + 1, bool)
-_PLAIN[[Code.RUNS, Code.NEW, Code.STARTING, Code.STOPPING, Code.WAITS_FOR_DEVICES]] = True
-_PLAIN[[Code.RESIZING, Code.RESTARTING_RESIZED]] = True
-
-
-def outlasts(reasons: Ints) -> Bools:
-    """Which of these reasons still tell why a job stopped when all it waits for is its turn."""
-    return _OUTLASTING[reasons]
-
-
-def tells(reasons: Ints) -> Bools:
-    """Which of these reasons stay true of a job until it runs again, whatever it is given."""
-    return _TELLING[reasons]
-
-
-def tells_why(reasons: Ints) -> Bools:
-    """Which of these reasons tell why a job stops, or was stopped: those that a decision gave, and `tells`."""
-    return ~_PLAIN[reasons]
 
 
 #: Batches of observations that may wait for the next decision; more are learned at once, so that memory is bounded.

@@ -34,9 +34,8 @@ def match(
 ) -> tuple[int, Ints, Ints, Ints, bool]:
     """What is wrong with the rows; the slot of each that counts; rows whose grant changes; slots with bad sizes.
 
-    Then whether all rows count.
-
-    A row does not count where its job has changed since it was shown, is being operated on, or is in *aside*.
+    Then whether all rows count: a row does not where its job has changed since it was shown, is being operated on, or
+    is in *aside*.
     """
     rows, moving, bad, near, counted = said.shape[1], 0, 0, 0, 0
     slots, at, faulty = np.full(rows, -1, np.int64), np.empty(rows, np.int64), np.empty(rows, np.int64)
@@ -195,7 +194,7 @@ def _tell(said: Ints, ranked: bool, batched: bool, slots: Ints, had: Ints, ints:
     count, phase, first_started = ints[c.COUNT], ints[c.PHASE], floats[c.FIRST_STARTED]
     reasons, evidences, ranks, batches = ints[c.REASON], ints[c.EVIDENCE], ints[c.RANK], ints[c.BATCH]
     stopped_by = ints[c.STOPPED_BY]
-    # A job that left a drained node comes back: whoever stops now makes room for it.
+    # A job that left a drained node comes back: jobs that stop now make room for it.
     returns = False
     for s in slots:
         returns |= s >= 0 and count[s] > 0 and stopped_by[s] % c.PACKED == c.DRAINED

@@ -1,6 +1,6 @@
 """What breaks the rules I1 to I5 and I12, over columns: of whole devices and of rows alike.
 
-A *finding* is a rule and its subject: a device, node, slot or row. `engine.invariants` says in words what is wrong and
+A *finding* is a rule and its subject: a device, node, slot or row. `tables.invariants` says in words what is wrong and
 which job is at fault. `new_*` and `old_*` are the blocks of two planes, `devices` and `nodes` those of `core.openings`,
 `kind` and `count` the type and size of each slot's grant.
 """
@@ -33,7 +33,7 @@ from levada.kernels.registry import kernel
     MEMORY_SUM,
 ) = range(15)
 
-#: A check ends after this many findings: whoever asks gives up long before.
+#: Each rule reports at most this many findings; the rest turns up once the first are dealt with.
 _MOST = 256
 
 
@@ -100,7 +100,7 @@ def grants_on_open_devices(moved: Ints, new: Ints, new_rows: Ints, old_rows: Int
             touched[d] = True
     milli = _sums(new_rows, c.ROW_MILLI, len(new))
     memory = _sums(new_rows, c.ROW_MEMORY, len(new))
-    # Where nobody else is, the limit is the device itself, and I1 speaks of that.
+    # Where no other job is, the limit is the device itself, which is I1.
     for d in range(len(new)):
         if touched[d] and devices[c.MILLI_LEFT, d] < min(milli[d], c.WHOLE):
             number = _note(found, number, LEFT_BY_OTHERS, d)

@@ -102,9 +102,10 @@ class PublishedWorld:
         types = self.engine.query.cluster.types
         return Facts(
             end_s=self.now,
+            # Types that only jobs name come after those of the cluster, and are never used.
             used_gpu_s={
                 name: seconds
-                for name, seconds in zip(types, self._used.tolist(), strict=True)
+                for name, seconds in zip(types, self._used.tolist(), strict=False)
                 if not math.isnan(seconds)
             },
             cost=self.cost,

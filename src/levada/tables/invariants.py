@@ -68,13 +68,6 @@ def i2_new_grants_on_open_devices(world: World, proposal: Proposal) -> list[Viol
     return _described(world, found, new, old)
 
 
-def i3_sizes_in_range(world: World, proposal: Proposal) -> list[Violation]:
-    """A new grant is nothing, or within [min, max] workers in whole steps, on a type the job allows."""
-    table, kind, count = world.table, proposal.type, proposal.count
-    _, slots = kernel.sizes_in_range(table.ints, table.preference, proposal.slots, kind, count)
-    return _bad_sizes(slots, proposal)
-
-
 def i4_places_add_up(world: World, proposal: Proposal) -> list[Violation]:
     """Placement adds up to the allocation, on devices of its type; each worker is whole and on one node."""
     plane, slots, devices = proposal.plane, proposal.slots, world.inventory.openings.devices

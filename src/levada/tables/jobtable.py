@@ -280,10 +280,6 @@ class JobTable(JobColumns):
             row = np.where(self.any_type > 0, new, NOT_ALLOWED).astype(np.int16)
             self.preference = np.concatenate([self.preference, row[None, :]])
 
-    def needs_rows(self, slots: Ints | int) -> Bools:
-        """Which jobs take more than whole GPUs, so that they always have rows in planes."""
-        return needs_rows(self.milli[slots], self.servers[slots])
-
     def units(self) -> Ints:
         """Per slot what one worker takes of its type: 1/1000ths of a GPU, or of a core for workers without one."""
         return np.where(self.milli > 0, self.milli, self.cpu)
@@ -299,5 +295,5 @@ class JobTable(JobColumns):
 
 
 def needs_rows(milli: Ints, servers: Ints) -> Bools:
-    """See `JobTable.needs_rows`."""
+    """Which jobs take more than whole GPUs, so that they always have rows in planes."""
     return np.asarray((milli == 0) | (milli % WHOLE != 0) | (servers > 0))
