@@ -16,7 +16,7 @@ from levada.core.types import Bools, Ints
 from levada.engine.holdings import added_places, take
 from levada.engine.limits import limited, within_limits
 from levada.engine.state import State
-from levada.kernels import operations
+from levada.kernels import jobs, operations
 
 
 def plan_operations(state: State, slots: Ints) -> None:
@@ -79,7 +79,7 @@ def _look(state: State, waiting: Ints, ready: Bools) -> Bools:
 def _take_special(state: State, slots: Ints, devices: Ints, *, first: bool) -> None:
     """Let the special jobs among *slots* hold their targets too: *devices* and rows; see `holdings.take`."""
     table = state.world.table
-    special = slots[(table.has_rows[slots] > 0) | (table.cpu[slots] > 0) | (table.memory[slots] > 0)]
+    special = jobs.special_among(table.ints, slots)
     if len(special):
         take(state, special, devices[state.flags(special)[state.world.target.owner[devices]]], first=first)
 

@@ -19,7 +19,7 @@ _BLOCK = 128
 _INDEX_BITS, _NODE_BITS = 23, 20
 _NO_INDEX = (1 << _INDEX_BITS) - 1
 #: No worker or server has an index beyond this.
-MOST_WORKERS = 1 << 23
+MOST_WORKERS = 1 << 22
 
 
 @kernel
@@ -158,9 +158,12 @@ def faults_on(
 
 @kernel
 def worker_key(slot: int, index: int, node: int) -> np.int64:
-    """One number that sorts by slot, then worker, then node. Indices of parameter servers are below zero."""
+    """One number that sorts by slot, then worker, then node: 20, 23 and 20 bits.
+
+    Indices of parameter servers are below zero.
+    """
     within = min(max(index, -MOST_WORKERS), MOST_WORKERS - 1) + MOST_WORKERS
-    return (np.int64(slot) << 44) + (np.int64(within) << 20) + np.int64(node)
+    return (np.int64(slot) << 43) + (np.int64(within) << 20) + np.int64(node)
 
 
 @kernel
@@ -183,7 +186,7 @@ def node_use(plane: Ints, rows: Ints, node_of: Ints, nodes: int, ints: Ints) -> 
     for i in range(len(keys)):
         if i > 0 and keys[i] == keys[i - 1]:
             continue
-        s, worker, n = keys[i] >> 44, ((keys[i] >> 20) & 0xFFFFFF) - MOST_WORKERS, keys[i] & 0xFFFFF
+        s, worker, n = keys[i] >> 43, ((keys[i] >> 20) & 0x7FFFFF) - MOST_WORKERS, keys[i] & 0xFFFFF
         use[c.USED_CPU, n] += ints[c.CPU, s] if worker >= 0 else ints[c.SERVER_CPU, s]
         use[c.USED_MEMORY, n] += ints[c.MEMORY, s] if worker >= 0 else ints[c.SERVER_MEMORY, s]
     return use

@@ -106,6 +106,17 @@ def special(ints: Ints, s: int) -> bool:
 
 
 @kernel
+def special_among(ints: Ints, slots: Ints) -> Ints:
+    """Those of these jobs that are `special`."""
+    found, number = np.empty(len(slots), np.int64), 0
+    for s in slots:
+        if special(ints, s):
+            found[number] = s
+            number += 1
+    return found[:number].copy()
+
+
+@kernel
 def plan_operation(ints: Ints, s: int, differs: bool) -> bool:
     """Notes the operation that leads from what the job holds to its target; whether there is one."""
     has, gets, phase = ints[c.HELD, s] > 0, ints[c.COUNT, s] > 0, ints[c.PHASE, s]
