@@ -198,3 +198,24 @@ def test_both_place_alike_and_reach_what_they_say(board: dict[str, Any], highest
         assert (owner == j).sum() == workers * board["whole"][j]
         assert workers <= max(board["want"][j], board["workers"][j])
         assert workers == board["want"][j] or board["want"][j] > board["workers"][j]
+
+
+@given(boards(), st.permutations(range(6)), st.integers(1, 4))
+def test_newcomers_with_one_gpu_each_are_seated_like_all_others(
+    board: dict[str, Any], order: list[int], few: int
+) -> None:
+    plane, used, held, devices, nodes, pools, ints = _blocks(board)
+    came = np.array([slot for slot in order if slot < ints.shape[1]][:few])
+    for row in (plane, held):  # they have nothing and hold nothing
+        row[0][np.isin(row[0], came)] = -1
+    ints[c.MILLI, came], ints[c.COUNT, came], ints[c.MIN, came], ints[c.STEP, came] = c.WHOLE, 0, 1, 1
+    ints[c.CPU, came] = ints[c.MEMORY, came] = 0
+    want, kind = np.ones(len(came), np.int64), board["gpu_type"][came]
+    by_number = np.sort(came)
+    general = plane.copy()
+    seated = place_interpreted.seat(
+        general, used.copy(), held, devices, nodes, pools, ints, by_number, board["gpu_type"][by_number], want
+    )
+    reached = place_interpreted.place(plane, used, held, devices, nodes, pools, ints, came, kind, want, False)
+    assert plane[0].tolist() == general[0].tolist()
+    assert reached[np.argsort(came)].tolist() == seated.tolist()

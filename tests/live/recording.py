@@ -159,6 +159,6 @@ class Features:
                     self.add("servers started", int(jobs.servers[slot] > 0))
                     self.add("cores and memory taken", int(jobs.cpu[slot] > 0 and jobs.memory[slot] > 0))
                     self.add("restarted", int(jobs.restarts[slot] > 0))
-            self.add("moved", len(command.plan.moved()))
+            self.add("moved", len(np.intersect1d(command.plan.add_row, command.plan.drop_row)))
         for code in set(jobs.reason[jobs.order].tolist()):
             self.add(f"reason {Code.name(code)}")

@@ -19,7 +19,7 @@ from levada.engine.shape import shape_fault
 from levada.engine.state import State
 from levada.engine.tidy import tidy, workers_on
 from levada.kernels import commit as kernel
-from levada.placement.placer import Placer
+from levada.placement.placer import Packer, Placer
 from levada.tables.invariants import (
     Proposal,
     Violation,
@@ -31,14 +31,13 @@ from levada.tables.invariants import (
     i13_users_within_limits,
 )
 from levada.tables.places import NOWHERE
-from levada.tables.world import World
 
 _FAULTS = {
     kernel.NOT_IN_VIEW: "it must speak of all jobs that it was shown, in their order",
     kernel.BAD_REASON: "it gives a reason that does not exist, or that no policy can know",
 }
 _NO_ROWS = np.zeros(0, np.int64)
-_NOBODY = np.zeros(0, bool)
+_AS_THE_TABLE_SAYS = np.zeros(0, bool)
 
 
 class Rejected(Exception):
@@ -53,6 +52,8 @@ def commit(state: State, placer: Placer, decision: Decision) -> None:
     if by_number and state.deciding is not None and state.renumbered > state.deciding:
         raise Rejected("devices were numbered anew while it was made")
     said, aside = _block(decision), _NO_ROWS
+    if _commit_at_once(state, placer, decision, said):
+        return
     rows = _match(state, said, aside)
     # What was said of the others must be decided again.
     state.left_out |= not rows.complete
@@ -71,6 +72,41 @@ def commit(state: State, placer: Placer, decision: Decision) -> None:
         state.pause(slot, state.backoff(int(table.number[slot]), int(table.failures[slot])))
         if table.phase[slot] == Phase.PENDING:
             state.say(np.array([slot]), Code.REJECTED)
+
+
+def _commit_at_once(state: State, placer: Placer, decision: Decision, said: Ints) -> bool:
+    """Commit in one call of the kernels that the steps below are made of; False: they must be taken one by one."""
+    world = state.world
+    table, target, held, openings = world.table, world.target, world.held, world.inventory.openings
+    if not isinstance(placer, Packer) or decision.places is not None or not world.queues.unlimited:
+        return False
+    if state.options.move_budget > 0 or state.deciding is None:
+        return False
+    done, complete, follows = kernel.commit(
+        said,
+        decision.rank is not None,
+        decision.batch is not None,
+        state.in_view,
+        state.deciding,
+        table.ints,
+        table.floats,
+        table.preference,
+        *table.index,
+        target.devices,
+        target.nodes,
+        target.rows,
+        held.devices,
+        held.rows,
+        openings.devices,
+        openings.nodes,
+        openings.pools,
+        placer.highest_first,
+    )
+    if done:
+        state.left_out |= not complete
+        if follows:
+            state.may_issue = state.may_cycle = True
+    return done
 
 
 class _Rows(NamedTuple):
@@ -110,20 +146,11 @@ def _attempt(state: State, placer: Placer, decision: Decision, said: Ints, rows:
     if len(rows.bad):
         return bad_sizes(said, rows.slots, rows.bad)
     spoken = rows.slots if rows.complete else rows.slots[rows.slots >= 0]
-    if len(rows.moving) or decision.places is not None or state.options.move_budget > 0:
-        proposal = _propose(state, placer, decision, said, rows, spoken)
-        if violations := check(state.world, proposal):
-            return violations
-    else:
-        proposal = _unchanged(state.world, spoken)
+    proposal = _propose(state, placer, decision, said, rows, spoken)
+    if violations := check(state.world, proposal):
+        return violations
     _accept(state, decision, said, rows.slots, proposal)
     return []
-
-
-def _unchanged(world: World, spoken: Ints) -> Proposal:
-    """The target as it is: where no grant changes there is nothing to place or to check."""
-    table = world.table
-    return Proposal(plane=world.target, type=table.type, count=table.count, slots=spoken, protected=_NOBODY)
 
 
 def _propose(state: State, placer: Placer, decision: Decision, said: Ints, rows: _Rows, spoken: Ints) -> Proposal:
@@ -141,8 +168,8 @@ def _propose(state: State, placer: Placer, decision: Decision, said: Ints, rows:
     at, sizes = moving, reached
     if len(settled):
         at, sizes = np.concatenate([moving, settled]), np.concatenate([reached, asked[settled]])
-    grants, protected = kernel.grants(table.ints, said, slots, at, sizes)
-    proposal = Proposal(plane=plane, type=grants[0], count=grants[1], slots=spoken, protected=protected)
+    kind, count = kernel.grants(table.ints, said, slots, at, sizes)
+    proposal = Proposal(plane=plane, type=kind, count=count, slots=spoken, protected=_AS_THE_TABLE_SAYS)
     if not reached.all():
         _stay(state, proposal, chosen[(reached == 0) & (asked[moving] > 0) & (table.count[chosen] > 0)])
     return proposal

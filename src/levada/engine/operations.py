@@ -32,16 +32,17 @@ def issue(state: State) -> None:
     table, target, held = state.world.table, state.world.target, state.world.held
     at = (state.now, state.revision, state.options.op_timeout_s)
     planes = (target.devices, held.devices, held.claimed)
-    waiting, ready, missing, pauses, must_look, sent, adds, drops = operations.issue(
+    must_look, pauses, blocked, waiting, ready, missing, sent, adds, drops = operations.issue(
         table.ints, table.floats, table.order, *at, state.may_cycle, *planes
     )
     if must_look:
         ready = _look(state, waiting, ready)
+        blocked = not ready.all()
         takes = waiting[ready & (table.op[waiting] != OpKind.STOP)]
         first = not table.held[takes].any()
         sent, adds, drops = operations.send(table.ints, table.floats, waiting, ready, missing, *at, *planes)
         _take_special(state, takes, adds[0], first=first)
-    state.may_cycle, state.unsent = False, pauses or not ready.all()
+    state.may_cycle, state.unsent = False, pauses or blocked
     if sent.shape[1]:
         _apply(state, sent, adds, drops)
 

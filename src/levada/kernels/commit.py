@@ -11,9 +11,10 @@ import numpy as np
 from levada.core import layout as c
 from levada.core.types import Bools, Floats, Ints
 from levada.kernels.assignment import differing
-from levada.kernels.invariants import is_allowed_size
-from levada.kernels.jobs import find, outlasts, protected_slots, special
+from levada.kernels.invariants import check, is_allowed_size
+from levada.kernels.jobs import find, outlasts, special
 from levada.kernels.operations import plan_operations
+from levada.kernels.place import place
 from levada.kernels.registry import kernel
 
 #: What can be wrong with the rows of a decision.
@@ -124,15 +125,15 @@ def put_whole(plane: Ints, slots: Ints, settled: Bools, places: Ints, others: In
 
 
 @kernel
-def grants(ints: Ints, said: Ints, slots: Ints, at: Ints, reached: Ints) -> tuple[Ints, Bools]:
-    """Type and count of every slot when the rows in *at* have the sizes that they *reached*; protected slots."""
+def grants(ints: Ints, said: Ints, slots: Ints, at: Ints, reached: Ints) -> Ints:
+    """Type and count of every slot when the rows in *at* have the sizes that they *reached*."""
     block = np.empty((2, ints.shape[1]), np.int64)
     block[0], block[1] = ints[c.TYPE], ints[c.COUNT]
     for i in range(len(at)):
         r = at[i]
         block[0, slots[r]] = said[TYPE, r] if reached[i] > 0 else -1
         block[1, slots[r]] = reached[i]
-    return block, protected_slots(ints)
+    return block
 
 
 @kernel
@@ -220,3 +221,87 @@ def _tell(said: Ints, ranked: bool, batched: bool, slots: Ints, had: Ints, ints:
         if not ranked or said[RANK, r] >= 0:
             ranks[s] = said[RANK, r] if ranked else r
         batches[s] = said[len(said) - 1, r] if batched else 0
+
+
+@kernel
+def commit(
+    said: Ints,
+    ranked: bool,
+    batched: bool,
+    in_view: Ints,
+    deciding: int,
+    ints: Ints,
+    floats: Floats,
+    preference: Ints,
+    numbers: Ints,
+    slot_of: Ints,
+    target: Ints,
+    target_nodes: Ints,
+    target_rows: Ints,
+    held: Ints,
+    held_rows: Ints,
+    devices: Ints,
+    nodes: Ints,
+    pools: Ints,
+    highest_first: bool,
+) -> tuple[bool, bool, bool]:
+    """Match, place, check and accept a decision in one call, unless the caller must look.
+
+    Whether it is done (if not, nothing has changed: something is wrong, a job has rows, or finds no room and may stay);
+    whether all rows count; whether operations follow. The caller's own way is made of the same kernels.
+    """
+    nothing = np.zeros(0, np.int64)
+    fault, slots, moving, bad, complete = match(said, ints, preference, numbers, slot_of, in_view, deciding, nothing)
+    if fault != SOUND or len(bad) > 0:
+        return False, False, False
+    plane, plane_nodes, want = target, target_nodes, said[COUNT][moving]
+    kind, count = ints[c.TYPE], ints[c.COUNT]
+    if len(moving) > 0:
+        chosen = slots[moving]
+        for s in chosen:
+            if ints[c.HAS_ROWS, s] != 0:
+                return False, False, False
+        plane, plane_nodes = target.copy(), target_nodes.copy()
+        reached = place(
+            plane,
+            plane_nodes,
+            held,
+            devices,
+            nodes,
+            pools,
+            ints,
+            chosen,
+            said[TYPE][moving],
+            want,
+            highest_first,
+        )
+        for i in range(len(moving)):
+            if reached[i] == 0 and want[i] > 0 and ints[c.COUNT, chosen[i]] > 0:
+                return False, False, False
+        block = grants(ints, said, slots, moving, reached)
+        kind, count = block[0], block[1]
+        spoken = slots if complete else slots[slots >= 0]
+        findings = check(
+            plane,
+            plane_nodes,
+            target_rows,
+            target,
+            target_nodes,
+            target_rows,
+            devices,
+            nodes,
+            ints,
+            preference,
+            spoken,
+            kind,
+            count,
+            np.zeros(0, np.bool_),
+        )
+        if findings.shape[1] > 0:
+            return False, False, False
+    follows = accept(
+        said, ranked, batched, slots, nothing, kind, count, ints, floats, target, plane, target_rows, held, held_rows
+    )
+    if len(moving) > 0:
+        target_nodes[:] = plane_nodes
+    return True, complete, follows

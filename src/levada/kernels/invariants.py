@@ -12,6 +12,7 @@ import numpy as np
 from levada.core import layout as c
 from levada.core.types import Bools, Ints
 from levada.kernels.assignment import MOST_WORKERS, devices_of, differing, faults_on, fresh_rows, node_use, worker_key
+from levada.kernels.jobs import protected as is_protected
 from levada.kernels.registry import kernel
 
 # The rules; subjects are devices unless it is said otherwise.
@@ -200,28 +201,44 @@ def _judge_rows(rows: Ints, devices: Ints, ints: Ints, judged: Bools, kind: Ints
 
 @kernel
 def others_stay(
-    moved: Ints, renamed: Ints, old: Ints, new_rows: Ints, old_rows: Ints, slots: Ints, protected: Bools
+    moved: Ints,
+    renamed: Ints,
+    old: Ints,
+    new_rows: Ints,
+    old_rows: Ints,
+    ints: Ints,
+    slots: Ints,
+    protected: Bools,
 ) -> Ints:
     """I5: findings about what *protected* jobs, or jobs that are not in *slots*, would lose.
 
     *moved* and *renamed* are devices with another owner, or another worker, than before; *old* are the owners then.
+    Where *protected* is empty, the table says which jobs are.
     """
     found, number = np.empty((2, _MOST), np.int64), 0
-    stays = np.ones(len(protected), np.bool_)
+    spoken = np.zeros(ints.shape[1], np.bool_)
     for s in slots:
-        stays[s] = protected[s]
+        spoken[s] = True
     seen = np.zeros(len(old), np.bool_)
     for touched in (moved, renamed):
         for d in touched:
-            if not seen[d] and old[d] >= 0 and stays[old[d]]:
+            if not seen[d] and old[d] >= 0 and _stays(old[d], spoken, protected, ints):
                 number = _note(found, number, TAKEN_DEVICE, d)
             seen[d] = True
     if old_rows.shape[1] > 0:
         gone = fresh_rows(new_rows, old_rows)
         for i in range(old_rows.shape[1]):
-            if gone[i] and stays[old_rows[c.ROW_SLOT, i]]:
+            if gone[i] and _stays(old_rows[c.ROW_SLOT, i], spoken, protected, ints):
                 number = _note(found, number, TAKEN_ROW, i)
     return found[:, :number].copy()
+
+
+@kernel
+def _stays(s: int, spoken: Bools, protected: Bools, ints: Ints) -> bool:
+    """Whether a job must keep what it has."""
+    if not spoken[s]:
+        return True
+    return protected[s] if len(protected) > 0 else is_protected(ints, s)
 
 
 @kernel
@@ -285,9 +302,10 @@ def check(
             judged[s] = True
         mine = devices_of(new[c.OWNER], judged)
     added = places_add_up(new, new_rows, devices, ints, changed, kind, count, mine)
-    taken = others_stay(moved, renamed, old[c.OWNER], new_rows, old_rows, slots, protected)
+    taken = others_stay(moved, renamed, old[c.OWNER], new_rows, old_rows, ints, slots, protected)
     limits = nodes_within_limits(new_nodes, old_nodes, nodes)
-    found = np.concatenate((found, added, taken, limits), axis=1)
+    if added.shape[1] + taken.shape[1] + limits.shape[1] > 0:
+        found = np.concatenate((found, added, taken, limits), axis=1)
     # Places that are no good count for nothing, or twice: only sound ones have sums to keep.
     if found.shape[1] == 0 and has_cores:
         found = sums_kept(new, new_nodes, new_rows, devices[c.NODE_OF], ints)

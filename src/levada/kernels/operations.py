@@ -58,12 +58,12 @@ def issue(
     target: Ints,
     held: Ints,
     claimed: Bools,
-) -> tuple[Ints, Bools, Ints, bool, bool, Ints, Ints, Ints]:
+) -> tuple[bool, bool, bool, Ints, Bools, Ints, Ints, Ints, Ints]:
     """Send every operation that may go out, unless the caller must look first.
 
-    Slots whose operation waits, which of them are ready, and how many devices each still misses; whether others pause;
-    whether the caller must look (then nothing was sent): at special jobs, or at a cycle of jobs that wait for each
-    other; and what `send` returns.
+    Whether the caller must look (then nothing was sent): at special jobs, or at a cycle of jobs that wait for each
+    other; whether operations wait that pause, and others; slots whose operation waits, which of them are ready, and how
+    many devices each still misses; and what `send` returns.
     """
     cap = ints.shape[1]
     waiting, asking, moves, pauses, look = np.empty(len(order), np.int64), 0, False, False, False
@@ -96,7 +96,7 @@ def issue(
         operations, adds, drops = send(
             ints, floats, waiting, ready, missing[waiting], now, revision, timeout_s, target, held, claimed
         )
-    return waiting, ready, missing[waiting], bool(pauses), bool(look), operations, adds, drops
+    return bool(look), bool(pauses), going < asking, waiting, ready, missing[waiting], operations, adds, drops
 
 
 @kernel

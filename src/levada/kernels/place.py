@@ -16,6 +16,8 @@ from levada.kernels.release import jobs_devices, marked, release
 
 _FREE = c.FREE
 _BIG = 1 << 60
+#: More newcomers than this are placed together: each by itself looks at all devices of its type.
+_FEW = 4
 #: Shapes of workers whose rooms are remembered; a bound for memory, no result depends on it.
 _SHAPES = 64
 
@@ -366,6 +368,54 @@ def seat(
 
 
 @kernel
+def _are_few_newcomers(ints: Ints, slot: Ints, want: Ints) -> bool:
+    """Whether these are a few jobs that have nothing and want one GPU each: the most frequent decision by far."""
+    if len(slot) > _FEW:
+        return False
+    for i in range(len(slot)):
+        s = slot[i]
+        idle = ints[c.COUNT, s] == 0 and ints[c.HELD, s] == 0
+        plain = ints[c.MILLI, s] == c.WHOLE and ints[c.CPU, s] == 0 and ints[c.MEMORY, s] == 0 and ints[c.MIN, s] == 1
+        if not idle or not plain or want[i] != 1:
+            return False
+    return True
+
+
+@kernel
+def _seat_newcomers(
+    plane_devices: Ints, held_devices: Ints, devices: Ints, pools: Ints, ints: Ints, slot: Ints, gpu_type: Ints
+) -> Ints:
+    """`seat` for jobs without a place that want one GPU each: the pool with least to spare, free at once if any is."""
+    owner, held, usable = plane_devices[c.OWNER], held_devices[c.OWNER], devices[c.WHOLE_OPEN]
+    reached, order = np.zeros(len(slot), np.int64), np.arange(len(slot))
+    if len(slot) > 1:
+        order = np.argsort(ints[c.NUMBER][slot], kind="mergesort")
+    for i in order:
+        best, best_late, best_room = -1, True, _BIG
+        for p in range(pools.shape[1]):
+            if pools[c.POOL_TYPE, p] != gpu_type[i]:
+                continue
+            room, now = 0, 0
+            for d in range(pools[c.POOL_START, p], pools[c.POOL_STOP, p]):
+                free = owner[d] == _FREE and usable[d] > 0
+                room += free
+                now += free and held[d] == _FREE
+            late = now == 0
+            if room > 0 and ((best_late and not late) or (late == best_late and room < best_room)):
+                best, best_late, best_room = p, late, room
+                if room == 1 and not late:
+                    break
+        reached[i] = best >= 0
+        if best < 0:
+            continue
+        for d in range(pools[c.POOL_START, best], pools[c.POOL_STOP, best]):
+            if owner[d] == _FREE and usable[d] > 0 and (best_late or held[d] == _FREE):
+                owner[d], plane_devices[c.INDEX, d] = slot[i], 0
+                break
+    return reached
+
+
+@kernel
 def place(
     plane_devices: Ints,
     plane_nodes: Ints,
@@ -384,6 +434,8 @@ def place(
     Jobs that leave their type give up devices first, then those that shrink; then jobs grow, the largest first: they
     need room in one piece, and small ones fill the gaps.
     """
+    if _are_few_newcomers(ints, slot, want):
+        return _seat_newcomers(plane_devices, held_devices, devices, pools, ints, slot, gpu_type)
     release(plane_devices, plane_nodes, held_devices, devices, ints, slot, gpu_type, want, highest_first)
     reached, grows = want.copy(), np.empty(len(slot), np.int64)
     number = 0

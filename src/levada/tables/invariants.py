@@ -47,7 +47,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     count: Ints
     #: Slots that it is about; nothing of any other job may change.
     slots: Ints
-    #: Per slot: may not be stopped, shrunk or moved now.
+    #: Per slot: may not be stopped, shrunk or moved now. Empty: as the table of jobs says.
     protected: Bools
 
 
@@ -91,7 +91,8 @@ def i5_protected_stay(world: World, proposal: Proposal) -> list[Violation]:
     """
     old, new = world.target, proposal.plane
     moved, renamed = ((new.devices[row] != old.devices[row]).nonzero()[0] for row in range(2))
-    found = kernel.others_stay(moved, renamed, old.owner, new.rows, old.rows, proposal.slots, proposal.protected)
+    ints, slots = world.table.ints, proposal.slots
+    found = kernel.others_stay(moved, renamed, old.owner, new.rows, old.rows, ints, slots, proposal.protected)
     return _described(world, found, new, old, proposal.slots)
 
 
