@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from levada.core import layout
 from levada.core.types import Bools, Ints
 
-#: Values of `owner` besides a slot: nobody has the device, or it is cut up among the jobs in `rows`.
+#: Values of `owner` besides a slot: the device is free, or shared by the jobs in `rows`.
 FREE, SHARED = layout.FREE, layout.SHARED
 
 #: Columns of `rows`.

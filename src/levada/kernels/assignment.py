@@ -168,7 +168,7 @@ def worker_key(slot: int, index: int, node: int) -> np.int64:
 
 @kernel
 def node_use(plane: Ints, rows: Ints, node_of: Ints, nodes: int, ints: Ints) -> Ints:
-    """Cores and memory in use per node, counted anew from all places.
+    """Cores and memory in use per node, recounted from all places.
 
     A worker counts once on each node where it has any place: while it moves it is on two.
     """

@@ -12,9 +12,9 @@ from levada.core.types import Floats, Ints
 from levada.kernels.published_round import round_steps, steps_everywhere
 from levada.kernels.registry import kernel
 
-#: Rows of `turns`: numbers of the members, the second one NOBODY for a job by itself; type, workers, end of devices.
+#: Rows of `turns`: numbers of the members, the second one ALONE for a job by itself; type, workers, end of devices.
 FIRST, SECOND, TYPE, SIZE, STOP = range(5)
-NOBODY = -1
+ALONE = -1
 #: Rows of `work`: all steps, those left (nan = the job is over), rounds in a row without progress.
 STEPS, LEFT, FAILURES = range(3)
 _HOUR_S = 3600.0
@@ -39,7 +39,7 @@ def see(owner: Ints, rows: Ints, type_of: Ints, number: Ints, desired: Ints, obs
             gpus[s] += 1
             lowest[s] = min(lowest[s], device)
     # The devices of a turn are those of the slot that was found first.
-    holder, partner = np.full(len(owner), -1, np.int64), np.full(slots, NOBODY, np.int64)
+    holder, partner = np.full(len(owner), -1, np.int64), np.full(slots, ALONE, np.int64)
     found, many = np.empty(slots, np.int64), 0
     for s in range(slots):
         if gpus[s] == 0:
@@ -53,14 +53,14 @@ def see(owner: Ints, rows: Ints, type_of: Ints, number: Ints, desired: Ints, obs
     first = np.empty(many, np.int64)
     for t in range(many):
         s = found[t]
-        first[t] = number[s] if partner[s] == NOBODY else min(number[s], partner[s])
+        first[t] = number[s] if partner[s] == ALONE else min(number[s], partner[s])
     turns, end = np.empty((5, many), np.int64), 0
     following = np.full(slots, -1, np.int64)
     order = np.argsort(first, kind="mergesort")
     for t in range(many):
         s = found[order[t]]
-        turns[0, t], turns[1, t] = first[order[t]], NOBODY
-        if partner[s] != NOBODY:
+        turns[0, t], turns[1, t] = first[order[t]], ALONE
+        if partner[s] != ALONE:
             turns[1, t] = max(number[s], partner[s])
         turns[2, t], turns[3, t] = type_of[lowest[s]], desired[s]
         following[s] = end
@@ -90,7 +90,7 @@ def leases(before: Ints, old_devices: Ints, turns: Ints, devices: Ints, work: Fl
     chances, kept, at = 0, 0, 0
     for t in range(before.shape[1]):
         a, b = before[0, t], before[1, t]
-        if np.isnan(work[1, a]) and (b == NOBODY or np.isnan(work[1, b])):
+        if np.isnan(work[1, a]) and (b == ALONE or np.isnan(work[1, b])):
             continue
         chances += 1
         while at < turns.shape[1] and turns[0, at] < a:
@@ -130,7 +130,7 @@ def finish(
     steps = np.zeros(2)
     for t in range(turns.shape[1]):
         gpus = turns[4, t] - (turns[4, t - 1] if t > 0 else 0)
-        members = 1 if turns[1, t] == NOBODY else 2
+        members = 1 if turns[1, t] == ALONE else 2
         fits, moves, lasts = True, True, now
         for m in range(members):
             fits &= rates[m, t] > 0.0
@@ -168,7 +168,7 @@ def finish(
     for t in range(turns.shape[1]):
         for m in range(2):
             number = turns[m, t]
-            if number != NOBODY and not np.isnan(work[1, number]):
+            if number != ALONE and not np.isnan(work[1, number]):
                 goes_on[going], made[going] = number, work[0, number] - work[1, number]
                 going += 1
     return float(end), float(cost), done[order], done_at[order], dropped[:out], goes_on[:going], made[:going]

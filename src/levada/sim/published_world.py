@@ -240,7 +240,7 @@ class PublishedWorld:
         first, second, kinds, sizes, _ = self._turns
         self._jobs_in_turns = len(first)
         if held.has_rows:
-            self._jobs_in_turns += int(np.count_nonzero(second != kernels.NOBODY))
+            self._jobs_in_turns += int(np.count_nonzero(second != kernels.ALONE))
             self._rates = self._rates_of_pairs(first, second, kinds, sizes)
         else:
             self._rates = self.truth.rates(first, kinds, sizes)[None]
@@ -258,7 +258,7 @@ class PublishedWorld:
 
     def _rates_of_pairs(self, first: Ints, second: Ints, kinds: Ints, sizes: Ints) -> Floats:
         rates = np.zeros((2, len(first)))
-        alone = second == kernels.NOBODY
+        alone = second == kernels.ALONE
         rates[0, alone] = self.truth.rates(first[alone], kinds[alone], sizes[alone])
         if not alone.all():
             a, b, kinds, sizes = (column[~alone] for column in (first, second, kinds, sizes))

@@ -115,7 +115,7 @@ class Crew:
         return min(gone, key=lambda seen: (seen.state != ENDED, seen.state != LOST, seen.name), default=None)
 
     def broke_by_itself(self) -> Sighting | None:
-        """A member that failed with an exit code of its own before anybody asked the job to leave, if any.
+        """A member that failed with an exit code of its own before the job was asked to stop, if any.
 
         Where others left because they were asked, their end may have broken it.
         """
