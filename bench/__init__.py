@@ -1,6 +1,6 @@
-"""Benchmarks, run by `make bench`: CPU time, fixed seeds, kernels warmed up before the clock starts.
+"""Benchmarks, run by `make bench`: CPU time, fixed seeds, kernels warmed up before measuring.
 
-`load` makes clusters and jobs, `floor` an engine at work with a backend that does everything at once; `decide`,
-`events`, `state`, `runtime`, `pauses` and `machine` measure; `report` prints. Nothing here is a test: a slow machine
-fails nothing.
+`load` generates clusters and jobs, `engine_driver` drives an engine with an instant backend; `decide`, `events`,
+`state`, `sim`, `traces`, `runtime`, `pauses`, `live` and `machine` measure; `report` prints. Missed limits are
+reported and do not fail the run.
 """

@@ -9,19 +9,17 @@ from bench.report import Printer
 from levada import jit
 
 PARTS = ("decide", "events", "state", "sim", "traces", "runtime", "live", "machine")
-#: Only where it is asked for by name.
+#: Runs only if named.
 LONG = "sim-large"
 
 
 def main() -> None:
-    """Runs the parts asked for, all by default."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description="CPU times of the engine and its policies.")
+    """Run the selected parts, by default all."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure CPU times of Levada.")
     parser.add_argument("part", nargs="?", choices=(*PARTS, "all", LONG), default="all")
-    parser.add_argument("--quick", action="store_true", help="fewer samples")
+    parser.add_argument("--quick", action="store_true", help="Take fewer samples.")
     parser.add_argument("--kernels", choices=("compiled", "interpreted", "both"), default="both")
-    parser.add_argument(
-        "--policy", action="append", default=[], help="decide: only this one; may be given several times"
-    )
+    parser.add_argument("--policy", action="append", default=[], help="Measure only this policy (decide); repeatable.")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     options = parser.parse_args()
     printer = Printer(as_json=options.output == "json")
@@ -49,10 +47,10 @@ def main() -> None:
     printer.end()
 
 
-def _implementations(asked: str) -> list[str]:
-    if asked == "both":
+def _implementations(choice: str) -> list[str]:
+    if choice == "both":
         return ["compiled", "interpreted"] if jit.is_available() else ["interpreted"]
-    return [asked]
+    return [choice]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Many clients in one process that costs the server's machine as little as it can: plain sockets, one thread.
+"""Many HTTP clients in one cheap process: plain sockets, one thread.
 
-Each sends the next submission when it has its answer, over a connection that it keeps.
-`python -m bench.clients FOLDER SUBMISSIONS CLIENTS` prints the seconds that each took, then its own CPU seconds.
+Each client sends the next submission when it has the response, over a persistent connection.
+`python -m bench.clients FOLDER SUBMISSIONS CLIENTS DOCUMENT` prints the seconds of each submission, then its own CPU
+seconds.
 """
 
 from __future__ import annotations
@@ -20,33 +21,33 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class Client:
-    """One connection, and what is under way on it."""
+    """One connection and its current submission."""
 
     def __init__(self, address: tuple[str, int], name: str, head: bytes, body: bytes, submissions: int) -> None:
         self.socket = socket.create_connection(address)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.waits: list[float] = []
         self._name, self._head, self._body, self.left = name, head, body, submissions
-        self._came = b""
+        self._received = b""
 
     def send(self) -> None:
-        """The next submission, with a key of its own."""
+        """Send the next submission, with a new idempotency key."""
         key = b"Idempotency-Key: %s-%d\r\n\r\n" % (self._name.encode(), self.left)
-        self._came, self._began = b"", time.monotonic()
+        self._received, self._began = b"", time.monotonic()
         self.socket.sendall(self._head + key + self._body)
 
     def receive(self) -> None:
-        """Some of an answer; the whole of it is followed by the next submission."""
+        """Receive part of a response; after a whole one, send the next submission."""
         part = self.socket.recv(1 << 16)
         if not part:
-            raise ConnectionError("the server has closed the connection")
-        self._came += part
-        head, end, body = self._came.partition(_HEAD_END)
+            raise ConnectionError("the server closed the connection")
+        self._received += part
+        head, end, body = self._received.partition(_HEAD_END)
         if not end or len(body) < _length(head):
             return
         self.waits.append(time.monotonic() - self._began)
         if not head.startswith(b"HTTP/1.1 201 "):
-            raise RuntimeError(self._came.decode())
+            raise RuntimeError(self._received.decode())
         self.left -= 1
         if self.left:
             self.send()
@@ -58,7 +59,7 @@ def _length(head: bytes) -> int:
 
 
 def run(folder: Path, document: dict[str, Any], submissions: int, count: int) -> list[float]:
-    """Seconds that each of so many submissions took."""
+    """Send *submissions* over *count* clients and return the seconds of each."""
     server = json.loads((folder / "server.json").read_text())
     url = urlsplit(server["url"])
     assert url.hostname is not None
@@ -68,9 +69,9 @@ def run(folder: Path, document: dict[str, Any], submissions: int, count: int) ->
         f"POST /api/v1/jobs HTTP/1.1\r\nHost: {url.netloc}\r\nAuthorization: Bearer {server['token']}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     ).encode()
-    shares = [submissions // count + (n < submissions % count) for n in range(count)]
-    mark = secrets.token_hex(4)
-    clients = [Client((url.hostname, url.port), f"{mark}-{n}", head, body, share) for n, share in enumerate(shares)]
+    counts = [submissions // count + (n < submissions % count) for n in range(count)]
+    prefix = secrets.token_hex(4)
+    clients = [Client((url.hostname, url.port), f"{prefix}-{n}", head, body, share) for n, share in enumerate(counts)]
     with selectors.DefaultSelector() as selector:
         for client in clients:
             selector.register(client.socket, selectors.EVENT_READ, client)
@@ -84,8 +85,8 @@ def run(folder: Path, document: dict[str, Any], submissions: int, count: int) ->
 
 
 def main() -> None:
-    """Submits as the command line says."""
-    from levada.sdk.sending import sendable
+    """Run the clients with the arguments of the command line."""
+    from levada.sdk.prepare import sendable
 
     folder, submissions, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     document = json.loads(sys.argv[4])

@@ -1,4 +1,4 @@
-"""Which kernels a benchmark runs on."""
+"""Selection of kernels."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from levada import jit
 
 
 def use_fastest() -> str:
-    """Take compiled kernels where numba is installed; the name of what runs now."""
+    """Use compiled kernels if numba is installed; returns the name of the implementation."""
     return "compiled" if jit.install() else "interpreted"

@@ -1,4 +1,4 @@
-"""A real server under load: submissions from many clients, and jobs that report progress."""
+"""A live server under load: submissions from many clients, and jobs that report progress."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from typing import Any
 
 from bench.report import Printer, Record
 
-#: Jobs that run and report each second, and the part of a core that this may take.
+#: Jobs that report every second, and the limit of CPU use in cores.
 RUNNING, MOST_CORE = 1_000, 0.5
 _MEASURED_S = 20.0
 
-#: Plays the runtime of all workers: it writes their reports. The workers themselves sleep.
-_CROWD = """
+#: Writes the reports of all workers in place of their runtime. The workers sleep.
+_REPORTERS = """
 import pathlib, sys, time
-from levada.runtime.report import READY, Report, Writer
+from levada.runtime.report import READY, ProgressReport, Writer
 writers = [Writer(folder) for folder in sorted(pathlib.Path(sys.argv[1]).glob('jobs/*/workers/*'))]
 step = 0
 while True:
     for writer in writers:
-        writer.write(Report(flags=READY, generation=1, step=step, at=time.time()))
+        writer.write(ProgressReport(flags=READY, generation=1, step=step, at=time.time()))
     if step == 0:
         print('up', flush=True)
     step += 1
     time.sleep(1)
 """
 
-#: Submissions, clients, and what is wanted: seconds at the 99th percentile, and MB of the server at most.
-SUBMISSIONS, CLIENTS, P99_S, MOST_MB = 10_000, 16, 0.1, 500.0
-#: CPU seconds that a list of all of them may take.
+#: Submissions, clients, and limits: p99 in seconds, and peak memory of the server in MB.
+SUBMISSIONS, CLIENTS, P99_S, MOST_MB = 10_000, 16, 0.1, 250.0
+#: Limit of CPU seconds of a list of all jobs.
 LIST_S = 0.2
 
 
 def run(printer: Printer, *, quick: bool) -> None:
-    """Submits jobs as fast as they are answered; then lets many run and report."""
+    """Measure submissions at full speed, then progress reports of many jobs."""
     printer.title("A live server")
     _submit(printer, 1_000 if quick else SUBMISSIONS)
     _report(printer, 100 if quick else RUNNING)
@@ -51,20 +51,20 @@ def run(printer: Printer, *, quick: bool) -> None:
 
 @contextlib.contextmanager
 def _server(nodes: int, gpus: int) -> Iterator[tuple[Path, int]]:
-    """The folder and the process of a server."""
+    """Start a server; yields its folder and process id."""
     folder = Path(tempfile.mkdtemp(prefix="levada-bench-"))
     levada = [sys.executable, "-m", "levada"]
     sizes = ["--nodes", str(nodes), "--gpus-per-node", str(gpus), "--gpu-type", "a100"]
-    subprocess.run([*levada, "up", "--state", str(folder), "--port", "0", *sizes], check=True, capture_output=True)
+    subprocess.run([*levada, "up", "--state-dir", str(folder), "--port", "0", *sizes], check=True, capture_output=True)
     try:
         yield folder, int(json.loads((folder / "server.json").read_text())["pid"])
     finally:
-        subprocess.run([*levada, "down", "--state", str(folder), "--stop-jobs"], check=False, capture_output=True)
+        subprocess.run([*levada, "down", "--state-dir", str(folder), "--stop-jobs"], check=False, capture_output=True)
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _report(printer: Printer, jobs: int) -> None:
-    """What it costs to hear of so many jobs each second."""
+    """Measure CPU use while *jobs* jobs report every second."""
     from levada.sdk.client import Client
 
     document = _document("reports", ["sleep", "100000"], workers=1, gpusPerWorker=1)
@@ -72,30 +72,30 @@ def _report(printer: Printer, jobs: int) -> None:
         client.submit([{**document, "metadata": {"name": f"reports-{n}"}} for n in range(jobs)])
         while any(job["phase"] != "Running" for job in client.jobs()):
             time.sleep(1.0)
-        crowd = subprocess.Popen([sys.executable, "-c", _CROWD, str(folder)], stdout=subprocess.PIPE)
+        reporters = subprocess.Popen([sys.executable, "-c", _REPORTERS, str(folder)], stdout=subprocess.PIPE)
         try:
-            assert crowd.stdout is not None
-            crowd.stdout.readline()
+            assert reporters.stdout is not None
+            reporters.stdout.readline()
             time.sleep(3.0)
             before, began = _cpu_s(pid), time.monotonic()
             time.sleep(_MEASURED_S)
-            part = (_cpu_s(pid) - before) / (time.monotonic() - began)
-            heard = sum(job["progress"]["step"] > 0 for job in client.jobs())
+            cores = (_cpu_s(pid) - before) / (time.monotonic() - began)
+            reported = sum(job["progress"]["step"] > 0 for job in client.jobs())
         finally:
-            crowd.kill()
-            crowd.wait()
-        known = {"bench": "live", "kernels": "-", "jobs": jobs, "gpus": jobs, "samples": 1}
+            reporters.kill()
+            reporters.wait()
+        fields = {"bench": "live", "kernels": "-", "jobs": jobs, "gpus": jobs, "samples": 1}
         limit = MOST_CORE * jobs / RUNNING
-        note = f"{heard} of {jobs} jobs were heard of; {_peak_mb(pid):.0f} MB"
+        note = f"{reported} of {jobs} jobs have progress; {_peak_mb(pid):.0f} MB"
         printer.add(
             Record(
                 what="reports each second",
                 unit="cores",
-                p50=round(part, 3),
+                p50=round(cores, 3),
                 limit=limit,
-                ok=part <= limit and heard == jobs,
+                ok=cores <= limit and reported == jobs,
                 note=note,
-                **known,
+                **fields,
             )
         )
 
@@ -106,16 +106,18 @@ def _submit(printer: Printer, submissions: int) -> None:
         code = [sys.executable, "-m", "bench.clients", str(folder), str(submissions), str(CLIENTS)]
         before, delayed = _cpu_s(pid), _delay_s(pid)
         began = time.monotonic()
-        told = subprocess.run([*code, json.dumps(document)], check=True, capture_output=True, text=True)
-        took = time.monotonic() - began
-        *waits, theirs = [float(line) for line in told.stdout.split()]
+        output = subprocess.run([*code, json.dumps(document)], check=True, capture_output=True, text=True)
+        wall_s = time.monotonic() - began
+        *waits, clients_s = [float(line) for line in output.stdout.split()]
         assert len(waits) == submissions
         waits.sort()
         p99 = waits[int(0.99 * len(waits))]
-        known = {"bench": "live", "kernels": "-", "jobs": submissions, "gpus": 32, "samples": len(waits)}
-        ours, waited = _cpu_s(pid) - before, _delay_s(pid) - delayed
-        rate = f"{submissions / took:,.0f}/s; {took:.1f} s: CPU of server {ours:.1f} s, of clients {theirs:.1f} s"
-        rate += f"; server's loop waited {waited:.1f} s for a core; longest {waits[-1]:.3f} s"
+        fields = {"bench": "live", "kernels": "-", "jobs": submissions, "gpus": 32, "samples": len(waits)}
+        server_s, delay_s = _cpu_s(pid) - before, _delay_s(pid) - delayed
+        note = (
+            f"{submissions / wall_s:,.0f}/s; {wall_s:.1f} s: server CPU {server_s:.1f} s, clients CPU {clients_s:.1f} s"
+        )
+        note += f"; server waited {delay_s:.1f} s for a core; longest submission {waits[-1]:.3f} s"
         printer.add(
             Record(
                 what="a submission",
@@ -124,21 +126,21 @@ def _submit(printer: Printer, submissions: int) -> None:
                 p99=round(p99, 4),
                 limit=P99_S,
                 ok=p99 <= P99_S,
-                note=rate,
-                **known,
+                note=note,
+                **fields,
             )
         )
         peak = _peak_mb(pid)
         printer.add(
-            Record(what="server's memory", unit="MB", p50=round(peak, 1), limit=MOST_MB, ok=peak <= MOST_MB, **known)
+            Record(what="server's memory", unit="MB", p50=round(peak, 1), limit=MOST_MB, ok=peak <= MOST_MB, **fields)
         )
-        _list(printer, folder, known)
-        listed = _kept(folder)
-        assert listed == submissions, f"{submissions} were accepted and {listed} are there"
+        _list(printer, folder, fields)
+        listed = _count_jobs(folder)
+        assert listed == submissions, f"{submissions} accepted, {listed} listed"
 
 
-def _list(printer: Printer, folder: Path, known: dict[str, Any]) -> None:
-    """What `levada ls` costs whoever calls it."""
+def _list(printer: Printer, folder: Path, fields: dict[str, Any]) -> None:
+    """Measure the CPU time of `levada ls`."""
     costs = sorted(_cpu_of([sys.executable, "-m", "levada", "ls", "--state-dir", str(folder)]) for _ in range(10))
     p50 = statistics.median(costs)
     printer.add(
@@ -148,15 +150,15 @@ def _list(printer: Printer, folder: Path, known: dict[str, Any]) -> None:
             p50=round(p50, 3),
             limit=LIST_S,
             ok=p50 <= LIST_S,
-            note=f"CPU of the command; at best {costs[0]:.3f} s",
-            **{**known, "samples": len(costs)},
+            note=f"CPU of the command; minimum {costs[0]:.3f} s",
+            **{**fields, "samples": len(costs)},
         )
     )
 
 
 def _cpu_of(command: list[str]) -> float:
-    """CPU seconds of a process, which must end well."""
-    # As users have it: what Python has compiled once it keeps.
+    """Return the CPU seconds of a command, which must succeed."""
+    # Like for users, Python may cache bytecode.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=env)
     _, status, used = os.wait4(process.pid, 0)
@@ -174,7 +176,7 @@ def _document(name: str, command: list[str], **spec: Any) -> dict[str, Any]:
     }
 
 
-def _kept(folder: Path) -> int:
+def _count_jobs(folder: Path) -> int:
     from levada.sdk.client import Client
 
     with Client(state=str(folder)) as client:
@@ -187,7 +189,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def _delay_s(pid: int) -> float:
-    """For how long the main thread of a process was ready to run, and others had the machine."""
+    """Return how long the main thread of a process was runnable without a core."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 

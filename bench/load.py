@@ -1,9 +1,9 @@
-"""Clusters and jobs of any size, the same for the same seed.
+"""Generate clusters and jobs of any size, deterministic for a seed.
 
-Nodes have eight GPUs of one of three types. Workers take 1, 2, 4 or 8 GPUs; a job wants at least 1 to 16 workers and
-takes up to four times as many; most jobs run on any type, some on two or one. Each GPU comes with 8 of the 12 cores
-and 60 of the 96 GiB that its node has for it. At ten GPUs per job the minimums alone ask for half as much again as
-there is, so that many jobs run and many wait.
+Nodes have 8 GPUs of one of three types. Workers use 1, 2, 4 or 8 GPUs; a job has a minimum of 1 to 16 workers and a
+maximum of up to four times as many; most jobs run on any type, some on two or one. Per GPU a worker requests 8 of the
+12 cores and 60 of the 96 GiB of its node. At ten GPUs per job the minimums sum up to 1.5 times the cluster: a
+large part of the jobs runs, the rest is pending.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Node
 
 GPUS_PER_NODE = 8
-#: Of a node for each of its GPUs, and of a worker for each of its GPUs: cores in 1/1000ths, MiB.
+#: Capacity of a node and request of a worker, per GPU: millicores, MiB.
 NODE_CPU, NODE_MEMORY = 12_000, 96 * 1024
 WORKER_CPU, WORKER_MEMORY = 8_000, 60 * 1024
 TYPES = ("v100", "a100", "h100")
@@ -26,7 +26,7 @@ _TYPE_LISTS: tuple[tuple[str, ...], ...] = ((), ("a100", "v100"), ("h100", "a100
 
 
 def cluster(gpus: int) -> Cluster:
-    """Half v100, a third a100, the rest h100, in racks of sixteen nodes."""
+    """Return a cluster of 1/2 v100, 1/3 a100 and 1/6 h100 nodes, in racks of 16."""
     kinds = (0, 0, 0, 1, 1, 2)
     return Cluster(
         nodes=tuple(
@@ -43,7 +43,7 @@ def cluster(gpus: int) -> Cluster:
 
 
 def jobs(count: int, rng: np.random.Generator, *, at: float, first: int) -> JobBatch:
-    """So many new jobs, named from *first* on, all submitted at *at*."""
+    """Return *count* new jobs, numbered from *first*, all submitted at *at*."""
     least = rng.choice([1, 2, 4, 8, 16], count, p=[0.2, 0.25, 0.25, 0.2, 0.1])
     gpus = rng.choice([1, 2, 4, 8], count, p=[0.4, 0.25, 0.2, 0.15])
     most = least * rng.choice([1, 2, 4], count)
@@ -56,7 +56,7 @@ def jobs(count: int, rng: np.random.Generator, *, at: float, first: int) -> JobB
         "cpu": WORKER_CPU * gpus,
         "memory": WORKER_MEMORY * gpus,
         "priority": rng.integers(0, 3, count),
-        # One in five does not say how much work it has, one in three changes size only by a restart.
+        # 20 % do not declare their steps, a third resizes only by restart.
         "steps": np.where(rng.random(count) < 0.8, rng.lognormal(11.0, 1.5, count).round(), np.nan),
         "resizes_in_place": (rng.random(count) < 2 / 3).astype(np.int64),
     }
@@ -71,5 +71,5 @@ def jobs(count: int, rng: np.random.Generator, *, at: float, first: int) -> JobB
 
 
 def speeds(numbers: np.ndarray[Any, Any], workloads: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Steps per second of one worker of each job: workloads differ, and so do the jobs of one, a little."""
+    """Return steps per second of one worker; they differ by workload, and slightly by job."""
     return (1.0 + workloads % 7) * (1.0 + 0.05 * (numbers % 5 - 2))

@@ -1,4 +1,4 @@
-"""How long training stands still when a worker joins and when one leaves: real processes, a toy state."""
+"""Pauses of training when a worker joins or leaves, with real processes and a small state."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.report import Printer, measured
-from levada.runtime.report import Report, read
+from levada.runtime.report import ProgressReport, read
 
 ROUNDS, FEW_ROUNDS = 20, 4
 LIMIT_MS = 500.0
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 
 _SCRIPT = """
 import array, time, levada.runtime
@@ -33,8 +33,8 @@ for step in job.steps(10**9):
 
 
 def run(printer: Printer, *, quick: bool) -> None:
-    """Adds a second worker and takes it away again, some times."""
-    printer.title("The runtime: pauses at a change of members")
+    """Add and remove a second worker repeatedly."""
+    printer.title("Runtime: pauses when workers change")
     with tempfile.TemporaryDirectory() as root:
         job = _Job(Path(root, "jobs", "job"))
         try:
@@ -46,7 +46,7 @@ def run(printer: Printer, *, quick: bool) -> None:
 
 
 class _Job:
-    """One worker that stays, and others that come and go."""
+    """A job with one permanent worker; others join and leave."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -54,31 +54,31 @@ class _Job:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def measure(self, rounds: int) -> tuple[list[float], list[float]]:
-        """Seconds of standing still, for each coming and each going."""
+        """Return the pauses in seconds for each join and each leave."""
         joins, leaves = [], []
         self._generation = 1
-        stays = self._spawn()
-        self._publish(stays)
-        _wait(lambda: self._report(stays).step > 10)
+        permanent = self._spawn()
+        self._publish(permanent)
+        _wait(lambda: self._report(permanent).step > 10)
         for _ in range(rounds):
             self._generation += 1
-            guest = self._spawn()
-            _wait(lambda guest=guest: bool(self._report(guest).flags & 1))  # type: ignore[misc]
-            joins.append(self._change(stays, stays, guest))
+            second = self._spawn()
+            _wait(lambda second=second: bool(self._report(second).flags & 1))  # type: ignore[misc]
+            joins.append(self._change(permanent, permanent, second))
             self._generation += 1
-            leaves.append(self._change(stays, stays))
+            leaves.append(self._change(permanent, permanent))
         return joins, leaves
 
     def end(self) -> None:
-        """Ends all workers."""
+        """Kill all workers."""
         for process in self._processes:
             process.kill()
             process.wait()
 
-    def _change(self, stays: str, *members: str) -> float:
+    def _change(self, permanent: str, *members: str) -> float:
         self._publish(*members)
         _wait(lambda: all(self._report(member).generation == self._generation for member in members))
-        return self._report(stays).pause_s
+        return self._report(permanent).pause_s
 
     def _spawn(self) -> str:
         name = f"g{self._generation}-0"
@@ -97,13 +97,13 @@ class _Job:
         fresh.write_text(json.dumps(world))
         os.replace(fresh, self._folder / "world.json")
 
-    def _report(self, name: str) -> Report:
-        return read(self._folder / "workers" / name / "report") or Report()
+    def _report(self, name: str) -> ProgressReport:
+        return read(self._folder / "workers" / name / "report") or ProgressReport()
 
 
 def _wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TIMEOUT_S
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError("the workers did not do as they were told")
+            raise TimeoutError("workers did not reach the expected state within 60 s")
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What was measured, as a table for people and as JSON."""
+"""Print measurements as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from bench.timing import quantile
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of figures."""
+    """One measurement."""
 
     bench: str
     what: str
     kernels: str = ""
     jobs: int = 0
     gpus: int = 0
-    #: How many times it was measured.
+    #: Number of samples.
     samples: int = 0
     unit: str = "ms"
     p50: float | None = None
     p99: float | None = None
     limit: float | None = None
-    #: Whether p99 (or the one figure) is within the limit.
+    #: Whether p99 (or the only figure) is within the limit.
     ok: bool | None = None
     #: Median of each part.
     parts: dict[str, float] = {}
@@ -35,10 +35,10 @@ _UNITS = {"ms": 1e3, "µs": 1e6, "s": 1.0}
 
 
 def measured(seconds: Sequence[float], *, limit: float | None = None, unit: str = "ms", **fields: object) -> Record:
-    """A record of these times; *limit* is in *unit*."""
+    """Return a record of these times; *limit* is in *unit*."""
     values = [value * _UNITS[unit] for value in seconds]
     worst = quantile(values, 0.99)
-    given = {
+    columns = {
         "samples": len(values),
         "unit": unit,
         "p50": round(quantile(values, 0.5), 3),
@@ -47,38 +47,38 @@ def measured(seconds: Sequence[float], *, limit: float | None = None, unit: str 
         "ok": None if limit is None else worst <= limit,
         **fields,
     }
-    return msgspec.convert(given, Record)
+    return msgspec.convert(columns, Record)
 
 
 _HEADER = ("what", "kernels", "jobs", "gpus", "n", "p50", "p99", "limit", "", "parts (p50) or note")
 
 
 class Printer:
-    """Prints records as they come, or all of them at the end as JSON."""
+    """Prints records as they are added, or all at the end as JSON."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
         self._records: list[Record] = []
 
     def title(self, text: str) -> None:
-        """Begins a table."""
+        """Begin a table."""
         if not self._as_json:
             print(f"\n{text}\n{_line(_HEADER)}", flush=True)
 
     def add(self, record: Record) -> None:
-        """One more line."""
+        """Add a record."""
         self._records.append(record)
         if not self._as_json:
             print(_line(_cells(record)), flush=True)
 
     def end(self) -> None:
-        """Prints what is still to be printed."""
+        """Print the JSON, or a summary of the limits."""
         if self._as_json:
             print(json.dumps(msgspec.to_builtins(self._records), indent=2, ensure_ascii=False))
             return
         missed = [record for record in self._records if record.ok is False]
-        judged = sum(record.ok is not None for record in self._records)
-        print(f"\n{judged - len(missed)} of {judged} figures within their limits")
+        limited = sum(record.ok is not None for record in self._records)
+        print(f"\n{limited - len(missed)} of {limited} figures within their limits")
         for record in missed:
             print(f"  MISSED: {record.bench}: {' '.join(cell for cell in _cells(record)[:8] if cell)}")
 

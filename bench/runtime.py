@@ -1,4 +1,4 @@
-"""What `levada.runtime` costs a training script: time per step beyond that of a bare loop."""
+"""Overhead of `levada.runtime` per training step, compared with a bare loop."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import levada.runtime
 from bench.report import Printer, Record
 from bench.timing import quantile
 
-#: Steps between two looks at the clock, and how many such blocks.
+#: Steps per block, and number of blocks; each block is one sample.
 BLOCK, BLOCKS, FEW_BLOCKS = 1_000, 2_000, 200
-#: Microseconds per step at the median.
+#: Limit of the median in microseconds per step.
 LIMIT_US = 2.0
 
 
 def run(printer: Printer, *, quick: bool) -> None:
-    """Counts steps with a supervisor's folder to report to, as a worker does, and without."""
-    printer.title("The runtime: wall time per step")
+    """Measure steps that report to a supervisor's folder, and a bare loop."""
+    printer.title("Runtime: wall time per step")
     blocks = FEW_BLOCKS if quick else BLOCKS
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root, "jobs", "job", "workers", "g0-0")
@@ -45,7 +45,7 @@ def _guarded(job: levada.runtime.Job, count: int) -> Iterator[int]:
 
 
 def _blocks(steps: Iterator[int], blocks: int) -> list[float]:
-    """Seconds per step of each block."""
+    """Return seconds per step of each block."""
     next(steps)
     samples = []
     for _ in range(blocks):
@@ -69,6 +69,6 @@ def _add(printer: Printer, what: str, samples: list[float], limit: float | None 
             p99=round(quantile(micros, 0.99), 3),
             limit=limit,
             ok=None if limit is None else median <= limit,
-            note="" if limit is None else "the limit is for the median",
+            note="" if limit is None else "limit of the median",
         )
     )

@@ -1,4 +1,4 @@
-"""Stopwatches that count CPU time."""
+"""CPU-time stopwatches and quantiles."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 class Stopwatch:
-    """Seconds of CPU by name."""
+    """CPU seconds by name."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     def add(self, name: str, call: Callable[..., T], *arguments: Any) -> T:
-        """What *call* returns; its time is added to *name*."""
+        """Return the result of *call*; add its time to *name*."""
         begin = process_time()
         try:
             return call(*arguments)
@@ -28,8 +28,8 @@ class Stopwatch:
 
 
 @contextmanager
-def inside_the_engine(watch: Stopwatch) -> Iterator[None]:
-    """Times the engine's own steps too: `commit` (place, check, diff, take over) and `issue`."""
+def engine_steps(watch: Stopwatch) -> Iterator[None]:
+    """Measure steps inside the engine: `commit` (place, check, diff, adopt) and `issue`."""
     names = ("commit", "issue")
     originals = {name: getattr(engine_module, name) for name in names}
 
@@ -46,6 +46,6 @@ def inside_the_engine(watch: Stopwatch) -> Iterator[None]:
 
 
 def quantile(values: list[float], fraction: float) -> float:
-    """The value that *fraction* of all are not above, without interpolation: with few values p99 is the largest."""
+    """Return a quantile without interpolation; with few values p99 is the largest."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(fraction * len(ordered)))]

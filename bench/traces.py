@@ -1,7 +1,7 @@
-"""Simulations of Gavel's Philly trace against Gavel's own simulator, with both mechanisms.
+"""Simulations of Gavel's Philly trace compared with Gavel's simulator, with both mechanisms.
 
-The trace (Poisson arrivals at 1.5 jobs an hour, several GPUs, seed 0) is drawn as Gavel draws it. Gavel's speeds were
-measured on it with 108 GPUs, in jobs per CPU second.
+The trace (Poisson arrivals at 1.5 jobs per hour, multi-GPU, seed 0) is generated like Gavel's. Gavel's speeds, in jobs
+per CPU second, were measured on it with 108 GPUs.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from levada.sim.run import simulate
 from levada.sim.settings import Mechanism, Settings
 
 GAVEL = {"gavel-fifo_perf": 115.0, "max_min_fairness_perf": 50.0, "finish_time_fairness_perf": 17.0}
-#: How many times Gavel's speed is wanted: as a geometric mean, and for each policy.
+#: Targets as multiples of Gavel's speed: geometric mean, and each policy by mechanism.
 MEAN_TIMES, TIMES = 50.0, {"default": 0.0, "gavel": 10.0}
-#: CPU seconds of a whole process with 300 jobs.
+#: Limit of CPU seconds of a whole process, and its jobs.
 PROCESS_S, PROCESS_JOBS = 2.0, 300
 _CLUSTER = {"v100": 36, "p100": 36, "k80": 36}
 
@@ -34,7 +34,7 @@ def run(printer: Printer, *, quick: bool) -> None:
         for policy, gavel in GAVEL.items():
             speed = _speed(policy, mechanism, 300 if quick else 600)
             ratios.append(speed / gavel)
-            wanted = TIMES[mechanism] * gavel
+            target = TIMES[mechanism] * gavel
             printer.add(
                 Record(
                     bench="traces",
@@ -45,8 +45,8 @@ def run(printer: Printer, *, quick: bool) -> None:
                     samples=3,
                     unit="/s",
                     p50=round(speed, 1),
-                    limit=wanted or None,
-                    ok=speed >= wanted if wanted else None,
+                    limit=target or None,
+                    ok=speed >= target if target else None,
                     note=f"{speed / gavel:.1f} times Gavel's {gavel:.0f}/s",
                 )
             )
@@ -81,7 +81,7 @@ def run(printer: Printer, *, quick: bool) -> None:
 
 
 def _speed(policy: str, mechanism: Mechanism, jobs: int) -> float:
-    """Jobs per CPU second: the best of three runs, after one that loads all it needs."""
+    """Return jobs per CPU second: the best of three runs, after a warm-up run."""
     settings = Settings(
         policy=policy,
         cluster=_CLUSTER,
@@ -97,7 +97,7 @@ def _speed(policy: str, mechanism: Mechanism, jobs: int) -> float:
 
 
 def _process_s(policy: str) -> float:
-    """CPU seconds of `levada sim run` from start to end."""
+    """Return the CPU seconds of a `levada sim run` process."""
     cluster = ",".join(f"{name}={count}" for name, count in _CLUSTER.items())
     command = [sys.executable, "-m", "levada", "sim", "run", "--policy", policy, "--cluster", cluster]
     command += ["--workload", "gavel", "--jobs", str(PROCESS_JOBS), "--rate", "1.5", "--multi-gpu", "-o", "json"]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes, once, an environment with a framework for the tests, outside the project: framework-env.sh jax|tensorflow
-# Prints its python.
+# Create, once, a test environment with a framework outside the project: framework-env.sh jax|tensorflow
+# Print its Python.
 set -euo pipefail
 
 case "${1-}" in
@@ -14,7 +14,7 @@ esac
 target=${XDG_CACHE_HOME:-$HOME/.cache}/levada/${package/==/-}
 
 if [ ! -e "$target/ready" ]; then
-    echo "framework-env: making $target (a download of some 150 to 350 MB, once)" >&2
+    echo "framework-env: creating $target (downloads 150 to 350 MB, once)" >&2
     rm -rf "$target"
     "${PYTHON:-python3}" -m venv "$target"
     "$target/bin/python" -m pip --disable-pip-version-check install --quiet "$package"

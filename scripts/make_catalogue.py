@@ -1,8 +1,8 @@
-"""Makes src/levada/sim/data/catalogue.json from Gavel's simulation table, under LEVADA_PEER_DATA.
+"""Generate src/levada/sim/data/catalogue.json from Gavel's simulation table.
 
     LEVADA_PEER_DATA=... python scripts/make_catalogue.py
 
-The table itself is not ours to ship; a small model of it, with its errors, is what a simulation needs.
+Levada may not distribute the table itself; the catalogue is a small model of it, with its errors.
 """
 
 import json
@@ -16,10 +16,10 @@ from levada.perf import Floats, Profiles
 from levada.sim import catalogue
 from levada.sim.throughputs import read_gavel
 
-#: How many factors describe scaling (and spreading), and how many sharing.
+#: Number of factors for scaling and spreading, and for sharing.
 SCALING_RANK, SHARING_RANK = 5, 10
 
-#: The order in which Gavel's job generator draws its templates.
+#: The order of the templates in Gavel's job generator.
 FAMILIES: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("ResNet-18", (16, 32, 64, 128, 256)),
     ("ResNet-50", (16, 32, 64, 128)),
@@ -33,7 +33,7 @@ WITHOUT_DATA = {"A3C"}
 
 
 def names() -> list[str]:
-    """The workloads in the generator's order."""
+    """Return the workloads in the order of the generator."""
     return [
         name
         for family, batches in FAMILIES
@@ -42,7 +42,7 @@ def names() -> list[str]:
 
 
 def make(table: Profiles) -> dict[str, Any]:
-    """The catalogue of a table that has these workloads, single and spread rates, and pairs of one worker."""
+    """Return the catalogue of a table with these workloads, compact and spread rates, and single-worker pairs."""
     rows = [table.position(name) for name in names()]
     distributed = table.distributed()[rows]
     several = np.array(rows)[distributed]
@@ -86,7 +86,7 @@ def make(table: Profiles) -> dict[str, Any]:
 
 
 def factors(matrix: Floats, rank: int) -> dict[str, Any]:
-    """Mean and factors of the best fit of this rank. Holes (NaN, infinite) are filled by the fit itself."""
+    """Return mean and factors of the best fit of this rank. The fit itself fills holes (NaN, infinite)."""
     holes = ~np.isfinite(matrix)
     filled = np.where(holes, 0.0, matrix)
     counts = (~holes).sum(axis=0)
@@ -96,18 +96,18 @@ def factors(matrix: Floats, rank: int) -> dict[str, Any]:
         left, strength, right = np.linalg.svd(filled - mean, full_matrices=False)
         left, right = left[:, :rank] * np.sqrt(strength[:rank]), right[:rank] * np.sqrt(strength[:rank])[:, None]
         filled = np.where(holes, mean + left @ right, filled)
-    # The sign of a factor is free; the largest entry of each is positive.
+    # The sign of a factor is arbitrary; make the largest entry of each positive.
     sign = np.sign(left[np.abs(left).argmax(axis=0), np.arange(left.shape[1])])
     return {"mean": rounded(mean), "rows": rounded(left * sign), "columns": rounded(right * sign[:, None])}
 
 
 def rounded(values: Floats) -> Any:
-    """As lists of numbers with three decimals."""
+    """Return lists of numbers with three decimals."""
     return (np.round(values, 3) + 0.0).tolist()
 
 
 def errors(ours: Profiles, table: Profiles) -> dict[str, dict[str, float]]:
-    """Distances from the table: relative for rates, absolute for the part of its speed that a job keeps in a pair."""
+    """Return errors against the table: relative for rates, absolute for the fraction of speed kept in a pair."""
     rows = [table.position(name) for name in ours.workloads]
     assert ours.spread is not None
     assert ours.together is not None
@@ -129,18 +129,18 @@ def errors(ours: Profiles, table: Profiles) -> dict[str, dict[str, float]]:
 
 def _summary(error: Floats) -> dict[str, float]:
     size = np.abs(error[~np.isnan(error)])
-    found = {"mean": size.mean(), "p95": np.quantile(size, 0.95), "max": size.max()}
-    return {name: float(f"{value:.2g}") for name, value in found.items()}
+    statistics = {"mean": size.mean(), "p95": np.quantile(size, 0.95), "max": size.max()}
+    return {name: float(f"{value:.2g}") for name, value in statistics.items()}
 
 
 def main() -> None:
-    """Writes the file and says how good it is."""
+    """Write the file and print its errors."""
     table = read_gavel(Path(os.environ["LEVADA_PEER_DATA"], "gavel", "simulation_throughputs.json"))
-    made = make(table)
+    raw = make(table)
     path = Path(__file__).parents[1] / "src" / "levada" / "sim" / catalogue.FILE
-    lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in made.items())
+    lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in raw.items())
     path.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
-    print(f"{path}: {path.stat().st_size} bytes", made["error"], sep="\n")
+    print(f"{path}: {path.stat().st_size} bytes", raw["error"], sep="\n")
 
 
 if __name__ == "__main__":

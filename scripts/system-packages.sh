@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Prints the Debian packages that Levada needs, one per line; with --install, installs those that are missing.
+# Print the Debian packages that Levada needs, one per line; with --install, install the missing ones.
 set -euo pipefail
 
-# The one list. Python packages are in pyproject.toml and constraints.txt.
+# Python packages are in pyproject.toml and constraints.txt.
 packages=(
     make
     python3        # 3.11 or newer
     python3-venv
-    # For tests alone.
+    # For tests only. The Kubernetes test bed also needs Go 1.26, which Debian 12 does not have: install it in /usr/local/go.
     binutils       # PyTorch without its CUDA libraries
     gcc
-    iproute2       # machines in network namespaces
+    iproute2       # network namespaces
     libc6-dev
-    postgresql     # its programs; the tests start a server of their own
+    openssl        # keys of the Kubernetes test bed
+    postgresql     # binaries; the tests start their own server
     util-linux     # setpriv
 )
 

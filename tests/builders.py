@@ -1,4 +1,4 @@
-"""Short ways to make jobs, clusters and worlds in tests."""
+"""Short constructors of jobs, clusters and cluster states."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Node
 from levada.core.job import Job
 from levada.core.queue import Queue
-from levada.tables.world import World
+from levada.tables.cluster_state import ClusterState
 
 
 def job(name: str, submitted: float = 0.0, **fields: Any) -> Job:
-    """A job; `max` follows `min` unless given."""
+    """A job; `max` defaults to `min`."""
     fields.setdefault("max", fields.get("min", 1))
     return Job(id=name, submitted=submitted, **fields)
 
 
 def cluster(*gpus: dict[str, int] | int, gpu_type: str = "v100", **fields: Any) -> Cluster:
-    """One node per argument: so many GPUs of one type, or a count by type."""
+    """One node per argument: a number of GPUs of *gpu_type*, or a number by type."""
     nodes = (
         Node.of(f"n{i}", {gpu_type: count} if isinstance(count, int) else count, **fields)
         for i, count in enumerate(gpus)
@@ -26,9 +26,9 @@ def cluster(*gpus: dict[str, int] | int, gpu_type: str = "v100", **fields: Any) 
     return Cluster(nodes=tuple(nodes))
 
 
-def world(machines: Cluster, *jobs: Job, queues: tuple[Queue, ...] = ()) -> World:
-    """A world with these jobs, all pending."""
-    made = World(machines, queues)
+def world(machines: Cluster, *jobs: Job, queues: tuple[Queue, ...] = ()) -> ClusterState:
+    """A cluster state with these jobs, all pending."""
+    state = ClusterState(machines, queues)
     if jobs:
-        made.add_jobs(JobBatch.of(jobs))
-    return made
+        state.add_jobs(JobBatch.of(jobs))
+    return state

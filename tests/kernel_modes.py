@@ -15,7 +15,7 @@ MODES: tuple[Mode, ...] = ("interpreted", "compiled")
 
 
 def use(mode: Mode) -> None:
-    """Make all kernels run in *mode* from now on."""
+    """Switch all kernels to *mode*."""
     if mode == "interpreted":
         jit.uninstall()
     elif not jit.install():
@@ -23,15 +23,15 @@ def use(mode: Mode) -> None:
 
 
 def active() -> Mode:
-    """The mode that kernels run in."""
+    """The current mode of all kernels."""
     return "compiled" if jit.is_compiled() else "interpreted"
 
 
 class Kernels:
-    """The kernels of one module, always run in one mode: `Kernels("fill", "compiled").give(...)`."""
+    """The kernels of one module, always run in one mode: `Kernels("fill", "compiled").fill_in_order(...)`."""
 
-    def __init__(self, area: str, mode: Mode) -> None:
-        self._module, self._mode = importlib.import_module(f"levada.kernels.{area}"), mode
+    def __init__(self, area: str, mode: Mode, package: str = "levada.kernels") -> None:
+        self._module, self._mode = importlib.import_module(f"{package}.{area}"), mode
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -45,6 +45,6 @@ class Kernels:
         return call
 
 
-def both_modes(area: str) -> tuple[Kernels, Kernels]:
+def both_modes(area: str, package: str = "levada.kernels") -> tuple[Kernels, Kernels]:
     """The kernels of one module, interpreted and compiled."""
-    return Kernels(area, "interpreted"), Kernels(area, "compiled")
+    return Kernels(area, "interpreted", package), Kernels(area, "compiled", package)

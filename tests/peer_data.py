@@ -1,4 +1,4 @@
-"""Other people's measurements, which tests read where they lie and which are no part of the project."""
+"""Measurements of other projects, read from LEVADA_PEER_DATA; not part of this project."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 
 
 def peer_data(*parts: str) -> Path:
-    """A file or folder under LEVADA_PEER_DATA; skips the test where that is unset, and fails it in CI."""
+    """A path below LEVADA_PEER_DATA; if that is unset, skip the test, or fail it in CI."""
     folder = os.environ.get("LEVADA_PEER_DATA")
     if folder:
         return Path(folder, *parts)
@@ -20,7 +20,7 @@ def peer_data(*parts: str) -> Path:
 
 
 def gavel_table() -> dict[str, Any]:
-    """Gavel's rates as they stand in its file: by type, then by job, alone (`null`) and with each partner."""
+    """Gavel's rates as in its file: by type, then by job, alone (`null`) and with each partner."""
     return _read(peer_data("gavel", "simulation_throughputs.json"))
 
 

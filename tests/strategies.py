@@ -1,6 +1,6 @@
-"""Hypothesis strategies for what policies see: clusters, jobs, speed-up curves, queues, and whole scenes of them.
+"""Hypothesis strategies for inputs of policies: clusters, jobs, speed-up curves and queues.
 
-Speed-ups are exact binary fractions and times whole seconds, so that sums and quotients compare without rounding.
+Speed-ups are exact binary fractions and times are whole seconds, so that sums and quotients are exact.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from hypothesis import strategies as st
 
 from levada.core.job import Job
 from levada.core.queue import Queue
-from levada.perf.table import JobSpeed, TableModel
+from levada.perf.table_model import JobSpeed, TableModel
+from levada.tables.cluster_state import ClusterState
 from levada.tables.snapshot import Snapshot
-from levada.tables.world import World
 from tests.builders import cluster, world
 
 TYPES = ("v100", "a100", "k80")
 
 
-class Scene(NamedTuple):
-    """One moment, and what is believed about the speed of its jobs."""
+class PolicyInput(NamedTuple):
+    """A snapshot with its cluster state, and the speeds of its jobs."""
 
-    world: World
+    world: ClusterState
     snap: Snapshot
     perf: TableModel
 
 
 @st.composite
 def curves(draw: st.DrawFn, longest: int = 12) -> dict[int, float]:
-    """A speed-up table: linear, of falling gain, flat from somewhere, or anything."""
+    """A speed-up table: linear, with falling gains, flat above 4 workers, or arbitrary."""
     kind = draw(st.sampled_from(["linear", "falling", "flat", "any"]))
     if kind == "linear":
         return {n: float(n) for n in range(1, longest + 1)}
@@ -45,7 +45,7 @@ def curves(draw: st.DrawFn, longest: int = 12) -> dict[int, float]:
 
 @st.composite
 def jobs(draw: st.DrawFn, index: int, *, types: int = 1, odd: bool = False, queues: tuple[str, ...] = ()) -> Job:
-    """A job; with *odd* also steps, several GPUs per worker, parts of a GPU and workers without one."""
+    """A job; with *odd* also size steps, several GPUs per worker, GPU fractions and CPU workers."""
     least = draw(st.integers(1, 4))
     most = least + draw(st.integers(0, 6))
     milli, cpu, step = 1000, 0, 1
@@ -53,7 +53,7 @@ def jobs(draw: st.DrawFn, index: int, *, types: int = 1, odd: bool = False, queu
         milli = draw(st.sampled_from([1000, 1000, 2000, 500, 250, 0]))
         cpu = draw(st.sampled_from([0, 500, 1000]))
         step = draw(st.integers(1, 3))
-    known = [*TYPES[:types], "unheard-of"]
+    known = [*TYPES[:types], "unknown"]
     allowed = draw(st.lists(st.sampled_from(known), unique=True, max_size=3)) if types > 1 else []
     return Job(
         id=f"j{index}",
@@ -72,26 +72,26 @@ def jobs(draw: st.DrawFn, index: int, *, types: int = 1, odd: bool = False, queu
 
 @st.composite
 def queue_trees(draw: st.DrawFn, types: int = 1) -> tuple[Queue, ...]:
-    """One to five queues, nested at will."""
-    made: list[Queue] = []
+    """One to five queues in any hierarchy."""
+    queues: list[Queue] = []
     for i in range(draw(st.integers(1, 5))):
         limit = {t: draw(st.integers(0, 10)) for t in TYPES[:types] if draw(st.booleans())}
-        sure = {t: draw(st.integers(0, min(6, limit.get(t, 6)))) for t in TYPES[:types] if draw(st.booleans())}
-        made.append(
+        guaranteed = {t: draw(st.integers(0, min(6, limit.get(t, 6)))) for t in TYPES[:types] if draw(st.booleans())}
+        queues.append(
             Queue(
                 name=f"q{i}",
-                parent=draw(st.sampled_from([None, *(queue.name for queue in made)])),
+                parent=draw(st.sampled_from([None, *(queue.name for queue in queues)])),
                 weight=draw(st.sampled_from([0.5, 1.0, 2.0, 3.0])),
-                guaranteed={t: float(n) for t, n in sure.items()},
+                guaranteed={t: float(n) for t, n in guaranteed.items()},
                 limit={t: float(n) for t, n in limit.items()},
                 borrow=draw(st.integers(0, 3)) > 0,
             )
         )
-    return tuple(made)
+    return tuple(queues)
 
 
 @st.composite
-def scenes(
+def policy_inputs(
     draw: st.DrawFn,
     *,
     types: int = 1,
@@ -100,20 +100,20 @@ def scenes(
     running: bool = True,
     most_jobs: int = 8,
     most_gpus: int = 12,
-) -> Scene:
-    """Jobs on a small cluster, some running already; with queues also some that run out of view."""
+) -> PolicyInput:
+    """Jobs on a small cluster, some of them running; with queues, some running jobs are hidden."""
     queues = draw(queue_trees(types)) if with_queues else ()
     names = tuple(queue.name for queue in queues) + (("default",) if queues else ())
     count = draw(st.integers(0, most_jobs))
-    made = [draw(jobs(i, types=types, odd=odd, queues=names)) for i in range(count)]
+    job_list = [draw(jobs(i, types=types, odd=odd, queues=names)) for i in range(count)]
     machines = cluster(
         {gpu_type: draw(st.integers(0, most_gpus)) for gpu_type in TYPES[:types]},
         cpu=draw(st.sampled_from([None, 0, 1500, 6000])) if odd else None,
     )
-    there = world(machines, *made, queues=queues)
-    table = there.table
-    for job in made:
-        slot = there.slot(job.id)
+    state = world(machines, *job_list, queues=queues)
+    table = state.table
+    for job in job_list:
+        slot = state.slot(job.id)
         allowed = (table.preference[:, slot] < 32767).nonzero()[0]
         if running and len(allowed) and draw(st.booleans()):
             table.type[slot] = draw(st.sampled_from(allowed.tolist()))
@@ -126,22 +126,22 @@ def scenes(
             table.gpu_seconds[slot] = table.running_s[slot] = draw(st.sampled_from([10.0, 4000.0]))
             table.waiting_s[slot] = draw(st.sampled_from([0.0, 80.0, 32000.0]))
     table.since[table.order] = 100.0
-    # A few workloads, each of several jobs: equal curves are what ties are made of.
+    # Few workloads for all jobs: equal curves cause ties.
     workloads = [(draw(curves()), {kind: 1.0 + (kind + i) % 2 for kind in range(1 + types)}) for i in range(3)]
-    chosen = [draw(st.sampled_from(workloads)) for _ in made]
+    chosen = [draw(st.sampled_from(workloads)) for _ in job_list]
     speeds = [
-        JobSpeed(job=there.numbers[job.id], speedup=curve, throughput=throughput)
-        for job, (curve, throughput) in zip(made, chosen, strict=True)
+        JobSpeed(job=state.numbers[job.id], speedup=curve, throughput=throughput)
+        for job, (curve, throughput) in zip(job_list, chosen, strict=True)
     ]
-    return Scene(there, _view(draw, there, with_queues), TableModel(speeds))
+    return PolicyInput(state, _view(draw, state, with_queues), TableModel(speeds))
 
 
-def _view(draw: st.DrawFn, there: World, some_hidden: bool) -> Snapshot:
-    """The snapshot; of the running jobs some may be out of view, with what they hold."""
-    snap = there.snapshot(100.0)
-    if not some_hidden:
+def _view(draw: st.DrawFn, state: ClusterState, hide_some: bool) -> Snapshot:
+    """The snapshot; some running jobs may be hidden, with the devices that they hold."""
+    snap = state.snapshot(100.0)
+    if not hide_some:
         return snap
-    table, capacity = there.table, snap.capacity.copy()
+    table, capacity = state.table, snap.capacity.copy()
     shown = []
     for slot in table.order.tolist():
         held = int(table.count[slot] * table.units()[slot])
@@ -150,5 +150,5 @@ def _view(draw: st.DrawFn, there: World, some_hidden: bool) -> Snapshot:
             capacity[kind] -= held
         else:
             shown.append(slot)
-    view = there.snapshot(100.0, np.array(shown, np.int64))
+    view = state.snapshot(100.0, np.array(shown, np.int64))
     return view.restricted(np.arange(len(shown)), capacity)

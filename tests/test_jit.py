@@ -1,10 +1,11 @@
-"""Kernels are compiled, cached and installed in a running process, and nothing else has to know."""
+"""Compilation of kernels: installed in a running process, cached on disk, invisible to callers."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 import levada
 from levada import jit
-from levada.kernels import checks, choose
+from levada.kernels import checks, greedy
 from levada.kernels.registry import MARK
 
 pytest.importorskip("numba")
@@ -24,7 +25,7 @@ ONE = np.ones(1)
 
 
 @pytest.fixture(autouse=True)
-def _interpreted_again():  # type: ignore[no-untyped-def]
+def _uninstall_after_test():  # type: ignore[no-untyped-def]
     yield
     jit.uninstall()
 
@@ -58,53 +59,76 @@ print(len(checks.sane.overloads), sum(checks.sane.stats.cache_hits.values()))
 """
 
 
-def test_machine_code_is_kept_for_the_next_process(tmp_path: Path) -> None:
+def test_machine_code_is_cached_for_the_next_process(tmp_path: Path) -> None:
     assert _run(CALL.format(options=""), tmp_path) == "1 0\n"
     assert _run(CALL.format(options=""), tmp_path) == "1 1\n"
 
 
-def test_a_folder_that_cannot_be_written_to_costs_only_time(tmp_path: Path) -> None:
+CALL_NESTED = """
+import sys
+import numpy as np
+from levada import jit
+from levada.kernels import invariants
+jit.install()
+ones = np.ones((9, 9), np.int64)
+print(len(invariants.devices_within_whole(ones[0], ones, ones).T), "scipy.linalg" in sys.modules)
+"""
+
+
+def test_compiling_a_kernel_uses_cached_callees(tmp_path: Path) -> None:
+    _run(CALL_NESTED, tmp_path)
+    assert _run(CALL_NESTED, tmp_path) == "2 False\n"  # loading from the cache imports no compiler
+    for index in tmp_path.rglob("invariants.devices_within_whole*.nbi"):
+        index.unlink()
+    assert _run(CALL_NESTED, tmp_path) == "2 True\n"
+    assert _run(CALL_NESTED, tmp_path) == "2 False\n"
+
+
+def test_without_a_writable_cache_kernels_are_compiled_in_memory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert _run(CALL.format(options=""), tmp_path / "file") == "1 0\n"
 
 
-def test_a_server_interprets_what_the_cache_does_not_hold(tmp_path: Path) -> None:
+def test_with_compiles_false_only_cached_kernels_are_compiled(tmp_path: Path) -> None:
     assert _run(CALL.format(options="compiles=False"), tmp_path) == "0 0\n"
     _run(CALL.format(options=""), tmp_path)
     assert _run(CALL.format(options="compiles=False"), tmp_path) == "1 1\n"
 
 
-def test_a_change_of_a_module_reaches_all_kernels_that_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {area: jit._digest(area) for area in ("rates", "rounds", "choose")}
+def test_a_changed_module_invalidates_the_cache_of_its_importers(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("kernels.rates", "kernels.rounds", "kernels.greedy", "compat.gavel.kernels.published_round")
+    before = {name: jit._digest(f"levada.{name}") for name in names}
     source = jit._source
-    monkeypatch.setattr(jit, "_source", lambda area: source(area) + ("#" if area == "rates" else ""))
+    monkeypatch.setattr(jit, "_source", lambda name: source(name) + ("#" if name == "levada.kernels.rates" else ""))
     jit._digest.cache_clear()
-    after = {area: jit._digest(area) for area in before}
+    after = {name: jit._digest(f"levada.{name}") for name in names}
     jit._digest.cache_clear()
-    assert [area for area in before if before[area] != after[area]] == ["rates", "rounds"], "rounds imports rates"
+    changed = [name for name in names if before[name] != after[name]]
+    # Published rounds import rounds, which import rates.
+    assert changed == ["kernels.rates", "kernels.rounds", "compat.gavel.kernels.published_round"]
 
 
-def test_infinite_and_undefined_ratios_are_what_ieee_754_says() -> None:
+def test_ratios_follow_ieee_754() -> None:
     for part, whole in ((1.0, 0.0), (-1.0, 0.0), (0.0, 0.0), (1e308, 1e-308), (np.nan, 0.0)):
         with np.errstate(all="ignore"):
-            wanted = np.float64(part) / np.float64(whole)
-        assert np.array_equal(choose._ratio(np.float64(part), np.float64(whole)), wanted, equal_nan=True)
+            expected = np.float64(part) / np.float64(whole)
+        assert np.array_equal(greedy._ratio(np.float64(part), np.float64(whole)), expected, equal_nan=True)
 
 
-def test_other_packages_call_kernels_through_their_module() -> None:
-    """A name that was imported from a module would stay interpreted."""
+def test_other_packages_import_kernel_modules_not_functions() -> None:
+    """A kernel imported by name would stay interpreted."""
     wrong = []
     for path in sorted(SOURCES.rglob("*.py")):
         if path.parent.name == "kernels":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("levada.kernels."):
+            if isinstance(node, ast.ImportFrom) and re.match(r"levada\.(compat\.gavel\.)?kernels\.", node.module or ""):
                 module = importlib.import_module(node.module or "")
                 wrong += [f"{path}: {name.name}" for name in node.names if hasattr(getattr(module, name.name), MARK)]
     assert wrong == []
 
 
-def test_commands_of_clients_import_neither_numpy_nor_numba() -> None:
+def test_client_commands_import_neither_numpy_nor_numba() -> None:
     for verb in ("submit", "ls", "logs", "explain", "cancel", "nodes"):
         script = (
             "import sys; from levada.cli.main import build; build(" + repr(verb) + "); "

@@ -1,4 +1,4 @@
-"""A script as it is written for Gavel: nothing in it knows of Levada. It fits a line to made-up points."""
+"""A script written for Gavel, without any reference to Levada: fit a line to generated points."""
 
 import argparse
 import json
@@ -26,7 +26,7 @@ class Points:
 
 
 def load_checkpoint(path):
-    """The model and the steps it has had; None where there is none."""
+    """Return the model and its step count, or None without a checkpoint."""
     if not os.path.exists(path):
         return None
     with open(path) as file:
@@ -34,14 +34,14 @@ def load_checkpoint(path):
 
 
 def save_checkpoint(state, path):
-    """Keeps the model and the steps it has had."""
+    """Save the model and its step count."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w") as file:
         json.dump(state, file)
 
 
 def main():
-    """Trains until enough steps are done, or Gavel says that it is time to go."""
+    """Train until all steps are done or the lease ends."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--num_steps", type=int, default=400)
     parser.add_argument("--checkpoint_dir", default="checkpoints")

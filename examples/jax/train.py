@@ -1,9 +1,9 @@
-"""A small net learns the sum of two waves, with JAX, on as many workers as there are.
+"""Elastic data-parallel training with JAX: a small network learns the sum of two waves.
 
     python train.py                     one worker, without a server
-    levada submit -f job.yaml           more or fewer workers while it runs
+    levada submit -f job.yaml           1 to 4 workers, resized in place
 
-STEPS (300) is how many steps to train, STEP_SECONDS (0) makes every step take longer.
+STEPS (300) is the number of steps. STEP_SECONDS (0) is added to the time of every step.
 """
 
 import os
@@ -27,26 +27,26 @@ BATCH, RATE, SEED = 96, 0.1, 7
 
 
 def loss_of(net, points, heights):
-    """How far the net is off, squared."""
+    """Return the mean squared error."""
     hidden = jnp.tanh(points @ net["w1"] + net["b1"])
     return jnp.mean((hidden @ net["w2"] - heights) ** 2)
 
 
 @jax.jit
 def update(value, points, heights):
-    """One step down the slope; the mean over the batch is one over all workers."""
+    """Apply one gradient step; the mean is over the batch of all workers."""
     loss, slopes = jax.value_and_grad(loss_of)(value["net"], points, heights)
     return {"net": jax.tree.map(lambda part, slope: part - RATE * slope, value["net"], slopes)}, loss
 
 
 def main():
-    """Trains, whatever the number of workers is."""
+    """Train with any number of workers."""
     rng = np.random.default_rng(SEED)
     net = {"w1": rng.normal(size=(1, 32)), "b1": rng.normal(size=32), "w2": rng.normal(size=32) / 32}
     tree = job.tree(net={name: part.astype(np.float32) for name, part in net.items()})
 
     for step in job.steps(STEPS):
-        # The same batch whoever is there; each worker takes its part of it.
+        # The batch does not depend on the number of workers; each worker takes its part.
         points = np.random.default_rng((SEED, step)).uniform(-2, 2, size=(BATCH, 1)).astype(np.float32)
         mine = np.array_split(points, job.world_size)[job.rank]
         heights = (np.sin(2 * mine) + 0.5 * np.sin(5 * mine))[:, 0]

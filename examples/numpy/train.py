@@ -1,10 +1,10 @@
-"""Data-parallel training with NumPy alone: workers share each batch and add up their gradients.
+"""Elastic data-parallel training with NumPy: workers share each batch and sum their gradients.
 
     python train.py                     one worker, without a server
-    levada submit -f job.yaml           as many workers as there is room for, more or fewer while it runs
+    levada submit -f job.yaml           1 to 4 workers, resized in place
 
-STEPS (300) is how many steps to train; STEP_SECONDS (0) how long one worker alone takes for a step, shared by all: it
-stands for work that this little net does not have.
+STEPS (300) is the number of steps. STEP_SECONDS (0) is the simulated work of a step in seconds, divided among the
+workers.
 """
 
 import os
@@ -20,13 +20,13 @@ BATCH, RATE, SEED = 240, 0.5, 7
 
 
 def make_data(rng):
-    """Points in a square, and on which side of a wavy line they lie."""
+    """Return points in a square and their side of a wavy line."""
     points = rng.uniform(-1, 1, size=(4096, 2))
     return points, (points[:, 1] > 0.5 * np.sin(4 * points[:, 0])).astype(float)
 
 
 def gradients(net, points, sides):
-    """The loss summed over these points, and its slope for every parameter, in one array."""
+    """Return the summed loss and the gradient of every parameter, in one array."""
     hidden = np.tanh(points @ net["w1"] + net["b1"])
     guess = 1 / (1 + np.exp(-(hidden @ net["w2"] + net["b2"])))
     loss = -np.sum(np.log(np.where(sides == 1, guess, 1 - guess)))
@@ -37,7 +37,7 @@ def gradients(net, points, sides):
 
 
 def update(net, slopes):
-    """One step down the slope."""
+    """Apply one gradient step."""
     at = 0
     for value in net.values():
         value -= RATE * slopes[at : at + value.size].reshape(value.shape)
@@ -45,7 +45,7 @@ def update(net, slopes):
 
 
 def main():
-    """Trains, whatever the number of workers is."""
+    """Train with any number of workers."""
     rng = np.random.default_rng(SEED)
     points, sides = make_data(rng)
     net = {"w1": rng.normal(size=(2, 16)), "b1": np.zeros(16), "w2": rng.normal(size=16) / 4, "b2": np.zeros(1)}
@@ -55,7 +55,7 @@ def main():
     total = None
     for step in job.steps(STEPS):
         with job.guard():
-            # The same batch whoever is there; each worker takes its part of it.
+            # The batch does not depend on the number of workers; each worker takes its part.
             batch = np.random.default_rng((SEED, step)).integers(len(points), size=BATCH)
             mine = np.array_split(batch, job.world_size)[job.rank]
             total = gradients(net, points[mine], sides[mine])

@@ -1,4 +1,4 @@
-"""Any program is a job: this one knows nothing of Levada, saves nothing, and cannot be resized."""
+"""A program without the runtime: it reports nothing, saves nothing, and cannot be resized."""
 
 import os
 import time

@@ -1,11 +1,11 @@
-"""A small CNN learns to tell stripes from checks, on as many workers as there are.
+"""Elastic DDP training with PyTorch: a small CNN learns to distinguish stripes from checks.
 
     python train.py                     one worker, without a server
-    levada submit -f job.yaml           more or fewer workers while it runs
+    levada submit -f job.yaml           1 to 4 workers, resized in place
     torchrun --nproc-per-node 2 train.py
 
-EPOCHS (3) is how often to go through the data; STEP_SECONDS (0) makes every step take longer. With LEVADA_ELASTIC=0
-another number of workers means a new start from the checkpoint.
+EPOCHS (3) is the number of passes over the data. STEP_SECONDS (0) is added to the time of every step. With
+LEVADA_ELASTIC=0 a resize is a restart from the checkpoint.
 """
 
 import os
@@ -25,7 +25,7 @@ IMAGES, BATCH, SEED = 1536, 24, 7
 
 
 def make_data():
-    """Noisy pictures of stripes (0) and checks (1)."""
+    """Return noisy images of stripes (0) and checks (1)."""
     noise = torch.Generator().manual_seed(SEED)
     lines = (torch.arange(16) // 2 % 2).float()
     stripes, checks = lines.expand(16, 16), (lines[:, None] + lines[None, :]) % 2
@@ -35,7 +35,7 @@ def make_data():
 
 
 def main():
-    """Trains, whatever the number of workers is."""
+    """Train with any number of workers."""
     torch.manual_seed(SEED)
     torch.set_num_threads(1)
     net = nn.Sequential(

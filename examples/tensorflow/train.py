@@ -1,9 +1,9 @@
 """Parameter servers and workers with TensorFlow: the first worker coordinates, the others compute.
 
-    python train.py                     alone, without a server
-    levada submit -f job.yaml           TF_CONFIG tells every process what it is
+    python train.py                     one process, without a server
+    levada submit -f job.yaml           TF_CONFIG sets the role of every process
 
-STEPS (400) is how many steps to train.
+STEPS (400) is the number of steps.
 """
 
 import json
@@ -23,8 +23,8 @@ ROUND = 20
 TRUTH = [[1.0], [-2.0], [3.0], [0.5]]
 
 
-def told():
-    """The cluster, and what this process is in it. Where no chief is named, the first worker is it."""
+def read_tf_config():
+    """Return the cluster, and the type and index of this process. Without a chief, the first worker is the chief."""
     config = json.loads(os.environ.get("TF_CONFIG") or '{"cluster": {}, "task": {"type": "chief", "index": 0}}')
     cluster, kind, index = dict(config["cluster"]), config["task"]["type"], config["task"]["index"]
     if "chief" not in cluster and cluster:
@@ -35,7 +35,7 @@ def told():
 
 
 def serve(cluster, kind, index, done):
-    """A parameter server, or a worker that does what the chief schedules."""
+    """Run a parameter server, or a worker that executes what the chief schedules."""
     tf.distribute.Server(tf.train.ClusterSpec(cluster), job_name=kind, task_index=index, protocol="grpc")
     print(f"{kind} {index} serves", flush=True)
     while not done.exists():
@@ -43,7 +43,7 @@ def serve(cluster, kind, index, done):
 
 
 def strategy_for(cluster):
-    """Variables on the parameter servers, steps on the workers; or everything right here."""
+    """Return a parameter server strategy with its coordinator, or the local strategy for a single process."""
     if "worker" not in cluster or "ps" not in cluster:
         return tf.distribute.get_strategy(), None
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -54,7 +54,7 @@ def strategy_for(cluster):
 
 
 def train(cluster, done):
-    """Fits a plane to made-up points."""
+    """Fit a plane to generated points."""
     done.unlink(missing_ok=True)
     job = levada.runtime.init(elastic=False)
     strategy, coordinator = strategy_for(cluster)
@@ -88,8 +88,8 @@ def train(cluster, done):
 
 
 def main():
-    """Does what TF_CONFIG says."""
-    cluster, kind, index = told()
+    """Run the role that TF_CONFIG sets."""
+    cluster, kind, index = read_tf_config()
     done = Path(os.environ.get("LEVADA_CHECKPOINT_DIR", "."), "done")
     if kind == "chief":
         train(cluster, done)

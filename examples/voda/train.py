@@ -1,4 +1,4 @@
-"""A script as it is written for Voda: a line of CSV and a checkpoint after every epoch. It knows nothing of Levada."""
+"""A script written for Voda, without any reference to Levada: a CSV line and a checkpoint after every epoch."""
 
 import argparse
 import csv
@@ -21,7 +21,7 @@ weights = os.path.join(options.store_dir, "weights.json")
 for folder in (options.metrics_dir, options.store_dir):
     os.makedirs(folder, exist_ok=True)
 
-# After a restart the last line of the file tells which epoch comes next.
+# After a restart the last line of the file determines the next epoch.
 first, slope = 0, 0.0
 if os.path.exists(metrics):
     with open(metrics) as file:

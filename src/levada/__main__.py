@@ -1,4 +1,4 @@
-"""`python -m levada` does what the command `levada` does."""
+"""Entry point of `python -m levada`, the same as the command `levada`."""
 
 import sys
 

@@ -1,36 +1,38 @@
-"""Every error that Levada raises on purpose.
+"""The exceptions of Levada.
 
     LevadaError
-    ├── BadInput      a file, an option or a body is wrong; carries one `Fault` per mistake
-    ├── NotFound      a named thing does not exist
-    ├── Refused       the request is understood and not allowed
-    ├── NoServer      no Levada server answers
-    └── Unavailable   the server is there and cannot do it now; nothing of it was done, and the same may work later
-        └── Unresolved    it is not known yet whether it was done; asked again with the same key, the server tells
+    ├── BadInput      a file, an option or a body is invalid; has one `Fault` per error
+    ├── NotFound      an object does not exist
+    ├── Refused       the request is valid, but not permitted
+    ├── NoServer      no Levada server responds
+    ├── MissingExtra  an optional dependency is not installed
+    ├── InternalError the server failed because of a bug
+    └── Unavailable   the server cannot process the request now; it had no effect and can be retried
+        └── Unresolved    the outcome is not known yet; a retry with the same key returns it
 
-The core raises only for a programmer's mistake; a job that must wait gets a reason, never an exception.
-Where a name is unknown, `did_you_mean` ends the sentence.
+The core raises only for programming errors; a job that must wait gets a reason, never an exception. Messages about
+unknown names end with `did_you_mean`.
 """
 
 from collections.abc import Callable, Iterable
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-#: Faults of one input that are told; the others are counted.
+#: Maximum number of faults that are listed; further ones are counted.
 MOST_FAULTS = 100
-#: Characters of the path and of the text of a fault: both may quote the input.
+#: Maximum length of the path and of the text of a fault: both may quote the input.
 _LONGEST_PATH = 300
 _LONGEST_TEXT = 1000
-#: A longer name is no slip of the pen, and comparing it takes time.
+#: Longer names are not typos, and comparing them takes time.
 _LONGEST_TYPO = 64
-#: Of more names than this none is looked for: whoever has so many does not type them.
+#: With more known names than this, there are no suggestions.
 _MOST_NAMES = 1000
 
 
 class Fault(NamedTuple):
-    """One mistake in an input: where it is and what is wrong with it."""
+    """One error in an input: its path, and what is wrong."""
 
-    path: str  #: `jobs[3].min`; empty when the input as a whole is meant
+    path: str  #: `jobs[3].min`; empty = the whole input
     text: str
 
     def __str__(self) -> str:
@@ -38,11 +40,11 @@ class Fault(NamedTuple):
 
 
 class LevadaError(Exception):
-    """Root of the tree; its text is one line, meant for a person."""
+    """Base class; the text is one human-readable line."""
 
 
 class BadInput(LevadaError):
-    """The input has these faults, in the order of the input: the first 100, and *more* that are only counted."""
+    """The input is invalid: the first 100 faults in input order, and the number of *more* faults."""
 
     def __init__(self, faults: Iterable[Fault], more: int = 0) -> None:
         self.faults: list[Fault] = []
@@ -55,81 +57,92 @@ class BadInput(LevadaError):
         super().__init__("\n".join(self.lines()))
 
     def lines(self) -> list[str]:
-        """One line per fault that is told, and the number of the others."""
+        """One line per listed fault, and the number of the others."""
         return [*map(str, self.faults), *([f"and {self.more} more"] if self.more else [])]
 
     @classmethod
     def one(cls, text: str, path: str = "") -> "BadInput":
-        """An error of a single fault."""
+        """An error with a single fault."""
         return cls([Fault(path, text)])
 
 
 class Faults:
-    """Faults collected from several parts of an input. *most* of them are told, the others are counted."""
+    """Faults collected from several parts of an input: at most *most* are listed, the others counted."""
 
     def __init__(self, most: int = MOST_FAULTS) -> None:
-        self.told: list[Fault] = []
+        self.listed: list[Fault] = []
         self.more = 0
         self._most = most
 
     @property
     def room(self) -> int:
-        """How many more faults are told: to describe others would be in vain."""
-        return max(0, self._most - len(self.told))
+        """How many more faults can be listed."""
+        return max(0, self._most - len(self.listed))
 
     def add(self, path: str, text: str) -> None:
-        """Adds one fault."""
+        """Add one fault."""
         if self.room:
-            self.told.append(Fault(path, text))
+            self.listed.append(Fault(path, text))
         else:
             self.more += 1
 
     def take(self, error: BadInput, placed: Callable[[Fault], Fault] = lambda fault: fault) -> None:
-        """Adds those of an error; *placed* gives each its path in the whole input."""
+        """Add the faults of an error; *placed* converts each path to that in the whole input."""
         for fault in error.faults:
             self.add(*placed(fault))
         self.more += error.more
 
     def check(self) -> None:
-        """Raises BadInput where there are any."""
-        if self.told or self.more:
-            raise BadInput(self.told, self.more)
+        """Raise BadInput if there are any faults."""
+        if self.listed or self.more:
+            raise BadInput(self.listed, self.more)
 
 
 class NotFound(LevadaError):
-    """A named thing does not exist."""
+    """An object does not exist."""
 
 
 class Refused(LevadaError):
-    """The request is understood and not allowed; *code* says why, for programs that know what to do then."""
+    """The request is valid, but not permitted; *code* is a machine-readable cause."""
 
     def __init__(self, text: str, code: str = "") -> None:
         super().__init__(text)
         self.code = code
 
 
-#: Of a `Refused`: work would be lost that no checkpoint has, and whoever asks did not say that this is meant.
+#: Code of a `Refused`: work since the last checkpoint would be lost, and the request does not confirm that.
 UNSAVED = "unsaved"
 
 
 class NoServer(LevadaError):
-    """No Levada server answers."""
+    """No Levada server responds."""
+
+
+class MissingExtra(LevadaError):
+    """*feature* needs an extra that is not installed; the text has the command to install it."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(feature, extra)
+
+    def __str__(self) -> str:
+        feature, extra = self.args
+        return f"{feature} needs the extra '{extra}': pip install 'levada[{extra}]'"
 
 
 class Unavailable(LevadaError):
-    """The server is there and cannot do it now; nothing of it was done, and the same may work later."""
+    """The server cannot process the request now; it had no effect and can be retried."""
 
 
 class Unresolved(Unavailable):
-    """The store was lost while it took the request: whether it has it is known when the store is back."""
+    """The store became unavailable during the request: the outcome is known when it is back."""
 
 
 class InternalError(LevadaError):
-    """The server failed on the request because of a bug; nothing of it was done, and asking again will not help."""
+    """The server failed because of a bug; the request had no effect, and a retry will not help."""
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Those of *known* that *name* may have been meant for, best first; a clear winner comes alone."""
+    """The names in *known* that are most similar to *name*, best first; a clear winner is returned alone."""
     names = list(known)
     if len(name) > _LONGEST_TYPO or len(names) > _MOST_NAMES:
         return []
@@ -137,15 +150,15 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     score: dict[str, float] = {}
     for candidate in names:
         matcher.set_seq1(candidate.lower())
-        # The quick ratio is never below the true one, which costs ten times as much.
+        # The quick ratio is an upper bound and 10 times faster.
         score[candidate] = matcher.ratio() if matcher.quick_ratio() >= 0.6 else 0.0
-    best = max(score.values(), default=0.0)
-    close = [candidate for candidate in score if score[candidate] >= max(0.6, best - 0.05)]
+    top = max(score.values(), default=0.0)
+    close = [candidate for candidate in score if score[candidate] >= max(0.6, top - 0.05)]
     return sorted(close, key=lambda candidate: -score[candidate])[:3]
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """The end of a sentence about an unknown *name*: `; did you mean this?`, or what to do *otherwise*."""
+    """The end of a message about an unknown *name*: `; did you mean this?`, or *otherwise*."""
     close = nearest(name, known)
     if close:
         return f"; did you mean {' or '.join(close)}?"

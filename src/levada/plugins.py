@@ -1,6 +1,6 @@
-"""Policies by name: Levada's own, those of installed packages, and a class in a file of the user's.
+"""Look up policies: built-in, from entry points, or classes in files.
 
-This is the edge: it reads files and runs what is in them. A policy that is found is as good as a built-in one.
+This module reads files and executes them. A policy from a plug-in is used like a built-in one.
 """
 
 from __future__ import annotations
@@ -18,73 +18,76 @@ from typing import Any
 from levada.errors import BadInput, Fault, did_you_mean
 from levada.jobfile.read import read_bytes
 from levada.policies.protocol import AnyPolicy, Cadence, Guards, Needs
-from levada.policies.registry import check_names, make
-from levada.policies.table import lookup, unknown
+from levada.policies.registry import check_names, lookup, make, unknown
 
-#: The group of entry points in which a package names its policies.
+#: The entry point group of policies.
 GROUP = "levada.policies"
 
 _VALUES: dict[str, type] = {"name": str, "needs": Needs, "cadence": Cadence, "guards": Guards}
 _A: dict[type, str] = {
-    str: "a text",
-    Needs: "Needs, as Needs.NOTHING is",
-    Cadence: "a Cadence, as ON_EVENTS is",
-    Guards: "Guards, as ALL_GUARDS is",
+    str: "a string",
+    Needs: "Needs, e.g. Needs.NOTHING",
+    Cadence: "a Cadence, e.g. ON_EVENTS",
+    Guards: "Guards, e.g. ALL_GUARDS",
 }
 _METHODS = ("initial", "decide")
 
 
 def find_policy(name: str, options: Mapping[str, Any] | None = None) -> AnyPolicy:
-    """The policy of this name or alias, of this entry point, or of `path/to/file.py:Class`; raises BadInput."""
+    """The policy with this name, alias or entry point, or of `path/to/file.py:Class`; raises BadInput."""
     if lookup(name) is not None:
         return make(name, options)
-    return _made(find_class(name), name, options or {})
+    return _create(find_class(name), name, options or {})
 
 
 def find_class(name: str) -> type:
-    """The class of a policy that is not in the table, checked to be one; raises BadInput."""
+    """The validated class of a policy that is not built in; raises BadInput."""
     for entry in entry_points(group=GROUP, name=name):
-        with _one_line(f"{name}: {entry.value} cannot be loaded"):
-            found = entry.load()
-        return _policy_class(found, name)
+        with _as_bad_input(f"{name}: {entry.value} cannot be loaded"):
+            loaded = entry.load()
+        return _policy_class(loaded, name)
     path, colon, class_name = name.rpartition(":")
     if colon and path.endswith(".py"):
-        return _policy_class(_named(_module(path), class_name), name)
+        return _policy_class(_attribute(_load_module(path), class_name), name)
     if name.endswith(".py"):
-        classes = _classes(_module(name))
-        raise BadInput.one(f"{name}: say which class of it, as in {name}:{classes[0] if classes else 'Mine'}")
+        classes = _classes(_load_module(name))
+        raise BadInput.one(f"{name}: add the name of the class, e.g. {name}:{classes[0] if classes else 'Mine'}")
     raise BadInput.one(unknown(name, [entry.name for entry in entry_points(group=GROUP)]))
 
 
-def options_of(found: type) -> list[Parameter] | None:
-    """The options that a policy's constructor takes; None where it takes any."""
+def options_of(policy_class: type) -> list[Parameter] | None:
+    """The options of a policy's constructor; None if it accepts any."""
     try:
-        parameters = list(signature(found).parameters.values())
+        parameters = list(signature(policy_class).parameters.values())
     except (TypeError, ValueError):
         return None
     if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
         return None
-    return [one for one in parameters if one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)]
+    return [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    ]
 
 
-def in_words(error: BaseException) -> str:
-    """An exception as `ZeroDivisionError: division by zero`."""
+def describe_exception(error: BaseException) -> str:
+    """Format an exception as `ZeroDivisionError: division by zero`."""
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def place_in(error: BaseException, found: type) -> str:
-    """Where in the file of a user's policy class *error* arose, or where at all, as `mine.py, line 3`."""
+def location_in(error: BaseException, policy_class: type) -> str:
+    """Where *error* was raised, preferably in the file of a user's policy class, as `mine.py, line 3`."""
     frames = extract_tb(error.__traceback__)
-    file = getattr(sys.modules.get(found.__module__), "__file__", None)
+    file = getattr(sys.modules.get(policy_class.__module__), "__file__", None)
     own = [frame for frame in frames if frame.filename == file]
-    # Levada's own policies are spread over files; there the innermost place says most.
-    frame = own[-1] if own and not found.__module__.startswith("levada.") else frames[-1]
+    # Built-in policies have several files; the innermost frame is the most useful.
+    frame = own[-1] if own and not policy_class.__module__.startswith("levada.") else frames[-1]
     return f"{frame.filename}, line {frame.lineno}"
 
 
-def _module(path: str) -> ModuleType:
-    """What is in the file; compiled here and not imported: no cache is left beside it, and an edit counts at once."""
+def _load_module(path: str) -> ModuleType:
+    """Execute a file as a module. Not imported: this writes no cache file, and edits take effect immediately."""
     source = read_bytes(path)
     module = ModuleType(f"levada_policy_{Path(path).stem}")
     module.__file__ = path
@@ -94,72 +97,73 @@ def _module(path: str) -> ModuleType:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        # A file may also end the process or raise what is no Exception.
-        raise BadInput.one(f"{path}{_line(error, path)}: {in_words(error)}") from error
+        # A file may also call `sys.exit` or raise another BaseException.
+        raise BadInput.one(f"{path}{_line(error, path)}: {describe_exception(error)}") from error
     return module
 
 
-def _named(module: ModuleType, name: str) -> Any:
-    found = vars(module).get(name)
-    if found is None:
+def _attribute(module: ModuleType, name: str) -> Any:
+    value = vars(module).get(name)
+    if value is None:
         classes = _classes(module)
         otherwise = f"it has {', '.join(classes)}" if classes else ""
-        raise BadInput.one(f"{module.__file__}: there is no {name!r} in it" + did_you_mean(name, classes, otherwise))
-    return found
+        raise BadInput.one(f"{module.__file__}: no class {name!r}" + did_you_mean(name, classes, otherwise))
+    return value
 
 
 def _classes(module: ModuleType) -> list[str]:
-    """The names of the classes that a module defines itself."""
+    """The names of the classes that a module defines."""
     own = vars(module).items()
     return [name for name, value in own if isinstance(value, type) and value.__module__ == module.__name__]
 
 
-def _policy_class(found: Any, name: str) -> type:
-    if not isinstance(found, type):
+def _policy_class(value: Any, name: str) -> type:
+    if not isinstance(value, type):
         raise BadInput.one(f"{name} is not a class")
-    lacks = [field for field in (*_VALUES, *_METHODS) if not hasattr(found, field)]
-    if lacks:
-        raise BadInput.one(f"{name} is not a policy: it lacks {', '.join(lacks)}")
+    missing = [field for field in (*_VALUES, *_METHODS) if not hasattr(value, field)]
+    if missing:
+        raise BadInput.one(f"{name} is not a policy: missing {', '.join(missing)}")
     wrong = [
-        Fault("", f"{name} is not a policy: its {field} must be {_A[kind]}, not {getattr(found, field)!r}")
+        Fault("", f"{name} is not a policy: its {field} must be {_A[kind]}, not {getattr(value, field)!r}")
         for field, kind in _VALUES.items()
-        if not isinstance(getattr(found, field), kind)
+        if not isinstance(getattr(value, field), kind)
     ]
     wrong += [
         Fault("", f"{name} is not a policy: its {method} must be a method")
         for method in _METHODS
-        if not callable(getattr(found, method))
+        if not callable(getattr(value, method))
     ]
     if wrong:
         raise BadInput(wrong)
-    return found
+    return value
 
 
-def _made(found: type, name: str, options: Mapping[str, Any]) -> AnyPolicy:
-    parameters = options_of(found)
+def _create(policy_class: type, name: str, options: Mapping[str, Any]) -> AnyPolicy:
+    parameters = options_of(policy_class)
     if parameters is not None:
         check_names(name, [parameter.name for parameter in parameters], options)
-        lacks = [one.name for one in parameters if one.default is Parameter.empty and one.name not in options]
-        if lacks:
-            raise BadInput([Fault(f"options.{option}", f"{name} needs it") for option in lacks])
-    with _one_line(f"{name} cannot be made"):
-        policy: AnyPolicy = found(**options)
+        required = [parameter for parameter in parameters if parameter.default is Parameter.empty]
+        missing = [parameter.name for parameter in required if parameter.name not in options]
+        if missing:
+            raise BadInput([Fault(f"options.{option}", f"required by {name}") for option in missing])
+    with _as_bad_input(f"{name} cannot be created"):
+        policy: AnyPolicy = policy_class(**options)
     return policy
 
 
 @contextmanager
-def _one_line(what: str) -> Iterator[None]:
-    """Turns whatever somebody's code raises, except Ctrl-C, into BadInput that begins with *what*."""
+def _as_bad_input(context: str) -> Iterator[None]:
+    """Convert exceptions of foreign code, except Ctrl-C, to BadInput that starts with *context*."""
     try:
         yield
     except (KeyboardInterrupt, BadInput):
         raise
     except BaseException as error:
-        raise BadInput.one(f"{what}: {in_words(error)}") from error
+        raise BadInput.one(f"{context}: {describe_exception(error)}") from error
 
 
 def _line(error: BaseException, path: str) -> str:
-    """Where in the file at *path* it went wrong, as `, line 3`; empty where nothing says so."""
+    """The line in the file at *path*, as `, line 3`; empty if unknown."""
     if isinstance(error, SyntaxError) and error.filename == path:
         number = error.lineno
     else:

@@ -1,17 +1,17 @@
-"""One server for all tests of verbs, with nothing of other tests' in it but jobs that are over."""
+"""One server for all tests of verbs; other tests leave only finished jobs in it."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.house import Shell, running_server
-from tests.server.serving import Served
+from tests.cli.live_server import Shell, running_server
+from tests.server.http_server import Served
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the server's state."""
+    """State folder of the server."""
     home = tmp_path_factory.mktemp("state") / "levada"
     home.mkdir()
     return home
@@ -32,7 +32,7 @@ def shell(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Shell:
-    """Somebody whose settings are empty, and whose server is the one of this machine."""
+    """A user without settings, connected to the server of this machine."""
     monkeypatch.setenv("XDG_STATE_HOME", str(home.parent))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in ("LEVADA_SERVER", "LEVADA_TOKEN", "LEVADA_STATE", "LEVADA_CONTEXT"):

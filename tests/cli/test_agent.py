@@ -17,7 +17,7 @@ __all__ = ["home"]
 
 @contextmanager
 def joined(*words: str) -> Iterator[None]:
-    """An agent at work, which ends when it is asked to."""
+    """A running agent; leaving the block stops it."""
     with subprocess.Popen([sys.executable, "-m", "levada", "agent", *words]) as agent:
         try:
             yield
@@ -27,14 +27,14 @@ def joined(*words: str) -> Iterator[None]:
             agent.kill()
 
 
-def test_a_machine_joins_runs_a_job_and_comes_back(home: Path, tmp_path: Path) -> None:
+def test_agent_joins_runs_a_job_and_reconnects(home: Path, tmp_path: Path) -> None:
     def asked(verb: str, *words: str) -> str:
-        return levada(verb, "--state", str(home), *words).stdout
+        return levada(verb, "--state-dir", str(home), *words).stdout
 
     saves = str(tmp_path / "saves")
     up = json.loads(asked("up", "--port", "0", "--node", "gpu=1", "--checkpoints", saves, "-o", "json"))
     agent = ["--join", up["url"], "--token", up["token"], "--name", "left", "--node", "gpu=4"]
-    agent += ["--state", str(tmp_path / "left"), "--checkpoints", saves]
+    agent += ["--state-dir", str(tmp_path / "left"), "--checkpoints", saves]
     go = tmp_path / "go"
     code = f"echo $LEVADA_NODE $LEVADA_CHECKPOINT_DIR; until [ -e {go} ]; do sleep 0.05; done"
     run = {"command": ["sh", "-c", code], "workdir": "/"}
@@ -50,14 +50,14 @@ def test_a_machine_joins_runs_a_job_and_comes_back(home: Path, tmp_path: Path) -
         name = asked("submit", "-f", str(tmp_path / "job.json"), "-o", "name").strip()
         until(lambda: asked("logs", name).count("\n") == 3)
         assert asked("logs", name, "--worker", "0").split()[-2:] == ["left-0", f"{saves}/{name}-0"]
-    go.touch()  # its workers went on while it was away
+    go.touch()  # its workers kept running without the agent
     with joined(*agent):
-        assert levada("wait", "--state", str(home), name, "--timeout", "180s").returncode == 0
+        assert levada("wait", "--state-dir", str(home), name, "--timeout", "180s").returncode == 0
 
 
-def test_who_stops_the_server_stops_what_runs_on_other_machines(home: Path, tmp_path: Path) -> None:
+def test_down_stops_jobs_on_other_machines(home: Path, tmp_path: Path) -> None:
     def asked(verb: str, *words: str) -> str:
-        return levada(verb, "--state", str(home), *words).stdout
+        return levada(verb, "--state-dir", str(home), *words).stdout
 
     up = json.loads(asked("up", "--port", "0", "--node", "gpu=1", "-o", "json"))
     agent = ["--join", up["url"], "--token", up["token"], "--name", "left", "--node", "far=1"]
@@ -70,18 +70,18 @@ def test_who_stops_the_server_stops_what_runs_on_other_machines(home: Path, tmp_
         "spec": {"workers": 1, "gpuTypes": ["far"], "run": {**run, "workdir": "/"}},
     }
     (tmp_path / "job.json").write_text(json.dumps(job))
-    with joined(*agent, "--state", str(tmp_path / "left")):
+    with joined(*agent, "--state-dir", str(tmp_path / "left")):
         until(lambda: "left-0" in asked("nodes"))
         name = asked("submit", "-f", str(tmp_path / "job.json"), "-o", "name").strip()
         until(lambda: asked("logs", name) == "up\n")
-        assert levada("down", "--state", str(home)).returncode == 0
+        assert levada("down", "--state-dir", str(home)).returncode == 0
         assert saved.exists()
         assert list((tmp_path / "left" / "jobs").glob("*/workers/*/exit.json"))
 
 
-def test_a_machine_that_is_gone_for_good_is_struck_off(home: Path) -> None:
+def test_node_remove_removes_lost_machines(home: Path) -> None:
     def asked(*words: str) -> str:
-        return levada(*words, "--state", str(home)).stdout
+        return levada(*words, "--state-dir", str(home)).stdout
 
     asked("up", "--port", "0", "--node", "gpu=1", "--node", "gpu=2")
     asked("down")
@@ -97,8 +97,8 @@ def test_a_machine_that_is_gone_for_good_is_struck_off(home: Path) -> None:
     assert asked("nodes", "-o", "name") == "node-0\nnode-1\n"
 
 
-def test_an_agent_sends_no_token_in_the_clear(tmp_path: Path) -> None:
-    words = ["agent", "--join", "http://192.0.2.1:7373", "--token", "secret", "--state", str(tmp_path / "agent")]
+def test_agent_refuses_plain_http_to_another_machine(tmp_path: Path) -> None:
+    words = ["agent", "--join", "http://192.0.2.1:7373", "--token", "secret", "--state-dir", str(tmp_path / "agent")]
     done = levada(*words, "--node", "gpu=1")
     assert done.returncode == 5
     assert "in the clear; use https://" in done.stderr

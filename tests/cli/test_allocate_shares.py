@@ -1,4 +1,4 @@
-"""`levada allocate` with share policies: golden cases and the documented example through the command, and any garbage."""
+"""`levada allocate` with share policies: golden cases, the documented example and random input."""
 
 import json
 import re
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.policies.table import POLICIES
-from tests.cases.gavel_golden import GOLDEN, agrees, case, feasible
+from levada.policies.catalog import POLICIES
+from tests.allocate.gavel_golden import GOLDEN, assert_agrees, case, feasible
 from tests.cli.test_allocate import CASE, GARBAGE, allocated
 
 SHARING = [record.name for record in POLICIES if record.shares]
@@ -18,7 +18,7 @@ SMALL = GOLDEN["instances"][0]
 
 
 def answer(given_case: dict[str, Any], *arguments: str) -> dict[str, Any]:
-    """What a good case is answered with."""
+    """Return the answer to a valid case."""
     code, out, err = allocated(json.dumps(given_case).encode(), "-o", "json", *arguments)
     assert (code, err) == (0, "")
     found: dict[str, Any] = json.loads(out)
@@ -32,15 +32,15 @@ def test_golden_case_of_gavel(policy: str) -> None:
     given_case = case(SMALL, policy)
     found = answer(given_case)
     feasible(given_case, found)
-    agrees(found, SMALL["policies"][policy])
+    assert_agrees(found, SMALL["policies"][policy])
 
 
-def test_state_goes_from_answer_to_answer() -> None:
+def test_state_of_an_answer_is_input_of_the_next_case() -> None:
     sequence = GOLDEN["sequences"][0]
     state = None
     for step, row in zip(sequence["steps"], sequence["policies"]["finish_time_fairness_perf"], strict=True):
         found = answer(case(step, "finish_time_fairness_perf", state=state))
-        agrees(found, row)
+        assert_agrees(found, row)
         state = found["state"]
 
 
@@ -57,7 +57,7 @@ def test_table() -> None:
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].split() == ["JOB", "v100", "%", "p100", "%", "k80", "%", "REASON"]
-    assert lines[-1].startswith("max_min_normalized: 1.06193 (speed of the worst-off job for its weight, ")
+    assert lines[-1].startswith("max_min_normalized: 1.06193 (speed of the worst-off job relative to its weight; ")
 
 
 GIVEN = st.fixed_dictionaries(
@@ -80,7 +80,7 @@ GIVEN = st.fixed_dictionaries(
     queues=st.booleans(),
     entities=st.just({}) | st.just({"e": {"weight": 2, "policy": "fifo"}}) | GARBAGE,
 )
-def test_anything_is_answered_or_refused(
+def test_random_cases_are_answered_or_refused(
     policy: str, raw: dict[str, Any], more: list[dict[str, Any]], queues: bool, entities: Any
 ) -> None:
     jobs = [{**job, **extra} if isinstance(job, dict) else job for job, extra in zip(raw["jobs"], more, strict=False)]

@@ -36,7 +36,7 @@ def test_same_seed_same_objective(capsys: Capture) -> None:
     assert objective("--gpus", "300") > objective("--gpus", "6")
 
 
-def test_a_table_for_people(capsys: Capture) -> None:
+def test_table(capsys: Capture) -> None:
     lines = bench(capsys, "--policy", "isolated", "--jobs", "20").splitlines()
     assert lines[0].split() == ["POLICY", "JOBS", "CLASSES", "BUILD", "ms", "FIRST", "ms", "LATER", "ms", "OBJECTIVE"]
     assert lines[1].split()[-1] == "-"
@@ -47,7 +47,10 @@ def test_a_table_for_people(capsys: Capture) -> None:
     [
         (["--policy", "fifo", "--jobs", "4"], "fifo solves nothing"),
         ([*PERF, "--jobs", "many"], "--jobs 'many': 'many' must be a whole number"),
-        ([*PERF, "--jobs", "4", "--load", "1", "--gpus", "9"], "--load and --gpus exclude each other"),
+        (
+            [*PERF, "--jobs", "4", "--load", "1", "--gpus", "9"],
+            "--load and --gpus are mutually exclusive; give one of them",
+        ),
         ([*PERF, "--jobs", "4", "--throughputs", "absent"], "absent"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The case of `levada allocate`: what is accepted, and one line for each fault."""
+"""The case of `levada allocate`: accepted fields, and one line per fault."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.cases.casefile import Case, check, parse
+from levada.allocate.case_file import Case, check, parse
 from levada.errors import BadInput
 
 CASE: dict[str, Any] = json.loads("""
@@ -36,7 +36,7 @@ def test_documented_case() -> None:
     assert case.cluster.gpus == {"v100": 8}
 
 
-def test_least_case() -> None:
+def test_minimal_case() -> None:
     job = check(with_job()).jobs[0]
     assert (job.submitted, job.min, job.max, job.desired, job.gpus_per_worker) == (0.0, 1, 1, None, 1)
 
@@ -54,7 +54,7 @@ def test_nodes_and_quantities() -> None:
     assert (case.jobs[0].gpu_memory, case.jobs[0].cpu) == (3072, 500)
 
 
-def test_everything_else_a_case_may_hold() -> None:
+def test_optional_fields() -> None:
     case = check({
         "id": "c1", "note": "ignored", "expected": {"A": 1},
         "cluster": {"gpus": {"v100": 0}, "prices": {"v100": 0.74}},
@@ -86,7 +86,7 @@ def test_everything_else_a_case_may_hold() -> None:
         ({"remaining_s": float("inf")}, "jobs[0].remaining_s: must be a finite number"),
         ({"remaining_s": -1}, "jobs[0].remaining_s: must be at least 0"),
         ({"gpu_types": ["a", "a"]}, "jobs[0].gpu_types: 'a' is given twice"),
-        ({"gpus_per_worker": 1.5}, "jobs[0].gpus_per_worker: must be a whole number where it is above 1"),
+        ({"gpus_per_worker": 1.5}, "jobs[0].gpus_per_worker: must be a whole number if above 1"),
         ({"gpu_memory": "3Gx"}, "jobs[0].gpu_memory: must be an amount of memory, e.g. 8Gi"),
         ({"running": {"a": 1, "b": 1}}, "jobs[0].running: must be of one GPU type"),
         ({"speedup": {"two": 1.0}}, "jobs[0].speedup: 'two' is not a number of workers"),
@@ -114,7 +114,7 @@ def test_fault_of_a_job(fields: dict[str, Any], line: str) -> None:
         ({"pairs": [{"jobs": ["A", "A"], "throughput": {}}]}, "pairs[0].jobs: must be two different jobs"),
         ({"queues": {"a": {}}, "jobs": [{"id": "A", "queue": "b"}]}, "jobs[0].queue: 'b' is not among queues"),
         ({"queues": {"default": {"parent": "x"}}}, "queues.default.parent: 'x' is not among queues"),
-        ({"queues": {"default": {"parent": "default"}}}, "queues.default.parent: must not lead back to the queue itself"),
+        ({"queues": {"default": {"parent": "default"}}}, "queues.default.parent: must not form a cycle"),
     ],
 )  # fmt: skip
 def test_fault_of_a_case(changes: dict[str, Any], line: str) -> None:
@@ -125,7 +125,7 @@ def test_fault_of_a_case(changes: dict[str, Any], line: str) -> None:
     "text",
     ["", "[]", "3", "{", '{"a": NaN}', '{"jobs": [{"id": "A", "id": "B"}]}', "{" * 10**5, '{"x":' + "[" * 10**5, "a: 1\n---\nb: 2"],
 )  # fmt: skip
-def test_text_that_is_no_case(text: str) -> None:
+def test_invalid_text(text: str) -> None:
     with pytest.raises(BadInput):
         check(parse(text))
 
@@ -138,7 +138,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([*Case.model_fields, "policies"]), json_values))
-def test_anything_is_a_case_or_bad_input(raw: dict[str, Any]) -> None:
+def test_random_input_is_a_case_or_bad_input(raw: dict[str, Any]) -> None:
     try:
         check(raw)
     except BadInput as error:
@@ -175,12 +175,13 @@ def test_one_fault_does_not_hide_another() -> None:
          "cluster.prices.V100: the cluster has no such GPU type; did you mean v100?"),
     ],
 )  # fmt: skip
-def test_gpu_type_that_is_not_there(changes: dict[str, Any], line: str) -> None:
+def test_unknown_gpu_type(changes: dict[str, Any], line: str) -> None:
     raw = {"cluster": {"gpus": {"v100": 8}}, "jobs": [{"id": "A"}, {"id": "B"}], **changes}
     assert lines(raw) == [line]
 
 
-def test_speeds_and_prices_of_types_that_the_cluster_has_not_are_no_fault() -> None:
-    """Whoever has a table of them copies all of it."""
+def test_speeds_and_prices_of_absent_gpu_types_are_allowed() -> None:
+    """Users copy whole tables of speeds and prices."""
     speeds = {"v100": 8.0, "p100": 4.0, "k80": 2.0}
-    check({"cluster": {"gpus": {"v100": 8}, "prices": speeds}, "jobs": [{"id": "A", "throughput": speeds}]})
+    case = check({"cluster": {"gpus": {"v100": 8}, "prices": speeds}, "jobs": [{"id": "A", "throughput": speeds}]})
+    assert dict(case.jobs[0].throughput) == speeds

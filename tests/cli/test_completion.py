@@ -1,4 +1,4 @@
-"""Completion scripts are valid shell and ask `levada` in a way it answers."""
+"""Completion scripts are valid shell and `levada` answers their requests."""
 
 import os
 import select
@@ -36,7 +36,7 @@ WORDS = [
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Where the shell finds `levada` as a command."""
+    """A folder for PATH that contains the command `levada`."""
     command = tmp_path / "levada"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m levada "$@"\n', encoding="utf-8")
     command.chmod(0o755)
@@ -44,7 +44,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("words", "expected"), WORDS)
-def test_bash_completes_and_says_nothing_else(
+def test_bash_completion_prints_nothing_else(
     words: list[str], expected: set[str], capsys: pytest.CaptureFixture[str], environment: dict[str, str]
 ) -> None:
     main(["completion", "bash"])
@@ -70,14 +70,14 @@ def test_bash_completes_and_says_nothing_else(
         },
     ],
 )
-def test_levada_answers_a_script_and_ends_well(asked: dict[str, str], environment: dict[str, str]) -> None:
+def test_levada_answers_completion_scripts_with_code_0(asked: dict[str, str], environment: dict[str, str]) -> None:
     done = subprocess.run(["levada"], capture_output=True, text=True, env={**environment, **asked}, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "policy" in done.stdout
 
 
-def test_the_tab_key_writes_nothing_but_the_word(environment: dict[str, str]) -> None:
-    """In a real terminal, where what goes to stderr lands in the middle of the command line."""
+def test_tab_key_inserts_only_the_completed_word(environment: dict[str, str]) -> None:
+    """In a real terminal, output on stderr would appear in the command line."""
     import pty
 
     process, terminal = pty.fork()
@@ -95,7 +95,7 @@ def test_the_tab_key_writes_nothing_but_the_word(environment: dict[str, str]) ->
 
 
 def until(terminal: int, end: str) -> str:
-    """What the terminal shows up to *end*; it must show it within a minute."""
+    """Return the output of the terminal up to *end*, within 60 s."""
     shown = ""
     while end not in shown:
         ready, _, _ = select.select([terminal], [], [], 60.0)

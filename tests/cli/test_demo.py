@@ -1,4 +1,4 @@
-"""`levada demo`: the same day every time, readable on 80 columns, and true to what jobs and cluster allow."""
+"""`levada demo`: deterministic, at most 80 columns wide, within the limits of jobs and cluster."""
 
 import io
 import json
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from levada.cli import main as cli
-from levada.cli.gantt import ASCII, UNICODE, Bar, Chart, Row, letters
-from levada.policies.table import POLICIES
+from levada.cli.gantt import ASCII, UNICODE, Bar, Chart, ChartRow, letters
+from levada.policies.catalog import POLICIES
 from tests.test_plugins import SMALLEST_FIRST
 
 Capture = pytest.CaptureFixture[str]
@@ -31,24 +31,24 @@ def day(capsys: Capture, *arguments: str) -> dict[str, Any]:
 
 
 class Pipe(io.StringIO):
-    """A stdout that is no terminal."""
+    """A stdout that is not a terminal."""
 
     encoding = "utf-8"
 
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    """What a plain `levada demo` prints."""
+    """Output of `levada demo` without options."""
     with redirect_stdout(Pipe()) as out:
         assert cli.main(["demo"]) == 0
     return out.getvalue()
 
 
-def test_same_seed_same_bytes(capsys: Capture, page: str) -> None:
+def test_output_is_deterministic_for_a_seed(capsys: Capture, page: str) -> None:
     assert demo(capsys).encode() == page.encode()
 
 
-def test_fits_eighty_plain_columns(page: str) -> None:
+def test_output_fits_80_ascii_columns(page: str) -> None:
     assert max(len(line) for line in page.splitlines()) <= 80
     assert "\x1b" not in page
 
@@ -60,20 +60,20 @@ def test_shows_all_parts(page: str) -> None:
         )
     for part in ("half a GPU", "CPU only", "parameter servers", "rigid", "never preempted", "serving", "GPUs in use"):
         assert part in page
-    assert "the busiest moment?" in page
+    assert "the time of the highest demand?" in page
 
 
 def test_columns_are_explained_under_the_table(page: str) -> None:
     lines = page.splitlines()
     header = next(i for i, line in enumerate(lines) if line.startswith("JOB "))
-    below = " ".join(lines[header + 31 : header + 33])
+    below = " ".join(lines[header + 31 : header + 34])
     for column in ("GPUS", "TYPE", "NODES", "WAIT", "RAN", "RESIZED", "MOVED", "ENDED"):
         assert column in lines[header]
         assert column in below
 
 
 @pytest.mark.parametrize("policy", [record.name for record in POLICIES])
-def test_every_policy_gets_through_the_day(capsys: Capture, policy: str) -> None:
+def test_every_policy_completes_the_demo(capsys: Capture, policy: str) -> None:
     told = day(capsys, "--policy", policy, "--jobs", "12")
     assert told["policy"] == policy
     assert told["rejection"] is None
@@ -81,14 +81,14 @@ def test_every_policy_gets_through_the_day(capsys: Capture, policy: str) -> None
     assert_possible(told)
 
 
-def test_another_seed_is_another_day(capsys: Capture) -> None:
+def test_another_seed_gives_other_jobs(capsys: Capture) -> None:
     told = day(capsys, "--seed", "1")
     assert_possible(told)
     assert told["jobs"] != day(capsys, "--seed", "2")["jobs"]
 
 
 def assert_possible(told: dict[str, Any]) -> None:
-    """Sizes are in range, and at no time is more used than there is."""
+    """Sizes are in range, and the GPUs in use never exceed the cluster."""
     bars = []
     for job in told["jobs"]:
         for bar in job["segments"]:
@@ -102,7 +102,7 @@ def assert_possible(told: dict[str, Any]) -> None:
         assert 0 <= told["utilisation"][gpu_type] <= 1
 
 
-def test_the_serving_pod_gets_room_at_noon(capsys: Capture) -> None:
+def test_serving_pod_preempts_at_noon(capsys: Capture) -> None:
     told = day(capsys)
     (pod,) = told["served"]
     assert 12 * 3600 <= pod["begin"] < 12 * 3600 + 120
@@ -119,7 +119,7 @@ def test_policy_of_a_file(capsys: Capture, tmp_path: Path) -> None:
 RETURN = "return decision(snap, gpu_type, count, rank=rank), state"
 
 
-def test_what_a_policy_prints_is_no_part_of_the_day(capsys: Capture, tmp_path: Path) -> None:
+def test_prints_of_a_policy_are_kept_out_of_stdout(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "print('loading')\n" + SMALLEST_FIRST.replace(RETURN, f"print('hello'); {RETURN}")
     )
@@ -129,7 +129,7 @@ def test_what_a_policy_prints_is_no_part_of_the_day(capsys: Capture, tmp_path: P
     assert {"loading", "hello"} == set(err.split())
 
 
-def test_policy_that_ends_the_process_does_not(capsys: Capture, tmp_path: Path) -> None:
+def test_sys_exit_in_a_policy_is_an_error(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SMALLEST_FIRST.replace(RETURN, "raise SystemExit(7)"))
     told = day(capsys, "--jobs", "9", "--policy", f"{tmp_path}/mine.py:SmallestFirst")
     assert told["rejection"] == "SystemExit: 7"
@@ -144,13 +144,13 @@ def test_bad_input_is_one_line(capsys: Capture) -> None:
 
 
 class Terminal(Pipe):
-    """A stdout that says it is a terminal."""
+    """A stdout that reports to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
-def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_only_on_terminals_that_support_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("COLUMNS", "120")
@@ -188,19 +188,19 @@ def test_a_row_shows_waiting_type_and_workers() -> None:
         Bar(5 * hour, 7 * hour, "a100", 12),
         Bar(8 * hour, 10 * hour, "v100", 1),
     ]
-    assert chart().row(Row("job", bars, 1 * hour, 10 * hour)) == "job   ·A44++·V1"
-    assert chart(ASCII).row(Row("job", bars, 1 * hour, 10 * hour)) == "job   .A44++.V1"
+    assert chart().row(ChartRow("job", bars, 1 * hour, 10 * hour)) == "job   ·A44++·V1"
+    assert chart(ASCII).row(ChartRow("job", bars, 1 * hour, 10 * hour)) == "job   .A44++.V1"
 
 
-def test_a_short_run_is_still_seen() -> None:
-    assert chart().row(Row("job", [Bar(60.0, 120.0, "v100", 2)], 0.0, 120.0)) == "job  V"
+def test_chart_shows_short_runs() -> None:
+    assert chart().row(ChartRow("job", [Bar(60.0, 120.0, "v100", 2)], 0.0, 120.0)) == "job  V"
 
 
-def test_levels_tell_some_from_none_and_all_from_most() -> None:
+def test_chart_levels_separate_none_some_most_and_all() -> None:
     use = chart().shares([(Bar(0.0, 3600.0, "a100", 1), 0.1), (Bar(3600.0, 7200.0, "a100", 1), 8.0)], 8.0)
     assert use[:3] == [pytest.approx(0.0125), 1.0, 0.0]
     assert chart().level("job", use[:3]) == "job  ▁█"
 
 
-def test_letters_differ() -> None:
+def test_chart_letters_are_unique() -> None:
     assert letters(["cpu", "a100", "a10g", "aaa"]) == {"cpu": "C", "a100": "A", "a10g": "G", "aaa": "X"}

@@ -1,4 +1,4 @@
-"""Verbs for jobs against a real server, as somebody at a terminal uses them."""
+"""Verbs for jobs against a real server."""
 
 import csv
 import io
@@ -17,35 +17,35 @@ import pytest
 import yaml
 
 from levada.core.events import OptionsChanged
-from tests.cli.house import Shell, environment, job
+from tests.cli.live_server import Shell, environment, job
 from tests.cli.test_startup import PROBE
 from tests.jobfile.manifests import MPI, POD, TF, changed, container
-from tests.patience import WAIT_S
+from tests.timeouts import WAIT_S
 
 COLUMNS = ["ID", "NAME", "USER", "QUEUE", "PRIO", "STATE", "GPUS(have/min-max)", "TYPE", "PROGRESS", "ETA", "AGE",
            "REASON"]  # fmt: skip
-#: Long enough for any test, and not for ever where a test is killed.
+#: Runs for 2 minutes: longer than any test, and it ends if a test is killed.
 FOREVER = "trap 'exit 75' TERM; for i in $(seq 1200); do sleep 0.1; done"
 
 
 def levada(*words: str) -> list[str]:
-    """The command line of a process of its own."""
+    """Command line for a separate process."""
     return [sys.executable, "-m", "levada", *words]
 
 
-def test_a_job_from_submission_to_its_end(shell: Shell) -> None:
+def test_submit_wait_and_logs(shell: Shell) -> None:
     path = shell.file("hello.yaml", job("hello", "echo hello from $LEVADA_JOB in $PWD"))
     code, out, err = shell.try_out("submit", "-f", path)
     assert (code, out.split()[0]) == (0, "Submitted")
     name = out.split()[1]
     assert f"levada logs -f {name}" in err
     assert shell("wait", name, "--timeout", "180s") == f"{name} Succeeded\n"
-    # It starts where it was submitted.
+    # It runs in the folder of the submission.
     assert shell("logs", name) == f"hello from {name} in {shell.folder}\n"
     assert shell("logs", "-f", name[-4:]) == f"hello from {name} in {shell.folder}\n"
 
 
-def test_lines_of_voda(shell: Shell) -> None:
+def test_output_in_the_format_of_voda(shell: Shell) -> None:
     path = shell.file("voda.yaml", job("voda", FOREVER))
     created = shell("create", "-f", path).splitlines()
     name = created[0].removeprefix("Training job created: ")
@@ -62,7 +62,7 @@ def test_lines_of_voda(shell: Shell) -> None:
     assert shell("wait", name, code=103) == f"{name} Cancelled\n"
 
 
-def test_words_of_others_give_no_orders_to_a_terminal(shell: Shell) -> None:
+def test_control_characters_in_labels_are_replaced(shell: Shell) -> None:
     name = shell.submit("orders", "true", labels={"team": "\x1b[2J\nExit code:  0"}, gpuTypes=["\x1b]0;gone\x07"])
     page, why = shell("describe", name), shell("explain", name)
     assert "\x1b" not in page + why
@@ -71,7 +71,7 @@ def test_words_of_others_give_no_orders_to_a_terminal(shell: Shell) -> None:
 
 
 def on_terminal(shell: Shell, *words: str, home: Path) -> str:
-    """What a verb writes to a terminal, both streams."""
+    """Return the output of a verb on a terminal, both streams."""
     master, slave = pty.openpty()
     told = {**environment(shell.up, home), "TERM": "xterm"}
     process = subprocess.Popen(levada(*words), stdin=slave, stdout=slave, stderr=slave, env=told)
@@ -80,7 +80,7 @@ def on_terminal(shell: Shell, *words: str, home: Path) -> str:
     try:
         while True:
             seen += os.read(master, 65536)
-    except OSError:  # so a terminal ends that nobody writes to any more
+    except OSError:  # EIO: all writers closed the terminal
         pass
     finally:
         os.close(master)
@@ -88,18 +88,18 @@ def on_terminal(shell: Shell, *words: str, home: Path) -> str:
     return seen.decode()
 
 
-#: Clears the screen, sets a title, types a command where terminals answer, and writes from right to left.
+#: Clear the screen, set the title, change the colour, and write from right to left.
 ORDERS = "\x1b[2J\x1b]0;title\x07\x9b31m\u202e\x7f\ttab"
 
 
-def test_control_sequences_of_a_job_are_shown_on_a_terminal_and_not_obeyed(shell: Shell, home: Path) -> None:
+def test_control_sequences_in_logs_are_escaped_on_terminals(shell: Shell, home: Path) -> None:
     shell.folder.joinpath("orders").write_text(f"{ORDERS}\n 10%|#\r 90%|###\r\nplain \u00fc\n")
     name = shell.submit("orders", f"cat {shell.folder}/orders")
     shell("wait", name)
-    assert shell("logs", name) == f"{ORDERS}\n 10%|#\r 90%|###\r\nplain \u00fc\n"  # into a pipe as it is
+    assert shell("logs", name) == f"{ORDERS}\n 10%|#\r 90%|###\r\nplain \u00fc\n"  # unchanged in a pipe
     told = on_terminal(shell, "logs", name, home=home)
     visible = "\\x1b[2J\\x1b]0;title\\x07\\u009b31m\\u202e\\u007f"
-    # A terminal itself turns tabs into blanks, and ends lines with a carriage return.
+    # The terminal itself expands tabs and adds carriage returns.
     assert told.expandtabs().splitlines() == [f"{visible}\ttab".expandtabs(), " 90%|###", "plain \u00fc"]
     assert "\x1b[2J" in on_terminal(shell, "logs", "--raw", name, home=home)
     attached = on_terminal(shell, "attach", name, home=home)
@@ -107,7 +107,7 @@ def test_control_sequences_of_a_job_are_shown_on_a_terminal_and_not_obeyed(shell
     assert "\x1b" not in attached + told
 
 
-def test_words_of_others_in_lists_events_and_warnings_are_shown(shell: Shell, home: Path) -> None:
+def test_control_characters_in_lists_and_events_are_escaped_on_terminals(shell: Shell, home: Path) -> None:
     name = shell.submit("words", "true", labels={"team": ORDERS}, gpuTypes=[ORDERS])
     for words in (["events", name], ["describe", name], ["explain", name], ["ls"], ["get", "job", name, "-o", "json"]):
         told = on_terminal(shell, *words, home=home)
@@ -115,7 +115,7 @@ def test_words_of_others_in_lists_events_and_warnings_are_shown(shell: Shell, ho
     shell("cancel", name)
 
 
-def test_lists_in_every_form(shell: Shell) -> None:
+def test_ls_output_formats(shell: Shell) -> None:
     name = shell.submit("forms", "true", labels={"team": "forms"})
     shell("wait", name)
     mine = ("ls", "--label", "team=forms")
@@ -138,7 +138,7 @@ def test_lists_in_every_form(shell: Shell) -> None:
         assert shell(alias, "--label", "team=forms", "-o", "name") == f"{name}\n"
 
 
-def test_lists_of_some(shell: Shell) -> None:
+def test_ls_filters(shell: Shell) -> None:
     first, second = shell.submit("some", "true"), shell.submit("some", "exit 1")
     shell("wait", first)
     shell("wait", second, code=100)
@@ -149,27 +149,30 @@ def test_lists_of_some(shell: Shell) -> None:
     assert {first, second} <= set(names())
     assert first in names("--state", "succeeded")
     assert second not in names("--state", "succeeded,pending")
+    assert first in shell("get", "jobs", "-o", "name", "--state", "succeeded").split()
+    assert second not in shell("get", "jobs", "--state", "succeeded")
+    assert "--state: works only with `levada get jobs`" in shell("get", "nodes", "--state", "running", code=2)
     assert names("--limit", "1") == [second]
-    # The newest, whatever they are ordered by.
+    # The newest jobs, in any order.
     assert names("--limit", "2", "--sort-by", "-submitted") == [second, first]
     assert names("--me", "--sort-by", "-submitted")[:2] == [second, first]
-    assert names("--user", "nobody") == []
+    assert names("--user", "absent") == []
     assert names("--queue", "default")
-    code, out, err = shell.try_out("ls", "--user", "nobody")
-    assert (code, out, err) == (0, "", "There are no jobs here. Submit one with: levada submit -f FILE\n")
+    code, out, err = shell.try_out("ls", "--user", "absent")
+    assert (code, out, err) == (0, "", "No jobs found. Submit one with: levada submit -f FILE\n")
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--state", "runing"], "--state: there is no state 'Runing'; did you mean Running?"),
+        (["--state", "runing"], "--state: no such state: 'Runing'; did you mean Running?"),
         (["--sort-by", "subbmitted"], "--sort-by: jobs have no field 'subbmitted'; did you mean submitted?"),
         (["--label", "team"], "--label: team: must be NAME=VALUE"),
-        (["--state", "/x"], "--state: /x: is no state of a job; --state-dir or LEVADA_STATE names the folder of a server"),
-        (["--state", "mine"], "--state: mine: is no state of a job; --state-dir or LEVADA_STATE names the folder of a server"),
+        (["--state", "/x"], "--state: /x: not a state of a job; use --state-dir or LEVADA_STATE for the state directory of a server"),
+        (["--state", "mine"], "--state: mine: not a state of a job; use --state-dir or LEVADA_STATE for the state directory of a server"),
     ],
 )  # fmt: skip
-def test_wrong_filters(
+def test_invalid_filters(
     shell: Shell, words: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here" / "mine").mkdir(parents=True)
@@ -178,7 +181,7 @@ def test_wrong_filters(
     assert shell("ls", *words, code=2) == line + "\n"
 
 
-def test_watched_jobs_are_printed_when_they_change(shell: Shell) -> None:
+def test_ls_watch_prints_changed_jobs(shell: Shell) -> None:
     process = subprocess.Popen(levada("ls", "-w", "-o", "jsonl"), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -195,7 +198,7 @@ def test_watched_jobs_are_printed_when_they_change(shell: Shell) -> None:
         process.communicate()
 
 
-def test_watched_jobs_tell_progress_below_their_header(shell: Shell) -> None:
+def test_ls_watch_aligns_progress_with_its_header(shell: Shell) -> None:
     process = subprocess.Popen(levada("ls", "-w", "--label", "team=rows"), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -218,7 +221,7 @@ def test_watched_jobs_tell_progress_below_their_header(shell: Shell) -> None:
     shell("cancel", "rows")
 
 
-def test_gpus_are_counted_as_gpus(shell: Shell) -> None:
+def test_ls_counts_gpus_not_workers(shell: Shell) -> None:
     name = shell.submit("counted", FOREVER, workers={"min": 1, "max": 2}, gpusPerWorker=2, gpuTypes=["a100"])
     shell("wait", name, "--for", "Running")
     _, row = shell("ls", "--state", "running", "-n", "1").splitlines()
@@ -227,15 +230,15 @@ def test_gpus_are_counted_as_gpus(shell: Shell) -> None:
     shell("cancel", name)
 
 
-def test_names_of_jobs(shell: Shell) -> None:
+def test_job_names_are_resolved(shell: Shell) -> None:
     older, newer = shell.submit("named", "true"), shell.submit("named", "true")
     assert shell.json("get", "job", "named")["id"] == newer
     assert shell.json("get", "job", older[-4:])["id"] == older
     assert shell.json("get", "job", older[:-1])["id"] == older
-    assert "there is no job nobody" in shell("get", "job", "nobody", code=4)
+    assert "there is no job absent" in shell("get", "job", "absent", code=4)
 
 
-def test_a_page_about_one_job(shell: Shell) -> None:
+def test_describe(shell: Shell) -> None:
     name = shell.submit("paged", FOREVER, workers=2, steps=1000)
     shell("wait", name, "--for", "Running")
     page = shell("describe", name)
@@ -243,14 +246,14 @@ def test_a_page_about_one_job(shell: Shell) -> None:
     assert "Workers:    2 of 2\n" in page
     assert "Command:    sh -c" in page
     assert f"Folder:     {shell.folder}" in page
-    assert "Progress:   not known, of 1000 steps" in page
+    assert "Progress:   unknown, of 1000 steps" in page
     assert "Retries:    0 of 0 used" in page
     assert page.count("node-") >= 2
     assert "submitted" in page
     shell("cancel", name)
 
 
-def test_logs_of_several_workers_and_of_the_last_lines(shell: Shell) -> None:
+def test_logs_of_several_workers_and_tail(shell: Shell) -> None:
     name = shell.submit("chatty", "for i in 1 2 3; do echo $LEVADA_RANK says $i; done", workers=2)
     shell("wait", name)
     assert sorted(shell("logs", name).splitlines()) == sorted(
@@ -261,14 +264,14 @@ def test_logs_of_several_workers_and_of_the_last_lines(shell: Shell) -> None:
     assert f"`levada describe {name}` lists them" in shell("logs", name, "--worker", "foo", code=4)
 
 
-def test_logs_of_some_time(shell: Shell) -> None:
+def test_logs_since(shell: Shell) -> None:
     name = shell.submit("timely", "echo once")
     shell("wait", name)
     assert shell("logs", name, "--since", "1h") == "once\n"
     assert shell("logs", name, "--since", "soon", code=2) == "--since: must be a duration, e.g. 90s, 2h, 1h30m or 7d\n"
 
 
-def test_logs_of_a_job_that_waits_say_why_there_are_none(shell: Shell) -> None:
+def test_logs_of_a_pending_job_print_its_reason(shell: Shell) -> None:
     name = shell.submit("hopeless", "true", gpuTypes=["none-such"])
     shell.until(lambda: shell.json("get", "job", name)["reason"]["code"] != "arrived")
     why = shell.json("get", "job", name)["reason"]["text"].rstrip(".")
@@ -277,14 +280,14 @@ def test_logs_of_a_job_that_waits_say_why_there_are_none(shell: Shell) -> None:
     assert shell.try_out("logs", name) == (0, "", "")
 
 
-def test_run_calls_a_job_after_its_script(shell: Shell) -> None:
+def test_run_names_a_job_after_its_script(shell: Shell) -> None:
     shell.folder.joinpath("fit.py").write_text("print('fitted')")
     code, out, err = shell.try_out("run", "--", sys.executable, "fit.py")
     assert (code, out) == (0, "fitted\n")
     assert err.startswith("Submitted fit-")
 
 
-def test_logs_of_a_job_that_waits_are_waited_for(shell: Shell) -> None:
+def test_logs_follow_waits_for_the_start(shell: Shell) -> None:
     first = shell.submit("first", "sleep 0.5")
     second = shell.submit("second", "echo at last", after=[first])
     code, out, err = shell.try_out("logs", "-f", second)
@@ -303,7 +306,7 @@ def test_events(shell: Shell) -> None:
     assert shell.json("events", name, "-n", "1") == told[-1:]
 
 
-def test_a_job_that_can_never_start_is_taken_with_a_warning(shell: Shell) -> None:
+def test_infeasible_job_is_accepted_with_a_warning(shell: Shell) -> None:
     path = shell.file("huge.yaml", job("huge", "true", gpusPerWorker=16))
     why = "Can never start: one worker needs 16 GPUs, the largest node has 2."
     code, out, err = shell.try_out("submit", "-f", path, "-o", "json")
@@ -318,18 +321,18 @@ def test_a_job_that_can_never_start_is_taken_with_a_warning(shell: Shell) -> Non
     assert fine.keys() == {"id", "name", "phase"}
 
 
-def test_a_job_that_waits_is_explained(shell: Shell) -> None:
+def test_explain_of_a_pending_job(shell: Shell) -> None:
     name = shell.submit("toobig", "true", workers=3, gpuTypes=["a100"])
     told = shell("explain", name)
     assert told.startswith(f"{name} is Pending: ")
-    assert "It would help: " in told
-    assert "End unknown" not in told  # That it cannot start is the cause, not undeclared steps.
+    assert "What would help: " in told
+    assert "End unknown" not in told  # The cause is that it cannot start, not undeclared steps.
     assert shell.json("explain", name)["reason"]["code"] == "too-large"
-    assert f"{name} waits: " in shell("wait", name, "-t", "2.2", code=101)
+    assert f"{name} is Pending: " in shell("wait", name, "-t", "2.2", code=101)
     shell("cancel", name)
 
 
-def test_what_would_become_of_a_job(shell: Shell) -> None:
+def test_whatif(shell: Shell) -> None:
     path = shell.file("perhaps.yaml", job("perhaps", "true", steps=100))
     answer = shell.json("whatif", "-f", path)
     assert answer["jobs"][0]["job"].startswith("perhaps-")
@@ -338,21 +341,23 @@ def test_what_would_become_of_a_job(shell: Shell) -> None:
     assert "perhaps" not in shell("ls")
 
 
-def test_exit_codes_of_waiting(shell: Shell) -> None:
+def test_exit_codes_of_wait(shell: Shell) -> None:
     good, bad = shell.submit("good", "true"), shell.submit("bad", "exit 9")
     assert shell("wait", good, bad, code=100).splitlines() == [f"{good} Succeeded", f"{bad} Failed"]
     told = shell.json("get", "job", bad)["reason"]["text"]
-    assert told.count("exit code 9") == 1
+    assert told.count("code 9") == 1
     assert "The exit code was" not in told
     slow = shell.submit("slow", FOREVER)
-    assert "only the waiting is over" in shell("wait", slow, "--timeout", "0.2", code=101)
+    assert f"timed out after 0.2 s: {slow} is not finished; the job continues" in shell(
+        "wait", slow, "--timeout", "0.2", code=101
+    )
     assert shell("wait", slow, "--for", "Running", "-q") == ""
-    assert "there is no job nobody" in shell("wait", "nobody", code=102)
+    assert "there is no job absent" in shell("wait", "absent", code=102)
     shell("cancel", slow)
     assert shell("wait", slow, "-q", code=103) == ""
 
 
-def test_changes(shell: Shell) -> None:
+def test_update_scale_suspend_resume_and_cancel(shell: Shell) -> None:
     name = shell.submit("changing", FOREVER, workers={"min": 1, "max": 2})
     shell("wait", name, "--for", "Running")
     assert shell("update", name, "--priority", "7", "--weight", "2") == f"{name}: priority 7, weight 2\n"
@@ -367,18 +372,18 @@ def test_changes(shell: Shell) -> None:
     assert (view["min"], view["max"], view["fixed"]) == (1, 2, 1)
     assert shell("suspend", name, "--force") == f"Suspended {name}\n"
     shell("wait", name, "--for", "Suspended")
-    assert "End unknown: it is suspended." in shell("explain", name)
+    assert "End unknown: the job is suspended." in shell("explain", name)
     fewer = "Will start with fewer than 9 workers: there is room for 2 at most."
     assert shell("scale", name, "9") == f"{name}: {fewer}\n"
     assert shell("resume", name) == f"Resumed {name}\n"
     shell("wait", name, "--for", "Running")
-    # What is refused to one does not keep the others from it.
-    assert shell("cancel", "nobody", name, code=4).startswith(f"Cancelled {name}\n")
+    # An error for one job does not affect the others.
+    assert shell("cancel", "absent", name, code=4).startswith(f"Cancelled {name}\n")
     shell("wait", name, code=103)
     assert "has ended already" in shell("cancel", name, code=5)
 
 
-def test_run_stays_with_a_command(shell: Shell) -> None:
+def test_run_follows_its_command(shell: Shell) -> None:
     code, out, err = shell.try_out(
         "run", "--gpus", "2", "-e", "WHO=me", "--", "sh", "-c", "echo $WHO: $CUDA_VISIBLE_DEVICES"
     )
@@ -386,17 +391,17 @@ def test_run_stays_with_a_command(shell: Shell) -> None:
     assert err.startswith("Submitted echo-")
     code, out, err = shell.try_out("run", "--gpus", "0", "--name", "fails", "sh", "-c", "exit 4")
     assert (code, out) == (100, "")
-    assert err.splitlines()[-1].endswith("has ended as Failed with exit code 4")
+    assert err.splitlines()[-1].endswith(" ended: Failed with exit code 4")
     assert "must be a number or a range" in shell("run", "--workers", "some", "true", code=2)
     assert "levada run needs -- COMMAND..." in shell("run", "--", code=2)
     rank = ("sh", "-c", "echo rank ${RANK-none}")
     assert shell("run", "--gpus", "0", "--", *rank).splitlines() == ["rank none"]
     assert shell("run", "--gpus", "0", "--framework", "plain", "--", *rank).splitlines() == ["rank 0"]
     told = shell("run", "-w", "2", "--framework", "plain", "--", "torchrun", "train.py", code=2)
-    assert "give framework: torchrun" in told
+    assert "use framework: torchrun" in told
 
 
-def test_who_leaves_a_running_command_leaves_it_running(shell: Shell) -> None:
+def test_interrupting_run_leaves_the_job_running(shell: Shell) -> None:
     process = subprocess.Popen(
         levada("run", "--name", "left", "--", "sh", "-c", f"echo ready; {FOREVER}"),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -410,13 +415,13 @@ def test_who_leaves_a_running_command_leaves_it_running(shell: Shell) -> None:
         process.kill()
         process.communicate()
     assert process.returncode == 3
-    assert "goes on; levada attach left-" in err
+    assert "keeps running; follow it with `levada attach left-" in err
     assert shell.json("get", "job", "left")["phase"] == "Running"
     shell("cancel", "left")
     assert shell.try_out("attach", "left")[0] == 103
 
 
-def test_a_command_beside_a_worker(shell: Shell) -> None:
+def test_exec(shell: Shell) -> None:
     name = shell.submit("beside", FOREVER, workers=2)
     shell("wait", name, "--for", "Running")
     done = subprocess.run(
@@ -428,10 +433,10 @@ def test_a_command_beside_a_worker(shell: Shell) -> None:
     assert "nonsense: No such file" in shell("exec", name, "--", "nonsense", code=2)
     shell("cancel", name)
     shell("wait", name, code=103)
-    assert "has no worker now" in shell("exec", name, "--", "true", code=4)
+    assert f"{name} has no workers: it is Cancelled" in shell("exec", name, "--", "true", code=4)
 
 
-def test_bad_files_need_no_server(shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_files_are_checked_without_a_server(shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "nothing"))
     bad = job("bad", "true", workers=0, gpus=1)
     path = shell.file("bad.yaml", bad)
@@ -443,33 +448,33 @@ def test_bad_files_need_no_server(shell: Shell, monkeypatch: pytest.MonkeyPatch,
     none = str(tmp_path / "none.yaml")
     assert shell("submit", "-f", none, code=2) == f"{none}: No such file or directory\n"
     assert shell("submit", "-f", none, "-f", path, code=2).startswith(f"{none}: No such file or directory\n{path}: ")
-    assert shell("submit", code=2) == "levada submit needs -f FILE, or a script\n"
+    assert shell("submit", code=2) == "levada submit needs either -f FILE or a script\n"
     good = shell.file("good.yaml", job("good"))
-    assert shell("submit", "-f", good, "--dry-run").startswith("Job good: right\n")
-    # Whoever forgets -f does not mean a script; and not every text is one.
-    assert shell("submit", "--dry-run", good).startswith("Job good: right\n")
+    assert shell("submit", "-f", good, "--dry-run").startswith("Job good is valid (framework: plain)\n")
+    # A job file without -f is recognized; other text files are not scripts.
+    assert shell("submit", "--dry-run", good).startswith("Job good is valid (framework: plain)\n")
     (tmp_path / "train.py").write_text("print(1)")
-    assert "is no script" in shell("submit", "train.py", code=2)
+    assert "not a script" in shell("submit", "train.py", code=2)
     assert "start one with `levada up`" in shell("submit", "-f", good, code=6)
     assert "start one with `levada up`" in shell("ls", code=6)
     both = shell("submit", "-f", good, "-f", path, code=2)
     assert both.startswith(f"{path}: spec.workers.min: ")
 
 
-def test_nothing_is_created_where_one_is_refused(shell: Shell) -> None:
+def test_submit_creates_all_jobs_of_a_file_or_none(shell: Shell) -> None:
     path = shell.file("two.yaml", job("innocent"), job("lost", "true", queue="nowhere"))
     assert "there is no queue nowhere" in shell("submit", "-f", path, code=2)
     assert "innocent" not in shell("ls")
 
 
-def test_one_name_in_two_files_is_a_fault(shell: Shell) -> None:
+def test_same_name_in_two_files_is_refused(shell: Shell) -> None:
     one, two = shell.file("one.yaml", job("twin")), shell.file("two.yaml", job("twin"))
     told = shell("submit", "-f", one, "-f", two, code=2)
-    assert told == f"{two}: metadata.name: twin is in {one}, too; name it otherwise\n"
+    assert told == f"{two}: metadata.name: twin is also in {one}; rename one of them\n"
     assert not [each for each in shell.json("ls") if each["workload"] == "twin"]
 
 
-def test_several_jobs_of_a_file_and_arrays(shell: Shell) -> None:
+def test_files_with_several_jobs_and_arrays(shell: Shell) -> None:
     path = shell.file("several.yaml", job("one", "true"), job("two", "echo $LEVADA_ARRAY_INDEX", array="3-4"))
     answer = shell.json("submit", "-f", path)
     assert [each.keys() for each in answer] == [{"id", "name", "phase"}] * 3
@@ -487,33 +492,36 @@ def test_several_jobs_of_a_file_and_arrays(shell: Shell) -> None:
     assert alone["id"].startswith("alone-")
 
 
-def test_a_job_comes_after_others(shell: Shell) -> None:
+def test_job_starts_after_its_dependency(shell: Shell) -> None:
     first = shell.submit("before", "sleep 0.3")
     second = shell.submit("afterwards", "true", after=[first])
     assert shell("wait", second) == f"{second} Succeeded\n"
     assert shell.json("get", "job", first)["finished"] <= shell.json("get", "job", second)["started"]
 
 
-def test_whoever_waits_for_a_job_that_never_starts_is_told_so(shell: Shell) -> None:
+def test_wait_ends_when_a_dependency_fails(shell: Shell) -> None:
     first = shell.submit("breaks", "sleep 0.5; exit 3")
     second = shell.submit("hopeless", "true", after=[first])
     code, out, told = shell.try_out("wait", second)
     assert (code, out) == (100, f"{second} Pending\n")
-    assert f"{second} never starts, for a job it comes after has not succeeded: levada cancel {second}" in told
-    assert "never starts" in shell("attach", second, code=100)
+    assert (
+        f"{second} can never start: a job that it depends on failed or was cancelled; run `levada cancel {second}`"
+        in told
+    )
+    assert "can never start" in shell("attach", second, code=100)
     assert shell("wait", second, "--for", "Pending") == f"{second} Pending\n"
     shell("cancel", second)
-    # Whoever comes after one that is known to have failed is refused at once.
+    # A dependency that already failed is refused at submission.
     path = shell.file("late.yaml", job("late", "true", after=[first]))
-    assert f"late would never start: {first}, which it comes after, has ended as Failed" in shell(
+    assert f"late would never start: it depends on {first}, which has ended as Failed" in shell(
         "submit", "-f", path, code=5
     )
 
 
-def test_a_job_that_leaves_by_itself_with_75_starts_again_and_says_so(shell: Shell) -> None:
+def test_exit_code_75_restarts_the_job(shell: Shell) -> None:
     def pauses(seconds: float) -> None:
         event = OptionsChanged(at=0.0, options={"backoff_s": seconds})
-        shell.up.run(lambda: shell.up.service.loop.tell(event))
+        shell.up.run(lambda: shell.up.service.loop.apply(event))
 
     pauses(0.2)
     try:
@@ -525,25 +533,25 @@ def test_a_job_that_leaves_by_itself_with_75_starts_again_and_says_so(shell: She
     assert (view["exit_code"], view["restarts"], view["retried"], view["generation"]) == (0, 1, 0, 2)
     events = [json.loads(line) for line in shell("events", name, "-o", "jsonl").splitlines()]
     assert [event["text"] for event in events if event.get("reason") == "left"] == [
-        "Pending: It left by itself with exit code 75 soon after its start (time 1 in a row); "
-        "it starts again from its checkpoint after a pause."
+        "Pending: Exited with code 75 soon after its start (consecutive exits: 1); "
+        "restarting from its checkpoint after a pause."
     ]
 
 
-def test_nothing_is_said_of_steps_that_nobody_told(shell: Shell) -> None:
+def test_progress_is_unknown_without_reported_steps(shell: Shell) -> None:
     name = shell.submit("silent", FOREVER, steps=100)
     shell("wait", name, "--for", "Running")
     assert shell.json("get", "job", name)["progress"] == {"step": None, "total": 100, "rate": None}
     header, *rows = shell("ls").splitlines()
     (row,) = [row for row in rows if row.startswith(name)]
     assert row[header.index("PROGRESS") :].split()[0] == "-"
-    assert "not known, of 100 steps" in shell("describe", name)
+    assert "unknown, of 100 steps" in shell("describe", name)
     shell("cancel", name)
     shell("wait", name, code=103)
     assert shell.json("get", "job", name)["progress"]["step"] is None
 
 
-def test_updates_and_resizes_are_events_that_say_what_they_are(shell: Shell) -> None:
+def test_events_of_updates_and_resizes(shell: Shell) -> None:
     sizes = {"min": 2, "max": 4, "step": 2}
     name = shell.submit("changing", FOREVER, preemptible=True, gpusPerWorker=0, workers=sizes)
     shell("wait", name, "--for", "Running")
@@ -554,13 +562,13 @@ def test_updates_and_resizes_are_events_that_say_what_they_are(shell: Shell) -> 
     events = [json.loads(line) for line in shell("events", name, "-o", "jsonl").splitlines()]
     told = [event["text"] for event in events if event["type"] == "update"]
     assert told == [
-        "It was changed: min is 4 (it was 2), priority is 3 (it was 0).",
-        "It was changed: max is 2 (it was 4), min is 2 (it was 4).",
+        "Updated: min 4 (was 2), priority 3 (was 0).",
+        "Updated: max 2 (was 4), min 2 (was 4).",
     ]
     texts = {event["text"] for event in events if event.get("phase") == "Resizing"}
-    assert texts == {"Resizing: Restarting with 2 workers."}
+    assert texts == {"Resizing from 4 to 2 workers by a restart."}
     assert {event["type"] for event in events} <= {"submitted", "phase", "reason", "grant", "update", "restart"}
-    assert "3 is no multiple of the job's step (2)" in shell("scale", name, "3", code=2)
+    assert "3 is not a multiple of the job's step (2)" in shell("scale", name, "3", code=2)
     shell("cancel", name)
     shell("wait", name, code=103)
 
@@ -577,19 +585,19 @@ def test_scripts(shell: Shell) -> None:
         code, out, err = shell.try_out(*words)
         assert (code, err) == (
             0,
-            f"levada: {script}: line 2: --qos=high: Levada does not know this and goes on without it\n",
+            f"levada: {script}: line 2: --qos=high: ignored: not supported\n",
         )
         name = out.strip()
         shell("wait", name)
         assert shell("logs", name) == "--hello 0,1\n"
         assert name.startswith("scripted-")
     told = shell("submit", "-f", str(script), code=2)
-    assert told == f"{script}: is a script, not a job file: submit it with `levada submit {script}`\n"
+    assert told == f"{script}: is a script, not a job file; submit it with `levada submit {script}`\n"
 
 
 def test_an_mpijob_runs_its_launcher(shell: Shell) -> None:
     stub = shell.folder / "horovodrun"
-    # As Horovod does: it asks who is there, and starts the rest of its words.
+    # Like Horovod: run the discovery script, then the command.
     stub.write_text('#!/bin/sh\necho hosts: $("$6")\nshift 6\nexec "$@"\n')
     stub.chmod(0o755)
     words = "horovodrun -np $(MIN_NP) --max-np $(MAX_NP) --host-discovery-script /etc/mpi/discover_hosts.sh"
@@ -609,7 +617,7 @@ def test_an_mpijob_runs_its_launcher(shell: Shell) -> None:
     assert said.endswith(f"{name} of 150")
 
 
-def test_a_tfjob_keeps_its_name_and_knows_its_peers(shell: Shell) -> None:
+def test_tfjob_keeps_its_name_and_gets_tf_config(shell: Shell) -> None:
     def change(manifest: dict[str, Any]) -> None:
         manifest["metadata"] = {"name": "tf"}
         container(manifest, "PS")["command"] = ["sh", "-c", f"echo $ROLE; {FOREVER}"]
@@ -627,7 +635,7 @@ def test_a_tfjob_keeps_its_name_and_knows_its_peers(shell: Shell) -> None:
     assert "tf has succeeded" in shell("submit", "-f", path, code=5)
 
 
-def test_a_tfjob_that_was_deleted_comes_again_with_new_output(shell: Shell) -> None:
+def test_resubmitted_tfjob_has_new_output(shell: Shell) -> None:
     def change(manifest: dict[str, Any]) -> None:
         manifest["metadata"] = {"name": "again"}
         manifest["spec"]["tfReplicaSpecs"].pop("PS")
@@ -646,23 +654,21 @@ def test_a_tfjob_that_was_deleted_comes_again_with_new_output(shell: Shell) -> N
         shell("wait", "again", code=103)
 
 
-def test_what_needs_kubernetes_is_refused_here(shell: Shell) -> None:
-    assert "what serves runs on Kubernetes" in shell("submit", "-f", shell.file("pod.yaml", POD), code=5)
+def test_kubernetes_only_jobs_are_refused(shell: Shell) -> None:
+    assert "serving pods run only on Kubernetes" in shell("submit", "-f", shell.file("pod.yaml", POD), code=5)
     imageless = changed(TF, lambda m: container(m, "Worker", 1).pop("command"))
-    assert "only its image knows" in shell("submit", "-f", shell.file("image.yaml", imageless), code=5)
+    assert "only the container image defines it" in shell("submit", "-f", shell.file("image.yaml", imageless), code=5)
 
 
-def test_the_same_key_is_the_same_job(shell: Shell) -> None:
+def test_idempotency_key(shell: Shell) -> None:
     path = shell.file("keyed.yaml", job("keyed", "true"))
     names = {shell("submit", "-f", path, "--key", "k1", "-o", "name") for _ in range(2)}
     assert len(names) == 1
 
 
-def test_a_server_that_hangs_is_waited_for_aloud_and_not_for_long(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As one that is stopped: its kernel takes connections for it, and no answer ever comes."""
-    monkeypatch.setattr("levada.cli.waiting._PATIENCE_S", 0.05)
+def test_hanging_server_times_out_with_a_message(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like a stopped server: the kernel accepts connections, and no answer follows."""
+    monkeypatch.setattr("levada.cli.spinner._DELAY_S", 0.05)
     monkeypatch.setattr("levada.cli.connection._QUICK_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -673,18 +679,18 @@ def test_a_server_that_hangs_is_waited_for_aloud_and_not_for_long(
     assert last.startswith(f"levada: the server at {url} has not answered for 0.5 s; ")
 
 
-def test_listing_jobs_is_light(shell: Shell) -> None:
+def test_common_verbs_import_no_heavy_modules(shell: Shell) -> None:
     shell("wait", shell.submit("light", "true"))
     for words in (["ls"], ["ls", "-o", "json"], ["get", "jobs"], ["nodes"], ["explain", "light"], ["logs", "light"]):
         done = subprocess.run([sys.executable, "-c", PROBE, *words], capture_output=True, text=True, check=False)
-        # It says so where the machine stalls.
+        # Slow machines print this line.
         said = [line for line in done.stderr.splitlines() if not line.startswith("waiting for the server at")]
         assert (done.returncode, said) == (0, [])
 
 
-def test_listing_jobs_takes_little_time(shell: Shell) -> None:
+def test_cpu_time_of_ls(shell: Shell) -> None:
     shell("wait", shell.submit("quick", "true"))
-    # What nobody can do without is half of it; a quiet machine takes a tenth of a second for both together.
+    # Required imports are half of it; an idle machine takes 0.1 s for both together.
     needed = min(_cpu_s([sys.executable, "-c", "import typer, http.client"]) for _ in range(4))
     assert min(_cpu_s(levada("ls", "-n", "10")) for _ in range(4)) < 2 * needed + 0.02
 
@@ -696,7 +702,7 @@ def _cpu_s(command: list[str]) -> float:
     return after.children_user + after.children_system - before.children_user - before.children_system
 
 
-def test_names_are_completed(shell: Shell, home: Path) -> None:
+def test_completion_of_job_names(shell: Shell, home: Path) -> None:
     name = shell.submit("completed", "true")
     asked = {"_LEVADA_COMPLETE": "complete_bash", "COMP_WORDS": f"levada logs {name[:12]}", "COMP_CWORD": "2"}
     began = time.monotonic()
@@ -706,8 +712,8 @@ def test_names_are_completed(shell: Shell, home: Path) -> None:
     gone = {**os.environ, **asked, "XDG_STATE_HOME": str(shell.folder)}
     done = subprocess.run(levada(), env=gone, capture_output=True, text=True, check=True)
     assert (done.stdout.strip(), done.stderr) == ("", "")
-    # A server that the line names is the one that is asked.
-    words = f"levada logs --state {home} {name[:12]}"
+    # The server in the command line is asked.
+    words = f"levada logs --state-dir {home} {name[:12]}"
     named = {**gone, "COMP_WORDS": words, "COMP_CWORD": "4"}
     done = subprocess.run(levada(), env=named, capture_output=True, text=True, check=True)
     assert name in done.stdout.split()

@@ -1,4 +1,4 @@
-"""What a list of thousands of jobs costs whoever asks for it."""
+"""CPU time of listing thousands of jobs."""
 
 import os
 import subprocess
@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from levada.cli import jobtable
+from levada.cli import job_table
 from levada.sdk import Client
-from tests.server.serving import Served, document, served
+from tests.server.http_server import Served, document, served
 
 MANY = 10_000
 
 
 @pytest.fixture(scope="module")
 def crowded() -> Iterator[Served]:
-    """A server with very many jobs."""
+    """A server with thousands of jobs."""
     with served() as up, Client(up.url, up.tokens["admin"]) as client:
         client.submit([document("crowd", array=f"0-{MANY - 1}")])
         yield up
 
 
 def cpu_s(up: Served, home: Path, *words: str) -> float:
-    """CPU seconds of one command, the least of some: others use this machine, too."""
+    """Minimum CPU seconds of several runs of a command; other processes disturb some runs."""
     mine = {"LEVADA_SERVER": up.url, "LEVADA_TOKEN": up.tokens["admin"], "XDG_CONFIG_HOME": str(home)}
 
     def once() -> float:
@@ -39,18 +39,18 @@ def cpu_s(up: Served, home: Path, *words: str) -> float:
     return min(once() for _ in range(4))
 
 
-# The wide table has twice the columns, and its rows are the half of what it costs.
+# The wide table has twice the columns; formatting rows is half of its cost.
 @pytest.mark.parametrize(("form", "starts"), [("table", 2.0), ("wide", 3.0)])
-def test_ten_thousand_jobs_cost_little_more_than_to_start(
+def test_ls_of_10000_jobs_costs_little_more_than_startup(
     crowded: Served, tmp_path: Path, form: str, starts: float
 ) -> None:
     few = cpu_s(crowded, tmp_path, "ls", "--state", "failed")
     assert cpu_s(crowded, tmp_path, "ls", "-o", form) <= starts * few
 
 
-def test_the_table_of_columns_is_the_table_of_jobs(crowded: Served) -> None:
+def test_column_table_equals_job_table(crowded: Served) -> None:
     with Client(crowded.url, crowded.tokens["admin"]) as client:
         jobs = client.jobs(limit=20)
         for wide in (False, True):
-            names = jobtable.fields(wide)
-            assert client.job_columns(names, limit=20) == jobtable.columns_of(jobs, names)
+            names = job_table.fields(wide)
+            assert client.job_columns(names, limit=20) == job_table.columns_of(jobs, names)

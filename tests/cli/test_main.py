@@ -35,6 +35,20 @@ def test_help_goes_to_stdout(capsys: Capture, arguments: tuple[str, ...]) -> Non
         assert [line.split()[0] for line in below.splitlines()] == list(verbs)
 
 
+def test_the_help_of_every_verb_is_one_line_of_80_columns(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    groups: list[tuple[str, ...]] = [()]
+    while groups:
+        group = groups.pop()
+        out = run(capsys, *group, "--help")[1]
+        listed = [line for line in out.split("and exit.\n", 1)[1].splitlines() if line.startswith("  ")]
+        assert [line for line in listed if "..." in line or not line.endswith(".") or len(line) > 80] == []
+        for line in listed:
+            verb = line.split()[0]
+            if "COMMAND [ARGS]" in run(capsys, *group, verb, "--help")[1]:
+                groups.append((*group, verb))
+
+
 def test_every_verb_is_in_a_panel_and_in_the_documentation_below_it() -> None:
     page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
     hidden = {"create", "ps", "queue", "delete", "sinfo"}
@@ -51,19 +65,19 @@ def test_every_verb_is_in_a_panel_and_in_the_documentation_below_it() -> None:
     [
         (("plicy",), "did you mean policy?"),
         (("policy", "lss"), "did you mean ls?"),
-        (("policy",), "levada policy needs a verb: ls, describe, get, set; see levada policy --help"),
+        (("policy",), "levada policy needs a command: ls, describe, get, set; see levada policy --help"),
         (("policy", "ls", "-o", "xml"), "'xml' is not one of"),
         (("policy", "ls", "-o", "jsn"), "did you mean json?"),
         (("policy", "ls", "--outptu", "json"), "no such option --outptu; did you mean --output?"),
         (("--nonsense",), "no such option --nonsense; see levada --help"),
         (("demo", "--jobs", "many"), "'many' is not a whole number"),
-        (("schema",), "levada schema needs one of job, queue, case: which file"),
-        (("allocate", "case.json"), "levada allocate needs --filename or -f: a case"),
-        (("policy", "describe"), "levada policy describe needs name: a policy's name or alias"),
+        (("schema",), "levada schema needs one of job, queue, case: kind of file"),
+        (("allocate", "case.json"), "levada allocate needs --filename or -f: case file"),
+        (("policy", "describe"), "levada policy describe needs name: name or alias of the policy"),
         (("schema", "jb"), "'jb' is not one of 'job', 'queue', 'case'; did you mean job?"),
         (("help", "plicy"), "did you mean policy?"),
         (("version", "more"), "unexpected extra argument"),
-        (("zzzzzz",), "levada has no verb 'zzzzzz'; see levada --help"),
+        (("zzzzzz",), "levada has no command 'zzzzzz'; see levada --help"),
         (("policy", "describe", "elastic-fif"), "unknown policy 'elastic-fif'; did you mean elastic-fifo?"),
         (("policy", "describe", "zzzzzz"), "unknown policy 'zzzzzz'; see levada policy ls"),
     ],
@@ -135,17 +149,17 @@ def test_exit_codes(failing: list[BaseException], error: BaseException, code: in
 
 
 class Odd(BaseException):
-    """What nobody expects."""
+    """An unexpected error."""
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("no"), SystemExit(7), Odd("no"), GeneratorExit()])
-def test_what_nobody_expects_is_one_line_too(
+def test_unexpected_error_is_one_line(
     failing: list[BaseException], error: BaseException, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing.append(error)
     code, out, err = run(capsys)
     assert (code, out) == (1, "")
-    assert err.startswith(f"levada: stopped by a fault ({__file__}, line ")
+    assert err.startswith(f"levada: internal error ({__file__}, line ")
     assert type(error).__name__ in err
     assert err.count("\n") == 1
     monkeypatch.setenv("LEVADA_DEBUG", "1")
@@ -153,7 +167,7 @@ def test_what_nobody_expects_is_one_line_too(
         cli.main([])
 
 
-def test_every_fault_has_its_line(failing: list[BaseException], capsys: Capture) -> None:
+def test_each_fault_is_one_line(failing: list[BaseException], capsys: Capture) -> None:
     failing.append(BadInput([Fault("a", "is required"), Fault("b.c", "must be a number"), Fault("", "no jobs")]))
     code, out, err = run(capsys)
     assert (code, out) == (2, "")
@@ -173,7 +187,7 @@ def test_version(capsys: Capture) -> None:
 
 
 def on_terminal(environment: dict[str, str]) -> str:
-    """What `levada policy ls` writes to a terminal."""
+    """Return the output of `levada policy ls` on a terminal."""
     master, slave = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", **environment}
     try:
@@ -186,7 +200,7 @@ def on_terminal(environment: dict[str, str]) -> str:
         os.close(master)
 
 
-def test_colour_only_for_a_terminal_that_wants_it(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_only_on_terminals_that_support_it(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert "\x1b[" in on_terminal({})
     assert "\x1b[" not in on_terminal({"NO_COLOR": "1"})
@@ -194,7 +208,7 @@ def test_colour_only_for_a_terminal_that_wants_it(capsys: Capture, monkeypatch: 
     assert "\x1b[" not in run(capsys, "policy", "ls")[1]
 
 
-def test_module_runs_as_the_command_does() -> None:
+def test_python_m_levada_equals_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "levada", "nonsense"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
@@ -210,17 +224,17 @@ def test_a_full_disk_is_one_line() -> None:
             check=False,
         )
     assert done.returncode == 1
-    assert done.stderr == "levada: cannot write the answer: No space left on device\n"
+    assert done.stderr == "levada: cannot write to standard output: No space left on device\n"
 
 
 @pytest.mark.parametrize(("closed", "arguments", "code"), [(">&-", "policy ls", 0), ("2>&-", "nonsense", 2), ("<&- >&- 2>&-", "version", 0)])  # fmt: skip
-def test_streams_that_are_closed(closed: str, arguments: str, code: int) -> None:
+def test_closed_streams(closed: str, arguments: str, code: int) -> None:
     command = f"exec {sys.executable} -m levada {arguments} {closed}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
-def test_a_terminal_that_knows_no_accents() -> None:
+def test_ascii_terminal() -> None:
     case = '{"policy": "fifo", "cluster": {"gpus": {"v100": 1}}, "jobs": [{"id": "café"}]}'
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
 

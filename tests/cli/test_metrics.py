@@ -10,7 +10,7 @@ import yaml
 from levada.cli.main import main
 from levada.server.alerts import rules
 from levada.server.dashboard import dashboard
-from levada.server.families import FAMILIES
+from levada.server.metric_defs import FAMILIES
 
 
 def test_ls(capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,7 +24,7 @@ def test_ls(capsys: pytest.CaptureFixture[str]) -> None:
         "name": "levada_jobs_finished_total",
         "type": "counter",
         "labels": ["phase", "queue"],
-        "help": "Jobs that ended.",
+        "help": "Jobs that have ended.",
     }
     assert by_name["levada_job_waiting_seconds"]["type"] == "histogram"
 

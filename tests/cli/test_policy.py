@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from levada.cli.main import main
-from levada.policies.table import POLICIES, lookup, nearest
+from levada.policies.catalog import POLICIES
+from levada.policies.registry import lookup, nearest
 
 NAMES = [
     "fifo",
@@ -80,11 +81,9 @@ def test_nearest_of_nonsense_is_nothing() -> None:
     assert nearest("") == []
 
 
-def test_entry_points_are_those_of_the_table() -> None:
+def test_own_policies_are_listed_in_the_catalog_only() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["entry-points"]["levada.policies"] == {
-        record.name: record.target for record in POLICIES if not record.shares
-    }
+    assert "levada.policies" not in project.get("entry-points", {})
 
 
 def test_ls_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,6 +107,7 @@ def test_ls_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0].split() == ["NAME", "ALIASES", "NEEDS", "SUMMARY"]
     assert [line.split()[0] for line in lines[1:]] == NAMES
     assert all(line == line.rstrip() for line in lines)
+    assert [line.split("  ")[0] for line in lines if ")" in line[:50]] == ["elastic-fifo (recommended)"]
 
 
 @pytest.mark.parametrize("name", [*NAMES, *ALIASES])
@@ -133,7 +133,7 @@ from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Needs
 
 
 class Mine:
-    """Does what is best for all.
+    """Do what is best for all.
 
     At length.
     """
@@ -158,7 +158,7 @@ def test_describe_a_policy_of_the_user(capsys: pytest.CaptureFixture[str], tmp_p
     out, err = capsys.readouterr()
     assert err == "loading\n"
     assert json.loads(out) == {
-        "name": "mine", "aliases": [], "target": f"{path}:Mine", "summary": "Does what is best for all",
+        "name": "mine", "aliases": [], "target": f"{path}:Mine", "summary": "Do what is best for all",
         "needs": ["speedup", "remaining_s"], "source": str(path),
         "options": [
             {"name": "patience_s", "default": 3.5, "unit": "", "meaning": "-"},
@@ -169,12 +169,12 @@ def test_describe_a_policy_of_the_user(capsys: pytest.CaptureFixture[str], tmp_p
     assert main(["policy", "describe", f"{path}:Mine"]) == 0
     assert "Needs:    speedup, remaining_s" in capsys.readouterr().out
     assert main(["policy", "describe", f"{path}:Mien"]) == 2
-    assert capsys.readouterr().err.endswith(f"{path}: there is no 'Mien' in it; did you mean Mine?\n")
+    assert capsys.readouterr().err.endswith(f"{path}: no class 'Mien'; did you mean Mine?\n")
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package that announces policies, installed."""
+    """An installed package with entry points for policies."""
     (tmp_path / "levada_mine.py").write_text(OWN.removeprefix('print("loading")\n'))
     metadata = tmp_path / "levada_mine-1.2.dist-info"
     metadata.mkdir()
@@ -192,14 +192,14 @@ def test_ls_lists_the_policies_of_installed_packages(capsys: pytest.CaptureFixtu
     assert main(["policy", "ls", "-o", "name"]) == 0
     assert capsys.readouterr().out.split() == [*NAMES, "ours", "gone"]
     assert main(["policy", "ls"]) == 0
-    assert "Of the package levada_mine 1.2" in capsys.readouterr().out.splitlines()[-1]
+    assert "From package levada_mine 1.2" in capsys.readouterr().out.splitlines()[-1]
     assert main(["policy", "ls", "-o", "json"]) == 0
     ours = json.loads(capsys.readouterr().out)[-2]
     assert (ours["name"], ours["target"], ours["source"]) == ("ours", "levada_mine:Mine", "levada_mine 1.2")
     assert ours["needs"] is None
 
 
-def test_describe_an_installed_policy_by_the_name_it_is_called_by(
+def test_describe_an_installed_policy_by_its_entry_point_name(
     capsys: pytest.CaptureFixture[str], package: Path
 ) -> None:
     assert main(["policy", "describe", "ours", "-o", "json"]) == 0
@@ -211,7 +211,7 @@ def test_describe_an_installed_policy_by_the_name_it_is_called_by(
 
 
 @pytest.mark.parametrize("wide", [60, 80, 120, 300])
-def test_a_row_of_ls_stays_on_one_line_of_a_terminal(
+def test_ls_fits_the_terminal_and_truncates_no_summary(
     wide: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -220,8 +220,11 @@ def test_a_row_of_ls_stays_on_one_line_of_a_terminal(
     assert main(["policy", "ls"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= wide
-    assert [line.split()[0] for line in lines[1:]] == NAMES
+    header = ["NAME"] if wide == 300 else []
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == [*header, *NAMES]
     assert ("NEEDS" in lines[0]) == (wide == 300)
+    text = " ".join(" ".join(lines).split())
+    assert [record.name for record in POLICIES if record.summary not in text] == []
 
 
 def test_needs_in_the_documentation_are_those_of_ls(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the README tells a newcomer to type works as it stands there, from the root of the repository."""
+"""The commands of the README work unchanged from the root of the repository."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_up import ROOT, left_behind
-from tests.patience import WAIT_S
+from tests.timeouts import WAIT_S
 
-#: Verbs that stay; a newcomer reads a line of each and presses Ctrl-C.
+#: Verbs that run until Ctrl-C; the test reads one line of each and interrupts them.
 STAY = ("levada logs -f", "levada run")
 
 
 def commands() -> list[str]:
-    """The lines of the first block, without the one that everybody's shell is different for."""
+    """The lines of the first block, without the one that depends on the shell."""
     page = (ROOT / "README.md").read_text()
     block = re.search(r"## On one machine\n\n```console\n(.*?)```", page, re.DOTALL)
     assert block is not None
@@ -32,7 +32,7 @@ def commands() -> list[str]:
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
-    """A user without any settings. Another server may have the usual port, so this one has had a port before."""
+    """A user without settings. The state directory names a free port: another server may use the default port."""
     home = tmp_path / "levada"
     home.mkdir(mode=0o700)
     with socket.socket() as probe:
@@ -43,11 +43,11 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {**kept, "PATH": path, "XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
 
 
-def test_the_first_commands(env: dict[str, str], tmp_path: Path) -> None:
+def test_commands_of_the_readme(env: dict[str, str], tmp_path: Path) -> None:
     try:
         for line in commands():
             with subprocess.Popen(
-                # exec: Ctrl-C is for the verb, not for a shell around it.
+                # exec: Ctrl-C must reach the verb, not a shell around it.
                 ["bash", "-c", f"exec {line}"],
                 cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             ) as process:  # fmt: skip

@@ -1,4 +1,4 @@
-"""Jobs of several frameworks on a real server: what a resize, a suspension and a lost worker cost them, and who says so."""
+"""Resize, suspension and worker loss of jobs of several frameworks, on a real server."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from levada.core.events import OptionsChanged
-from tests.cli.house import Shell, job
+from tests.cli.live_server import Shell, job
 
 TRAIN = Path(__file__).parents[2] / "examples" / "numpy" / "train.py"
-#: Runs until it is stopped, saves nothing before *save* exists, and nothing when it leaves.
+#: Run until stopped; save nothing before *save* exists, and nothing on SIGTERM.
 UNSAVED = "trap 'exit 75' TERM; for i in $(seq 2400); do {save}; sleep 0.05; done"
 
 
 @pytest.fixture(autouse=True)
 def prompt_decisions(shell: Shell) -> Iterator[None]:
-    """Nothing but what a job can lose keeps it from being resized; no job is left to the next test."""
+    """Only unsaved work protects jobs from resizes; no job is left for the next test."""
     quick = {"min_run_s": 0.0, "cooldown_s": 0.0, "rate_limit_s": 0.0}
-    shell.up.run(lambda: shell.up.service.loop.tell(OptionsChanged(at=0.0, options=quick)))
+    shell.up.run(lambda: shell.up.service.loop.apply(OptionsChanged(at=0.0, options=quick)))
     yield
     for each in shell.json("ls", "--state", "pending,running,resizing,starting,suspended"):
         shell("cancel", each["id"])
@@ -32,7 +32,7 @@ def prompt_decisions(shell: Shell) -> Iterator[None]:
 
 
 def unsaved(shell: Shell, name: str, framework: str, **spec: Any) -> str:
-    """The id of a running job that has saved nothing, under programs that only look like the framework's."""
+    """Id of a running job without a checkpoint; the programs of the framework are stubs."""
     script = shell.folder / "train.sh"
     script.write_text(
         "#!/bin/sh\n" + UNSAVED.format(save=f"[ -e {shell.folder}/save ] && touch $LEVADA_CHECKPOINT_DIR/model")
@@ -53,7 +53,7 @@ def unsaved(shell: Shell, name: str, framework: str, **spec: Any) -> str:
 
 
 def training(shell: Shell, name: str, **spec: Any) -> str:
-    """The id of a job that uses the runtime, and has told so."""
+    """Id of a job that uses the runtime and has reported it."""
     made = job(name, **spec)
     env = {"STEPS": "100000", "STEP_SECONDS": "0.02", "OMP_NUM_THREADS": "1"}
     made["spec"]["run"] = {"command": [sys.executable, str(TRAIN)], "env": env}
@@ -63,7 +63,7 @@ def training(shell: Shell, name: str, **spec: Any) -> str:
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
-    """Somebody is there who types this."""
+    """Simulate a terminal with a user who types this text."""
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -78,9 +78,7 @@ def view(shell: Shell, name: str) -> Any:
 
 
 @pytest.mark.parametrize("framework", ["horovod", "tensorflow", "torchrun", "plain"])
-def test_a_job_that_is_restarted_for_another_size_is_left_alone_until_it_has_saved(
-    shell: Shell, framework: str
-) -> None:
+def test_job_without_checkpoint_is_not_resized_by_restart(shell: Shell, framework: str) -> None:
     first = unsaved(shell, "first", framework, workers={"min": 1, "max": 2})
     assert len(view(shell, first)["workers"]) == 2
     second = shell.submit("second", "sleep 600", gpuTypes=["v100"])
@@ -93,10 +91,10 @@ def test_a_job_that_is_restarted_for_another_size_is_left_alone_until_it_has_sav
     now = view(shell, first)
     assert (len(now["workers"]), now["resizes"], now["restarts"], now["retried"]) == (1, 1, 1, 0)
     assert "1 restart, 1 resize, 0 moves" in shell("describe", first)
-    assert "Resizing: Restarting with 1 worker." in shell("events", first)
+    assert "Resizing from 2 to 1 worker by a restart." in shell("events", first)
 
 
-def test_a_job_that_uses_the_runtime_is_resized_without_a_restart(shell: Shell) -> None:
+def test_runtime_jobs_are_resized_in_place(shell: Shell) -> None:
     first = training(shell, "first", gpuTypes=["v100"], workers={"min": 1, "max": 2})
     shell.until(lambda: len(view(shell, first)["workers"]) == 2)
     told = shell("scale", first, "1")
@@ -104,8 +102,8 @@ def test_a_job_that_uses_the_runtime_is_resized_without_a_restart(shell: Shell) 
     shell.until(lambda: (len(view(shell, first)["workers"]), view(shell, first)["phase"]) == (1, "Running"))
     now = view(shell, first)
     assert (now["restarts"], now["resizes"], now["fixed"], now["min"], now["max"]) == (0, 1, 1, 1, 2)
-    assert "Changing to 1 worker without a restart." in shell("events", first)
-    # It saves when it leaves: nothing is lost, and nobody is asked.
+    assert "Resizing from 2 to 1 worker without a restart." in shell("events", first)
+    # It saves on SIGTERM: no work is lost, so there is no prompt.
     shell("suspend", first)
     shell("wait", first, "--for", "Suspended")
     shell("resume", first)
@@ -121,19 +119,19 @@ def test_scale_waits_for_a_checkpoint_or_is_forced(shell: Shell) -> None:
         f"{name}: Will change to 1 worker after its first checkpoint in $LEVADA_CHECKPOINT_DIR.\n",
     )
     assert err.startswith("To restart it now and lose ")
-    assert err.endswith(" of work of 2 workers: --force\n")
+    assert err.endswith(" of work of 2 workers, use --force\n")
     assert len(view(shell, name)["workers"]) == 2
     assert "1-2, fixed at 1 by its user" in shell("describe", name)
     assert shell("scale", name, "1", "--force") == f"{name}: Changing to 1 worker by a restart.\n"
     shell.until(lambda: (len(view(shell, name)["workers"]), view(shell, name)["phase"]) == (1, "Running"))
     assert view(shell, name)["restarts"] == 1
-    # It is protected again: what was forced was that one change.
+    # It is protected again: --force applied only to that change.
     shell("update", name, "--min", "1", "--max", "2")
     second = shell("scale", name, "2")
     assert "after its first checkpoint" in second or "Has 2 workers now" in second
 
 
-def test_suspend_says_what_is_lost_and_asks(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suspend_shows_lost_work_and_asks(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     name = unsaved(shell, "kept", "plain", workers=2)
     told = shell("suspend", name, code=5)
     assert f"{name} has saved no checkpoint since it started" in told
@@ -154,7 +152,7 @@ def test_suspend_says_what_is_lost_and_asks(shell: Shell, monkeypatch: pytest.Mo
     shell("wait", name, "--for", "Suspended")
 
 
-def test_whether_a_job_may_be_preempted_can_be_changed(shell: Shell) -> None:
+def test_update_preemptible(shell: Shell) -> None:
     first = unsaved(shell, "first", "horovod", workers={"min": 1, "max": 2})
     second = shell.submit("second", "sleep 600", gpuTypes=["v100"])
     shell.until(lambda: view(shell, second)["reason"]["code"] == "capacity")
@@ -169,7 +167,7 @@ def test_whether_a_job_may_be_preempted_can_be_changed(shell: Shell) -> None:
     assert "--preemptible" in shell("update", first, "--preemptible", "never", code=2)
 
 
-def test_a_fixed_size_is_no_minimum(shell: Shell) -> None:
+def test_fixed_size_is_not_a_minimum(shell: Shell) -> None:
     name = training(shell, "fixed", workers={"min": 1, "max": 2}, gpuTypes=["v100"])
     shell("scale", name, "2")
     shell.until(lambda: (len(view(shell, name)["workers"]), view(shell, name)["phase"]) == (2, "Running"))
@@ -177,7 +175,7 @@ def test_a_fixed_size_is_no_minimum(shell: Shell) -> None:
     shell.until(lambda: all(each.pid for each in backend.workers(name)))
     (victim,) = [each.pid for each in backend.workers(name) if each.index == 1]
     os.kill(victim, signal.SIGKILL)
-    # It survives with one, and has two again when they can be had.
+    # It continues with 1 worker, and has 2 again when GPUs are free.
     shell.until(lambda: view(shell, name)["generation"] > 1 and len(view(shell, name)["workers"]) == 2)
     shell.until(lambda: view(shell, name)["phase"] == "Running")
     now = view(shell, name)
@@ -185,7 +183,7 @@ def test_a_fixed_size_is_no_minimum(shell: Shell) -> None:
     assert "worker 1 was killed (signal 9); 1 is left" in shell("events", name)
 
 
-def test_a_job_below_its_minimum_fails_and_says_why_and_what_to_do(shell: Shell) -> None:
+def test_job_below_its_minimum_fails_with_cause_and_advice(shell: Shell) -> None:
     name = training(shell, "short", workers=2, gpuTypes=["v100"])
     backend = shell.up.service.loop.backend
     shell.until(lambda: len(view(shell, name)["workers"]) == 2)
@@ -202,9 +200,7 @@ def test_a_job_below_its_minimum_fails_and_says_why_and_what_to_do(shell: Shell)
     assert "go on" not in told
 
 
-def test_a_policy_that_cuts_running_jobs_is_told_of_before_it_decides(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_policy_set_lists_jobs_that_it_would_shrink(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     name = training(shell, "large", workers={"min": 1, "max": 2}, gpuTypes=["v100"])
     shell.until(lambda: (len(view(shell, name)["workers"]), view(shell, name)["phase"]) == (2, "Running"))
     line = f"levada: fifo shrinks 1 of 1 running job: {name} (2 to 1 worker).\n"
@@ -214,20 +210,20 @@ def test_a_policy_that_cuts_running_jobs_is_told_of_before_it_decides(
     terminal(monkeypatch, "n\n")
     code, out, err = shell.try_out("policy", "set", "fifo")
     assert (code, out) == (5, "")
-    assert err.startswith(line + "Let fifo decide? [y/N] ")
+    assert err.startswith(line + "Change the policy to fifo? [y/N] ")
     assert shell("policy", "get") == "elastic-fifo\n"
     terminal(monkeypatch, "y\n")
     assert shell("policy", "set", "fifo") == "fifo\n"
     shell.until(lambda: (len(view(shell, name)["workers"]), view(shell, name)["phase"]) == (1, "Running"))
-    assert shell("policy", "set", "elastic-fifo", "--yes") == "elastic-fifo\n", "which cuts nobody"
+    assert shell("policy", "set", "elastic-fifo", "--yes") == "elastic-fifo\n", "no job shrinks"
     shell.until(lambda: (len(view(shell, name)["workers"]), view(shell, name)["phase"]) == (2, "Running"))
-    # A script is told and not asked.
+    # Without a terminal, it prints the list and does not ask.
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert shell.try_out("policy", "set", "fifo") == (0, "fifo\n", line)
     shell("policy", "set", "elastic-fifo")
 
 
-def test_a_policy_that_cuts_a_job_after_its_first_checkpoint_is_told_of(shell: Shell) -> None:
+def test_policy_set_lists_jobs_that_shrink_after_a_checkpoint(shell: Shell) -> None:
     name = unsaved(shell, "later", "plain", workers={"min": 1, "max": 2})
     shell.until(lambda: (len(view(shell, name)["workers"]), view(shell, name)["phase"]) == (2, "Running"))
     answer = shell.up.ask("PUT", "/api/v1/policies/current?dry_run=true", {"name": "fifo"})

@@ -49,7 +49,7 @@ def test_case(capsys: pytest.CaptureFixture[str]) -> None:
     assert not accepts(schema, {**CASE, "jobs": [{"id": "A", "mim": 1}]})
 
 
-def test_case_as_dragon_saw_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dragon_case(capsys: pytest.CaptureFixture[str]) -> None:
     schema = schema_of("case", capsys)
     node = {"name": "n1", "cpu": 16000, "mem": 65536, "gpus": 4}
     job = {"name": "j1", "min": 1, "max": 2, "worker": {"replicas": 2, "gpu": 1}}

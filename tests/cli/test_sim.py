@@ -1,4 +1,4 @@
-"""`levada sim run` and `levada bench sim`: output, faults, and what happens on Ctrl-C."""
+"""`levada sim run` and `levada bench sim`: output, faults and Ctrl-C."""
 
 import json
 import os
@@ -21,7 +21,7 @@ KEYS = [
     "utilization", "ftf", "cost", "slo_violations", "rounds", "decisions", "preemptions", "cpu_s", "wall_s",
     "peak_rss_mb",
 ]  # fmt: skip
-#: What the table tells beyond the interface, and which simulation it was.
+#: Lines of the table that are not in the interface, and the parameters of the simulation.
 MORE_KEYS = [
     "queueing_s", "dropped", "deadlines", "moves", "resizes", "lease_extensions", "utilization_by_type", "measured",
     "events", "cluster", "gpus", "trace", "workload", "rate", "asked_jobs", "seed", "profiling", "reference_models",
@@ -52,12 +52,12 @@ def test_json_has_the_keys_of_the_interface_in_their_order(capsys: Capture, poli
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("raise ZeroDivisionError('no way')", "was refused: ZeroDivisionError: no way"),
-        ("return None", "was refused: TypeError"),
-        ("return decision(snap, count, count * 99), state", "was refused: I3"),
+        ("raise ZeroDivisionError('no way')", "was rejected: ZeroDivisionError: no way"),
+        ("return None", "was rejected: TypeError"),
+        ("return decision(snap, count, count * 99), state", "was rejected: I3"),
     ],
 )
-def test_a_policy_that_breaks_ends_the_simulation(capsys: Capture, tmp_path: Path, line: str, expected: str) -> None:
+def test_policy_error_ends_the_simulation(capsys: Capture, tmp_path: Path, line: str, expected: str) -> None:
     source = (
         "import numpy as np\nfrom levada.core.decision import decision\n"
         "from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Needs\n\n\n"
@@ -74,7 +74,7 @@ def test_a_policy_that_breaks_ends_the_simulation(capsys: Capture, tmp_path: Pat
     assert len(err.splitlines()) == 1
 
 
-def test_a_table_for_people(capsys: Capture) -> None:
+def test_table(capsys: Capture) -> None:
     code, out, err = run(capsys, "sim", "run", "--policy", "max_min_fairness_perf", *SMALL)
     assert (code, err) == (0, "")
     for word in ("completion time", "utilization", "finish-time fairness", "6 finished"):
@@ -82,17 +82,17 @@ def test_a_table_for_people(capsys: Capture) -> None:
     assert "nan" not in out
 
 
-def test_the_table_says_whom_the_means_are_about_and_what_the_cost_is(capsys: Capture) -> None:
+def test_table_states_measured_jobs_and_cost(capsys: Capture) -> None:
     _, out, _ = run(capsys, "sim", "run", "--policy", "fifo", *SMALL)
     assert "measured" not in out
-    assert "GPU-hours" in out, "nobody named a price"
+    assert "GPU-hours" in out, "no price was given"
     _, out, _ = run(capsys, "sim", "run", "--policy", "fifo", *SMALL, "--window", "2:5", "--prices", "v100=2")
     rows = dict(line.split(maxsplit=1) for line in out.splitlines())
     assert rows["measured"] == "3 (jobs 2 to 4)"
     assert rows["cost"].startswith("$")
 
 
-def test_bench_tells_what_it_took(capsys: Capture) -> None:
+def test_bench_prints_cpu_time(capsys: Capture) -> None:
     code, out, _ = run(capsys, "bench", "sim", "--policy", "fifo", *SMALL, "-o", "json")
     said = json.loads(out)
     assert code == 0
@@ -133,7 +133,7 @@ def test_every_flag_reaches_the_simulation(capsys: Capture, tmp_path: Path) -> N
         ("--policy fifo --cluster v100=4 --trace nowhere.trace", "nowhere.trace: No such file or directory"),
         ("--policy fifo --cluster v100=4 --workload gavel --jobs 0", "--jobs must be from 1"),
         ("--policy fifo --cluster v100=4 --workload gavel --jobs many", "not a whole number"),
-        ("--policy fifo --cluster v100=4 --workload gavel --jobs 1 --window 3:1", "holds no job"),
+        ("--policy fifo --cluster v100=4 --workload gavel --jobs 1 --window 3:1", "--window '3:1' is empty"),
         ("--policy fifo --cluster v100=4 --workload gavel --jobs 1 --mechanism gavle", "did you mean gavel?"),
         ("--policy fyfo --cluster v100=4 --workload gavel --jobs 1", "unknown policy 'fyfo'"),
         ("--policy isolated --cluster v100=4 --workload gavel --jobs 1 --policy-option x=1", "unknown option"),
@@ -147,7 +147,10 @@ def test_every_flag_reaches_the_simulation(capsys: Capture, tmp_path: Path) -> N
             "--policy fifo --cluster v100=4 --workload gavel --jobs 1 --prices v10=3",
             "--prices: the cluster has no v10; did you mean v100?",
         ),
-        ("--policy fifo --cluster v100=4 --workload gavel --jobs 5 --window 10:20", "--window 10:20 holds none of"),
+        (
+            "--policy fifo --cluster v100=4 --workload gavel --jobs 5 --window 10:20",
+            "--window 10:20 is beyond the last of the 5 jobs",
+        ),
     ],
 )
 def test_faults_are_one_line_and_code_2(capsys: Capture, arguments: str, expected: str) -> None:
@@ -158,7 +161,7 @@ def test_faults_are_one_line_and_code_2(capsys: Capture, arguments: str, expecte
         assert expected in err
 
 
-def test_all_faults_of_the_flags_are_told_at_once(capsys: Capture) -> None:
+def test_all_faults_of_flags_are_reported_together(capsys: Capture) -> None:
     arguments = "--policy fifo --cluster v100 --workload gavel --jobs 1 --prices x --window 5:2 --restart-cost soon"
     code, _, err = run(capsys, "sim", "run", *arguments.split())
     assert code == 2
@@ -184,7 +187,7 @@ LONG = [
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_with_a_line_and_leaves_the_state(number: int, tmp_path: Path) -> None:
+def test_interrupt_keeps_the_checkpoint(number: int, tmp_path: Path) -> None:
     state = tmp_path / "state"
     process = subprocess.Popen(
         [sys.executable, "-m", "levada", *LONG, "--checkpoint", str(state), "--rounds", str(tmp_path / "rounds")],
@@ -197,11 +200,11 @@ def test_an_interrupt_ends_with_a_line_and_leaves_the_state(number: int, tmp_pat
     out, err = process.communicate(timeout=600)
     assert process.returncode == 3
     assert out == ""
-    assert f"the same command goes on from {state}" in err.splitlines()[-1]
+    assert f"run the same command to resume from {state}" in err.splitlines()[-1]
     assert state.exists()
 
 
-def test_an_interrupt_before_it_begins_says_that_nothing_is_kept(tmp_path: Path) -> None:
+def test_interrupt_before_the_start_keeps_nothing(tmp_path: Path) -> None:
     state, marker = tmp_path / "state", tmp_path / "marker"
     own = tmp_path / "slow.py"
     wait = f"from pathlib import Path; import signal; Path({str(marker)!r}).touch(); signal.pause()"
@@ -218,7 +221,7 @@ def test_an_interrupt_before_it_begins_says_that_nothing_is_kept(tmp_path: Path)
     out, err = process.communicate(timeout=600)
     assert (process.returncode, out, state.exists()) == (3, "", False)
     assert err.splitlines()[-1] == (
-        f"levada: interrupted while getting ready: the simulation had not begun, and nothing is kept in {state}"
+        f"levada: interrupted before the simulation started; no checkpoint was written to {state}"
     )
 
 
@@ -236,7 +239,7 @@ def test_progress_is_shown_on_a_terminal() -> None:
 
 
 def _until(true: object, process: subprocess.Popen[str]) -> None:
-    """Waits for another process to get somewhere."""
+    """Wait until a condition on another process is true."""
     assert callable(true)
     end = time.monotonic() + 900
     while not true():

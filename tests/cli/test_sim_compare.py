@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from levada.cli import main as cli
-from tests.report.made import run, sweep
+from tests.report.sweep_files import run, sweep
 
 Capture = pytest.CaptureFixture[str]
 
@@ -28,7 +28,7 @@ def said(capsys: Capture, *words: str) -> str:
     return out
 
 
-def test_a_table_for_people(folder: str, capsys: Capture) -> None:
+def test_table(folder: str, capsys: Capture) -> None:
     assert said(capsys, folder, "--metric", "avg_jct_s").splitlines() == [
         "POLICY  JOBS PER HOUR  RUNS            MEAN JCT (h)",
         "fifo    1              3               4.01 ± 0.02",
@@ -36,7 +36,7 @@ def test_a_table_for_people(folder: str, capsys: Capture) -> None:
         "",
         "srjf    9              1, 1 saturated  -",
         "",
-        "* the best of its load beyond doubt: its 95 % interval overlaps with no other",
+        "* best at its load: its 95 % confidence interval overlaps no other",
     ]
 
 
@@ -48,7 +48,7 @@ def test_a_table_fits_the_terminal(wide: int, folder: str, capsys: Capture, monk
     lines = said(capsys, folder).splitlines()
     assert max(len(line) for line in lines if line.startswith(("POLICY", "fifo", "srjf"))) <= wide
     assert ("UNFAIR" in lines[0]) == (wide == 200)
-    assert lines[-1].startswith("left out, for want of room: ") == (wide < 200)
+    assert lines[-1].startswith("columns dropped, terminal too narrow: ") == (wide < 200)
 
 
 def test_markdown_has_the_best_in_bold(folder: str, capsys: Capture) -> None:
@@ -76,13 +76,13 @@ def test_single_runs_are_compared(tmp_path: Path, capsys: Capture) -> None:
         names[-1].write_text(capsys.readouterr().out)
     lines = said(capsys, *map(str, names)).splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["POLICY", "fifo", "srjf"]
-    assert not any("*" in line for line in lines), "one run each proves nothing"
-    assert lines[-1] == "no best is marked where a policy has fewer than 3 runs: add seeds"
+    assert not any("*" in line for line in lines), "one run each is not significant"
+    assert lines[-1] == "no best is marked: a policy has fewer than 3 runs; add seeds"
     moves = said(capsys, *map(str, names), "--metric", "moves", "--metric", "queueing_s").splitlines()
-    assert all("-" not in line for line in moves[1:3]), "what the table of a run tells, its JSON tells too"
+    assert all("-" not in line for line in moves[1:3]), "the JSON of a run has all metrics of its table"
 
 
-def test_single_runs_say_their_cluster_and_load(tmp_path: Path, capsys: Capture) -> None:
+def test_single_runs_show_cluster_and_load(tmp_path: Path, capsys: Capture) -> None:
     names = []
     for cluster, rate in (("v100=2", "2"), ("v100=3", "4")):
         words = f"sim run --policy fifo --cluster {cluster} --workload gavel --jobs 3 --rate {rate} -o json"

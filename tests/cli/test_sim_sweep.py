@@ -1,4 +1,4 @@
-"""`levada sim sweep`: same results whatever the processes, nothing done twice, nothing lost by Ctrl-C or kill."""
+"""`levada sim sweep`: same results for any number of processes, no repeated runs, nothing lost by Ctrl-C or kill."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.test_plugins import SMALLEST_FIRST
 
 Capture = pytest.CaptureFixture[str]
 SMALL = ["--cluster", "v100=4,k80=4", "--workload", "gavel", "--jobs", "5", "--fixed-duration", "3600"]
-#: Figures that are measured, and differ from one time to the next.
+#: Measured values, which differ between runs.
 MEASURED = ["cpu_s", "wall_s"]
 
 
@@ -31,7 +31,7 @@ def runs(folder: Path) -> pl.DataFrame:
     return pl.read_parquet(folder / "runs.parquet")
 
 
-def test_results_depend_neither_on_processes_nor_on_order(tmp_path: Path, capsys: Capture) -> None:
+def test_results_are_independent_of_processes_and_order(tmp_path: Path, capsys: Capture) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     assert (
         sweep(*SMALL, "--policy", "fifo,max_min_fairness_perf", "--rate", "2,6", "--seed", "0-1", "--out", one, "-j", 1)
@@ -78,7 +78,7 @@ def test_results_depend_neither_on_processes_nor_on_order(tmp_path: Path, capsys
     assert dict(zip(map(str, jobs["job"]), jobs["jct_s"], strict=True)) == said["jct_s"]
 
 
-def test_what_is_done_is_not_done_again_and_more_may_join(tmp_path: Path, capsys: Capture) -> None:
+def test_finished_runs_are_reused_and_new_ones_added(tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "sweep"
     assert sweep(*SMALL, "--policy", "fifo", "--rate", "4", "--seed", "0-1", "--out", out) == 0
     before = stamps(out)
@@ -86,15 +86,15 @@ def test_what_is_done_is_not_done_again_and_more_may_join(tmp_path: Path, capsys
     capsys.readouterr()
     assert sweep(*SMALL, "--policy", "fifo,srjf", "--rate", "4", "--seed", "0-1", "--out", out) == 0
     told = capsys.readouterr().err.splitlines()
-    assert (told[0], told[-1]) == ("2 of 4 runs were done before", f"{out}: 4 runs")
-    assert told[-2].startswith("4 of 4 runs done; the last was srjf at 4/h, seed ")
+    assert (told[0], told[-1]) == ("2 of 4 runs are already done", f"{out}: 4 runs")
+    assert told[-2].startswith("4 of 4 runs done; last: srjf at 4/h, seed ")
     after = stamps(out)
     assert {name: after[name] for name in before} == before
     assert runs(out).height == 4
 
 
 def stamps(folder: Path) -> dict[str, tuple[int, int]]:
-    """When each run that is over was written, and where on the disk."""
+    """Modification time and inode of each finished run."""
     return {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in (folder / "parts").glob("*.json")}
 
 
@@ -111,7 +111,7 @@ def begin(out: Path, *words: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_an_interrupt_loses_no_run_that_is_over(number: int, tmp_path: Path) -> None:
+def test_interrupt_keeps_finished_runs(number: int, tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     process = begin(out, "--jobs", "3,4,5", "--rate", "1,2,3,4,5,6,7,8", "--seed", "0-9")
     until(lambda: len(stamps(out)) >= 2 if out.exists() else False, process)
@@ -121,14 +121,14 @@ def test_an_interrupt_loses_no_run_that_is_over(number: int, tmp_path: Path) -> 
     assert said == ""
     end = time.monotonic() + 600
     while any(Path(f"/proc/{child}/status").exists() and "Z" not in state(child) for child in children):
-        assert time.monotonic() < end, "nobody computes on when the sweep is gone"
+        assert time.monotonic() < end, "workers end with the sweep"
         time.sleep(0.02)
     kept = stamps(out)
     if number != signal.SIGKILL:
         assert process.returncode == 3
         assert told.splitlines()[-1].startswith("levada: interrupted; ")
         assert runs(out).height == len(kept) < 240
-    # What is left of files that were being written when the power went off does not count.
+    # Partial files of an interrupted write are ignored.
     (out / "parts" / "0123.json.half").write_text("{")
     (out / "parts" / f"{'0' * 20}.jobs.parquet").write_text("PAR1")
     first = ["--jobs", "3", "--rate", "1,2,3,4,5,6,7,8", "--seed", "0"]
@@ -148,7 +148,7 @@ def state(child: int) -> str:
 
 
 def until(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Waits for another process to get somewhere."""
+    """Wait until a condition on another process is true."""
     end = time.monotonic() + 900
     while not true():
         assert process.poll() is None, process.communicate()
@@ -156,7 +156,7 @@ def until(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
-def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
+def test_progress_bar_on_a_terminal(tmp_path: Path) -> None:
     master, slave = pty.openpty()
     words = [*SMALL, "--policy", "fifo", "--rate", "4", "--out", str(tmp_path / "sweep"), "-j", "1", "-o", "csv"]
     process = subprocess.Popen(
@@ -176,7 +176,7 @@ def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
     assert out.startswith(b"policy,cluster,load,runs,saturated,avg_jct_s,")
 
 
-def test_a_run_that_fails_takes_no_other_with_it(tmp_path: Path, capsys: Capture) -> None:
+def test_failed_run_does_not_stop_others(tmp_path: Path, capsys: Capture) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text(
         SMALLEST_FIRST.replace("        jobs, allowed", "        __import__('os')._exit(7)\n        jobs, allowed")
@@ -187,8 +187,8 @@ def test_a_run_that_fails_takes_no_other_with_it(tmp_path: Path, capsys: Capture
     assert said == ""
     lines = [line for line in told.splitlines() if " runs done; " not in line]
     assert len(lines) == 2
-    assert lines[0] == f"levada: {mine}:SmallestFirst at 1/h, seed 0: its process ended with 7"
-    assert lines[1] == "levada: 1 of 2 runs failed; the same command tries them again"
+    assert lines[0] == f"levada: {mine}:SmallestFirst at 1/h, seed 0: process exited with code 7"
+    assert lines[1] == "levada: 1 of 2 runs failed; run the same command to retry them"
     assert runs(out)["policy"].to_list() == ["fifo"]
     mine.write_text(SMALLEST_FIRST)
     assert sweep(*SMALL, "--policy", f"{mine}:SmallestFirst,fifo", "--rate", "1", "--out", out, "-j", 1) == 0
@@ -205,7 +205,7 @@ def test_saturated_runs_are_stopped_and_marked(tmp_path: Path, capsys: Capture) 
     assert runs(out)["status"].to_list() == ["finished", "saturated"]
 
 
-def test_timelines_tell_who_ran_where(tmp_path: Path) -> None:
+def test_timelines_store_placements(tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     policies = "fifo,max_min_fairness_perf"
     assert sweep(*SMALL, "--policy", policies, "--rate", "4", "--timelines", "--out", out) == 0
@@ -221,23 +221,23 @@ def test_timelines_tell_who_ran_where(tmp_path: Path) -> None:
         clash = on_device.filter(
             (pl.col("devices") == pl.col("devices").shift()) & (pl.col("begin_s") < pl.col("end_s").shift())
         )
-        assert clash.is_empty(), "nobody has a GPU that somebody else has"
+        assert clash.is_empty(), "no GPU is used by two jobs"
 
 
 @pytest.mark.parametrize(
     ("words", "faults"),
     [
         (["--policy", "fivo", "--rate", "1"], ["unknown policy 'fivo'"]),
-        (["--policy", "fifo", "--rate", "x"], ["--rate 'x' must be numbers"]),
+        (["--policy", "fifo", "--rate", "x"], ["--rate 'x' must be comma-separated numbers"]),
         (["--policy", "fifo", "--rate", "1:2"], ["--rate '1:2' must be FROM:TO:COUNT"]),
-        (["--policy", "fifo", "--rate", "1", "--seed", "3-1"], ["--seed '3-1': '3-1' must go up"]),
+        (["--policy", "fifo", "--rate", "1", "--seed", "3-1"], ["--seed '3-1': '3-1' must be an ascending range"]),
         (["--policy", "fifo", "--rate", "-1", "--jobs", "0"], ["--rate must be a number", "--jobs must be from 1"]),
-        (["--policy", ",", "--rate", "1", "--seed", "x"], ["--seed 'x'", "--policy names no policy"]),
+        (["--policy", ",", "--rate", "1", "--seed", "x"], ["--seed 'x'", "--policy: is empty"]),
         (["--policy", "fifo", "--rate", "1", "--cutoffs", "absent"], ["absent: "]),
-        (["--policy", "fifo", "--rate", "1", "--window", "9:2"], ["window '9:2' holds no job"]),
+        (["--policy", "fifo", "--rate", "1", "--window", "9:2"], ["--window '9:2' is empty"]),
     ],
 )
-def test_faults_are_told_before_anything_runs(
+def test_faults_are_reported_before_any_run(
     tmp_path: Path, capsys: Capture, words: list[str], faults: list[str]
 ) -> None:
     out = tmp_path / "sweep"
@@ -250,7 +250,7 @@ def test_faults_are_told_before_anything_runs(
     assert not out.exists()
 
 
-def test_rates_and_seeds_in_short() -> None:
+def test_ranges_of_rates_and_seeds() -> None:
     assert parse_rates("1,2.5") == [1.0, 2.5]
     assert parse_rates("0:6:4") == [2.0, 4.0, 6.0]
     assert parse_rates("0.4:0.8:3") == [0.4, 0.6, 0.8]
@@ -281,7 +281,7 @@ def test_a_sweep_on_a_dask_cluster_gives_the_same_results(tmp_path: Path, capsys
         ("dask://127.0.0.1:9", 1, "no Dask scheduler answers at dask://127.0.0.1:9"),
     ],
 )
-def test_a_cluster_that_is_not_there_is_told_in_one_line(
+def test_unreachable_dask_cluster_is_one_line(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, on: str, code: int, expected: str
 ) -> None:
     monkeypatch.setattr("levada.sim.sweep.dask._CONNECT_S", 0.5)

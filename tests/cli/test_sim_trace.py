@@ -1,4 +1,4 @@
-"""`levada sim trace`: what is drawn or converted is the same trace, and every fault is one line."""
+"""`levada sim trace`: generated and converted traces are equal, and each fault is one line."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_same_seed_same_bytes_and_another_seed_other_jobs(drawn: Path, tmp_path:
     assert other.read_bytes() != drawn.read_bytes()
 
 
-def test_a_trace_that_was_drawn_runs_as_its_workload_does(drawn: Path, capsys: Capture) -> None:
+def test_generated_trace_runs_like_its_workload(drawn: Path, capsys: Capture) -> None:
     common = ["--policy", "fifo", "--cluster", "v100=8,k80=8", "--gpus-per-node", "8", "-o", "json"]
     assert cli.main(["sim", "run", *common, *DRAW, "--multi-gpu", "--priorities", "--slos"]) == 0
     from_workload = json.loads(capsys.readouterr().out)["jct_s"]
@@ -53,11 +53,11 @@ def test_examples_of_the_documentation_run_on_any_type(format: str, tmp_path: Pa
     out, err = capsys.readouterr()
     found = json.loads(out)
     assert (found["jobs"], found["finished"]) == (1, 1)
-    assert err.startswith("a100 is not in the throughput table: jobs take as long there as the trace says")
+    assert err.startswith("a100 is not in the throughput table: using the durations of the trace")
 
 
 @pytest.mark.parametrize("name", ["there.parquet", "there.csv"])
-def test_our_formats_keep_every_bit(drawn: Path, tmp_path: Path, name: str) -> None:
+def test_own_formats_are_lossless(drawn: Path, tmp_path: Path, name: str) -> None:
     there = tmp_path / name
     assert trace("convert", drawn, there) == 0
     assert read(there) == read(drawn)
@@ -69,16 +69,16 @@ def test_other_formats_keep_arrivals_and_sizes(drawn: Path, tmp_path: Path, name
     assert trace("convert", drawn, there, "--format", name, "--jobs", 9) == 0
     was, now = read(drawn).take(slice(0, 9)), read(there)
     assert now.scale.tolist() == was.scale.tolist()
-    # Philly and Slurm count whole seconds, and begin with the first job.
+    # Philly and Slurm store whole seconds and start with the first job.
     assert now.arrival_s == pytest.approx(was.arrival_s - was.arrival_s[0] * (name != "gavel-jobs"), abs=1.0)
 
 
-def test_standard_output_holds_the_trace_alone(drawn: Path, capsys: Capture) -> None:
+def test_stdout_contains_only_the_trace(drawn: Path, capsys: Capture) -> None:
     assert trace("convert", drawn, "-", "--format", "csv") == 0
     assert capsys.readouterr() == (drawn.read_text(), "")
 
 
-def test_durations_that_a_format_lacks_follow_from_the_table(drawn: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_missing_durations_come_from_the_throughput_table(drawn: Path, tmp_path: Path, capsys: Capture) -> None:
     # Gavel's own format has steps only.
     there = tmp_path / "there.trace"
     assert trace("convert", drawn, there) == 0
@@ -92,7 +92,7 @@ def test_durations_that_a_format_lacks_follow_from_the_table(drawn: Path, tmp_pa
     assert (told["scale"], told["weight"]) == (before["scale"], before["weight"])
 
 
-def test_describe_for_people(drawn: Path, capsys: Capture) -> None:
+def test_describe_text(drawn: Path, capsys: Capture) -> None:
     assert trace("describe", drawn) == 0
     out = capsys.readouterr().out
     assert out.startswith("jobs       12\n")
@@ -103,14 +103,14 @@ def test_describe_for_people(drawn: Path, capsys: Capture) -> None:
     ("words", "fault"),
     [
         (["describe", "absent.csv"], "absent.csv: No such file or directory"),
-        (["convert", "{drawn}", "there.txt"], "there.txt: the ending '.txt' tells no format"),
-        (["convert", "{drawn}", "there", "--format", "gavle"], "unknown format 'gavle'; did you mean gavel?"),
-        (["convert", "{drawn}", "-"], f"say --format for standard output: {', '.join(WRITERS)}"),
+        (["convert", "{drawn}", "there.txt"], "there.txt: unknown suffix '.txt'"),
+        (["convert", "{drawn}", "there", "--format", "gavle"], "unknown format 'gavle'; formats: csv, "),
+        (["convert", "{drawn}", "-"], f"standard output needs --format: one of {', '.join(WRITERS)}"),
         (["convert", "{drawn}", "absent/there.csv"], "absent/there.csv: No such file or directory"),
         (["generate", "there.csv", "--workload", "gavle", "--jobs", "3"], "unknown workload 'gavle'; did you mean"),
         (
             ["generate", "there.csv", "--workload", "gavel", "--jobs", "3", "--fixed-duration", "0"],
-            "--fixed-duration must be a number of seconds above 0",
+            "--fixed-duration 0: must be a number of seconds above 0",
         ),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 HEAVY = ["numpy", "scipy", "highspy", "numba", "pydantic", "polars", "httpx", "rich", "yaml", "msgspec", "asyncio",
          "matplotlib", "multiprocessing"]  # fmt: skip
 
-# Ends with the list of heavy modules that were imported, on stderr, after whatever the verb prints.
+# Prints the imported heavy modules on stderr after the output of the verb.
 PROBE = f"""
 import sys
 from levada.cli.main import main

@@ -1,4 +1,4 @@
-"""Where submitted jobs run and with which programs, arrays, and how a file is understood; against a real server."""
+"""Folder and programs of submitted jobs, arrays and dry runs, against a real server."""
 
 import json
 import os
@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from levada.sdk import Client
-from tests.cli.house import Shell, job
-from tests.patience import WAIT_S
+from tests.cli.live_server import Shell, job
+from tests.timeouts import WAIT_S
 
 API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 
 def said(shell: Shell, name: str) -> str:
-    """What a job said, at its end."""
+    """Wait for a job and return its output."""
     shell("wait", name)
     return shell("logs", name).strip()
 
 
-def test_a_folder_in_a_file_is_below_that_of_the_file(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workdir_is_relative_to_the_job_file(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     below = shell.folder / "project" / "data"
     below.mkdir(parents=True)
     with_folder = job("infile", "pwd")
@@ -37,9 +37,7 @@ def test_a_folder_in_a_file_is_below_that_of_the_file(shell: Shell, monkeypatch:
     assert said(shell, shell("submit", "-o", "name", "project/run.sh").strip()) == str(below)
 
 
-def test_clients_and_run_mean_the_folder_and_the_programs_of_their_user(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sdk_and_run_use_folder_and_path_of_the_user(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = shell.folder / "bin" / "mytool"
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\necho mine in $PWD\n")
@@ -52,7 +50,7 @@ def test_clients_and_run_mean_the_folder_and_the_programs_of_their_user(
         assert [line["text"] for line in client.logs(made["id"])] == [f"mine in {shell.folder}"]
 
 
-def test_the_sample_of_the_documentation_runs_where_it_stands(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_job_runs_from_any_folder(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
     [code] = re.findall(r"```python\n(.*?)```", API_PAGE.read_text(), re.DOTALL)
     (shell.folder / "train.py").write_text("import os\nprint('trained in', os.getcwd())\n")
     names: dict[str, object] = {}
@@ -61,7 +59,7 @@ def test_the_sample_of_the_documentation_runs_where_it_stands(shell: Shell, caps
     assert capsys.readouterr().out.endswith(f"trained in {shell.folder}\n")
 
 
-def test_arrays_and_what_comes_first_may_stand_on_the_command_line(shell: Shell) -> None:
+def test_array_and_after_flags(shell: Shell) -> None:
     first = shell.submit("prepare", "sleep 0.3")
     path = shell.file("each.yaml", job("each", "echo $LEVADA_ARRAY_INDEX"))
     names = shell("submit", "-f", path, "--array", "3-4", "--after", "prepare", "-o", "name").split()
@@ -72,31 +70,31 @@ def test_arrays_and_what_comes_first_may_stand_on_the_command_line(shell: Shell)
     script.write_text("#!/bin/sh\n#SBATCH --job-name=slurm\necho $SLURM_ARRAY_TASK_ID $*\n")
     for words in (["--array", "5", str(script), "--array", "7"], ["--from-sbatch", str(script), "--array", "5"]):
         (name,) = shell("submit", "-o", "name", *words).split()
-        # What follows the name of a script is the script's.
+        # Words after the name of a script are its arguments.
         assert said(shell, name) == ("5 --array 7" if words[0] == "--array" else "5")
 
 
-def test_wrong_arrays(shell: Shell) -> None:
+def test_invalid_arrays(shell: Shell) -> None:
     path = shell.file("wrong.yaml", job("wrong"))
-    assert shell("submit", "-f", path, "--array", "9-0", code=2) == "--array: 9-0 runs backwards\n"
-    assert "there is no job nobody" in shell("submit", "-f", path, "--after", "nobody", code=4)
+    assert shell("submit", "-f", path, "--array", "9-0", code=2) == "--array: 9-0 is descending\n"
+    assert "there is no job absent" in shell("submit", "-f", path, "--after", "absent", code=4)
     assert "each" not in shell("ls", "--state", "pending,running", "-o", "name")
 
 
-def test_a_dry_run_shows_how_a_file_is_understood(shell: Shell) -> None:
+def test_dry_run_prints_the_resulting_jobs(shell: Shell) -> None:
     asked = job("wide", workers={"min": 1, "max": 8}, gpusPerWorker=2, gpuTypes=["a100", "v100"])
     asked["spec"]["run"]["command"] = ["python", "-u", "train.py"]
     path = shell.file("wide.yaml", asked)
     code, out, err = shell.try_out("submit", "-f", path, "--dry-run", "--array", "0-9")
     assert code == 0
     assert out.splitlines() == [
-        "Job wide: right",
+        "Job wide is valid (framework: plain)",
         "  Workers: 1 to 8 workers with 2 GPUs each of a100 or v100, in queue default",
         "  Array:   10 jobs, LEVADA_ARRAY_INDEX 0 to 9",
         "  Command: python -u train.py",
         f"  Folder:  {shell.folder}",
     ]
-    assert f"levada: wide: there is no train.py in its folder {shell.folder}" in err
+    assert f"levada: wide: train.py does not exist in {shell.folder}" in err
     (shell.folder / "train.py").touch()
     code, out, err = shell.try_out("submit", "-f", path, "--dry-run", "-o", "json")
     (told,) = json.loads(out)
@@ -104,14 +102,14 @@ def test_a_dry_run_shows_how_a_file_is_understood(shell: Shell) -> None:
     assert err == ""
 
 
-def test_a_dry_run_shows_the_sizes_that_a_step_leaves(shell: Shell) -> None:
+def test_dry_run_prints_sizes_allowed_by_step(shell: Shell) -> None:
     path = shell.file("steps.yaml", job("steps", workers={"min": 1, "max": 4, "step": 2}))
     assert "Workers: 2 to 4 workers in steps of 2 with 1 GPU each" in shell("submit", "-f", path, "--dry-run")
     (told,) = json.loads(shell("submit", "-f", path, "--dry-run", "-o", "json"))
     assert (told["min"], told["max"], told["step"]) == (2, 4, 2)
 
 
-def test_a_pipe_that_nobody_writes_to_is_refused(shell: Shell) -> None:
+def test_pipe_without_writer_is_refused(shell: Shell) -> None:
     os.mkfifo(shell.folder / "pipe")
     for words in (["submit", "-f", "pipe"], ["submit", "pipe"]):
-        assert "pipe: is no regular file; a pipe is read with `-`" in shell(*words, code=2)
+        assert "pipe: not a regular file; read a pipe with `-`" in shell(*words, code=2)

@@ -1,4 +1,4 @@
-"""Every event survives the way through bytes, and nothing else does."""
+"""Every event survives encoding, and invalid bytes are rejected."""
 
 from __future__ import annotations
 
@@ -77,36 +77,38 @@ EVENTS: tuple[ev.Event, ...] = (
     ev.BeliefsChanged(at=1.0),
     ev.Decided(at=1.0, revision=5, decision=DECISION, state={"served": {"7": 1.5}}, took_s=0.25),
     ev.DecideFailed(at=1.0, revision=5, why="ZeroDivisionError"),
+    ev.BackendAway(at=1.0),
+    ev.BackendBack(at=2.0),
     ev.Restarted(at=1.0),
     ev.Tick(at=math.inf),
 )
 
 
-def test_every_kind_of_event_is_tried() -> None:
+def test_the_samples_cover_every_event_type() -> None:
     assert {type(event) for event in EVENTS} == set(get_args(ev.Event))
 
 
-def _same(a: Any, b: Any) -> None:
-    """Equal values and equal kinds, arrays bit for bit."""
+def _assert_same(a: Any, b: Any) -> None:
+    """Assert equal values and types, with bit-identical arrays."""
     if isinstance(a, np.ndarray):
         assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
     elif isinstance(a, msgspec.Struct):
         assert type(a) is type(b)
         for field in a.__struct_fields__:
-            _same(getattr(a, field), getattr(b, field))
+            _assert_same(getattr(a, field), getattr(b, field))
     elif isinstance(a, dict):
         assert list(a) == list(b)
         for key, value in a.items():
-            _same(value, b[key])
+            _assert_same(value, b[key])
     else:
         assert a == b
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
-def test_an_event_comes_back_as_it_was(event: ev.Event) -> None:
+def test_an_event_survives_encoding(event: ev.Event) -> None:
     data = encode(event)
     back = decode(data)
-    _same(event, back)
+    _assert_same(event, back)
     assert encode(back) == data
 
 
@@ -115,12 +117,12 @@ def test_an_event_comes_back_as_it_was(event: ev.Event) -> None:
     st.lists(st.floats(allow_nan=True), max_size=5),
     st.floats(allow_nan=False),
 )
-def test_columns_come_back_bit_for_bit(numbers: list[int], steps: list[float], at: float) -> None:
+def test_columns_survive_encoding_bit_for_bit(numbers: list[int], steps: list[float], at: float) -> None:
     event = ev.Progress(at=at, number=np.array(numbers, np.int64), steps=np.array(steps))
-    _same(event, decode(encode(event)))
+    _assert_same(event, decode(encode(event)))
 
 
-def test_a_column_that_is_a_view_is_written_as_what_it_shows() -> None:
+def test_a_strided_column_is_encoded_by_its_values() -> None:
     column = np.arange(10)[::-3]
     assert encode(ev.JobsFinished(at=0.0, number=column)) == encode(ev.JobsFinished(at=0.0, number=column.copy()))
 
@@ -129,13 +131,13 @@ WHOLE = encode(EVENTS[0])
 
 
 @given(st.binary(max_size=40) | st.integers(0, len(WHOLE) - 1).map(lambda end: WHOLE[:end]))
-def test_garbage_is_refused_in_one_way(data: bytes) -> None:
+def test_garbage_raises_one_error_type(data: bytes) -> None:
     with pytest.raises(msgspec.ValidationError):
         decode(data)
 
 
 @given(st.sampled_from(EVENTS), st.data())
-def test_a_flipped_byte_is_refused_or_gives_another_event(event: ev.Event, data: st.DataObject) -> None:
+def test_a_flipped_byte_is_rejected_or_gives_another_event(event: ev.Event, data: st.DataObject) -> None:
     raw = bytearray(encode(event))
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
     try:
@@ -148,19 +150,19 @@ def test_a_flipped_byte_is_refused_or_gives_another_event(event: ev.Event, data:
 @pytest.mark.parametrize(
     "column", [("|O", (1,), b"12345678"), ("<i8", (2,), b"12345678"), ("nonsense", (1,), b""), 5, ("<i8",)]
 )
-def test_a_column_that_is_none_is_refused(column: Any) -> None:
+def test_an_invalid_column_is_rejected(column: Any) -> None:
     data = msgspec.msgpack.encode((SCHEMA_VERSION, {"type": "JobsFinished", "at": 0.0, "number": column}))
     with pytest.raises(msgspec.ValidationError):
         decode(data)
 
 
-def test_another_schema_is_refused() -> None:
+def test_another_schema_version_is_rejected() -> None:
     newer = msgspec.msgpack.encode((SCHEMA_VERSION + 1, {"type": "Tick", "at": 0.0}))
     with pytest.raises(msgspec.ValidationError, match="schema"):
         decode(newer)
 
 
-def test_what_is_no_value_cannot_be_written() -> None:
+def test_an_unsupported_object_cannot_be_encoded() -> None:
     with pytest.raises(NotImplementedError):
         encode(ev.Decided(at=0.0, revision=1, decision=DECISION, state=object()))
     with pytest.raises(NotImplementedError):

@@ -1,7 +1,8 @@
-"""The cluster as columns: devices keep their meaning when they are numbered anew."""
+"""The cluster as columns: devices keep their identity when they are renumbered."""
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from levada.core.types import CPU_TYPE
 from tests.builders import cluster
 
 
-def test_a_name_keeps_its_number_for_ever() -> None:
+def test_a_name_never_changes_its_number() -> None:
     names = Names(["a", "b", "a"])
     assert (list(names), names.add("b"), names.add("c"), names.find("z")) == (["a", "b"], 1, 2, -1)
     twin = names.copy()
@@ -48,8 +49,8 @@ ROUNDS = st.lists(
 
 
 @given(ROUNDS)
-def test_put_tells_where_every_device_went(rounds: list[dict[str, list[Device]]]) -> None:
-    """What others use of a device goes with it; what is gone is -1; nodes and types keep their numbers."""
+def test_put_returns_the_new_number_of_every_device(rounds: list[dict[str, list[Device]]]) -> None:
+    """Foreign use follows its device; removed devices become -1; nodes and types keep their numbers."""
     inventory = Inventory()
     marks = 0
     for change in rounds:
@@ -68,8 +69,8 @@ def test_put_tells_where_every_device_went(rounds: list[dict[str, list[Device]]]
         assert list(inventory.types)[: len(types)] == types
         for name, devices in change.items():
             here = inventory.devices_of(inventory.nodes.find(name))
-            found = {(inventory.device_id(int(d)), inventory.types[int(inventory.type_of[d])]) for d in here}
-            assert found == {(device.id, device.type) for device in devices}
+            devices_here = {(inventory.device_id(int(d)), inventory.types[int(inventory.type_of[d])]) for d in here}
+            assert devices_here == {(device.id, device.type) for device in devices}
         pools = list(zip(inventory.node_of, inventory.type_of, strict=True))
         assert pools == sorted(pools)
         for start, stop in zip(inventory.pool_start, inventory.pool_stop, strict=True):
@@ -88,7 +89,7 @@ def test_a_replaced_node_has_its_new_size_and_is_no_longer_lost() -> None:
     assert inventory.memory.tolist() == [UNLIMITED, UNLIMITED]
 
 
-def test_a_device_that_vanishes_while_it_is_held_is_absent_until_it_is_back_or_held_no_more() -> None:
+def test_a_vanished_held_device_is_absent_until_it_returns_or_is_released() -> None:
     whole = Node.of("n0", {"v100": 2})
     fewer = Node(name="n0", devices=whole.devices[1:])
     inventory = Inventory(cluster(2, 1))
@@ -104,7 +105,7 @@ def test_a_device_that_vanishes_while_it_is_held_is_absent_until_it_is_back_or_h
     assert inventory.put((Node.of("n1", {"v100": 1}),), np.zeros(3, bool)).tolist() == [0, -1, 1], "held no more"
 
 
-def test_a_cordoned_node_stays_so_when_it_changes_and_when_others_come() -> None:
+def test_a_cordon_survives_changes_of_its_node_and_new_nodes() -> None:
     inventory = Inventory(cluster(2, 2))
     inventory.set_cordoned(0, True)
     inventory.put((Node.of("new", {"v100": 1}),))
@@ -116,7 +117,38 @@ def test_a_cordoned_node_stays_so_when_it_changes_and_when_others_come() -> None
     assert not inventory.cordoned.any()
 
 
-def test_only_what_nobody_else_uses_or_keeps_is_free() -> None:
+def test_cordons_of_the_backend_and_of_the_operator_are_independent() -> None:
+    inventory = Inventory(cluster(2, 2))
+    node = inventory.node_values[0]
+    closed = msgspec.structs.replace(node, cordoned=True)
+    inventory.set_cordoned(0, True)
+    inventory.put((closed,))
+    inventory.set_cordoned(0, False)
+    assert inventory.cordoned.tolist() == [True, False], "the backend's cordon stays"
+    inventory.set_cordoned(0, True)
+    inventory.put((node,))
+    assert inventory.cordoned.tolist() == [True, False], "the operator's cordon stays"
+    inventory.set_cordoned(0, False)
+    assert not inventory.cordoned.any()
+    inventory.put((closed,))
+    inventory.put((node,))
+    assert not inventory.cordoned.any(), "the backend's cordon is replaced with each report"
+
+
+def test_classes_of_nodes_and_jobs_in_any_order() -> None:
+    nodes = Node.of("a", {"v100": 1}, open_to=("x",)), Node.of("b", {"v100": 1}), Node.of("c", {"v100": 1}, open_to=())
+    inventory = Inventory(Cluster(nodes=nodes))
+    assert inventory.add_class("") == 0
+    x, y = inventory.add_class("x"), inventory.add_class("y")
+    assert inventory.eligible[[0, x, y]].tolist() == [[True, True, True], [True, True, False], [False, True, False]]
+    whole = [inventory.allocatable_for(number).devices[layout.WHOLE_OPEN].tolist() for number in (0, x, y)]
+    assert whole == [[1, 1, 1], [1, 1, 0], [0, 1, 0]]
+    inventory.put((Node.of("c", {"v100": 1}, open_to=("y", "z")),))
+    assert inventory.eligible[:, 2].tolist() == [True, False, True, True]
+    assert inventory.classes == ["", "x", "y", "z"]
+
+
+def test_devices_with_foreign_use_or_reservations_are_not_free() -> None:
     inventory = Inventory(cluster(3, 2, cpu=4000, memory=100))
     inventory.foreign[0], inventory.reserved[0] = 700, 200
     inventory.foreign[1], inventory.reserved[1] = 700, 700
@@ -132,7 +164,7 @@ def test_only_what_nobody_else_uses_or_keeps_is_free() -> None:
     assert inventory.capacity().tolist() == [4000, 2100]
 
 
-def test_capacity_without_limits_is_unlimited_however_many_nodes_there_are() -> None:
+def test_capacity_without_limits_is_unlimited_for_any_number_of_nodes() -> None:
     inventory = Inventory(cluster(*[1] * 50))
     assert inventory.capacity()[CPU_TYPE] == UNLIMITED
 
@@ -153,7 +185,7 @@ def test_racks_of_different_zones_are_different_racks() -> None:
     assert inventory.zone.tolist() == [0, 1, 0, 2]
 
 
-def test_a_copy_goes_its_own_way() -> None:
+def test_a_copy_is_independent() -> None:
     inventory = Inventory(cluster(2))
     twin = inventory.copy()
     twin.put((Node.of("new", {"a100": 1}),))
@@ -165,19 +197,19 @@ def test_a_copy_goes_its_own_way() -> None:
     assert len(inventory.node_values) == 1
 
 
-def test_openings_follow_whoever_says_that_something_changed() -> None:
+def test_allocatable_is_recomputed_after_changed() -> None:
     inventory = Inventory(Cluster(nodes=(Node.of("a", {"v100": 2}, cpu=4000), Node.of("b", {"a100": 2}, cpu=8000))))
     v100, a100 = inventory.types.find("v100"), inventory.types.find("a100")
-    assert inventory.openings.supply.tolist() == [[1, 1, 1], [0, 2000, 2000], [12000, 2000, 2000]]
+    assert inventory.allocatable.supply.tolist() == [[1, 1, 1], [0, 2000, 2000], [12000, 2000, 2000]]
     inventory.foreign[0] = 700
     inventory.changed()
-    assert inventory.openings.devices[layout.WHOLE_OPEN].tolist() == [0, 1, 1, 1]
-    assert inventory.openings.devices[layout.MILLI_LEFT].tolist() == [300, 1000, 1000, 1000]
+    assert inventory.allocatable.devices[layout.WHOLE_OPEN].tolist() == [0, 1, 1, 1]
+    assert inventory.allocatable.devices[layout.MILLI_LEFT].tolist() == [300, 1000, 1000, 1000]
     inventory.set_cordoned(1, True)
-    assert inventory.openings.supply[1, [v100, a100]].tolist() == [1300, 0]
-    assert inventory.openings.nodes[layout.CPU_FREE].tolist() == [4000, 0]
+    assert inventory.allocatable.supply[1, [v100, a100]].tolist() == [1300, 0]
+    assert inventory.allocatable.nodes[layout.CPU_FREE].tolist() == [4000, 0]
     inventory.set_lost(0)
-    assert inventory.openings.supply.tolist() == [[1, 0, 1], [0, 0, 0], [8000, 0, 2000]]
-    assert not inventory.openings.nodes[layout.NODE_OPEN].any()
+    assert inventory.allocatable.supply.tolist() == [[1, 0, 1], [0, 0, 0], [8000, 0, 2000]]
+    assert not inventory.allocatable.nodes[layout.NODE_OPEN].any()
     inventory.types.add("h100")
-    assert inventory.openings.supply.shape == (3, 4)
+    assert inventory.allocatable.supply.shape == (3, 4)

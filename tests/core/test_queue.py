@@ -1,4 +1,4 @@
-"""How queues divide what there is."""
+"""Division of capacity among queues."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ WEIGHTS = st.sampled_from([0.1, 0.2, 0.5, 1.0, 2.0, 3.0])
 
 
 @given(THOUSANDTHS, st.lists(st.tuples(THOUSANDTHS, THOUSANDTHS, WEIGHTS), max_size=6))
-def test_divide(amount: int, members: list[tuple[int, int, float]]) -> None:
+def test_divide_conserves_the_amount_and_respects_guarantees(
+    amount: int, members: list[tuple[int, int, float]]
+) -> None:
     demand, sure, weight = ([member[i] for member in members] for i in range(3))
     parts = divide(amount, demand, sure, weight)
     assert parts == divide(amount, demand, sure, weight)
     assert all(0 <= part <= wanted for part, wanted in zip(parts, demand, strict=True))
-    # Nothing is left over while somebody wants it, and nobody gets what is not there.
+    # All capacity in demand is divided, and never more than exists.
     assert sum(parts) == min(amount, sum(demand))
     claims = [min(pair) for pair in zip(demand, sure, strict=True)]
     if sum(claims) <= amount:
@@ -43,14 +45,14 @@ def test_divide(amount: int, members: list[tuple[int, int, float]]) -> None:
         (1000, [500, 8000], [0, 0], [1.0, 1.0], [500, 500]),
     ],
 )
-def test_divide_by_example(
+def test_divide_matches_examples(
     amount: int, demand: list[int], sure: list[int], weight: list[float], expected: list[int]
 ) -> None:
     assert divide(amount, demand, sure, weight) == expected
 
 
 @given(queue_trees(2), st.data())
-def test_shares(queues: tuple[Queue, ...], data: st.DataObject) -> None:
+def test_shares_respect_demand_capacity_limits_and_guarantees(queues: tuple[Queue, ...], data: st.DataObject) -> None:
     tree, types = QueueTree(queues), Names(["cpu", *TYPES[:2]])
     shape = (len(tree.values), 3)
     gpus = st.integers(0, 12).map(lambda n: n * 500)
@@ -68,13 +70,13 @@ def test_shares(queues: tuple[Queue, ...], data: st.DataObject) -> None:
     most = np.where(np.array([q.borrow for q in tree.values])[:, None], limit, np.minimum(limit, sure))
     assert (use <= most).all()
 
-    # Work-conserving: what is left over is of no use to any queue that has room.
+    # Work-conserving: no queue below its limit has a demand for the rest.
     left = capacity - shares.sum(axis=0)
     for number in range(shape[0]):
         room = (most - use)[tree.lineage(number)].min(axis=0)
         assert ((left == 0) | (room == 0) | (shares[number] == demand[number])).all()
 
-    # A guarantee holds against everybody as long as the guarantees fit: what its members want, up to it.
+    # If all guarantees fit, every queue gets its demand up to its guarantee.
     for number in tree.roots:
         wants = tree.usage(queue.ravel(), kind.ravel(), demand.ravel(), 3)[number]
         held_back = any(q.limit or not q.borrow for q in tree.values)
@@ -83,7 +85,7 @@ def test_shares(queues: tuple[Queue, ...], data: st.DataObject) -> None:
             assert (use[number] >= np.minimum(wants, sure[number]))[fits].all()
 
 
-def test_a_child_is_sure_of_its_guarantee_within_its_parent() -> None:
+def test_a_child_gets_its_guarantee_within_its_parent() -> None:
     tree = QueueTree(
         [
             Queue(name="lab"),
@@ -98,7 +100,7 @@ def test_a_child_is_sure_of_its_guarantee_within_its_parent() -> None:
     assert shares.sum() == 8000
 
 
-def test_what_jobs_out_of_view_use_counts_against_limit_and_guarantee() -> None:
+def test_use_of_hidden_jobs_counts_against_limit_and_guarantee() -> None:
     tree = QueueTree([Queue(name="a", guaranteed={"v100": 4}, limit={"v100": 6}), Queue(name="b")])
     demand = np.array([[0, 8000], [0, 8000], [0, 0]])
     outside = np.array([[0, 4000], [0, 0], [0, 0]])

@@ -13,7 +13,7 @@ from levada.engine import Options
 DOCS = Path(__file__).parents[2] / "docs" / "live.md"
 
 
-def test_the_table_of_settings_is_that_of_the_engine() -> None:
+def test_the_documented_settings_match_the_engine() -> None:
     section = DOCS.read_text().partition("\n## Engine settings\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| (\S+) \| (.+) \|$", section, re.MULTILINE)
     assert {name: json.loads(default) for name, default, _ in rows} == msgspec.to_builtins(Options())

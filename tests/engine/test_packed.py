@@ -1,4 +1,4 @@
-"""Two jobs on the same devices, where a policy packs them."""
+"""Packed jobs: two jobs on the same devices."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import random
 import numpy as np
 import pytest
 
+from levada.core.assignment import DEVICE, MILLI
 from levada.core.cluster import Node
-from levada.core.plane import DEVICE, MILLI
 from levada.perf.profiles import ProfileModel, Profiles
 from levada.tables.invariants import check_state
-from tests.engine.chaos import Chaos
-from tests.engine.inspect import state_of
-from tests.engine.machine import one_step
+from tests.engine.engine_state import state_of
+from tests.engine.faulty_world import FaultyWorld
+from tests.engine.random_walk import one_step
 
 SIZES = np.array([1.0, 1.9, 3.6, 7.0])
-#: Two workloads that lose a fifth of their speed when they share.
+#: Two workloads that lose 20 % of their speed when packed.
 PROFILES = Profiles(
     workloads=("w1", "w2"),
     types=("v100", "a100"),
@@ -38,63 +38,65 @@ PACKING = (
 )
 
 
-def measured(policy: str, *nodes: Node) -> Chaos:
-    chaos = Chaos(policy=policy, nodes=nodes)
-    state = state_of(chaos.engine)
+def measured(policy: str, *nodes: Node) -> FaultyWorld:
+    system = FaultyWorld(policy=policy, nodes=nodes)
+    state = state_of(system.engine)
     state.perf = ProfileModel(PROFILES, state.world.workloads, state.world.inventory.types)
-    return chaos
+    return system
 
 
-def parts(chaos: Chaos) -> dict[str, list[tuple[int, int]]]:
-    """What each job holds: devices, and how much of each."""
-    world = state_of(chaos.engine).world
-    held = {name: world.places(world.held, world.slot(name)) for name in chaos.sizes()}
+def parts(system: FaultyWorld) -> dict[str, list[tuple[int, int]]]:
+    """Devices and milli-GPUs held by each job."""
+    world = state_of(system.engine).world
+    held = {name: world.places(world.held, world.slot(name)) for name in system.sizes()}
     return {name: sorted(zip(rows[DEVICE].tolist(), rows[MILLI].tolist(), strict=True)) for name, rows in held.items()}
 
 
 @pytest.mark.parametrize("policy", PACKING)
-def test_jobs_that_do_well_together_share_devices_and_part_when_there_is_room(policy: str) -> None:
-    chaos = measured(policy, Node.of("a", {"v100": 2}))
+def test_packed_jobs_share_devices_and_separate_when_room_is_free(policy: str) -> None:
+    system = measured(policy, Node.of("a", {"v100": 2}))
     for _ in range(4):
-        chaos.submit(min=1, workload="w1", steps=1e6)
-    chaos.calm()
-    chaos.pass_time(400.0)
-    chaos.calm()
-    held = parts(chaos)
-    assert all(len(mine) == 1 and mine[0][1] == 500 for mine in held.values()), "all four run, two to a GPU"
-    assert sorted(mine[0][0] for mine in held.values()) == [0, 0, 1, 1]
-    chaos.finish(0)
-    chaos.finish(1)
+        system.submit(min=1, workload="w1", steps=1e6)
+    system.calm()
+    system.pass_time(400.0)
+    system.calm()
+    held = parts(system)
+    assert all(len(devices) == 1 and devices[0][1] == 500 for devices in held.values()), "all four run, two per GPU"
+    assert sorted(devices[0][0] for devices in held.values()) == [0, 0, 1, 1]
+    system.finish(0)
+    system.finish(1)
     for _ in range(3):
-        chaos.calm()
-        chaos.pass_time(400.0)
-    chaos.calm()
-    assert sorted(mine[0] for mine in parts(chaos).values()) == [(0, 1000), (1, 1000)], "each has a GPU for itself"
+        system.calm()
+        system.pass_time(400.0)
+    system.calm()
+    assert sorted(devices[0] for devices in parts(system).values()) == [(0, 1000), (1, 1000)], (
+        "each job has its own GPU"
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_sharing_survives_an_unreliable_world(seed: int) -> None:
+def test_packed_jobs_survive_lost_and_reordered_messages(seed: int) -> None:
     rng = random.Random(seed)
     policies = (*PACKING, "max_min_fairness_perf", "elastic-fifo", "dragon")
-    chaos = measured(rng.choice(PACKING), *SMALL)
+    system = measured(rng.choice(PACKING), *SMALL)
     for _ in range(250):
-        one_step(chaos, rng, policies)
-    chaos.settle()
-    state = state_of(chaos.engine)
+        one_step(system, rng, policies)
+    system.settle()
+    state = state_of(system.engine)
     assert not check_state(state.world, submitted=state.submitted, ended=state.ended)
 
 
 @pytest.mark.parametrize("policy", PACKING)
-def test_jobs_of_other_shapes_share_with_nobody(policy: str) -> None:
-    """Only workers of one whole GPU each can: all others run alone, and no decision breaks a rule."""
-    chaos = measured(policy, Node.of("a", {"v100": 4}))
+def test_jobs_of_different_shapes_are_not_packed(policy: str) -> None:
+    """Only workers of one whole GPU are packed; others run alone, and every decision is valid."""
+    system = measured(policy, Node.of("a", {"v100": 4}))
     shapes = [{"milli": 2000}, {"min": 2, "max": 2}] * 4
     for shape in shapes:
-        chaos.submit(workload="w1", steps=1e6, **shape)
+        system.submit(workload="w1", steps=1e6, **shape)
     for _ in range(6):
-        chaos.calm()
-        world = state_of(chaos.engine).world
-        assert not world.table.failures[world.table.order].any(), "no row of a decision was refused"
+        system.calm()
+        world = state_of(system.engine).world
+        assert not world.table.failures[world.table.order].any(), "no row of a decision was rejected"
         shared = {world.ids[int(world.table.number[slot])] for slot in world.held.rows[0].tolist()}
         assert shared <= {"j2", "j4", "j6", "j8"}
-        chaos.pass_time(400.0)
+        system.pass_time(400.0)

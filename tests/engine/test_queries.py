@@ -1,4 +1,4 @@
-"""What others may read of an engine: right, read-only, and still right after the table has grown."""
+"""Queries of an engine: correct, read-only, and correct after the table has grown."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def submitted(*names: str) -> ev.JobsSubmitted:
     return ev.JobsSubmitted(at=1.0, jobs=JobBatch.of([Job(id=name, submitted=1.0) for name in names]))
 
 
-def test_one_job_has_the_values_of_its_columns() -> None:
+def test_a_job_query_returns_the_values_of_its_columns() -> None:
     engine = Engine(cluster=CLUSTER)
     engine.handle(submitted("a", "b"))
     job, jobs = engine.query.job("b"), engine.query.jobs
     assert job is not None
     slot = jobs.find(np.array([job.number]))[0]
-    told = msgspec.structs.asdict(job)
-    assert set(told) <= {*INT_COLUMNS, *FLOAT_COLUMNS}
-    for name, value in told.items():
+    fields = msgspec.structs.asdict(job)
+    assert set(fields) <= {*INT_COLUMNS, *FLOAT_COLUMNS}
+    for name, value in fields.items():
         np.testing.assert_equal(value, getattr(jobs, name)[slot].item(), name)
     assert (job.number, job.phase, job.max) == (1, Phase.PENDING, 1)
     assert engine.query.job("c") is None
 
 
-def test_nothing_can_be_written_through_a_query() -> None:
+def test_query_results_are_read_only() -> None:
     engine = Engine(cluster=CLUSTER)
     engine.handle(submitted("a"))
     query = engine.query
@@ -56,7 +56,7 @@ def test_nothing_can_be_written_through_a_query() -> None:
             mapping["x"] = 1  # type: ignore[index]
 
 
-def test_columns_follow_a_table_that_grows_and_an_engine_that_is_swapped() -> None:
+def test_query_columns_follow_table_growth_and_engine_replacement() -> None:
     engine = Engine(cluster=CLUSTER)
     engine.handle(submitted("a"))
     before, fork = engine.query.jobs, engine.fork()
@@ -71,20 +71,20 @@ def test_columns_follow_a_table_that_grows_and_an_engine_that_is_swapped() -> No
     assert len(fork.query.jobs) == before.capacity + 1
 
 
-def test_a_job_that_never_told_its_progress_differs_from_one_at_step_0() -> None:
-    def told(**fields: float) -> bool:
+def test_a_job_without_progress_differs_from_one_at_step_0() -> None:
+    def has_reported(**fields: float) -> bool:
         zeros = dict.fromkeys(JobState.__struct_fields__, 0.0)
         return JobState(**{**zeros, **fields}).has_reported  # type: ignore[arg-type]
 
-    assert not told(reported=5.0, resized=5.0)
-    assert told(reported=6.0, resized=5.0)
-    assert told(reported=5.0, resized=5.0, steps_done=3.0)
+    assert not has_reported(reported=5.0, resized=5.0)
+    assert has_reported(reported=6.0, resized=5.0)
+    assert has_reported(reported=5.0, resized=5.0, steps_done=3.0)
 
 
-def test_an_engine_is_put_together_again_from_its_fields() -> None:
+def test_an_engine_is_rebuilt_from_its_fields() -> None:
     engine = Engine(cluster=CLUSTER)
     engine.handle(submitted("a", "b"))
-    fields = persist.fields(engine)
+    fields = persist.fields(engine.query)
     assert persist.from_fields(fields).query.holders() == engine.query.holders()
     with pytest.raises(TypeError, match="not the fields"):
         persist.from_fields({name: value for name, value in fields.items() if name != "now"})

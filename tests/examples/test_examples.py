@@ -1,4 +1,4 @@
-"""Every example is complete, its job file is right, and those that need nothing run to their end."""
+"""Every example has a page and a valid job file; those without extra libraries run to their end."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ ENV = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "STEPS": "20", "S
 
 
 def command_of(folder: Path) -> list[str]:
-    """What its job file runs."""
-    told = yaml.safe_load((folder / "job.yaml").read_text())
-    return list(told["spec"]["run"]["command"])
+    """The command of its job file."""
+    document = yaml.safe_load((folder / "job.yaml").read_text())
+    return list(document["spec"]["run"]["command"])
 
 
-def test_all_of_them_are_in_the_table() -> None:
+def test_the_readme_lists_every_example() -> None:
     page = (EXAMPLES / "README.md").read_text()
     assert [folder.name for folder in FOLDERS if f"[{folder.name}]({folder.name}/README.md)" not in page] == []
     assert len(FOLDERS) >= 7
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_an_example_has_a_page_and_a_job_file_that_is_right(folder: Path) -> None:
+def test_an_example_has_a_page_and_a_valid_job_file(folder: Path) -> None:
     assert (folder / "README.md").read_text().startswith("# ")
     (job,) = load((folder / "job.yaml").read_text())
     assert job.is_job
@@ -42,8 +42,8 @@ def test_an_example_has_a_page_and_a_job_file_that_is_right(folder: Path) -> Non
 
 
 @pytest.mark.parametrize(("name", "module"), [("pytorch", "torch"), ("jax", "jax"), ("tensorflow", "tensorflow")])
-def test_a_missing_library_is_one_line_that_tells_what_to_do(name: str, module: str, tmp_path: Path) -> None:
-    # As on a machine without it, whatever there is on this one.
+def test_a_missing_library_is_a_one_line_error_with_a_remedy(name: str, module: str, tmp_path: Path) -> None:
+    # Make the import fail, whether or not the library is installed.
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{module!r}] = None\n")
     env = {**ENV, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
@@ -55,10 +55,10 @@ def test_a_missing_library_is_one_line_that_tells_what_to_do(name: str, module: 
 
 
 @pytest.mark.parametrize("name", ["numpy", "gavel", "voda", "plain"])
-def test_the_command_of_its_job_file_runs_to_its_end(name: str, tmp_path: Path) -> None:
+def test_the_command_of_the_job_file_runs_to_its_end(name: str, tmp_path: Path) -> None:
     env = {**ENV, "LEVADA_CHECKPOINT_DIR": str(tmp_path), "LEVADA_JOB": "job-1"}
-    quickly = re.compile("--(step_seconds|epoch-seconds) [0-9.]+")
-    command = [quickly.sub("", word) for word in command_of(EXAMPLES / name)]
+    durations = re.compile("--(step_seconds|epoch-seconds) [0-9.]+")
+    command = [durations.sub("", word) for word in command_of(EXAMPLES / name)]
     done = subprocess.run(command, cwd=EXAMPLES / name, env=env, capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout

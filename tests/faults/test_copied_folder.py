@@ -1,4 +1,4 @@
-"""A state folder that was copied, or whose database is lost or older: refused with what to do, and nothing runs twice."""
+"""A copied state directory, or one with a lost or older database, is rejected; nothing runs twice."""
 
 from __future__ import annotations
 
@@ -10,79 +10,79 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.site import Site, site
+from tests.faults.real_server import RealServer, real_server
 from tests.live.postgres import postgres
-from tests.patience import WAIT_S
+from tests.timeouts import WAIT_S
 
 
-def refused(here: Site, *words: str) -> str:
-    """The last line of a server that does not start."""
-    here.start(*words)
-    assert here.server is not None
+def start_error(server: RealServer, *arguments: str) -> str:
+    """Start a server that must fail; return the last line of its log."""
+    server.start(*arguments)
+    assert server.process is not None
     try:
-        assert here.server.wait(WAIT_S) != 0
+        assert server.process.wait(WAIT_S) != 0
     except BaseException:
-        here.kill()
+        server.kill()
         raise
-    here.server = None
-    return here.log.read_text().splitlines()[-1]
+    server.process = None
+    return server.log.read_text().splitlines()[-1]
 
 
-def running(here: Site) -> list[str]:
-    """Starts a job that runs on without its server; the lines of its ledger."""
-    job = here.submit("stays", ["sh", "-c", f"echo $$ >> {here.home}.starts; exec sleep 1000"])
-    here.until_phase(job, "Running")
-    here.until(lambda: starts(here))
-    return starts(here)
+def start_job(server: RealServer) -> list[str]:
+    """Start a job that survives its server; return the PIDs of its starts."""
+    job = server.submit("stays", ["sh", "-c", f"echo $$ >> {server.home}.starts; exec sleep 1000"])
+    server.wait_phase(job, "Running")
+    server.wait_until(lambda: starts(server))
+    return starts(server)
 
 
-def starts(here: Site) -> list[str]:
-    path = Path(f"{here.home}.starts")
+def starts(server: RealServer) -> list[str]:
+    path = Path(f"{server.home}.starts")
     return path.read_text().splitlines() if path.exists() else []
 
 
-def copy(here: Site, name: str) -> Path:
-    """The folder again, as `cp -a` makes it; sockets stay behind."""
-    there = here.home.with_name(name)
+def copy(server: RealServer, name: str) -> Path:
+    """Copy the folder like `cp -a`, without sockets."""
+    target = server.home.with_name(name)
     shutil.copytree(
-        here.home,
-        there,
+        server.home,
+        target,
         symlinks=True,
-        ignore=lambda at, names: [each for each in names if (Path(at) / each).is_socket()],
+        ignore=lambda at, names: [name for name in names if (Path(at) / name).is_socket()],
     )
-    there.chmod(0o700)
-    return there
+    target.chmod(0o700)
+    return target
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "a file elsewhere", "postgres"])
-def test_a_copy_does_not_act_for_the_folder_that_it_was_copied_from(tmp_path: Path, kind: str) -> None:
+def test_a_copied_state_folder_is_rejected(tmp_path: Path, kind: str) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     with postgres() if kind == "postgres" else nullcontext() as database:
         urls = {"sqlite": "", "a file elsewhere": f"sqlite:///{tmp_path}/levada.db"}
         url = database.url if database is not None else urls[kind]
-        with site(home, words=("--store", url) if url else ()) as here:
-            first = running(here.up())
-            here.kill()
-            said = refused(Site(copy(here, "copy")))
-            assert f"is a copy of {home}" in said
-            assert "--take-over" in said
-            here.up()
-            assert starts(here) == first, "it was started once"
-            assert [job["phase"] for job in here.client.jobs()] == ["Running"]
+        with real_server(home, arguments=("--store", url) if url else ()) as server:
+            first = start_job(server.up())
+            server.kill()
+            error = start_error(RealServer(copy(server, "copy")))
+            assert f"is a copy of {home}" in error
+            assert "--take-over" in error
+            server.up()
+            assert starts(server) == first, "the job was started once"
+            assert [job["phase"] for job in server.client.jobs()] == ["Running"]
 
 
-def test_a_folder_that_was_moved_goes_on(tmp_path: Path) -> None:
+def test_a_moved_state_folder_works(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
-    with site(home) as here:
-        here.up()
-        job = here.submit("done", ["true"])
-        here.until_phase(job, "Succeeded")
-        here.stop()
+    with real_server(home) as server:
+        server.up()
+        job = server.submit("done", ["true"])
+        server.wait_phase(job, "Succeeded")
+        server.stop()
     home.rename(tmp_path / "moved")
-    with site(tmp_path / "moved") as here:
-        assert here.up().phase(job) == "Succeeded"
+    with real_server(tmp_path / "moved") as server:
+        assert server.up().phase(job) == "Succeeded"
 
 
 def _remove(home: Path) -> None:
@@ -108,51 +108,51 @@ def _replace(home: Path) -> None:
 @pytest.mark.parametrize(
     ("lose", "old"), [(_remove, False), (_empty, False), (_lose_wal, False), (_replace, False), (_remove, True)]
 )
-def test_a_database_that_is_lost_is_not_replaced(tmp_path: Path, lose: Callable[[Path], None], old: bool) -> None:
-    home, kept = tmp_path / "home", tmp_path / "kept"
+def test_a_lost_database_is_not_replaced(tmp_path: Path, lose: Callable[[Path], None], old: bool) -> None:
+    home, backup = tmp_path / "home", tmp_path / "backup"
     home.mkdir(mode=0o700)
-    kept.mkdir()
-    with site(home) as here:
-        first = running(here.up())
-        here.kill()
+    backup.mkdir()
+    with real_server(home) as server:
+        first = start_job(server.up())
+        server.kill()
         for path in home.glob("levada.db*"):
-            shutil.copy2(path, kept)
+            shutil.copy2(path, backup)
         lose(home)
         if old:
-            # Folders of earlier versions do not have it.
+            # Folders of earlier versions have no store.json.
             (home / "store.json").unlink()
         for _ in range(2):
-            said = refused(here)
-            assert "put back its newest copy" in said
-            assert "--state" in said
-        assert [run["job"] for run in here.runs()], "what runs runs on"
+            error = start_error(server)
+            assert "restore its newest backup" in error
+            assert "--state-dir" in error
+        assert [run["job"] for run in server.runs()], "the job keeps running"
         _remove(home)
-        for path in kept.iterdir():
+        for path in backup.iterdir():
             shutil.copy2(path, home)
-        here.up()
-        assert [job["phase"] for job in here.client.jobs()] == ["Running"]
-        assert starts(here) == first
+        server.up()
+        assert [job["phase"] for job in server.client.jobs()] == ["Running"]
+        assert starts(server) == first
 
 
-def test_an_older_copy_of_the_database_is_refused_until_somebody_says_so(tmp_path: Path) -> None:
-    home, kept = tmp_path / "home", tmp_path / "kept"
+def test_an_older_copy_of_the_database_is_rejected_until_confirmed(tmp_path: Path) -> None:
+    home, backup = tmp_path / "home", tmp_path / "backup"
     home.mkdir(mode=0o700)
-    with site(home) as here:
-        here.up()
-        before = here.submit("before", ["true"])
-        here.until_phase(before, "Succeeded")
-        here.stop()
-        shutil.copy2(home / "levada.db", kept)
-        here.up()
-        after = here.submit("after", ["true"])
-        here.until_phase(after, "Succeeded")
-        here.stop()
+    with real_server(home) as server:
+        server.up()
+        before = server.submit("before", ["true"])
+        server.wait_phase(before, "Succeeded")
+        server.stop()
+        shutil.copy2(home / "levada.db", backup)
+        server.up()
+        after = server.submit("after", ["true"])
+        server.wait_phase(after, "Succeeded")
+        server.stop()
         _remove(home)
-        shutil.copy2(kept, home / "levada.db")
-        assert "has lost turns" in (said := refused(here))
-        assert f"remove {home}/store.json" in said
+        shutil.copy2(backup, home / "levada.db")
+        assert "has lost turns" in (error := start_error(server))
+        assert f"remove {home}/store.json" in error
         (home / "store.json").unlink()
-        here.up()
-        assert [job["id"] for job in here.client.jobs()] == [before]
-        again = here.submit("again", ["true"])
-        here.until_phase(again, "Succeeded")
+        server.up()
+        assert [job["id"] for job in server.client.jobs()] == [before]
+        again = server.submit("again", ["true"])
+        server.wait_phase(again, "Succeeded")

@@ -1,4 +1,4 @@
-"""`python -m tests.interleavings SEED`: runs one seed, and prints what happened and what is wrong."""
+"""`python -m tests.interleavings SEED`: run one seed, print its log and its faults."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tests.interleavings.scenario import SeedRunner
 
 
 def main() -> int:
-    """The exit code: 0 where nothing is wrong."""
+    """Run one seed; return 0 without faults."""
     runner = SeedRunner()
     try:
         outcome = runner.run_seed(int(sys.argv[1]))
     finally:
         runner.close()
-    print("\n".join([*outcome.log, *(f"WRONG: {fault}" for fault in outcome.faults)]))
+    print("\n".join([*outcome.log, *(f"FAULT: {fault}" for fault in outcome.faults)]))
     return int(bool(outcome.faults))
 
 

@@ -1,12 +1,12 @@
-"""An event loop for tests: one seed decides the order of all tasks, and time is virtual.
+"""An event loop for tests: a seed decides the order of all tasks, and time is virtual.
 
 Any ready callback may run next. Work for threads (`run_in_executor`, `to_thread`, `threading.Thread`) runs in this
-thread as two steps, the effect and its answer, each after a delay that the seed decides: a server can be stopped, and
-the world can change, between any look and its use. When nothing is ready, time jumps to the next timer, so that hours
-cost milliseconds. While the loop runs, the clocks of `time` show its time.
+thread as two steps, the effect and its result, each after a delay by the seed: a server can be stopped, and processes
+can end, between any check and its use. When nothing is ready, time advances to the next timer, so that hours take
+milliseconds. While the loop runs, the clocks of `time` show its time.
 
-Callbacks belong to the process (a name) that was current when they were made. A process can be killed, which drops
-all of them without running any `finally`, or frozen and released.
+Callbacks belong to the process (a name) that was current at their creation. A process can be killed, which drops all
+its callbacks without running any `finally`, or frozen and released.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from typing import Any, TypeVar
 from unittest import mock
 
 T = TypeVar("T")
-#: Virtual time begins here (unix time).
+#: Start of virtual time (Unix time).
 _EPOCH = 1_700_000_000.0
-#: Delays of a step of a thread: none most of the time, else up to so many seconds.
+#: Maximum delays of a step of a thread; most are 0.
 _DELAYS_S = (0.0, 0.0, 0.0, 0.0, 0.001, 0.01, 0.1, 0.5, 3.0)
-#: A seed that needs more steps than this never comes to its end.
+#: A seed that needs more steps is treated as endless.
 _MOST_STEPS = 200_000
 
 _process: contextvars.ContextVar[str] = contextvars.ContextVar("process", default="")
 
 
 class SeededLoop(asyncio.BaseEventLoop):
-    """Runs callbacks in the order that *seed* decides. *trace* takes the names of those that ran."""
+    """Runs callbacks in an order decided by *seed*. *trace* collects their names."""
 
     def __init__(self, seed: int, trace: list[str] | None = None) -> None:
         super().__init__()
@@ -47,60 +47,62 @@ class SeededLoop(asyncio.BaseEventLoop):
         self._tasks: list[tuple[str, asyncio.Task[Any]]] = []
         self._order = 0
         self.set_task_factory(self._make_task)
-        #: Exceptions of callbacks that nobody awaits.
-        self.broken: list[BaseException] = []
-        self.set_exception_handler(self._note_broken)
+        #: Exceptions of callbacks without a caller.
+        self.unhandled: list[BaseException] = []
+        self.set_exception_handler(self._record_unhandled)
 
     # --- processes ------------------------------------------------------------------------------------------------
 
     def spawn(self, process: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Runs *work* as (a part of) *process*."""
+        """Run *work* in *process*."""
         context = contextvars.copy_context()
         context.run(_process.set, process)
         return self.create_task(work, context=context)
 
     def after(self, process: str, delay_s: float, act: Callable[[], object]) -> None:
-        """Calls *act* as a part of *process* after a while."""
+        """Call *act* in *process* after a delay."""
         context = contextvars.copy_context()
         context.run(_process.set, process)
         self.call_later(delay_s, act, context=context)
 
     def kill(self, process: str) -> None:
-        """Drops everything of *process*: none of its code runs again."""
+        """Drop all callbacks of *process*: none of its code runs again."""
         self._killed.add(process)
 
     def freeze(self, process: str) -> None:
-        """Stops *process* until it is released; its timers expire meanwhile."""
+        """Freeze *process* until it is released; its timers still expire."""
         self._frozen.add(process)
 
     def release(self, process: str) -> None:
-        """Lets a frozen process go on."""
+        """Resume a frozen process."""
         self._frozen.discard(process)
         held, self._held = self._held, []
         self._ready.extend(held)
 
     # --- threads --------------------------------------------------------------------------------------------------
 
-    def run_in_executor(self, _executor: Any, work: Callable[..., T], *words: Any) -> asyncio.Future[T]:
-        """The answer of *work*, which runs here, sooner or later."""
-        answer: asyncio.Future[T] = self.create_future()
+    def run_in_executor(self, _executor: Any, work: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        """The result of *work*, which runs in this thread after a random delay."""
+        future: asyncio.Future[T] = self.create_future()
 
         def run() -> None:
             try:
-                result: Any = work(*words)
-                tell = answer.set_result
-            except BaseException as broken:
-                result, tell = broken, answer.set_exception
-            self._sooner_or_later(lambda: None if answer.done() else tell(result))
+                result: Any = work(*arguments)
+                deliver = future.set_result
+            except BaseException as error:
+                result, deliver = error, future.set_exception
+            self._call_randomly(lambda: None if future.done() else deliver(result))
 
-        self._sooner_or_later(run)
-        return answer
+        self._call_randomly(run)
+        return future
 
-    def call_soon_threadsafe(self, callback: Callable[..., object], *words: Any, context: Any = None) -> asyncio.Handle:
-        """As `call_soon`: there are no other threads."""
-        return self.call_soon(callback, *words, context=context)
+    def call_soon_threadsafe(
+        self, callback: Callable[..., object], *arguments: Any, context: Any = None
+    ) -> asyncio.Handle:
+        """`call_soon`: there are no other threads."""
+        return self.call_soon(callback, *arguments, context=context)
 
-    def _sooner_or_later(self, act: Callable[[], object]) -> None:
+    def _call_randomly(self, act: Callable[[], object]) -> None:
         delay_s = self.chance.choice(_DELAYS_S) * self.chance.random()
         if delay_s:
             self.call_later(delay_s, act)
@@ -113,14 +115,14 @@ class SeededLoop(asyncio.BaseEventLoop):
         return self._now
 
     def _run_once(self) -> None:
-        """Runs one callback; overrides the way in which asyncio takes them."""
+        """Run one random ready callback; overrides the order of asyncio."""
         self._take_due()
         while not self._ready:
-            # A cancelled timer makes no time pass.
+            # A cancelled timer does not advance time.
             while self._scheduled and self._scheduled[0]._cancelled:
                 heapq.heappop(self._scheduled)._scheduled = False
             if not self._scheduled:
-                raise AssertionError("every task waits for something that never comes")
+                raise AssertionError("deadlock: every task waits forever")
             self._now = max(self._now, self._scheduled[0]._when)
             self._take_due()
         at = int(self.chance.random() * len(self._ready))
@@ -133,7 +135,7 @@ class SeededLoop(asyncio.BaseEventLoop):
             self._held.append(handle)
             return
         self._order += 1
-        assert self._order < _MOST_STEPS, "this seed never comes to its end"
+        assert self._order < _MOST_STEPS, "this seed is endless"
         if self._trace is not None:
             self._trace.append(f"{self._now:.6f} {process} {_name(handle)}")
         handle._run()
@@ -145,12 +147,12 @@ class SeededLoop(asyncio.BaseEventLoop):
             if not timer._cancelled:
                 self._ready.append(timer)
 
-    def _note_broken(self, _loop: object, context: dict[str, Any]) -> None:
+    def _record_unhandled(self, _loop: object, context: dict[str, Any]) -> None:
         if "handle" in context and "exception" in context:
-            self.broken.append(context["exception"])
+            self.unhandled.append(context["exception"])
 
     def _asyncgen_finalizer_hook(self, _generator: Any) -> None:
-        """Nothing of a killed process runs, its generators neither."""
+        """Do not run generators of a killed process."""
 
     def _write_to_self(self) -> None:
         pass
@@ -158,14 +160,14 @@ class SeededLoop(asyncio.BaseEventLoop):
     def _process_events(self, _events: Any) -> None:
         pass
 
-    def _make_task(self, _loop: Any, work: Coroutine[Any, Any, T], **words: Any) -> asyncio.Task[T]:
-        context = words.get("context") or contextvars.copy_context()
-        task = asyncio.Task(work, loop=self, **{**words, "context": context})
+    def _make_task(self, _loop: Any, work: Coroutine[Any, Any, T], **arguments: Any) -> asyncio.Task[T]:
+        context = arguments.get("context") or contextvars.copy_context()
+        task = asyncio.Task(work, loop=self, **{**arguments, "context": context})
         self._tasks.append((context.get(_process, ""), task))
         return task
 
     def abandon(self) -> None:
-        """Ends what is left when the loop is over, so that nothing of a killed process runs in the next test."""
+        """Close all remaining coroutines, so that none of them runs in the next test."""
         self._ready.clear()
         self._scheduled.clear()
         self._held.clear()
@@ -187,7 +189,7 @@ def _name(handle: asyncio.Handle) -> str:
 
 
 class _Thread:
-    """Stands in for `threading.Thread`: what it should do is a step of the loop."""
+    """Replacement of `threading.Thread` that runs its target as a step of the loop."""
 
     def __init__(self, target: Callable[..., object], args: tuple[Any, ...] = (), **_: Any) -> None:
         self._work = lambda: target(*args)
@@ -195,12 +197,12 @@ class _Thread:
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SeededLoop)
-        loop._sooner_or_later(self._work)
+        loop._call_randomly(self._work)
 
 
 @contextlib.contextmanager
 def _virtual(loop: SeededLoop) -> Iterator[None]:
-    """The clocks of this process show the time of *loop*, and threads are its steps."""
+    """Patch clocks to the time of *loop* and threads to its steps."""
 
     def wall() -> float:
         return _EPOCH + loop.time()
@@ -218,7 +220,7 @@ def _virtual(loop: SeededLoop) -> Iterator[None]:
 
 
 def run(seed: int, main: Callable[[SeededLoop], Coroutine[Any, Any, T]], trace: list[str] | None = None) -> T:
-    """What *main* returns under the order of *seed*."""
+    """Run *main* under the order of *seed*; return its result."""
     loop = SeededLoop(seed, trace)
     try:
         with _virtual(loop):

@@ -1,4 +1,4 @@
-"""No order of its tasks, threads and timers makes the server start something twice."""
+"""No order of tasks, threads and timers makes the server start a worker twice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.interleavings.scenario import SeedRunner
 
-#: 2,000 seeds, in parts that workers of pytest share.
+#: 2,000 seeds, in parts for pytest-xdist.
 _PARTS, _SEEDS = 40, 50
 
 
@@ -21,7 +21,7 @@ def runner() -> Iterator[SeedRunner]:
 
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_no_order_starts_anything_twice(part: int, runner: SeedRunner) -> None:
-    """Kills, stops and freezes of the server and ends of jobs between any look and its use, reports late and doubled."""
+    """Kills, stops and freezes of the server and ends of jobs at any moment, with delayed and repeated reports."""
     for seed in range(part * _SEEDS, (part + 1) * _SEEDS):
         outcome = runner.run_seed(seed)
         assert outcome.faults == [], f"seed {seed}:\n" + "\n".join(outcome.log)

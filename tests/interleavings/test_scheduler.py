@@ -1,4 +1,4 @@
-"""The scheduler itself: orders by seed, virtual time, and processes that are killed and frozen."""
+"""The scheduler: order by seed, virtual time, and killed and frozen processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_seed_decides_the_order() -> None:
     assert len({_order(seed) for seed in range(200)}) == 24
 
 
-def test_hours_pass_at_once_for_all_clocks() -> None:
+def test_virtual_time_advances_for_all_clocks() -> None:
     async def main(_loop: SeededLoop) -> tuple[float, float]:
         wall, counted = time.time(), time.monotonic()
         await asyncio.sleep(7200.0)
@@ -37,7 +37,7 @@ def test_hours_pass_at_once_for_all_clocks() -> None:
     assert run(1, main) == (7200.0, 7200.0)
 
 
-def test_an_effect_of_a_thread_may_come_long_before_its_answer() -> None:
+def test_the_effect_of_a_thread_may_precede_its_result() -> None:
     async def main(_loop: SeededLoop) -> float:
         at: list[float] = []
         await asyncio.to_thread(lambda: at.append(time.monotonic()))
@@ -46,7 +46,7 @@ def test_an_effect_of_a_thread_may_come_long_before_its_answer() -> None:
     assert max(run(seed, main) for seed in range(100)) > 0.5
 
 
-def test_of_a_killed_process_nothing_runs_again() -> None:
+def test_a_killed_process_runs_nothing() -> None:
     done: list[str] = []
 
     async def victim() -> None:
@@ -65,7 +65,7 @@ def test_of_a_killed_process_nothing_runs_again() -> None:
     run(1, main)
 
 
-def test_a_frozen_process_goes_on_when_it_is_released() -> None:
+def test_a_frozen_process_continues_when_released() -> None:
     async def main(loop: SeededLoop) -> list[float]:
         at: list[float] = []
 
@@ -85,9 +85,9 @@ def test_a_frozen_process_goes_on_when_it_is_released() -> None:
     assert run(1, main) == [5.0]
 
 
-def test_tasks_that_wait_for_each_other_are_told_apart_from_slow_ones() -> None:
+def test_a_deadlock_is_distinguished_from_slow_tasks() -> None:
     async def main(loop: SeededLoop) -> None:
         await loop.create_future()
 
-    with pytest.raises(AssertionError, match="never comes"):
+    with pytest.raises(AssertionError, match="waits forever"):
         run(1, main)

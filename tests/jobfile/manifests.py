@@ -116,13 +116,13 @@ def changed(manifest: dict[str, Any], change: Callable[[dict[str, Any]], Any]) -
 def container(manifest: dict[str, Any], group: str, place: int = 0) -> dict[str, Any]:
     """One container of a group of replicas."""
     (groups,) = (value for key, value in manifest["spec"].items() if key.endswith("ReplicaSpecs"))
-    found: dict[str, Any] = groups[group]["template"]["spec"]["containers"][place]
-    return found
+    result: dict[str, Any] = groups[group]["template"]["spec"]["containers"][place]
+    return result
 
 
 def set_env(manifest: dict[str, Any], name: str, value: Any) -> None:
-    """Sets a variable of an MPIJob's launcher; None takes it away."""
+    """Set a variable of an MPIJob's launcher; None takes it away."""
     launcher = container(manifest, "Launcher")
-    launcher["env"] = [each for each in launcher["env"] if each["name"] != name]
+    launcher["env"] = [item for item in launcher["env"] if item["name"] != name]
     if value is not None:
         launcher["env"].append({"name": name, "value": value})

@@ -1,4 +1,4 @@
-"""Whatever text or values are given, the answer is checked documents or faults; never anything else."""
+"""Any text or value gives checked documents or faults, and nothing else."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from levada.errors import BadInput
 from levada.jobfile.load import ALL_KINDS, check, load
 from levada.jobfile.script import from_script
-from levada.sdk.sending import with_folder
+from levada.sdk.prepare import with_folder
 from tests.jobfile.manifests import MPI, POD, TF, TORCH
 from tests.jobfile.test_load import JOB
 
@@ -29,7 +29,7 @@ values = st.recursive(
 def paths(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Every place inside *value*."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [before, *(path for key, each in inner for path in paths(each, (*before, key)))]
+    return [before, *(path for key, item in inner for path in paths(item, (*before, key)))]
 
 
 def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Jobs of Kubeflow become jobs of ours, and a fault names the place in the manifest."""
+"""Kubeflow jobs become Levada jobs; faults have their path in the manifest."""
 
 from collections.abc import Callable
 from typing import Any
@@ -46,8 +46,8 @@ def test_mpijob(version: str) -> None:
 def test_mpijob_with_the_newer_names() -> None:
     def rename(manifest: dict[str, Any]) -> None:
         for old, new in (("NP", "NUM_PROC"), ("MIN_NP", "MIN_NUM_PROC"), ("MAX_NP", "MAX_NUM_PROC")):
-            for each in container(manifest, "Launcher")["env"]:
-                each["name"] = new if each["name"] == old else each["name"]
+            for item in container(manifest, "Launcher")["env"]:
+                item["name"] = new if item["name"] == old else item["name"]
 
     assert sizes(spec_of(check(changed(MPI, rename)))) == (1, 8, 2)
 
@@ -93,7 +93,7 @@ ENV = "spec.mpiReplicaSpecs.Launcher.template.spec.containers[0].env"
         (lambda m: set_env(m, "MIN_NP", "many"), f"{ENV}[5].value (MIN_NP): must be a whole number"),
         (lambda m: set_env(m, "MIN_NP", "9"), f"{ENV}[2].value (MAX_NP): must be at least min (9)"),
         (lambda m: set_env(m, "EPOCHS", ""), f"{ENV}[5].value (EPOCHS): must be a whole number"),
-        (lambda m: set_env(m, "NUM_PROC", "1"), f"{ENV}[1].value (NP): says the same as NUM_PROC; give one of them"),
+        (lambda m: set_env(m, "NUM_PROC", "1"), f"{ENV}[1].value (NP): is a synonym of NUM_PROC; use only one"),
         (lambda m: m["spec"].update(slotsPerWorker=3), f"{ENV}[1].value (NP): must be a multiple of slotsPerWorker (3)"),
         (lambda m: m["spec"]["mpiReplicaSpecs"].pop("Worker"), "spec.mpiReplicaSpecs.Worker: is required"),
         (lambda m: m["spec"].pop("mpiReplicaSpecs"), "spec.mpiReplicaSpecs: is required"),
@@ -159,17 +159,17 @@ NOTES = "spec.tfReplicaSpecs.Worker.template.metadata.annotations"
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (lambda m: shared(m, gpu_request="1.5"), f"{NOTES}.kubeshare/gpu_request: must be a part of one GPU: 0 to 1"),
+        (lambda m: shared(m, gpu_request="1.5"), f"{NOTES}.kubeshare/gpu_request: must be a fraction of one GPU: 0 to 1"),
         (lambda m: shared(m, gpu_request="half"), f"{NOTES}.kubeshare/gpu_request: must be a number"),
         (lambda m: shared(m, gpu_request="0.5", gpu_limit="0.4", gpu_mem="1"), f"{NOTES}.kubeshare/gpu_limit: must be between gpu_request (0.5) and 1"),
-        (lambda m: shared(m, gpu_mem="1024"), f"{NOTES}.kubeshare/gpu_mem: needs kubeshare/gpu_request: the part of a GPU, e.g. 0.5"),
-        (lambda m: shared(m, gpu_limit="1.0"), f"{NOTES}.kubeshare/gpu_limit: needs kubeshare/gpu_request: the part of a GPU, e.g. 0.5"),
+        (lambda m: shared(m, gpu_mem="1024"), f"{NOTES}.kubeshare/gpu_mem: requires kubeshare/gpu_request: the fraction of a GPU, e.g. 0.5"),
+        (lambda m: shared(m, gpu_limit="1.0"), f"{NOTES}.kubeshare/gpu_limit: requires kubeshare/gpu_request: the fraction of a GPU, e.g. 0.5"),
         (lambda m: shared(m, gpu_request="0.5"), f"{NOTES}.kubeshare/gpu_mem: is required with gpu_request: bytes of GPU memory"),
         (lambda m: m["spec"].update({"min-instances": 5}), "spec.max-instances: must be at least min (5)"),
-        (lambda m: m["spec"].update({"minInstances": 5}), "spec.minInstances: says the same as min-instances; give one of them"),
+        (lambda m: m["spec"].update({"minInstances": 5}), "spec.minInstances: is a synonym of min-instances; use only one"),
         (lambda m: m["spec"].update({"min-instance": 5}), "spec.min-instance: unknown field; did you mean min-instances or minInstances?"),
         (lambda m: m["spec"]["tfReplicaSpecs"]["Worker"].update(replicas=9), "spec.tfReplicaSpecs.Worker.replicas: must be between min (1) and max (4)"),
-        (lambda m: m["spec"]["tfReplicaSpecs"].update(Chief={}), "spec.tfReplicaSpecs.Chief: is not scheduled; make it worker 0 (the chief) or a job of its own"),
+        (lambda m: m["spec"]["tfReplicaSpecs"].update(Chief={}), "spec.tfReplicaSpecs.Chief: not supported; make it worker 0 (the chief) or a separate job"),
         (lambda m: m["spec"]["tfReplicaSpecs"].pop("Worker"), "spec.tfReplicaSpecs.Worker: is required"),
         (lambda m: m["spec"]["tfReplicaSpecs"]["PS"].update(restartPolicy="Sometimes"), "spec.tfReplicaSpecs.PS.restartPolicy: must be Always, OnFailure, Never or ExitCode"),
         (lambda m: m["spec"]["tfReplicaSpecs"]["PS"]["template"]["spec"].update(containers=[]), "spec.tfReplicaSpecs.PS.template.spec.containers: must have at least 1 item"),
@@ -261,11 +261,11 @@ def test_script_of_torchrun(command: str, script: str | None) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda m: container(m, "Worker").pop("command"), "only its image knows what to run"),
+        (lambda m: container(m, "Worker").pop("command"), "only the container image defines it"),
         (lambda m: container(m, "Worker").update(command=["sh", "-c", "torchrun train.py"]), "name torchrun as the program"),
         (lambda m: m["spec"].update(nprocPerNode="2"), "has several processes"),
         (lambda m: container(m, "Worker").update(command=["torchrun", "--nproc_per_node", "gpu", "t.py"], resources={"limits": {"nvidia.com/gpu": 2}}), "has several processes"),
-        (lambda m: container(m, "Worker").update(env=[{"name": "A", "valueFrom": {}}]), "only a cluster knows the value of A"),
+        (lambda m: container(m, "Worker").update(env=[{"name": "A", "valueFrom": {}}]), "A is set by valueFrom, which only Kubernetes can resolve"),
     ],
 )  # fmt: skip
 def test_what_only_a_cluster_can_run(change: Callable[[dict[str, Any]], Any], why: str) -> None:
@@ -278,14 +278,15 @@ def test_serving() -> None:
     deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {"replicas": 3, "template": template}}  # fmt: skip
     assert check(deployment).content == Serving(replicas=3)
     assert lines({**POD, "metadata": {"name": "p"}}) == [
-        'metadata.annotations: a Pod is taken only where it serves: annotate it levada.dev/serving: "true"'
+        'metadata.annotations: a Pod is accepted only for serving: annotate it levada.dev/serving: "true", '
+        "or label it levada.dev/queue to run it as a job"
     ]
 
 
 def test_all_kinds_in_one_file_share_their_names() -> None:
     import yaml
 
-    assert [each.kind for each in load(yaml.safe_dump_all([MPI, TF, TORCH, POD]))] == ["MPIJob", "TFJob", "PyTorchJob", "Pod"]  # fmt: skip
+    assert [item.kind for item in load(yaml.safe_dump_all([MPI, TF, TORCH, POD]))] == ["MPIJob", "TFJob", "PyTorchJob", "Pod"]  # fmt: skip
     twice = changed(TF, lambda m: m["metadata"].update(name="mnist"))
     with pytest.raises(BadInput, match=r"document 2: metadata\.name: must differ from that of document 1"):
         load(yaml.safe_dump_all([MPI, twice]))
@@ -308,7 +309,7 @@ def test_a_bad_tfjob_is_told_all_its_faults_at_once() -> None:
     assert sorted(lines(changed(TF, spoil))) == [
         "spec.colour: unknown field",
         "spec.max-instances: must be at least min (4)",
-        f"{groups}.Chief: is not scheduled; make it worker 0 (the chief) or a job of its own",
+        f"{groups}.Chief: not supported; make it worker 0 (the chief) or a separate job",
         f"{groups}.Worker.replicas: must be at least 1",
         f"{groups}.Worker.template.spec.containers: must have one named tensorflow",
     ]
@@ -328,9 +329,9 @@ def test_a_bad_mpijob_and_a_bad_pytorchjob_too() -> None:
         manifest["spec"]["elasticPolicy"] = {"minReplicas": 3, "maxReplicas": 2}
         manifest["spec"]["pytorchReplicaSpecs"]["Boss"] = {}
 
-    told = sorted(lines(changed(TORCH, wrong_master)))
-    assert told[0] == "spec.elasticPolicy.maxReplicas: must be at least min (3)"
-    assert "spec.pytorchReplicaSpecs.Boss: unknown group; a PyTorchJob has Master and Worker" in told
+    messages = sorted(lines(changed(TORCH, wrong_master)))
+    assert messages[0] == "spec.elasticPolicy.maxReplicas: must be at least min (3)"
+    assert "spec.pytorchReplicaSpecs.Boss: unknown group; a PyTorchJob has Master and Worker" in messages
 
 
 def test_a_manifest_of_ten_thousand_faults_is_read_at_once() -> None:

@@ -1,4 +1,4 @@
-"""Texts beyond the limits are refused before they are parsed, and of many faults 100 are told."""
+"""Texts beyond the limits are rejected before parsing; at most 100 faults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from levada.errors import BadInput
-from levada.jobfile.limits import JOB_FILE, Limits, measure_json
+from levada.jobfile.limits import JOB_FILE, FileLimits, measure_json
 from levada.jobfile.load import load
 from levada.jobfile.text import parse_any, parse_documents, parse_json
 
@@ -42,7 +42,7 @@ def longest_key(value: Any) -> int:
     return max(map(longest_key, value), default=0) if isinstance(value, list) else 0
 
 
-def refused(text: str, limits: Limits) -> bool:
+def refused(text: str, limits: FileLimits) -> bool:
     try:
         measure_json(text, limits)
     except BadInput:
@@ -61,7 +61,7 @@ def test_what_is_measured_is_what_is_there(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[" + "{}," * 300_000 + "{}]", "has more than 500,000 keys and values; split it"),
         ("[" + "{}," * 10_000 + "{}]", "more than 10,000 documents; submit them in parts"),
@@ -78,10 +78,10 @@ def test_what_is_measured_is_what_is_there(value: Any) -> None:
     ],
     ids=lambda value: value[:20],
 )  # fmt: skip
-def test_a_job_file_beyond_a_limit(text: str, told: str) -> None:
+def test_a_job_file_beyond_a_limit(text: str, message: str) -> None:
     with pytest.raises(BadInput) as caught:
         load(text)
-    assert str(caught.value) == told
+    assert str(caught.value) == message
 
 
 def test_a_file_at_the_limits_is_read() -> None:
@@ -98,7 +98,7 @@ def test_many_faults_of_many_documents_are_counted() -> None:
     many = [{**job, "metadata": {"name": f"a{i}"}, f"field{i}": 0, "more": 0} for i in range(1_000)]
     with pytest.raises(BadInput) as caught:
         load(json.dumps(many))
-    assert [str(each) for each in caught.value.faults[:2]] == [
+    assert [str(item) for item in caught.value.faults[:2]] == [
         "document 1: field0: unknown field",
         "document 1: more: unknown field",
     ]

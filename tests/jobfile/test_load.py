@@ -51,9 +51,9 @@ def job(spec: str, name: str = "j") -> str:
 
 
 def loaded(text: str) -> Job:
-    (found,) = load(text)
-    assert isinstance(found.content, Job)
-    return found.content
+    (result,) = load(text)
+    assert isinstance(result.content, Job)
+    return result.content
 
 
 def lines(text: str) -> list[str]:
@@ -91,20 +91,28 @@ def test_numbers_as_yaml_writes_them() -> None:
 
 
 def test_queue() -> None:
-    (found,) = load(
+    (result,) = load(
         "apiVersion: levada.dev/v1\nkind: Queue\nmetadata: {name: vision}\n"
         "spec: {parent: root, weight: 2, guaranteed: {a100: 8}, limit: {a100: 16}, borrow: true, perUserLimit: {a100: 4}}"
     )
-    assert isinstance(found.content, Queue)
-    assert found.content.spec.guaranteed == {"a100": 8}
+    assert isinstance(result.content, Queue)
+    assert result.content.spec.guaranteed == {"a100": 8}
+
+
+def test_queue_file_of_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "queues.md").read_text()
+    prod, nlp = load(page.split("```yaml\n", 1)[1].split("```")[0])
+    assert isinstance(prod.content, Queue)
+    assert isinstance(nlp.content, Queue)
+    assert (prod.content.spec.guaranteed, nlp.content.spec.per_user_limit) == ({"a100": 8}, {"*": 4})
 
 
 def test_a_queue_names_no_more_types_than_a_job() -> None:
-    found = lines(
+    result = lines(
         "apiVersion: levada.dev/v1\nkind: Queue\nmetadata: {name: vision}\n"
         f"spec: {{limit: {{{', '.join(f't{i}: 1' for i in range(257))}}}}}"
     )
-    assert found == ["spec.limit: must have at most 256 items"]
+    assert result == ["spec.limit: must have at most 256 items"]
 
 
 def test_json_and_lists_and_documents() -> None:
@@ -125,8 +133,8 @@ def test_json_and_lists_and_documents() -> None:
         ("priorty: 1", "spec.priorty: unknown field; did you mean priority?"),
         ("zzz: 1", "spec.zzz: unknown field"),
         ("gpus_per_worker: 1", "spec.gpus_per_worker: unknown field; did you mean gpusPerWorker?"),
-        ("gpusPerWorker: 0.5", "spec.gpusPerWorker: is a part of a GPU, which needs gpuMemory"),
-        ("gpusPerWorker: 1.5", "spec.gpusPerWorker: must be a whole number where it is above 1"),
+        ("gpusPerWorker: 0.5", "spec.gpusPerWorker: a fraction of a GPU requires gpuMemory"),
+        ("gpusPerWorker: 1.5", "spec.gpusPerWorker: must be a whole number if above 1"),
         ("gpusPerWorker: 0.0005, gpuMemory: 1Gi", "spec.gpusPerWorker: must be in steps of 0.001"),
         ("resources: {cpu: -1}", "spec.resources.cpu: must be a number of cores, e.g. 4, 0.5 or 500m"),
         ("resources: {memory: lots}", "spec.resources.memory: must be an amount of memory, e.g. 8Gi"),
@@ -141,7 +149,7 @@ def test_json_and_lists_and_documents() -> None:
         ("checkpoint: {gracePeriod: 1000000000000000000}", "spec.checkpoint.gracePeriod: must be at most 1000000000.0"),
         ("steps: 1, epochs: 1", "spec.epochs: give steps or epochs, not both"),
         ("weight: .nan", "spec.weight: must be a finite number"),
-        ("array: 9-0", "spec.array: 9-0 runs backwards"),
+        ("array: 9-0", "spec.array: 9-0 is descending"),
         ("array: '1,0-3'", "spec.array: 1 is given twice"),
         ("workers: 2000000", "spec.workers.max: must be at most 1000000"),
         ("array: 0-10000", "spec.array: must have at most 10000 indices; submit several arrays, e.g. 0-9999 and 10000-19999"),
@@ -150,6 +158,15 @@ def test_json_and_lists_and_documents() -> None:
         ("notify: [ftp://x]", "spec.notify[0]: must be an http or https address"),
         (f"notify: {['http://h'] * 17}", "spec.notify: must have at most 16 items"),
         (f"gpuTypes: {[f't{i}' for i in range(257)]}", "spec.gpuTypes: must have at most 256 items"),
+        ("workers: 1:30", "spec.workers: 1:30 is not a range; write {min: 1, max: 30}"),
+        ("workers: 2-4", "spec.workers: 2-4 is not a range; write {min: 2, max: 4}"),
+        ("workers: [1, 8]", "spec.workers: must be a whole number, or a range, e.g. {min: 1, max: 8}"),
+        ("workers: {min: 1:30}", "spec.workers.min: must be a whole number"),
+        ("timeLimit: 1:30", "spec.timeLimit: must be a duration, e.g. 90s, 2h, 1h30m or 7d"),
+        ("command: [x]", "spec.command: unknown field; did you mean spec.run.command?"),
+        ("min: 1", "spec.min: unknown field; did you mean spec.workers.min?"),
+        ("cpu: 1", "spec.cpu: unknown field; did you mean spec.resources.cpu?"),
+        ("run: {command: python train.py}", "spec.run.command: must be a list, e.g. [python, train.py]"),
         ("run: {command: []}", "spec.run.command: must have at least 1 item"),
         ("run: null", "spec.run: is required (or kubernetes)"),
     ],
@@ -165,14 +182,32 @@ def test_bad_name(name: str) -> None:
 
 
 def test_all_faults_of_all_documents_in_order() -> None:
-    found = lines(f"{job('workers: 0, queue: 3')}---\n{job('', name='ok')}---\nkind: Foo\n---\n- 3\n")
-    assert found == [
+    result = lines(f"{job('workers: 0, queue: 3')}---\n{job('', name='ok')}---\nkind: Foo\n---\n- 3\n")
+    assert result == [
         "document 1: spec.workers.min: must be at least 1",
         "document 1: spec.queue: must be text (put it in quotes)",
         "document 3: apiVersion: must be levada.dev/v1",
-        "document 3: kind: must be Job, Queue, MPIJob, PyTorchJob, TFJob, Pod or Deployment",
+        "document 3: kind: must be Job, Queue, MPIJob, PyTorchJob, TFJob, JobSet, TrainJob, Pod or Deployment",
         "document 4: must be a mapping with apiVersion, kind, metadata and spec",
     ]
+
+
+def test_all_faults_of_one_job_at_once() -> None:
+    assert lines(job("weight: 1, weight: 2, workers: 0")) == [
+        "spec.weight: is given twice",
+        "spec.workers.min: must be at least 1",
+    ]
+    text = "{apiVersion: levada.dev/v1, kind: Job, metadata: {name: j}, spec: {command: [x], workers: 1:30}, env: {}}"
+    assert lines(text) == [
+        "spec.workers: 1:30 is not a range; write {min: 1, max: 30}",
+        "spec.run: is required (or kubernetes)",
+        "spec.command: unknown field; did you mean spec.run.command?",
+        "env: unknown field; did you mean spec.run.env?",
+    ]
+
+
+def test_text_with_colons_stays_text() -> None:
+    assert loaded(job("labels: {port: 80:80, at: 1:30.5}")).spec.labels == {"port": "80:80", "at": "1:30.5"}
 
 
 def test_one_name_for_two_jobs() -> None:
@@ -202,5 +237,5 @@ def test_aliases_cannot_blow_up() -> None:
 def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (str(tmp_path / "pipe"), "/dev/zero"):
-        with pytest.raises(BadInput, match="no regular file"):
+        with pytest.raises(BadInput, match="not a regular file"):
             read_bytes(path, regular=True)

@@ -1,4 +1,4 @@
-"""Commands and environments that no kernel takes are told of before anything is started."""
+"""Commands and environments that the kernel rejects are faults."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def faults(**run: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("run", "where", "what"),
     [
-        ({"command": ["x"], "env": {"A=B": "c"}}, "spec.run.env", "'A=B' is no name of a variable: it has a '='"),
-        ({"command": ["x"], "env": {"A": "c\0d"}}, "spec.run.env", "the variable 'A' has a null byte"),
+        ({"command": ["x"], "env": {"A=B": "c"}}, "spec.run.env", "'A=B' is not a variable name: it contains '='"),
+        ({"command": ["x"], "env": {"A": "c\0d"}}, "spec.run.env", "the variable 'A' contains a null byte"),
         ({"command": ["x"], "env": {"A": "x" * 200_000}}, "spec.run.env", "200,002 bytes"),
         ({"command": ["x"], "env": {f"A{n}": "x" * 100_000 for n in range(9)}}, "spec.run.env", "all variables have"),
         ({"command": ["echo", "x" * 3_000_000]}, "spec.run.command[1]", "3,000,000 bytes"),
         ({"command": ["echo", "a\0b"]}, "spec.run.command[1]", "null byte"),
-        ({"command": ["echo", "\ud800"]}, "spec.run.command[1]", "no text"),
+        ({"command": ["echo", "\ud800"]}, "spec.run.command[1]", "an unpaired UTF-16 surrogate"),
         ({"command": ["echo", *["x" * 100_000] * 9]}, "spec.run.command", "all arguments have"),
-        ({"command": [""]}, "spec.run.command", "the program has no name"),
+        ({"command": [""]}, "spec.run.command", "the program name is empty"),
     ],
 )
 def test_what_cannot_be_started_is_told_in_one_line(run: dict[str, Any], where: str, what: str) -> None:

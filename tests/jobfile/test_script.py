@@ -29,25 +29,25 @@ echo "$1 $SLURM_ARRAY_TASK_ID"
 """
 
 
-def made(text: str, **kwargs: Any) -> Script:
+def created(text: str, **kwargs: Any) -> Script:
     script = from_script(text, "/home/me/run.sh", environment={"HOME": "/home/me"}, **kwargs)
     check(script.document)
     return script
 
 
 def spec_of(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = made(text).document["spec"]
-    return found
+    result: dict[str, Any] = created(text).document["spec"]
+    return result
 
 
 def lines(text: str) -> list[str]:
     with pytest.raises(BadInput) as caught:
-        made(text)
+        created(text)
     return [str(fault) for fault in caught.value.faults]
 
 
 def test_slurm() -> None:
-    script = made(SLURM, arguments=["hello"])
+    script = created(SLURM, arguments=["hello"])
     spec = script.document["spec"]
     assert script.document["metadata"] == {"name": "resnet-50"}
     assert (spec["workers"], spec["gpusPerWorker"], spec["gpuTypes"]) == (4, 2, ["a100"])
@@ -57,13 +57,13 @@ def test_slurm() -> None:
     assert (spec["after"], spec["preemptible"]) == (["prepare-1", "prepare-2"], True)
     assert (spec["run"]["workdir"], spec["run"]["env"]) == ("/data", {"LR": "0.1", "HOME": "/home/me"})
     assert script.warnings == [
-        "line 14: --mail-type=END --constraint=ib: Levada does not know this and goes on without it",
-        "line 9: --array: how many run at once is the policy's affair; the part after % is left out",
+        "line 14: --mail-type=END --constraint=ib: ignored: not supported (mail: use `notify`)",
+        "line 9: --array: %2 ignored: all tasks may run at once",
     ]
 
 
 def test_the_script_that_was_sent_is_what_runs() -> None:
-    command = made(SLURM, arguments=["hello"]).document["spec"]["run"]["command"]
+    command = created(SLURM, arguments=["hello"]).document["spec"]["run"]["command"]
     done = subprocess.run(command, env={"LEVADA_ARRAY_INDEX": "4"}, capture_output=True, text=True, check=True)
     assert done.stdout == "hello 4\n"
 
@@ -94,7 +94,7 @@ def test_times_of_slurm(text: str, seconds: float | None) -> None:
 
 
 def test_lines_of_our_own() -> None:
-    script = made(
+    script = created(
         "#!/bin/sh\n#SBATCH --gpus=4 --partition=a\n"
         "#LEVADA workers=1-8 gpuTypes=a100,v100 steps=1000 queue=b name=mine  # a comment\n"
         "#LEVADA label.team=vision env.LR=0.1 weight=0.5 preemptible=false gracePeriod=90s memory=8Gi\n"
@@ -128,17 +128,17 @@ def test_fault_of_a_line(line: str, fault: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "print(1)\n", "#!\n", "\n#!/bin/sh\n"])
 def test_what_is_no_script(text: str) -> None:
-    assert lines(text) == ["/home/me/run.sh: is no script: its first line must name a shell, e.g. #!/bin/bash"]
+    assert lines(text) == ["/home/me/run.sh: not a script: the first line must name a shell, e.g. #!/bin/bash"]
 
 
 def test_launchers_of_slurm_are_warned_of() -> None:
-    assert made("#!/bin/sh\nsrun python train.py\n").warnings == [
+    assert created("#!/bin/sh\nsrun python train.py\n").warnings == [
         "line 2: srun: each worker runs the whole script; leave srun out"
     ]
 
 
 def test_a_script_of_another_language_runs_from_its_file() -> None:
-    script = made("#!/usr/bin/env python3\n#LEVADA steps=3\nprint(1)\n", arguments=["x"])
+    script = created("#!/usr/bin/env python3\n#LEVADA steps=3\nprint(1)\n", arguments=["x"])
     assert script.document["spec"]["run"]["command"] == ["/usr/bin/env", "python3", "/home/me/run.sh", "x"]
 
 

@@ -1,4 +1,4 @@
-"""Jobs whose command calls torchrun: one torchrun in the end, or a line that says what to do."""
+"""Jobs whose command calls torchrun: merged, or a fault that says what to do."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def job(command: str, framework: str | None = None, **spec: Any) -> dict[str, An
     ("document", "says"),
     [
         (job("torchrun train.py", "plain", workers=2), "each of 2 workers would run a torchrun of its own"),
-        (job("torchrun --nproc_per_node=4 t.py", workers=2), "asks for 4 processes, and the job has 2 workers"),
-        (job("torchrun --nproc-per-node 4 t.py", "torchrun", gpusPerWorker=4), "give workers: 4 with gpusPerWorker: 1"),
-        (job("torchrun --nproc-per-node gpu t.py", workers=2, gpusPerWorker=4), "asks for 4 processes"),
+        (job("torchrun --nproc_per_node=4 t.py", workers=2), "requests 4 processes, but the job has 2 workers"),
+        (job("torchrun --nproc-per-node 4 t.py", "torchrun", gpusPerWorker=4), "use workers: 4 with gpusPerWorker: 1"),
+        (job("torchrun --nproc-per-node gpu t.py", workers=2, gpusPerWorker=4), "requests 4 processes"),
         (
             job("torchrun --nnodes=1:4 --nproc_per_node=8 t.py", workers={"min": 1, "max": 4}),
-            "asks for 32 processes, and the job has 1 to 4 workers",
+            "requests 32 processes, but the job has 1 to 4 workers",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Numbers that can be, and numbers that cannot: both implementations agree."""
+"""`kernels.checks`: valid and invalid numbers, the same in both modes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tests.kernel_modes import Kernels
-from tests.kernels.twins import both
+from tests.kernels.mode_parity import equal_in_both_modes
 
 checks_interpreted = Kernels("checks", "interpreted")
 
@@ -20,21 +20,21 @@ NUMBERS = [1.0, 1.0, 1.0, 2.5, 0.0, -1.0, math.nan, math.inf]
 
 
 @given(data=st.data(), jobs=st.integers(0, 3), types=st.integers(1, 2))
-def test_no_strange_number_passes(data: st.DataObject, jobs: int, types: int) -> None:
+def test_invalid_numbers_are_rejected(data: st.DataObject, jobs: int, types: int) -> None:
     shapes = ((jobs, types), (jobs,), (jobs,), (types,))
     numbers = [data.draw(hnp.arrays(np.float64, shape, elements=st.sampled_from(NUMBERS))) for shape in shapes]
     _, weight, scale, _ = numbers
-    natural = all(np.isfinite(each).all() and (each >= 0).all() for each in numbers)
-    assert both(KERNELS, "sane", *numbers) == (natural and (weight > 0).all() and (scale > 0).all())
+    natural = all(np.isfinite(array).all() and (array >= 0).all() for array in numbers)
+    assert equal_in_both_modes(KERNELS, "sane", *numbers) == (natural and (weight > 0).all() and (scale > 0).all())
 
 
 @given(data=st.data(), jobs=st.integers(0, 4), types=st.integers(1, 3))
-def test_nobody_gets_more_than_there_is(data: st.DataObject, jobs: int, types: int) -> None:
+def test_shares_beyond_time_or_capacity_are_infeasible(data: st.DataObject, jobs: int, types: int) -> None:
     parts = st.sampled_from([0.0, 0.0, 0.25, 0.5, 1.0, 1.0 + 1e-9, math.nan, -0.25])
     share = data.draw(hnp.arrays(np.float64, (jobs, types), elements=parts))
     scale = data.draw(hnp.arrays(np.float64, (jobs,), elements=st.sampled_from([1.0, 2.0])))
     capacity = data.draw(hnp.arrays(np.float64, (types,), elements=st.sampled_from([0.0, 1.0, 3.0])))
-    fits = bool(both(KERNELS, "feasible", share, scale, capacity, 1e-7))
+    fits = bool(equal_in_both_modes(KERNELS, "feasible", share, scale, capacity, 1e-7))
     numbers = bool((share >= 0).all())
     time, use = share.sum(axis=1), scale @ share
     assert fits == (numbers and (time <= 1 + 1e-7).all() and (use <= capacity * (1 + 1e-7)).all())

@@ -1,4 +1,4 @@
-"""The most speed above a floor: the kernel's shares are feasible, and its prices prove that no others are worth more."""
+"""`kernels.efficient`: shares are feasible, and prices prove that they are optimal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.solve.highs import Lp, Model
+from levada.solve.highs import Lp, LpModel
 from tests.kernel_modes import Kernels
 
 efficient_compiled = Kernels("efficient", "compiled")
@@ -23,7 +23,7 @@ PROVED = 1e-9
 
 
 class Case(NamedTuple):
-    """What `most_speed` takes."""
+    """Arguments of `most_speed`."""
 
     speed: Floats
     worth: Floats
@@ -34,7 +34,7 @@ class Case(NamedTuple):
 
 @st.composite
 def cases(draw: st.DrawFn, *, extreme: bool) -> Case:
-    """Rows with ties, zeros and, where *extreme*, sizes and weights that are millions of times those of others."""
+    """Rows with ties, zeros and, if *extreme*, sizes and weights that differ by factors of millions."""
     rows, types = draw(st.integers(1, 12)), draw(st.integers(1, 5))
     dice = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     speed = {
@@ -47,9 +47,9 @@ def cases(draw: st.DrawFn, *, extreme: bool) -> Case:
     wide = 6.0 if extreme else 0.0
     gpus = dice.choice([1.0, 2.0, 4.0, 12.0], rows) * 10.0 ** (dice.uniform(-wide, wide, rows))
     worth = gpus * dice.choice([0.8, 1.0, 1.0, 5.0], rows) * 10.0 ** (dice.uniform(-wide, wide, rows))
-    # From too few GPUs for all to more than enough.
+    # From too few GPUs to more than enough.
     capacity = dice.integers(1, 9, types) * gpus.sum() * draw(st.sampled_from([0.02, 0.1, 0.5]))
-    # What is owed can be had: it is a part of what some feasible shares reach.
+    # The minimum speeds are a fraction of what some feasible shares reach.
     share = dice.random((rows, types)) * (speed > 0) * (dice.random((rows, types)) < 0.7)
     share /= np.maximum(share.sum(axis=1), 1.0)[:, None]
     share /= max((gpus @ share / capacity).max(), 1.0)
@@ -58,7 +58,7 @@ def cases(draw: st.DrawFn, *, extreme: bool) -> Case:
 
 
 def most(case: Case, prices: Floats) -> float:
-    """What no feasible shares exceed: all GPUs at these prices, and what each row makes of its time at most."""
+    """Upper bound: the cost of all GPUs plus the largest profit of each row."""
     bound = float(case.capacity @ prices)
     types = range(len(prices))
     for speed, worth, gpus, owed in zip(case.speed, case.worth, case.gpus, case.owed, strict=True):
@@ -80,7 +80,7 @@ def most(case: Case, prices: Floats) -> float:
 
 
 def checked(case: Case, share: Floats) -> float:
-    """What these shares are worth; they are feasible."""
+    """The value of these shares; asserts that they are feasible."""
     assert (share >= 0).all()
     assert (share.sum(axis=1) <= 1 + PROVED).all()
     assert (case.gpus @ share <= case.capacity * (1 + PROVED)).all()
@@ -90,20 +90,20 @@ def checked(case: Case, share: Floats) -> float:
 
 
 @given(cases(extreme=True))
-def test_what_it_finds_is_feasible_and_proved(case: Case) -> None:
-    found, share, prices = efficient_compiled.most_speed(*case, PROVED)
-    if found:
+def test_solutions_are_feasible_and_proved(case: Case) -> None:
+    solved, share, prices = efficient_compiled.most_speed(*case, PROVED)
+    if solved:
         assert (prices >= -PROVED).all()
         bound = most(case, np.maximum(prices, 0.0))
-        # The bound is a difference of what all GPUs cost, and can be told no better than that.
+        # The bound is a difference to the cost of all GPUs, which limits its precision.
         rounding = 1e-15 * len(case.worth) * float(case.capacity @ prices)
         assert checked(case, share) == pytest.approx(bound, rel=3e-9, abs=rounding)
 
 
 @given(cases(extreme=False))
-def test_it_finds_what_highs_finds(case: Case) -> None:
-    found, share, _ = efficient_compiled.most_speed(*case, PROVED)
-    assert found
+def test_solutions_equal_those_of_highs(case: Case) -> None:
+    solved, share, _ = efficient_compiled.most_speed(*case, PROVED)
+    assert solved
     # By rows: GPUs of each type, then time and speed of each row; a column is a row on a type.
     rows, types = case.speed.shape
     index = np.stack(
@@ -115,7 +115,7 @@ def test_it_finds_what_highs_finds(case: Case) -> None:
         axis=1,
     )
     value = np.stack([np.repeat(case.gpus, types), np.ones(rows * types), case.speed.ravel()], axis=1)
-    answer = Model(
+    answer = LpModel(
         Lp(
             cost=(case.worth[:, None] * case.speed).ravel(),
             lower=np.zeros(rows * types),
@@ -131,15 +131,15 @@ def test_it_finds_what_highs_finds(case: Case) -> None:
     assert checked(case, share) == pytest.approx(answer.value, rel=1e-9, abs=1e-12)
 
 
-def test_what_nobody_can_have_is_not_found() -> None:
+def test_infeasible_minimum_is_not_solved() -> None:
     """Two rows want all the time of one GPU."""
     one = np.ones(2)
-    found, _, _ = efficient_compiled.most_speed(np.ones((2, 1)), one, one, one, np.ones(1), PROVED)
-    assert not found
+    solved, _, _ = efficient_compiled.most_speed(np.ones((2, 1)), one, one, one, np.ones(1), PROVED)
+    assert not solved
 
 
 @given(st.integers(1, 9), st.integers(1, 4), st.integers(0, 2**32 - 1))
-def test_where_there_is_plenty_all_are_at_their_best_as_the_long_way_has_it(rows: int, types: int, seed: int) -> None:
+def test_best_types_are_optimal_if_there_is_room(rows: int, types: int, seed: int) -> None:
     dice = np.random.default_rng(seed)
     rate = dice.permuted(np.tile(np.arange(types, dtype=np.float64), (rows, 1)), axis=1) * dice.uniform(
         0.5, 2, (rows, 1)
@@ -150,11 +150,11 @@ def test_where_there_is_plenty_all_are_at_their_best_as_the_long_way_has_it(rows
     best = rate.argmax(axis=1)
     runs = rate.max(axis=1) > 0
     capacity = np.bincount(best[runs], (scale * count)[runs], types) + 1.0
-    found, share, levels, level, bound, prices = efficient_compiled.efficient_shares(
+    solved, share, levels, level, bound, prices = efficient_compiled.efficient_shares(
         rate, scale, weight, count, capacity, 0.5, np.arange(rows), np.ones(rows), count, 1e-11, PROVED, 1e-12
     )
-    assert found == runs.any()
-    if not found:
+    assert solved == runs.any()
+    if not solved:
         return
     wanted = np.zeros((rows, types))
     wanted[runs, best[runs]] = 1.0

@@ -1,4 +1,4 @@
-"""Both implementations of `kernels.fill` give the same, bit for bit, and what they give is right."""
+"""`kernels.fill`: compiled and interpreted results are bit-identical and correct."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ints(numbers: list[int]) -> Any:
 
 
 class View:
-    """Jobs in view, what there is, and an order; by name, as the kernels ask for them."""
+    """Random jobs in view, capacity and order, by name of the kernel parameter."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         jobs, kinds = draw(st.integers(0, 8)), draw(st.integers(1, 4))
@@ -59,7 +59,7 @@ class View:
         queues, depth = draw(st.integers(1, 3)), draw(st.integers(0, 2))
         per_queue = st.lists(st.lists(amounts, min_size=kinds, max_size=kinds), min_size=queues, max_size=queues)
         lines = [draw(st.permutations([*range(queues), -1, -1]))[:depth] for _ in range(jobs)]
-        #: A job is always in a queue; what stands above it may end.
+        # A job is always in a queue; the queues above it are optional.
         lines = [[abs(line[0]) % queues, *line[1:]] if depth else [] for line in lines]
         total = ints([draw(amounts) for _ in range(kinds)])
         self.all: Columns = {
@@ -86,44 +86,44 @@ class View:
             "codes": ints([0, 7, 6]),
             "grow": draw(st.booleans()),
         }
-        given_away = [int(amount) for amount in total]
+        left = [int(amount) for amount in total]
         sizes = []
         for job, kind in zip(self.job, self.all["types"], strict=True):
-            fits = kind >= 0 and job["min"] * job["unit"] <= given_away[kind] and draw(st.booleans())
+            fits = kind >= 0 and job["min"] * job["unit"] <= left[kind] and draw(st.booleans())
             sizes.append(job["min"] if fits else 0)
-            given_away[kind] -= sizes[-1] * job["unit"]
-        #: Grants that fit.
+            left[kind] -= sizes[-1] * job["unit"]
+        # Grants that fit.
         self.all["count"] = ints(sizes)
 
-    def both(self, name: str, *more: str) -> Any:
-        """The answer of both implementations, which must be one; neither may change what it was given."""
+    def equal_in_both_modes(self, name: str, *more: str) -> Any:
+        """The result of both modes; asserts that they are equal and leave their arguments unchanged."""
         mine = {key: np.copy(self.all[key]) if key in JOBS else self.all[key] for key in (*JOBS, *more)}
-        found = getattr(fill_interpreted, name)(**mine)
+        result = getattr(fill_interpreted, name)(**mine)
         compiled = getattr(fill_compiled, name)(**mine)
         for one, other in zip(
-            *(part if isinstance(part, tuple) else (part,) for part in (found, compiled)), strict=True
+            *(part if isinstance(part, tuple) else (part,) for part in (result, compiled)), strict=True
         ):
             assert np.asarray(one).dtype == np.asarray(other).dtype
             assert np.asarray(one).tolist() == np.asarray(other).tolist()
         for key, value in mine.items():
             assert np.asarray(value).tobytes() == np.asarray(self.all[key]).tobytes()
-        return found
+        return result
 
     def line(self, row: int) -> list[int]:
         """The queues of a job."""
         return [queue for queue in self.all["lineage"][row].tolist() if queue >= 0]
 
     def may_use(self, row: int, kind: int) -> int:
-        """What a job could have of a type if it were alone."""
+        """What a single job could use of a type."""
         most = self.all["most"][row] * self.job[row]["unit"]
         return int(min([most, self.all["totals"][kind], *(self.all["room"][queue, kind] for queue in self.line(row))]))
 
     def fits(self, row: int, kind: int, units: int, left: Any, room: Any) -> bool:
-        """Whether a type and the queues of a job have so much left."""
+        """Whether a type and the queues of a job have *units* left."""
         return bool(units <= left[kind] and all(units <= room[queue, kind] for queue in self.line(row)))
 
     def slack(self, row: int, kind: int, left: Any, fair: Any) -> float:
-        """What would be left of a type, and of the fair part of a job's queue, as a part of the whole."""
+        """What would be left of a type, and of the fair part of a job's queue, as a fraction."""
         units, queue = self.may_use(row, kind), self.line(row)[:1]
         parts = [(fair[each, kind] - units) / max(self.all["fair"][each, kind], 1) for each in queue]
         return float(min([(left[kind] - units) / max(self.all["totals"][kind], 1), *parts]))
@@ -160,14 +160,14 @@ def views(draw: st.DrawFn) -> View:
 
 @given(views())
 def test_home_types(view: View) -> None:
-    homes = view.both("home_types", "preference", "exists", "capacity", "size")
+    homes = view.equal_in_both_modes("home_types", "preference", "exists", "capacity", "size")
     for row, home in enumerate(homes):
         assert home == (view.job[row]["type"] if view.keeps(row) else next(iter(view.ranked(row)), -1))
 
 
 @given(views())
 def test_assign_types(view: View) -> None:
-    types = view.both("assign_types", *ASSIGN)
+    types = view.equal_in_both_modes("assign_types", *ASSIGN)
     capacity, room, size, line = (view.all[name] for name in ("capacity", "room", "size", "lineage"))
     needed, wished = (capacity.copy(), room.copy()), (capacity.copy(), room.copy())
     fair = view.all["fair"].copy()
@@ -195,9 +195,9 @@ def test_assign_types(view: View) -> None:
 
 
 @given(views())
-def test_who_may_use_no_more_than_it_needs_takes_the_preferred_type_where_that_fits(view: View) -> None:
+def test_a_job_that_may_use_only_its_need_takes_the_preferred_type_that_fits(view: View) -> None:
     view.all["most"] = view.all["size"]
-    types = view.both("assign_types", *ASSIGN)
+    types = view.equal_in_both_modes("assign_types", *ASSIGN)
     left, rooms, size = view.all["capacity"].copy(), view.all["room"].copy(), view.all["size"]
     fair, line = view.all["fair"].copy(), view.all["lineage"]
     need = [size[row] * job["unit"] for row, job in enumerate(view.job)]
@@ -214,8 +214,8 @@ def test_who_may_use_no_more_than_it_needs_takes_the_preferred_type_where_that_f
 
 
 @given(views())
-def test_give(view: View) -> None:
-    count = view.both("give", "capacity", "order", "types", "size")
+def test_fill_in_order(view: View) -> None:
+    count = view.equal_in_both_modes("fill_in_order", "capacity", "order", "types", "size")
     left = view.all["capacity"].copy()
     for row in view.all["order"]:
         kind, size = view.all["types"][row], view.all["size"][row]
@@ -228,9 +228,9 @@ def test_give(view: View) -> None:
 
 @given(views())
 def test_grow_in_turns(view: View) -> None:
-    grown = view.both("grow_in_turns", "capacity", "order", "types", "count").tolist()
+    grown = view.equal_in_both_modes("grow_in_turns", "capacity", "order", "types", "count").tolist()
     expected = view.all["count"].tolist()
-    free = view.both("left_over", "capacity", "types", "count")
+    free = view.equal_in_both_modes("free_after", "capacity", "types", "count")
     grew = True
     while grew:
         grew = False
@@ -247,15 +247,15 @@ def test_grow_in_turns(view: View) -> None:
 @given(views(), st.sampled_from(["min", "max", "count"]))
 def test_on_grid(view: View, name: str) -> None:
     view.all["column"] = int(view.all["columns"][fill.COLUMNS.index(name)])
-    for job, size in zip(view.job, view.both("on_grid", "column").tolist(), strict=True):
+    for job, size in zip(view.job, view.equal_in_both_modes("on_grid", "column").tolist(), strict=True):
         grid = range(job["min"], job["max"] + 1, job["step"])
-        assert size == max([job["min"], *(each for each in grid if each <= job[name])])
+        assert size == max([job["min"], *(size for size in grid if size <= job[name])])
 
 
 @given(views())
-def test_climbers(view: View) -> None:
-    view.all["free"] = view.both("left_over", "capacity", "types", "count")
-    found = view.both("climbers", "free", "order", "types", "count")
+def test_growable(view: View) -> None:
+    view.all["free"] = view.equal_in_both_modes("free_after", "capacity", "types", "count")
+    rows = view.equal_in_both_modes("growable", "free", "order", "types", "count")
     expected = []
     for row in view.all["order"]:
         job, kind, count = view.job[row], view.all["types"][row], view.all["count"][row]
@@ -263,42 +263,44 @@ def test_climbers(view: View) -> None:
         pays = job["unit"] == 0 or (kind >= 0 and grows * job["unit"] <= view.all["free"][kind])
         if kind >= 0 and count + grows <= job["max"] and pays:
             expected.append(row)
-    assert found.tolist() == expected
+    assert rows.tolist() == expected
 
 
 @given(views())
-def test_fitting(view: View) -> None:
-    view.all["free"] = view.both("left_over", "capacity", "types", "count")
-    reasons = view.both("fitting", "free", "types", "code", "other")
+def test_fitting_reasons(view: View) -> None:
+    view.all["free"] = view.equal_in_both_modes("free_after", "capacity", "types", "count")
+    reasons = view.equal_in_both_modes("fitting_reasons", "free", "types", "code", "other")
     for job, kind, reason in zip(view.job, view.all["types"], reasons, strict=True):
         fits = kind >= 0 and job["min"] * job["unit"] <= view.all["free"][kind]
         assert reason == (view.all["code"] if fits else view.all["other"])
 
 
 @given(views())
-def test_left_over(view: View) -> None:
-    left = view.both("left_over", "capacity", "types", "count")
+def test_free_after(view: View) -> None:
+    left = view.equal_in_both_modes("free_after", "capacity", "types", "count")
     for kind, amount in enumerate(view.all["capacity"]):
         mine = [row for row, of in enumerate(view.all["types"]) if of == kind]
         assert left[kind] == amount - sum(view.all["count"][row] * view.job[row]["unit"] for row in mine)
 
 
 @given(views())
-def test_blame(view: View) -> None:
-    reasons = view.both("blame", "capacity", "types", "count", "left", "code", "other")
+def test_attribute_wait(view: View) -> None:
+    reasons = view.equal_in_both_modes("attribute_wait", "capacity", "types", "count", "left", "code", "other")
     types, unknown, capacity = view.all["types"], np.isnan(view.all["left"]), view.all["capacity"]
     known = [row for row in range(len(types)) if not unknown[row] and view.all["count"][row] > 0]
     for row, kind in enumerate(types):
         need = view.job[row]["min"] * view.job[row]["unit"]
         others = sum(view.all["count"][other] * view.job[other]["unit"] for other in known if types[other] == kind)
-        blamed = unknown[row] and kind >= 0 and capacity[kind] - others < need <= capacity[kind]
-        assert reasons[row] == (view.all["code"] if blamed else view.all["other"])
+        is_cause = unknown[row] and kind >= 0 and capacity[kind] - others < need <= capacity[kind]
+        assert reasons[row] == (view.all["code"] if is_cause else view.all["other"])
 
 
 @given(views())
-def test_judge(view: View) -> None:
-    found = view.both("judge", "allowed", "totals", "order", "types", "count", "reason", "codes")
-    number, kind, count, reason, evidence, rank = found.tolist()
+def test_build_decision(view: View) -> None:
+    decision = view.equal_in_both_modes(
+        "build_decision", "allowed", "totals", "order", "types", "count", "reason", "codes"
+    )
+    number, kind, count, reason, evidence, rank = decision.tolist()
     assert number == list(range(len(view.job)))
     assert [rank[row] for row in view.all["order"]] == list(range(len(rank)))
     assert count == view.all["count"].tolist()
@@ -317,13 +319,15 @@ def test_judge(view: View) -> None:
 
 
 @given(views())
-def test_serve_is_one_after_the_other(view: View) -> None:
+def test_decide_in_order_equals_its_steps(view: View) -> None:
     view.all["lineage"] = view.all["lineage"][:, :0]
-    found = view.both("serve", *ROOM, "allowed", "grow", "code", "codes")
-    view.all["types"] = view.both("assign_types", *ASSIGN)
-    view.all["count"] = view.both("give", "capacity", "order", "types", "size")
+    decision = view.equal_in_both_modes("decide_in_order", *ROOM, "allowed", "grow", "code", "codes")
+    view.all["types"] = view.equal_in_both_modes("assign_types", *ASSIGN)
+    view.all["count"] = view.equal_in_both_modes("fill_in_order", "capacity", "order", "types", "size")
     if view.all["grow"]:
-        view.all["count"] = view.both("grow_in_turns", "capacity", "order", "types", "count")
+        view.all["count"] = view.equal_in_both_modes("grow_in_turns", "capacity", "order", "types", "count")
     view.all["reason"] = np.full(len(view.job), view.all["code"], np.int64)
-    again = view.both("judge", "allowed", "totals", "order", "types", "count", "reason", "codes")
-    assert found.tolist() == again.tolist()
+    again = view.equal_in_both_modes(
+        "build_decision", "allowed", "totals", "order", "types", "count", "reason", "codes"
+    )
+    assert decision.tolist() == again.tolist()

@@ -1,4 +1,4 @@
-"""`kernels.jobs` accounts for time once, and the same compiled and interpreted."""
+"""`kernels.jobs` accounts for time once, the same in both modes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from levada.core import layout as c
 from tests.kernel_modes import Kernels
-from tests.kernels.twins import both
+from tests.kernels.mode_parity import equal_in_both_modes
 
 SLOTS = 5
 MODULES: Any = (Kernels("jobs", "interpreted"), Kernels("jobs", "compiled"))
@@ -32,7 +32,7 @@ def _blocks(observed: Any, phase: Any, milli: Any, columns: Any) -> tuple[Any, A
 
 
 def _accrue(ints: Any, floats: Any, slots: Any, now: float) -> Any:
-    both(MODULES, "accrue_all", ints, floats, slots, now)
+    equal_in_both_modes(MODULES, "accrue_all", ints, floats, slots, now)
     MODULES[0].accrue_all(ints, floats, slots, now)
     return np.stack([floats[row] for row in COUNTED])
 
@@ -61,7 +61,7 @@ def test_time_goes_to_running_or_waiting_never_to_both(
         assert after[:, slot].tolist() == [since, *(before[1:] + spent)]
 
 
-def test_time_that_was_counted_is_not_counted_again() -> None:
+def test_time_is_counted_once() -> None:
     ints, floats = _blocks(np.array([2]), np.array([c.RUNNING]), np.array([500]), np.zeros((7, 1)))
     for now in (10.0, 10.0, 4.0, 16.0):
         after = _accrue(ints, floats, np.array([0]), now)

@@ -1,4 +1,4 @@
-"""`kernels.place` and `kernels.release` do the same compiled and interpreted, and what they do is sound."""
+"""`kernels.place` and `kernels.release`: valid placements, the same in both modes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def boards(draw: st.DrawFn) -> dict[str, Any]:
                 at += 1
     held = np.where(np.array([draw(st.booleans()) for _ in range(total)]), owner, -1).astype(np.int32)
     held_index = index.copy()
-    # Some workers have been told to leave, and still run.
+    # Some workers must leave and still run.
     for j in range(jobs):
         for worker in range(workers[j]):
             if draw(st.integers(0, 3)) == 0:
@@ -62,7 +62,7 @@ def boards(draw: st.DrawFn) -> dict[str, Any]:
                 cpu_used[node_of[place][0]] -= cpu[j]
                 memory_used[node_of[place][0]] -= memory[j]
                 if draw(st.booleans()):
-                    # Its index may have been given to another worker.
+                    # Another worker may have its index now.
                     held_index[place] = draw(st.integers(0, 3))
     workers = [len(np.unique(index[owner == j])) for j in range(jobs)]
     return {
@@ -98,11 +98,11 @@ CHANGED = ("owner", "index", "cpu_used", "memory_used")
 
 
 def _blocks(board: dict[str, Any]) -> tuple[Any, ...]:
-    """The blocks that kernels get: of two planes, the cluster and the table."""
-    plane = np.stack([board["owner"], board["index"]])
+    """The arguments of kernels: blocks of two assignments, the cluster and the table."""
+    assigned = np.stack([board["owner"], board["index"]])
     used = np.stack([board["cpu_used"], board["memory_used"]])
     held = np.stack([board["held"], board["held_index"]])
-    devices, nodes = np.zeros((8, plane.shape[1]), np.int64), np.zeros((6, used.shape[1]), np.int64)
+    devices, nodes = np.zeros((8, assigned.shape[1]), np.int64), np.zeros((6, used.shape[1]), np.int64)
     devices[c.NODE_OF], devices[c.WHOLE_OPEN] = board["node_of"], board["usable"]
     for row, name in ((c.CPU_FREE, "cpu_free"), (c.MEMORY_FREE, "memory_free"), (c.RACK, "rack"), (c.ZONE, "zone")):
         nodes[row] = board[name]
@@ -112,19 +112,19 @@ def _blocks(board: dict[str, Any]) -> tuple[Any, ...]:
     for row, name in ((c.MIN, "least"), (c.STEP, "step"), (c.CPU, "cpu"), (c.MEMORY, "memory")):
         ints[row] = board[name]
     ints[c.NUMBER], ints[c.TYPE], ints[c.COUNT] = board["slot"], board["gpu_type"], board["workers"]
-    return plane, used, held, devices, nodes, pools, ints
+    return assigned, used, held, devices, nodes, pools, ints
 
 
-def _seat(module: Any, board: dict[str, Any]) -> tuple[Any, ...]:
+def _grow(module: Any, board: dict[str, Any]) -> tuple[Any, ...]:
     blocks = _blocks(board)
-    seated = module.seat(*blocks, board["slot"], board["gpu_type"], board["want"])
-    return seated, *blocks[0], *blocks[1]
+    reached = module.grow(*blocks, board["slot"], board["gpu_type"], board["want"])
+    return reached, *blocks[0], *blocks[1]
 
 
 def _shrink(module: Any, board: dict[str, Any], keep: Any, highest_first: bool) -> tuple[Any, ...]:
-    plane, used, held, devices, _, _, ints = _blocks(board)
-    module.shrink(plane, used, held, devices, ints, board["slot"], keep, highest_first)
-    return *plane, *used
+    assigned, used, held, devices, _, _, ints = _blocks(board)
+    module.shrink(assigned, used, held, devices, ints, board["slot"], keep, highest_first)
+    return *assigned, *used
 
 
 def _place(module: Any, board: dict[str, Any], highest_first: bool) -> tuple[Any, ...]:
@@ -134,37 +134,37 @@ def _place(module: Any, board: dict[str, Any], highest_first: bool) -> tuple[Any
 
 
 @given(boards())
-def test_both_seat_alike(board: dict[str, Any]) -> None:
-    for ours, theirs in zip(_seat(place_interpreted, board), _seat(place_compiled, board), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+def test_both_modes_grow_alike(board: dict[str, Any]) -> None:
+    for one, other in zip(_grow(place_interpreted, board), _grow(place_compiled, board), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @given(boards(), st.data(), st.booleans())
-def test_both_shrink_alike(board: dict[str, Any], data: st.DataObject, highest_first: bool) -> None:
+def test_both_modes_shrink_alike(board: dict[str, Any], data: st.DataObject, highest_first: bool) -> None:
     keep = np.array([data.draw(st.integers(0, max(int(w), 0))) for w in board["workers"]], np.int64)
-    ours, theirs = (
+    one, other = (
         _shrink(release_interpreted, board, keep, highest_first),
         _shrink(release_compiled, board, keep, highest_first),
     )
-    for a, b in zip(ours, theirs, strict=True):
+    for a, b in zip(one, other, strict=True):
         np.testing.assert_array_equal(a, b)
-    owner, index, cpu_used, _ = ours
-    for j, kept in enumerate(keep):
+    owner, index, cpu_used, _ = one
+    for j, size in enumerate(keep):
         left = index[owner == j]
-        assert len(left) == kept * board["whole"][j]
+        assert len(left) == size * board["whole"][j]
         before = board["index"][board["owner"] == j]
-        if kept and 0 in before:
+        if size and 0 in before:
             assert 0 in left
-        if highest_first and kept:
-            lowest = sorted(set(before))[:kept] if 0 in before else sorted(set(left))
+        if highest_first and size:
+            lowest = sorted(set(before))[:size] if 0 in before else sorted(set(left))
             assert sorted(set(left)) == lowest
     assert (cpu_used >= 0).all()
 
 
 @given(boards())
-def test_what_is_seated_is_sound(board: dict[str, Any]) -> None:
-    seated, owner, index, cpu_used, memory_used = _seat(place_interpreted, board)
-    for j, workers in enumerate(seated):
+def test_grown_jobs_have_valid_placements(board: dict[str, Any]) -> None:
+    reached, owner, index, cpu_used, memory_used = _grow(place_interpreted, board)
+    for j, workers in enumerate(reached):
         mine = (owner == j).nonzero()[0]
         assert len(mine) == workers * board["whole"][j]
         assert workers >= board["workers"][j] or board["want"][j] < board["workers"][j]
@@ -178,7 +178,7 @@ def test_what_is_seated_is_sound(board: dict[str, Any]) -> None:
         if workers > board["workers"][j]:
             assert workers >= board["least"][j]
             assert (workers - board["least"][j]) % board["step"][j] == 0 or workers == board["workers"][j]
-        # nobody who was there was moved
+        # existing workers do not move
         was = board["owner"] == j
         assert (owner[was] == j).all()
         assert (index[was] == board["index"][was]).all()
@@ -189,11 +189,11 @@ def test_what_is_seated_is_sound(board: dict[str, Any]) -> None:
 
 
 @given(boards(), st.booleans())
-def test_both_place_alike_and_reach_what_they_say(board: dict[str, Any], highest_first: bool) -> None:
-    ours, theirs = (_place(module, board, highest_first) for module in (place_interpreted, place_compiled))
-    for a, b in zip(ours, theirs, strict=True):
+def test_both_modes_place_alike_and_return_the_sizes_reached(board: dict[str, Any], highest_first: bool) -> None:
+    one, other = (_place(module, board, highest_first) for module in (place_interpreted, place_compiled))
+    for a, b in zip(one, other, strict=True):
         np.testing.assert_array_equal(a, b)
-    reached, owner, *_ = ours
+    reached, owner, *_ = one
     for j, workers in enumerate(reached):
         assert (owner == j).sum() == workers * board["whole"][j]
         assert workers <= max(board["want"][j], board["workers"][j])
@@ -201,21 +201,26 @@ def test_both_place_alike_and_reach_what_they_say(board: dict[str, Any], highest
 
 
 @given(boards(), st.permutations(range(6)), st.integers(1, 4))
-def test_newcomers_with_one_gpu_each_are_seated_like_all_others(
+def test_new_jobs_with_one_gpu_each_are_placed_like_all_others(
     board: dict[str, Any], order: list[int], few: int
 ) -> None:
-    plane, used, held, devices, nodes, pools, ints = _blocks(board)
-    came = np.array([slot for slot in order if slot < ints.shape[1]][:few])
-    for row in (plane, held):  # they have nothing and hold nothing
-        row[0][np.isin(row[0], came)] = -1
-    ints[c.MILLI, came], ints[c.COUNT, came], ints[c.MIN, came], ints[c.STEP, came] = c.WHOLE, 0, 1, 1
-    ints[c.CPU, came] = ints[c.MEMORY, came] = 0
-    want, kind = np.ones(len(came), np.int64), board["gpu_type"][came]
-    by_number = np.sort(came)
-    general = plane.copy()
-    seated = place_interpreted.seat(
+    assigned, used, held, devices, nodes, pools, ints = _blocks(board)
+    new_slots = np.array([slot for slot in order if slot < ints.shape[1]][:few])
+    for row in (assigned, held):
+        row[0][np.isin(row[0], new_slots)] = -1
+    ints[c.MILLI, new_slots], ints[c.COUNT, new_slots], ints[c.MIN, new_slots], ints[c.STEP, new_slots] = (
+        c.WHOLE,
+        0,
+        1,
+        1,
+    )
+    ints[c.CPU, new_slots] = ints[c.MEMORY, new_slots] = 0
+    want, kind = np.ones(len(new_slots), np.int64), board["gpu_type"][new_slots]
+    by_number = np.sort(new_slots)
+    general = assigned.copy()
+    grown = place_interpreted.grow(
         general, used.copy(), held, devices, nodes, pools, ints, by_number, board["gpu_type"][by_number], want
     )
-    reached = place_interpreted.place(plane, used, held, devices, nodes, pools, ints, came, kind, want, False)
-    assert plane[0].tolist() == general[0].tolist()
-    assert reached[np.argsort(came)].tolist() == seated.tolist()
+    reached = place_interpreted.place(assigned, used, held, devices, nodes, pools, ints, new_slots, kind, want, False)
+    assert assigned[0].tolist() == general[0].tolist()
+    assert reached[np.argsort(new_slots)].tolist() == grown.tolist()

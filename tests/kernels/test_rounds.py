@@ -1,4 +1,4 @@
-"""Rounds: both implementations agree, credit follows time, nobody gets what is not there, and everybody is told why."""
+"""`kernels.rounds`: credit follows time, capacity is respected, every job has a reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from levada.core.reasons import Code
 from levada.core.types import Floats, Ints
 from levada.kernels import rounds, view
 from tests.kernel_modes import Kernels
-from tests.kernels.twins import both
+from tests.kernels.mode_parity import equal_in_both_modes
 
 rounds_interpreted = Kernels("rounds", "interpreted")
 
@@ -27,7 +27,7 @@ WEIGHTS = (1800.0, 2880.0, 7200.0, 0.1)
 
 
 class Scene:
-    """Jobs, their combinations and what there is for them, drawn at random."""
+    """Random jobs, their combinations and the capacity."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         self._draw = draw
@@ -94,44 +94,46 @@ def questions(draw: st.DrawFn) -> tuple[Any, ...]:
 
 
 @given(question=questions())
-def test_turns_are_fair_and_the_same_in_both(question: tuple[Any, ...]) -> None:
+def test_take_by_priority_is_fair_and_equal_in_both_modes(question: tuple[Any, ...]) -> None:
     priority, need, members, left, total, taken = question
-    both(KERNELS, "take_turns", *question)
+    equal_in_both_modes(KERNELS, "take_by_priority", *question)
     room, busy = left.copy(), taken.copy()
-    runs = rounds_interpreted.take_turns(priority, need, members, room, total, busy)
+    runs = rounds_interpreted.take_by_priority(priority, need, members, room, total, busy)
     on = (runs >= 0).nonzero()[0]
     used = np.bincount(runs[on], need[on], len(left)).astype(int)
     assert (room == left - used).all()
     assert (room >= np.minimum(left, 0)).all()
-    who = members[on][members[on] >= 0]
-    assert len(set(who.tolist())) == len(who), "nobody runs twice"
-    assert not taken[who].any(), "nobody who runs already is taken again"
-    # Whoever is left out had no chance: no room, a member that runs, or no priority.
+    running = members[on][members[on] >= 0]
+    assert len(set(running.tolist())) == len(running), "no job runs twice"
+    assert not taken[running].any(), "no running job is taken again"
+    # Others had no room, a member that runs, or no priority.
     for row in (runs < 0).nonzero()[0]:
         free = not any(busy[member] for member in members[row] if member >= 0)
         for kind in range(len(left)):
             assert not (free and priority[row, kind] > -np.inf and need[row] <= room[kind])
 
 
-def test_of_equal_types_the_one_with_the_largest_free_part_is_taken() -> None:
-    """Six equal jobs on types of 2, 8 and 4: the first has the largest part twice as long as it is half free."""
+def test_ties_go_to_the_type_with_the_largest_free_fraction() -> None:
+    """Six equal jobs on types of 2, 8 and 4 GPUs."""
     members = np.stack([np.arange(6), np.full(6, -1)], axis=1)
     priority, need = np.ones((6, 3)), np.ones(6, np.int64)
     for kernel in KERNELS:
         left, total = np.array([2, 8, 4]), np.array([2, 8, 4])
-        runs = kernel.take_turns(priority, need, members, left, total, np.zeros(6, bool))
+        runs = kernel.take_by_priority(priority, need, members, left, total, np.zeros(6, bool))
         assert runs.tolist() == [0, 1, 2, 1, 1, 2]
         assert left.tolist() == [1, 5, 2]
-    # Speed comes first, and what others hold of a type counts.
+    # Priority comes first, and what others use of a type counts.
     faster = np.where(np.arange(3) == 2, 2.0, 1.0) * priority
     for kernel in KERNELS:
-        runs = kernel.take_turns(faster, need, members, np.array([2, 4, 4]), np.array([2, 8, 4]), np.zeros(6, bool))
+        runs = kernel.take_by_priority(
+            faster, need, members, np.array([2, 4, 4]), np.array([2, 8, 4]), np.zeros(6, bool)
+        )
         assert runs.tolist() == [2, 2, 2, 2, 0, 0]
 
 
 @given(data=st.data(), jobs=st.integers(1, 40), types=st.integers(1, 4), seed=st.integers(0, 2**32 - 1))
-def test_those_in_doubt_of_their_wish_are_found(data: st.DataObject, jobs: int, types: int, seed: int) -> None:
-    """A little more is asked of some types than there is, by many jobs: compiled, only the last few take turns."""
+def test_contested_combinations_are_found(data: st.DataObject, jobs: int, types: int, seed: int) -> None:
+    """Types are slightly oversubscribed by many jobs: only the last few are contested."""
     drawn = np.random.default_rng(seed)
     priority = drawn.integers(0, data.draw(st.sampled_from([3, 1000])), (jobs, types)).astype(np.float64)
     priority[drawn.random((jobs, types)) < 0.1] = -np.inf
@@ -139,9 +141,9 @@ def test_those_in_doubt_of_their_wish_are_found(data: st.DataObject, jobs: int, 
     asked = np.bincount(priority.argmax(axis=1), need, types).astype(np.int64)
     left = asked + drawn.integers(-3, 4, types)
     members = np.stack([np.arange(jobs), np.full(jobs, -1)], axis=1)
-    both(
+    equal_in_both_modes(
         KERNELS,
-        "take_turns",
+        "take_by_priority",
         priority,
         need,
         members,
@@ -151,20 +153,20 @@ def test_those_in_doubt_of_their_wish_are_found(data: st.DataObject, jobs: int, 
     )
 
 
-FILLED = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3)), max_size=4, unique_by=lambda each: each[0])
+FILLED = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3)), max_size=4, unique_by=lambda job: job[0])
 
 
 @given(scene=scenes, later=scenes, passed=st.sampled_from([-1.0, 0.0, 100.0, 9e9, math.inf]), filled=FILLED)
-def test_memory_follows_the_jobs(scene: Scene, later: Scene, passed: float, filled: list[tuple[int, int]]) -> None:
-    names = np.where(scene.members >= 0, scene.jobs[0][scene.members], -1) if scene.count else scene.members
+def test_state_follows_the_jobs(scene: Scene, later: Scene, passed: float, filled: list[tuple[int, int]]) -> None:
+    numbers_of = np.where(scene.members >= 0, scene.jobs[0][scene.members], -1) if scene.count else scene.members
     asked, allowed = np.zeros((scene.count, 4)), later.speed > 0
     room = np.full(later.types, 3000)
-    began = np.array([(number, kind, 33.0) for number, kind in filled]).reshape(-1, 3)
-    memory = (names, scene.share, scene.credit, asked, room, began)
-    members, share, credit, now_asked, need, runs, stale, crowded = both(
+    started = np.array([(number, kind, 33.0) for number, kind in filled]).reshape(-1, 3)
+    memory = (numbers_of, scene.share, scene.credit, asked, room, started)
+    members, share, credit, now_asked, need, runs, stale, crowded = equal_in_both_modes(
         *(
             KERNELS,
-            "recall",
+            "carry_over",
             memory,
             later.jobs,
             later.reals,
@@ -177,15 +179,17 @@ def test_memory_follows_the_jobs(scene: Scene, later: Scene, passed: float, fill
         )
     )
     assert stale == (now_asked.tolist() != asked.tolist())
-    again = (names, scene.share, scene.credit, now_asked, room, began)
+    again = (numbers_of, scene.share, scene.credit, now_asked, room, started)
     for change in range(2 * later.count):
         types = allowed.copy()
         types[change // 2] ^= bool(change % 2)
-        told = (again, later.jobs, later.reals, types, later.partner, room, later.capacity, passed, WEIGHTS)
-        assert both(KERNELS, "recall", *told)[6] == bool(change % 2), "who may use other types is asked about anew"
+        arguments = (again, later.jobs, later.reals, types, later.partner, room, later.capacity, passed, WEIGHTS)
+        assert equal_in_both_modes(KERNELS, "carry_over", *arguments)[6] == bool(change % 2), (
+            "shares are stale if allowed types change"
+        )
     assert now_asked[:, 0].tolist() == sorted(later.jobs[0].tolist())
     assert crowded == bool((_used(runs, need, later.types) > later.capacity).any())
-    before = {tuple(name): at for at, name in enumerate(names.tolist())}
+    before = {tuple(name): at for at, name in enumerate(numbers_of.tolist())}
     width = min(scene.types, later.types)
     for at, (a, b) in enumerate(members.tolist()):
         old = before.get((int(later.jobs[0][a]), int(later.jobs[0][b]) if b >= 0 else -1))
@@ -200,31 +204,33 @@ def test_memory_follows_the_jobs(scene: Scene, later: Scene, passed: float, fill
                 had[runs[at]] -= passed
             had = np.clip(had, -WEIGHTS[1], WEIGHTS[1])
         if b < 0 and (int(later.jobs[0][a]), int(runs[at])) in filled:
-            had[runs[at]] += 33.0  # of the time that passed it did not run so much
+            had[runs[at]] += 33.0  # it did not run during the first 33 s
         assert credit[at].tolist() == had.tolist()
 
 
 @given(scene=scenes)
-def test_what_is_free_goes_to_whoever_waits(scene: Scene) -> None:
+def test_free_capacity_goes_to_pending_jobs(scene: Scene) -> None:
     jobs = scene.jobs.copy()
     jobs[view.RUNS] = -1
     allowed = scene.speed > 0
     slots, liking = np.arange(scene.count), np.zeros((scene.types, scene.count), np.int16)
     total = np.maximum(scene.capacity, 4000)
-    said, began = both(KERNELS, "fill", jobs, scene.speed.copy(), allowed, liking, slots, scene.capacity, total, 33.0)
-    runs = said[rounds.COUNT].nonzero()[0]
-    assert began.tolist() == [[jobs[0, row], said[rounds.TYPE, row], 33.0] for row in runs]
+    decision, started = equal_in_both_modes(
+        KERNELS, "fill", jobs, scene.speed.copy(), allowed, liking, slots, scene.capacity, total, 33.0
+    )
+    runs = decision[rounds.COUNT].nonzero()[0]
+    assert started.tolist() == [[jobs[0, row], decision[rounds.TYPE, row], 33.0] for row in runs]
     need = scene.size * scene.unit
-    left = scene.capacity - _used(said[rounds.TYPE], need, scene.types)
+    left = scene.capacity - _used(decision[rounds.TYPE], need, scene.types)
     assert (left >= np.minimum(scene.capacity, 0)).all()
-    assert (said[rounds.RANK] == -1).all()
-    for row in (said[rounds.TYPE] < 0).nonzero()[0]:
+    assert (decision[rounds.RANK] == -1).all()
+    for row in (decision[rounds.TYPE] < 0).nonzero()[0]:
         assert not need[row] or not (allowed[row] & (need[row] <= left)).any()
 
 
 def paces(share: Floats, need: Ints, runs: Ints) -> list[float]:
-    """What can be given of what is owed, by type: those that run against all that have a share."""
-    found = []
+    """Per type the served fraction of the owed shares."""
+    result = []
     for kind in range(share.shape[1]):
         owed = served = 0.0
         for at in range(len(share)):
@@ -234,8 +240,8 @@ def paces(share: Floats, need: Ints, runs: Ints) -> list[float]:
                 for part in share[at]:
                     whole += part
                 served += share[at, kind] * need[at] / whole
-        found.append(served / owed if owed > served else 1.0)
-    return found
+        result.append(served / owed if owed > served else 1.0)
+    return result
 
 
 def _used(runs: Any, need: Any, types: int) -> Any:
@@ -244,11 +250,11 @@ def _used(runs: Any, need: Any, types: int) -> Any:
 
 
 @given(scene=scenes, due=st.booleans(), strict=st.booleans(), owed_only=st.booleans())
-def test_nobody_runs_where_there_is_no_room(scene: Scene, due: bool, strict: bool, owed_only: bool) -> None:
+def test_combinations_run_only_where_there_is_room(scene: Scene, due: bool, strict: bool, owed_only: bool) -> None:
     columns = (scene.members, scene.share, scene.credit, scene.need, scene.runs)
-    given_to = (scene.speed, scene.capacity, scene.capacity + 1000, WEIGHTS)
+    limits = (scene.speed, scene.capacity, scene.capacity + 1000, WEIGHTS)
     owed_only = owed_only or strict
-    chosen = both(KERNELS, "choose", due, strict, owed_only, *columns, *given_to)
+    chosen = equal_in_both_modes(KERNELS, "choose", due, strict, owed_only, *columns, *limits)
     used = scene.use(chosen)
     before = scene.use(scene.runs)
     for at, kind in enumerate(chosen.tolist()):
@@ -257,20 +263,20 @@ def test_nobody_runs_where_there_is_no_room(scene: Scene, due: bool, strict: boo
         assert used[kind] <= scene.capacity[kind]
         assert at >= scene.count or scene.speed[at, kind] > 0
         assert not strict or scene.share[at, kind] > 0
-    who = scene.members[chosen >= 0]
-    who = who[who >= 0]
+    running = scene.members[chosen >= 0]
+    running = running[running >= 0]
     if due:
-        assert len(set(who.tolist())) == len(who)
+        assert len(set(running.tolist())) == len(running)
     else:
         on = scene.runs >= 0
-        assert (chosen[on] == scene.runs[on]).all(), "between rounds nobody is stopped"
+        assert (chosen[on] == scene.runs[on]).all(), "between rounds no job is stopped"
         assert (used >= before).all()
 
 
 @given(scene=scenes, data=st.data(), owed_only=st.booleans())
-def test_everybody_is_told_why(scene: Scene, data: st.DataObject, owed_only: bool) -> None:
+def test_every_job_has_a_reason(scene: Scene, data: st.DataObject, owed_only: bool) -> None:
     room = scene.capacity.copy()
-    chosen = rounds_interpreted.take_turns(
+    chosen = rounds_interpreted.take_by_priority(
         np.where(scene.share > 0, scene.credit, -np.inf),
         scene.need,
         scene.members,
@@ -285,37 +291,37 @@ def test_everybody_is_told_why(scene: Scene, data: st.DataObject, owed_only: boo
     )
     liking = np.array(data.draw(likes), np.int16).reshape(scene.types, scene.count)
     total = scene.capacity + 1000
-    said, names, kept, ran, quiet_s = both(
+    decision, numbers_of, kept, ran, quiet_s = equal_in_both_modes(
         KERNELS,
-        "answer",
+        "build_decision",
         *(owed_only, scene.jobs, scene.members, scene.share, scene.credit, scene.runs, chosen),
         *(scene.speed, allowed, liking, slots, scene.capacity, total, WEIGHTS),
     )
     assert quiet_s >= 0
     if len(scene.members) == scene.count and not (scene.speed > 0).any():
-        assert quiet_s == math.inf, "who can run nowhere overtakes nobody"
+        assert quiet_s == math.inf, "a job that can run nowhere overtakes none"
     assert (kept, ran) == (((scene.runs >= 0) & (chosen == scene.runs)).sum(), (scene.runs >= 0).sum())
-    assert ((names >= 0) == (scene.members >= 0)).all()
-    assert sorted(said[rounds.RANK].tolist()) == list(range(scene.count))
+    assert ((numbers_of >= 0) == (scene.members >= 0)).all()
+    assert sorted(decision[rounds.RANK].tolist()) == list(range(scene.count))
     owed = np.maximum(scene.credit[: scene.count].max(axis=1, initial=0.0), 0.0)
-    assert (np.diff(owed[np.argsort(said[rounds.RANK])]) <= 0).all()
-    runs = said[rounds.COUNT] > 0
-    assert (runs == (said[rounds.TYPE] >= 0)).all()
-    assert (runs == (said[rounds.REASON] == Code.RUNS)).all()
-    assert (said[rounds.COUNT][runs] == scene.size[runs]).all()
+    assert (np.diff(owed[np.argsort(decision[rounds.RANK])]) <= 0).all()
+    runs = decision[rounds.COUNT] > 0
+    assert (runs == (decision[rounds.TYPE] >= 0)).all()
+    assert (runs == (decision[rounds.REASON] == Code.RUNS)).all()
+    assert (decision[rounds.COUNT][runs] == scene.size[runs]).all()
     for row in (~runs).nonzero()[0]:
-        reason, need = int(said[rounds.REASON, row]), scene.need[row]
+        reason, need = int(decision[rounds.REASON, row]), scene.need[row]
         fast = [kind for kind in range(scene.types) if scene.speed[row, kind] > 0]
         if reason == Code.TOO_LARGE:
             likes = [kind for kind in range(scene.types) if liking[kind, slots[row]] == 0]
             most = max([0, *(total[kind] // max(scene.unit[row], 1) for kind in likes)])
-            assert said[rounds.EVIDENCE, row] == most < scene.jobs[view.LEAST, row]
+            assert decision[rounds.EVIDENCE, row] == most < scene.jobs[view.LEAST, row]
         elif reason == Code.UNKNOWN_TYPE:
             assert not allowed[row].any()
         elif reason == Code.IN_LINE:
             assert any(room[kind] >= need for kind in fast)
         elif reason == Code.CAPACITY:
-            # Cores count only while some job could use them, so the first type proves nothing.
+            # Cores count only while a job could use them, so the first type is not checked.
             assert not any(room[kind] >= need and scene.capacity[kind] > 0 for kind in fast if kind > 0)
         else:
             assert reason == Code.CANNOT_RUN

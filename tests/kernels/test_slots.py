@@ -1,4 +1,4 @@
-"""Both implementations of `kernels.slots` give the same, bit for bit; that it is right, `solve.allox` shows."""
+"""`kernels.slots` is equal in both modes; the tests of `solve.allox` show that it is optimal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_cheapest_slots(rows: list[tuple[float, float]], first: int, second: int
     room = np.array([first, second])[kinds]
     order = np.arange(len(rows))
     random.shuffle(order)  # type: ignore[attr-defined]
-    asked = time, kinds, places, room, order
-    found = slots_interpreted.cheapest_slots(*asked)
-    assert found.tolist() == slots_compiled.cheapest_slots(*asked).tolist()
-    assert (np.bincount(found, minlength=len(room)) <= room).all()
+    arguments = time, kinds, places, room, order
+    slots = slots_interpreted.cheapest_slots(*arguments)
+    assert slots.tolist() == slots_compiled.cheapest_slots(*arguments).tolist()
+    assert (np.bincount(slots, minlength=len(room)) <= room).all()

@@ -1,4 +1,4 @@
-"""What share policies see: both implementations agree with each other and with the columns they are made from."""
+"""`kernels.view`: blocks agree with the columns of the table, the same in both modes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from levada.core import layout as c
 from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.kernels import view
 from tests.kernel_modes import Kernels
-from tests.kernels.twins import both
+from tests.kernels.mode_parity import equal_in_both_modes
 
 view_interpreted = Kernels("view", "interpreted")
 
@@ -34,7 +34,7 @@ def _column(draw: st.DrawFn, values: st.SearchStrategy[Any], size: int, dtype: A
 
 
 @given(data=st.data())
-def test_jobs_have_sizes_that_they_may_have(data: st.DataObject) -> None:
+def test_jobs_have_allowed_sizes(data: st.DataObject) -> None:
     draw = data.draw
     slots_in_all, types = draw(st.integers(1, 6)), draw(st.integers(1, 3))
     least = _column(draw, st.integers(0, 3), slots_in_all)
@@ -55,7 +55,9 @@ def test_jobs_have_sizes_that_they_may_have(data: st.DataObject) -> None:
     exists = _column(draw, st.integers(0, 1), types)
     capacity = _column(draw, st.sampled_from([-1000, 0, 1500, 5000, UNLIMITED]), types)
     places = np.arange(len(slots))
-    jobs, reals, allowed = both(KERNELS, "jobs", ints, floats, slots, preference, places, exists, capacity)
+    jobs, reals, allowed = equal_in_both_modes(
+        KERNELS, "jobs", ints, floats, slots, preference, places, exists, capacity
+    )
     assert (jobs[view.NUMBER] == slots + 10).all()
     assert reals.tolist() == [weight[slots].tolist(), running_s[slots].tolist()]
     for row, slot in enumerate(slots):
@@ -81,7 +83,7 @@ def test_amounts_are_in_whole_gpus_and_cores_suffice(data: st.DataObject) -> Non
     capacity = _column(draw, st.sampled_from([0, 700, 9000, UNLIMITED]), types)
     slots = np.array(draw(st.permutations(range(count))), np.int64)
     ints = _block(len(INT_COLUMNS), np.int64, {c.ENTITY: entity, c.WORKLOAD: workload, c.SERVERS: servers})
-    scale, room, alike = both(KERNELS, "amounts", jobs, ints, slots, capacity)
+    scale, room, alike = equal_in_both_modes(KERNELS, "amounts", jobs, ints, slots, capacity)
     assert scale.tolist() == [s * max(u, 1) / 1000 for s, u in zip(size.tolist(), unit.tolist(), strict=True)]
     assert room[1:].tolist() == (capacity[1:] / 1000).tolist()
     cores = scale[milli == 0].sum()

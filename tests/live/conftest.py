@@ -1,4 +1,4 @@
-"""Stores for the tests: a file of SQLite, and a database of a real PostgreSQL."""
+"""Fixtures: stores in SQLite and in a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def postgres_url(postgres_server: str) -> str:
         await connection.execute(f"CREATE DATABASE {name}")
         await connection.close()
 
-    asyncio.run(make())
+    asyncio.run(make())  # own loop: `url` requests this fixture by name, which must not run in the loop of a test
     return postgres_server.removesuffix("/postgres") + f"/{name}"
 
 
@@ -43,5 +43,5 @@ def sqlite_url(tmp_path: Path) -> str:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str:
-    """Each kind of store in turn."""
+    """The URL of an empty database of each kind."""
     return str(request.getfixturevalue(f"{request.param}_url"))

@@ -1,4 +1,4 @@
-"""A policy that breaks the rules now and then, so that decisions are rejected."""
+"""A policy with some invalid decisions, which are rejected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from levada.tables.snapshot import Snapshot
 
 
 class Erratic:
-    """Elastic FIFO; every fourth decision gives more than there is, and about every seventh fails."""
+    """Elastic FIFO; every fourth decision exceeds the capacity, and about every seventh fails."""
 
     name = "erratic"
     needs = ElasticFifo.needs

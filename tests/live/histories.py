@@ -21,11 +21,11 @@ from levada.core.commands import Command
 from levada.core.job import Phase
 from levada.core.plan import OpKind
 from levada.engine import Engine
-from levada.live.intake import prepare
+from levada.live.manifest import prepare
 from levada.perf import JobSpeed, TableModel
 from levada.plugins import find_policy
 from levada.sim.simulation import Costs, Simulation
-from tests.live.house import document
+from tests.live.live_server import document
 from tests.live.recording import Features, Recorder, Step
 
 _ERRATIC = f"{Path(__file__).with_name('erratic_policy.py')}:Erratic"
@@ -53,7 +53,7 @@ POLICIES = (
     "min_total_duration_perf",
 )
 _BEGIN = 10_000.0
-#: Requests and faults of a history; after the last one it ends once the engine has made so many steps.
+#: Requests and faults of a history; after the last one the history ends after this many more steps of the engine.
 _ACTS, _MOST_STEPS = 48, 140
 #: Equal nodes in equal racks, where placement has ties; and nodes that all differ.
 _TWINS = tuple(
@@ -175,10 +175,10 @@ class _HistoryWriter:
             recorder.features.counts,
         )
 
-    # --- what happens ----------------------------------------------------------------------------------------------
+    # --- requests and faults ---------------------------------------------------------------------------------------
 
     def _act(self, now: float) -> ev.Event | None:
-        """A request or fault that is possible now; None where the one drawn is not."""
+        """A random request or fault; None if it is not possible now."""
         query = self._engine.query
         slots = query.jobs.order.tolist()
         jobs = query.jobs
@@ -225,12 +225,12 @@ class _HistoryWriter:
         living = sorted(self._engine.query.ids)
         for _ in range(self._chance.choice([1, 1, 2, 3])):
             document = _document(self._chance, len(self._documents), user, living)
-            (made,) = prepare(document, user=user, now=now, suffix="aaaa")
-            # Dependencies go by id, and a server draws other ids than this one.
-            after = tuple(self._ids[int(name.split("-")[1])] for name in made.job.after)
-            jobs.append(msgspec.structs.replace(made.job, after=after))
+            (submission,) = prepare(document, user=user, now=now, suffix="aaaa")
+            # Dependencies are by id, and a server has other ids.
+            after = tuple(self._ids[int(name.split("-")[1])] for name in submission.job.after)
+            jobs.append(msgspec.structs.replace(submission.job, after=after))
             self._documents.append(document)
-            self._ids.append(made.id)
+            self._ids.append(submission.id)
         return ev.JobsSubmitted(at=now, jobs=JobBatch.of(jobs))
 
     def _report(self, what: str, number: int, now: float) -> ev.Event:
@@ -242,7 +242,7 @@ class _HistoryWriter:
             left = int(jobs.observed[slot]) - 1
             return ev.WorkersFailed(at=now, **rows, **_columns(running=[left], index=[self._chance.randint(0, left)]))
         if what in ("fail", "refuse"):
-            self._world.pace.pause(rows["number"], now)
+            self._world.progress.pause(rows["number"], now)
             return (ev.JobsFailed if what == "fail" else ev.OperationFailed)(at=now, **rows)
         return self._chance.choice((ev.CheckpointSaved, ev.ResizesInPlace))(at=now, **rows)
 
@@ -260,7 +260,7 @@ class _HistoryWriter:
             twin.handle(change)
             then = twin.query.job(twin.query.ids[number])
             if then is None or not then.feasible or twin.query.most_workers(number) < size:
-                return None  # a server refuses this size
+                return None  # a server rejects this size
         return change
 
     def _change_nodes(self, what: str, now: float) -> ev.Event:

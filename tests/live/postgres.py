@@ -1,4 +1,4 @@
-"""A PostgreSQL of the tests' own, where Debian's is installed; in CI it must be."""
+"""A private PostgreSQL server for tests; optional locally, required in CI."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _WAIT_S = 180.0
 
 
 def binaries() -> Path | None:
-    """Where PostgreSQL's programs are."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if found:
-        return found[-1].parent
+    """The folder of PostgreSQL's programs."""
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if programs:
+        return programs[-1].parent
     there = shutil.which("initdb")
     return Path(there).resolve().parent if there else None
 
@@ -49,7 +49,7 @@ class Postgres:
         subprocess.run([*self._become, str(programs / "initdb"), *words], check=True, capture_output=True, cwd=folder)
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Start the server; return when it accepts connections."""
         words = ["-D", str(self._folder / "data"), "-p", str(self._port), "-c", "listen_addresses=127.0.0.1"]
         words += ["-c", f"unix_socket_directories={self._folder}"]
         with open(self._folder / "log", "ab") as log:
@@ -65,11 +65,11 @@ class Postgres:
 
     @property
     def is_up(self) -> bool:
-        """Whether it was started, and not stopped since."""
+        """Whether the server runs."""
         return self._server is not None
 
     def fresh(self) -> str:
-        """The address of an empty database of its own."""
+        """The URL of a new empty database."""
         self._made += 1
         name = f"fresh{self._made}"
         make = [str(self._programs / "psql"), "-q", "-d", self.url, "-c", f"CREATE DATABASE {name}"]
@@ -77,7 +77,7 @@ class Postgres:
         return self.url.removesuffix("/postgres") + f"/{name}"
 
     def stop(self) -> None:
-        """Without waiting for whoever is still connected."""
+        """Stop at once, without waiting for open connections."""
         if self._server is not None:
             self._server.send_signal(signal.SIGINT)
             self._server.wait(_WAIT_S)
@@ -86,7 +86,7 @@ class Postgres:
 
 @contextlib.contextmanager
 def postgres() -> Iterator[Postgres]:
-    """A server that is up and empty."""
+    """A running server without databases."""
     programs = binaries()
     if programs is None:
         if os.environ.get("CI") == "true":

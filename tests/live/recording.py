@@ -1,4 +1,4 @@
-"""Recordings of an engine: its decisions, operations and reasons, call by call, as bytes to compare."""
+"""Recordings of an engine: decisions, operations and reasons per call, as bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from levada.core.plan import Op, OpKind
 from levada.core.reasons import Code
 from levada.engine import Engine
 
-#: What is compared of each step.
+#: The compared parts of each step.
 PARTS = ("decisions", "operations", "reasons", "ends", "wakes")
 
 
@@ -24,8 +24,8 @@ class Step(NamedTuple):
     """One call of `Engine.handle`."""
 
     at: float
-    #: Types of the events, without progress.
-    told: tuple[str, ...]
+    #: Types of the events except progress.
+    events: tuple[str, ...]
     #: Encoded, by name of `PARTS`.
     parts: dict[str, bytes]
 
@@ -62,49 +62,49 @@ class Recorder:
             "ends": [_end(command) for command in commands if isinstance(command, JobsEnded)],
             "wakes": [command.at for command in commands if isinstance(command, Wake)],
         }
-        told = tuple(type(event).__name__ for event in events if not isinstance(event, ev.Progress))
-        self.steps.append(Step(query.now, told, {name: codec.pack(part) for name, part in parts.items()}))
+        types = tuple(type(event).__name__ for event in events if not isinstance(event, ev.Progress))
+        self.steps.append(Step(query.now, types, {name: codec.pack(part) for name, part in parts.items()}))
 
 
 def _decision(event: ev.Decided | ev.DecideFailed) -> Any:
-    """All columns of a decision; the time that the policy took differs from run to run."""
+    """All columns of a decision without its duration."""
     return event.decision if isinstance(event, ev.Decided) else event.why
 
 
 def _operation(op: Op) -> tuple[Any, ...]:
-    """An operation as a backend gets it, by number: ids of jobs have a random end."""
+    """An operation for a backend by job number, since job ids have a random suffix."""
     return op.number, op.kind, op.generation, op.grant, op.adds, op.drops, op.batch
 
 
 def _end(command: JobsEnded) -> list[Any]:
-    """All columns but ids and those of progress, which is not in the log."""
+    """All columns except ids and progress, which is not in the log."""
     without = ("id", "steps_done", "reported", "resized")
     return [getattr(command, name) for name in command.__struct_fields__ if name not in without]
 
 
-def first_difference(expected: Sequence[Step], found: Sequence[Step]) -> str:
+def first_difference(expected: Sequence[Step], actual: Sequence[Step]) -> str:
     """Describe the first step in which two recordings differ; empty where all bytes are the same."""
-    for number, (one, two) in enumerate(zip(expected, found, strict=False)):
-        told = (one.at, one.told), (two.at, two.told)
-        if told[0] != told[1]:
-            return f"step {number}: events {told[1]} instead of {told[0]}"
+    for number, (one, two) in enumerate(zip(expected, actual, strict=False)):
+        headers = (one.at, one.events), (two.at, two.events)
+        if headers[0] != headers[1]:
+            return f"step {number}: events {headers[1]} instead of {headers[0]}"
         wrong = [name for name in PARTS if one.parts[name] != two.parts[name]]
         if wrong:
-            lines = [f"step {number} at {one.at} s, {', '.join(one.told)}:"]
+            lines = [f"step {number} at {one.at} s, {', '.join(one.events)}:"]
             for name in wrong:
                 lines += _describe(name, one.parts[name], two.parts[name])
             return "\n".join(lines)
-    if len(expected) != len(found):
-        return f"{len(found)} steps instead of {len(expected)}"
+    if len(expected) != len(actual):
+        return f"{len(actual)} steps instead of {len(expected)}"
     return ""
 
 
 def _describe(name: str, one: bytes, two: bytes) -> list[str]:
     """The leaves in which two encoded parts differ."""
-    expected, found = (dict(_leaves(name, _readable(msgspec.msgpack.decode(data)))) for data in (one, two))
-    places = list(dict.fromkeys([*expected, *found]))
-    differ = [place for place in places if expected.get(place) != found.get(place)]
-    return [f"  {place}: {found.get(place)} instead of {expected.get(place)}" for place in differ]
+    expected, actual = (dict(_leaves(name, _readable(msgspec.msgpack.decode(data)))) for data in (one, two))
+    places = list(dict.fromkeys([*expected, *actual]))
+    differ = [place for place in places if expected.get(place) != actual.get(place)]
+    return [f"  {place}: {actual.get(place)} instead of {expected.get(place)}" for place in differ]
 
 
 def _readable(value: Any) -> Any:
@@ -112,15 +112,15 @@ def _readable(value: Any) -> Any:
     if isinstance(value, list) and len(value) == 3 and isinstance(value[0], str) and isinstance(value[2], bytes):
         return f"{value[0]} {np.frombuffer(value[2], value[0]).reshape(value[1]).tolist()}"
     if isinstance(value, list):
-        return [_readable(each) for each in value]
-    return {name: _readable(each) for name, each in value.items()} if isinstance(value, dict) else value
+        return [_readable(item) for item in value]
+    return {name: _readable(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def _leaves(place: str, value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, list):
-        return [leaf for number, each in enumerate(value) for leaf in _leaves(f"{place}[{number}]", each)]
+        return [leaf for number, item in enumerate(value) for leaf in _leaves(f"{place}[{number}]", item)]
     if isinstance(value, dict):
-        return [leaf for name, each in value.items() for leaf in _leaves(f"{place}.{name}", each)]
+        return [leaf for name, item in value.items() for leaf in _leaves(f"{place}.{name}", item)]
     return [(place, value)]
 
 
@@ -149,7 +149,7 @@ class Features:
             slots = jobs.find(command.plan.number)
             for slot, kind in zip(slots.tolist(), command.plan.kind.tolist(), strict=True):
                 self.add(OpKind.name(kind))
-                # A job that is to have workers stops only where jobs wait for each other's devices.
+                # A job with a target stops only to break a cycle of waits.
                 self.add("cycle broken", int(kind == OpKind.STOP and jobs.count[slot] > 0))
                 if kind == OpKind.START:
                     milli = int(jobs.milli[slot])

@@ -19,23 +19,25 @@ import numpy as np
 
 from levada.backends.local import worker
 from levada.backends.local.backend import LocalBackend
-from levada.backends.local.record import Stage
+from levada.backends.local.job_state import Stage
 from levada.backends.protocol import Report
 from levada.core import events as ev
 from levada.core.cluster import Node
 from levada.engine import Engine
-from levada.live import turn
+from levada.live import log_entry
+from levada.live.executor import CommandExecutor
 from levada.live.live import Live
-from levada.live.loop import Loop, Wish
+from levada.live.requests import Request
 from levada.live.service import Service
 from levada.live.store import Store
 from levada.plugins import find_policy
 from tests.interleavings.processes import Processes
 from tests.interleavings.scheduler import SeededLoop, run
 from tests.live.histories import JobHistory, Moment
+from tests.live.live_server import ManualClock
 from tests.live.recording import Recorder, Step
 
-#: Virtual seconds within which a backend must have done what it was told, and how often that is looked at.
+#: Time limit of operations of the backend in virtual seconds, and the polling interval.
 _PATIENCE_S, _LOOK_S = 300.0, 0.2
 _USERS = (
     *(ev.JobsSubmitted, ev.JobsCancelled, ev.JobsSuspended, ev.JobsResumed, ev.JobsUpdated),
@@ -56,13 +58,13 @@ def served(history: JobHistory, folder: Path) -> ServerRun:
     async def main(loop: SeededLoop) -> ServerRun:
         processes, timer = Processes(loop), _ScriptedTimer()
 
-        def set_timer(_loop: Loop, at: float) -> None:
+        def set_timer(_executor: CommandExecutor, at: float) -> None:
             timer.at = at
 
         with (
             mock.patch.object(worker, "processes", processes),
             mock.patch.object(worker, "procfs", processes, create=True),
-            mock.patch.object(Loop, "_set_timer", set_timer),
+            mock.patch.object(CommandExecutor, "_set_timer", set_timer),
         ):
             return await _drive(history, folder, processes, timer)
 
@@ -74,16 +76,8 @@ def replayed(log: list[bytes]) -> list[Step]:
     engine = Engine(make_policy=find_policy)
     recorder = Recorder(engine)
     for entry in log:
-        turn.replay(engine, entry)
+        log_entry.replay(engine, entry)
     return recorder.steps
-
-
-class _ScriptedClock:
-    def __init__(self, time: float) -> None:
-        self.time = time
-
-    def now(self) -> float:
-        return self.time
 
 
 class _ScriptedTimer:
@@ -93,11 +87,11 @@ class _ScriptedTimer:
 
 
 class _ScriptedBackend(LocalBackend):
-    """Runs jobs, and reports what the script says instead of what it observes."""
+    """Runs jobs, and reports the events of the script instead of its observations."""
 
     def __init__(self, home: Path, nodes: tuple[Node, ...]) -> None:
         super().__init__(home, nodes)
-        #: What the backend itself would have reported: type, job and generation, -1 where there is none.
+        #: Reports of the backend itself: type, job and generation (-1 = none).
         self.seen: set[tuple[type[ev.Event], int, int]] = set()
         self.script: asyncio.Queue[Report] = asyncio.Queue()
 
@@ -120,7 +114,7 @@ class _ScriptedBackend(LocalBackend):
 
 async def _drive(history: JobHistory, folder: Path, processes: Processes, timer: _ScriptedTimer) -> ServerRun:
     backend = _ScriptedBackend(folder, history.nodes)
-    clock = _ScriptedClock(history.moments[0].at)
+    clock = ManualClock(history.moments[0].at)
     live = Live(await Store.open(f"sqlite:///{folder}/levada.db"), backend, clock=clock)
     await live.open(policy=history.policy, options=history.options)
     driver = _Driver(live, backend, clock, timer, processes, history)
@@ -148,7 +142,7 @@ class _Driver:
         self,
         live: Live,
         backend: _ScriptedBackend,
-        clock: _ScriptedClock,
+        clock: ManualClock,
         timer: _ScriptedTimer,
         processes: Processes,
         history: JobHistory,
@@ -160,12 +154,12 @@ class _Driver:
         self.recorder = Recorder(live.loop.engine)
 
     async def until(self, true: Callable[[], object], what: str) -> None:
-        """Waits for something that the server or the backend does."""
+        """Wait until *condition* holds."""
         loop = asyncio.get_running_loop()
         end = loop.time() + _PATIENCE_S
         while not true():
             if loop.time() > end:
-                last = [step.told for step in self.recorder.steps[-3:]]
+                last = [step.events for step in self.recorder.steps[-3:]]
                 raise AssertionError(f"{what} did not come, step {len(self.recorder.steps)}, after {last}")
             await asyncio.sleep(_LOOK_S)
 
@@ -187,13 +181,13 @@ class _Driver:
 
     async def _request(self, act: ev.Event, progress: Report) -> None:
         """Ask the service for *act*; *progress* becomes part of the same turn."""
-        loop, grant = self._live.loop, self._live.loop.grant
+        loop, submit = self._live.loop, self._live.loop.submit
 
-        async def grant_with_progress(wish: Wish) -> None:
-            loop.hear(progress)
-            await grant(wish)
+        async def submit_with_progress(request: Request) -> None:
+            loop.observe(progress)
+            await submit(request)
 
-        with mock.patch.object(loop, "grant", grant_with_progress):
+        with mock.patch.object(loop, "submit", submit_with_progress):
             await self._ask(act)
 
     async def _ask(self, act: ev.Event) -> None:
@@ -202,24 +196,26 @@ class _Driver:
             case ev.JobsSubmitted():
                 begin = len(self._ids)
                 documents = self._history.documents[begin : begin + len(act.jobs)]
-                views = await service.submit(documents, user=documents[0]["spec"]["labels"]["user"], key=None)
+                views = await service.submissions.submit(
+                    documents, user=documents[0]["spec"]["labels"]["user"], key=None
+                )
                 self._ids += [view["id"] for view in views]
             case ev.JobsCancelled():
-                await service.cancel(self._id(act))
+                await service.jobs.cancel(self._id(act))
             case ev.JobsSuspended():
-                await service.suspend(self._id(act), force=True)
+                await service.jobs.suspend(self._id(act), force=True)
             case ev.JobsResumed():
-                await service.resume(self._id(act))
+                await service.jobs.resume(self._id(act))
             case ev.JobsUpdated(updates=(update,)) if update.fixed is not None:
-                await service.scale(self._ids[update.number], update.fixed, force=True)
+                await service.jobs.scale(self._ids[update.number], update.fixed, force=True)
             case ev.JobsUpdated(updates=(update,)):
-                await service.update(self._ids[update.number], {"priority": update.priority})
+                await service.jobs.update(self._ids[update.number], {"priority": update.priority})
             case ev.NodesCordoned():
-                await service.cordon(act.names[0], cordoned=act.cordoned)
+                await service.cluster.cordon(act.names[0], cordoned=act.cordoned)
             case ev.NodesDrained():
-                await service.drain(act.names[0], force=act.force)
+                await service.cluster.drain(act.names[0], force=act.force)
             case ev.PolicyChanged():
-                await service.set_policy(act.name, {})
+                await service.cluster.set_policy(act.name, {})
             case _:
                 raise AssertionError(act)
 
@@ -230,7 +226,7 @@ class _Driver:
         """Make workers do what *event* reports, and wait until the backend has observed it."""
         match event:
             case ev.JobsFinished() | ev.JobsFailed():
-                # Of a job that lost a node nothing may be left: the local backend does not let survivors go on.
+                # All workers of a job that lost a node are lost: the local backend stops survivors.
                 running = [number for number in event.number.tolist() if self._ids[number] in self._processes.alive()]
                 for number in running:
                     self._processes.end_job(self._ids[number], int(isinstance(event, ev.JobsFailed)))
@@ -241,7 +237,7 @@ class _Driver:
                 for name in event.names:
                     await self._end_all(self._processes.lose_node(name))
             case ev.Running() | ev.Released():
-                # The simulator reports operations of jobs that have lost a node meanwhile; the engine ignores that.
+                # The simulator reports operations of jobs that lost a node; the engine ignores them.
                 out = {(op.number, op.generation) for op in self._live.loop.engine.outstanding()}
                 rows = zip(event.number.tolist(), event.generation.tolist(), strict=True)
                 await self._noticed(type(event), [row for row in rows if row in out])
@@ -249,12 +245,12 @@ class _Driver:
                 pass
 
     async def _end_all(self, jobs: Collection[str]) -> None:
-        """End all workers of these jobs, also those that an operation under way still starts."""
+        """End all workers of these jobs, also those of a pending operation."""
 
         def have_ended() -> bool:
             for job in jobs:
                 self._processes.end_job(job, 1)
-            return all(self._backend.gangs[job].record.stage is Stage.IDLE for job in jobs)
+            return all(self._backend.controllers[job].record.stage is Stage.IDLE for job in jobs)
 
         await self.until(have_ended, f"the end of {', '.join(jobs)}")
 

@@ -18,11 +18,11 @@ from tests.live.histories import JobHistory, simulated
 from tests.live.recording import Step, first_difference
 from tests.live.scripted_server import replayed, served
 
-#: Twenty that break cycles of waits, which are rare. Where a change of the engine leaves too few, take other twenty.
+#: Seeds with cycles of waits, which are rare. If a change of the engine leaves too few, choose other seeds.
 _SEEDS = range(180, 200)
-#: All histories together must have so many of these: what they do not do, they do not compare.
+#: Minimum occurrences in all histories together, so that the comparison covers them.
 _LEAST = {
-    # What happens to jobs and nodes.
+    # Events of jobs and nodes.
     "JobsSubmitted": 150,
     "JobsCancelled": 10,
     "JobsSuspended": 10,
@@ -39,7 +39,7 @@ _LEAST = {
     "PolicyChanged": 30,
     "ResizesInPlace": 10,
     "CheckpointSaved": 10,
-    # What the engine does.
+    # Actions of the engine.
     "Decided": 500,
     "START": 200,
     "RESIZE": 30,
@@ -50,13 +50,13 @@ _LEAST = {
     "ended Succeeded": 50,
     "ended Failed": 10,
     "ended Cancelled": 10,
-    # Kinds of jobs that it places.
+    # Kinds of placed jobs.
     "fraction started": 30,
     "CPU job started": 30,
     "several GPUs per worker started": 15,
     "servers started": 20,
     "cores and memory taken": 50,
-    # Reasons that it gives.
+    # Reasons.
     "reason PREEMPTED": 50,
     "reason REJECTED": 10,
     "reason NODE_LOST": 20,
@@ -81,14 +81,14 @@ def _interpreted_again() -> Iterator[None]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder in memory, as a server writes every turn to its store."""
+    """A folder in memory, since a server writes every turn to its store."""
     shared = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(prefix="levada-", dir=shared if shared.is_dir() else None) as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="levada-", dir=shared if shared.is_dir() else None) as folder:
+        yield Path(folder)
 
 
-def _same(expected: Sequence[Step], found: Sequence[Step], what: str) -> None:
-    difference = first_difference(expected, found)
+def _assert_same_steps(expected: Sequence[Step], actual: Sequence[Step], what: str) -> None:
+    difference = first_difference(expected, actual)
     assert not difference, f"{what}: {difference}"
 
 
@@ -100,13 +100,13 @@ def test_a_history_is_the_same_everywhere(seed: int, folder: Path) -> None:
         history = simulated(seed)
         first = first or history
         of = f"seed {seed}, {history.policy}, {mode}"
-        _same(first.steps, history.steps, f"{of}, in the simulator")
+        _assert_same_steps(first.steps, history.steps, f"{of}, in the simulator")
         home = folder / mode
         home.mkdir()
         run = served(history, home)
         # The first step of a server is part of `Live.open`, before its engine can be recorded; the log has it.
-        _same(first.steps[1:], run.steps, f"{of}, in a server")
-        _same(first.steps, replayed(run.log), f"{of}, replayed")
+        _assert_same_steps(first.steps[1:], run.steps, f"{of}, in a server")
+        _assert_same_steps(first.steps, replayed(run.log), f"{of}, replayed")
 
 
 def test_histories_exercise_the_engine() -> None:
@@ -122,6 +122,6 @@ def test_the_first_difference_is_described() -> None:
     steps = simulated(_SEEDS[0]).steps
     assert first_difference(steps, steps) == ""
     assert first_difference(steps, steps[:-1]) == f"{len(steps) - 1} steps instead of {len(steps)}"
-    place = next(number for number, step in enumerate(steps) if step.told == ("Decided",))
+    place = next(number for number, step in enumerate(steps) if step.events == ("Decided",))
     other = steps[place]._replace(parts={**steps[place].parts, "decisions": steps[0].parts["decisions"]})
     assert "decisions[0].number" in first_difference(steps, [*steps[:place], other, *steps[place + 1 :]])

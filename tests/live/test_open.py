@@ -1,4 +1,4 @@
-"""A job that ends while a restarted server opens, with real processes: it has ended, and never runs again."""
+"""A job that ends while a restarted server opens, with real processes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from levada.backends.local.backend import LocalBackend
-from levada.backends.local.record import Stage
+from levada.backends.local.job_state import Stage
 from levada.core.cluster import Node
 from levada.live.live import Live
 from levada.live.service import Service
 from levada.live.store import Store
-from tests.live.house import document
-from tests.patience import WAIT_S
+from tests.live.live_server import document
+from tests.timeouts import WAIT_S
 
 
 async def _until(true: Callable[[], object]) -> None:
@@ -26,7 +26,7 @@ async def _until(true: Callable[[], object]) -> None:
 
 
 class SlowStore(Store):
-    """Answers one question only after something has happened."""
+    """A backend that delays one call until an event has happened."""
 
     meanwhile: Callable[[], Any]
 
@@ -36,7 +36,7 @@ class SlowStore(Store):
 
 
 @pytest.mark.parametrize(("code", "phase"), [(0, "Succeeded"), (3, "Failed")])
-def test_a_job_that_ends_while_the_server_opens_has_ended(tmp_path: Path, code: int, phase: str) -> None:
+async def test_a_job_that_ends_while_the_server_opens_is_finished(tmp_path: Path, code: int, phase: str) -> None:
     url, starts, go = f"sqlite:///{tmp_path}/levada.db", tmp_path / "starts", tmp_path / "go"
     script = f"echo $$ >> {starts}; until test -e {go}; do sleep 0.01; done; exit {code}"
 
@@ -47,9 +47,11 @@ def test_a_job_that_ends_while_the_server_opens_has_ended(tmp_path: Path, code: 
         live = Live(await Store.open(url), backend())
         await live.open(options={"rate_limit_s": 0.0})
         task, service = asyncio.create_task(live.run()), Service(live)
-        (view,) = await service.submit([document(run={"command": ["sh", "-c", script]})], user="ann", key=None)
+        (view,) = await service.submissions.submit(
+            [document(run={"command": ["sh", "-c", script]})], user="ann", key=None
+        )
         job = str(view["id"])
-        await _until(lambda: service.job(job)["phase"] == "Running")
+        await _until(lambda: service.jobs.get(job)["phase"] == "Running")
         live.stop()
         await task
         await live.close()
@@ -60,26 +62,23 @@ def test_a_job_that_ends_while_the_server_opens_has_ended(tmp_path: Path, code: 
 
         async def ends() -> None:
             go.touch()
-            await _until(lambda: seen.gangs[job].record.stage is Stage.IDLE)
+            await _until(lambda: seen.controllers[job].record.stage is Stage.IDLE)
 
         store = SlowStore((await Store.open(url)).database)
         store.meanwhile = ends
         live = Live(store, seen)
         await live.open()
-        # A decision that was asked for is there before the loop hears anything.
-        await _until(lambda: not live.loop._thoughts)
+        # A pending decision arrives before the loop gets any report.
+        await _until(lambda: not live.loop.executor.policy_tasks)
         task, service = asyncio.create_task(live.run()), Service(live)
-        await _until(lambda: service.job(job)["phase"] == phase)
-        # Whatever was to follow has followed when the next job is done.
-        (view,) = await service.submit([document("next")], user="ann", key=None)
-        await _until(lambda: service.job(view["id"])["phase"] == "Succeeded")
-        assert (service.job(job)["phase"], service.job(job)["exit_code"]) == (phase, code)
+        await _until(lambda: service.jobs.get(job)["phase"] == phase)
+        # All consequences have happened when the next job is finished.
+        (view,) = await service.submissions.submit([document("next")], user="ann", key=None)
+        await _until(lambda: service.jobs.get(view["id"])["phase"] == "Succeeded")
+        assert (service.jobs.get(job)["phase"], service.jobs.get(job)["exit_code"]) == (phase, code)
         assert len(starts.read_text().splitlines()) == 1
         live.stop()
         await task
         await live.close()
 
-    async def story() -> None:
-        await second(await first())
-
-    asyncio.run(story())
+    await second(await first())

@@ -1,4 +1,4 @@
-"""Snapshots of an engine: all of it comes back, in later versions, too; and bytes that call something are refused."""
+"""Snapshots: complete, readable by later versions, safe against malicious bytes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 
 from levada.core import codec
 from levada.core import events as ev
+from levada.core.assignment import Assignment
 from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Node
 from levada.core.commands import Command, Decide
@@ -22,29 +23,28 @@ from levada.core.inventory import Inventory
 from levada.core.job import Job, Phase
 from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.plan import OpKind
-from levada.core.plane import Plane
-from levada.engine import Engine, answer, persist
-from levada.engine.parts import PARTS, Part
+from levada.engine import Engine, persist, run_policy
 from levada.engine.replay import commanded
 from levada.engine.state import Intent, State
+from levada.engine.state_fields import PARTS, FieldKind
 from levada.live import snapshot
 from levada.live.snapshot import FORMAT, Unusable, freeze, thaw
 from levada.perf import RestartKind
 from levada.plugins import find_policy
-from levada.policies.table import POLICIES
-from levada.tables.jobtable import JobTable
-from levada.tables.world import World
-from tests.engine.chaos import Chaos
-from tests.engine.inspect import state_of
-from tests.engine.machine import NODES, one_step
-from tests.engine.machine import POLICIES as NAMES
+from levada.policies.catalog import POLICIES
+from levada.tables.cluster_state import ClusterState
+from levada.tables.job_table import JobTable
+from tests.engine.engine_state import state_of
+from tests.engine.faulty_world import FaultyWorld
+from tests.engine.random_walk import NODES, one_step
+from tests.engine.random_walk import POLICIES as NAMES
 
-#: Written by the first version that had them; no version may fail to read it.
+#: Written by the first version with snapshots; every version must read it.
 FIRST = Path(__file__).parent / "data" / "snapshot-1"
 
 
 def at_work(policy: str) -> Engine:
-    """An engine whose policy has decided about some jobs."""
+    """An engine with jobs after some decisions."""
     nodes = tuple(Node.of(f"n{index}", {"v100": 2, "k80": 2}) for index in range(3))
     engine = Engine(cluster=Cluster(nodes=nodes), policy=policy, make_policy=find_policy, seed=1)
     jobs = [
@@ -54,33 +54,33 @@ def at_work(policy: str) -> Engine:
     for event in (ev.JobsSubmitted(at=0.0, jobs=JobBatch.of(jobs)), ev.Tick(at=1000.0)):
         for command in engine.handle(event):
             if isinstance(command, Decide):
-                engine.handle(answer(command, at=1001.0))
+                engine.handle(run_policy(command, at=1001.0))
     return engine
 
 
 @pytest.mark.parametrize("policy", [record.name for record in POLICIES])
-def test_every_policy_comes_back_from_a_snapshot(policy: str) -> None:
+def test_every_policy_is_restored_from_a_snapshot(policy: str) -> None:
     engine = at_work(policy)
     again = thaw(freeze(engine))
     jobs = [f"j{index}" for index in range(6)]
     assert [again.explain(job) for job in jobs] == [engine.explain(job) for job in jobs]
     changed = ev.PolicyChanged(at=2000.0, name="fifo", options={})
-    told, expected = again.handle(changed), engine.handle(changed)
-    assert [type(command) for command in told] == [type(command) for command in expected]
+    commands, expected = again.handle(changed), engine.handle(changed)
+    assert [type(command) for command in commands] == [type(command) for command in expected]
 
 
 def looks(engine: Engine) -> Any:
-    """All that a snapshot has of an engine, as plain values."""
+    """The contents of a snapshot of an engine, as plain values."""
     return msgspec.msgpack.decode(codec.pack(persist.dump(engine)))
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_an_engine_in_the_middle_of_everything_comes_back_and_goes_on_as_before(seed: int) -> None:
+def test_a_busy_engine_is_restored_and_behaves_the_same(seed: int) -> None:
     rng = random.Random(seed)
-    chaos = Chaos(policy=rng.choice(NAMES), nodes=NODES)
+    system = FaultyWorld(policy=rng.choice(NAMES), nodes=NODES)
     for _ in range(120):
-        one_step(chaos, rng)
-    engine = chaos.engine
+        one_step(system, rng)
+    engine = system.engine
     state_of(engine).perf.observe_restart(1, RestartKind.RESIZE, 3.0)
     again = thaw(freeze(engine))
     assert looks(again) == looks(engine)
@@ -92,12 +92,12 @@ def test_an_engine_in_the_middle_of_everything_comes_back_and_goes_on_as_before(
 
     engine.handle = both  # type: ignore[method-assign]
     for _ in range(60):
-        one_step(chaos, rng)
+        one_step(system, rng)
         assert commanded(again) == commanded(engine)
 
 
 def changed(data: bytes, change: Callable[[dict[str, Any]], None], form: int = FORMAT) -> bytes:
-    """A snapshot with another portrait in it."""
+    """A snapshot with another engine dump."""
     body = data.partition(b"\n")[2][32:]
     plain = msgspec.msgpack.decode(zlib.decompress(body))
     change(plain)
@@ -105,7 +105,7 @@ def changed(data: bytes, change: Callable[[dict[str, Any]], None], form: int = F
     return b"levada snapshot %d 9.9\n" % form + hashlib.sha256(fresh).digest() + fresh
 
 
-def test_what_another_version_has_more_or_less_is_left_out_or_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_fields_are_dropped_and_missing_fields_get_defaults(caplog: pytest.LogCaptureFixture) -> None:
     engine = at_work("tiresias")
 
     def change(plain: dict[str, Any]) -> None:
@@ -124,11 +124,11 @@ def test_what_another_version_has_more_or_less_is_left_out_or_begins_anew(caplog
     assert set(table.weight[table.order].tolist()) == {1.0}
     assert again.query.options.cooldown_s == 30.0
     assert again.query.policy.name == engine.query.policy.name
-    assert "begins anew" in caplog.text
+    assert "resetting policy" in caplog.text
     assert "cooldown_s" in caplog.text
 
 
-def test_devices_that_another_version_numbers_otherwise_are_where_they_were() -> None:
+def test_renumbered_devices_keep_their_jobs() -> None:
     engine = at_work("fifo")
 
     def turn_around(plain: dict[str, Any]) -> None:
@@ -141,10 +141,10 @@ def test_devices_that_another_version_numbers_otherwise_are_where_they_were() ->
 
     again = thaw(changed(freeze(engine), turn_around))
     assert commanded(again) == commanded(engine)
-    assert any(each.held for each in commanded(again).values())
+    assert any(job.held for job in commanded(again).values())
 
 
-def test_a_policy_that_is_not_there_any_more_is_told_of_and_another_decides(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_policy_is_reported_and_replaced(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     engine = at_work("fifo")
     again = thaw(changed(freeze(engine), lambda plain: plain.update(policy="gone.py:Mine")))
@@ -153,7 +153,7 @@ def test_a_policy_that_is_not_there_any_more_is_told_of_and_another_decides(capl
     assert commanded(again) == commanded(engine)
 
 
-def test_a_policy_in_a_file_comes_back_by_the_name_of_its_file(tmp_path: Path) -> None:
+def test_a_policy_file_is_restored_by_its_path(tmp_path: Path) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text("from levada.policies.fifo import Fifo\nclass Mine(Fifo):\n    name = 'my own'\n")
     engine = at_work("fifo")
@@ -161,7 +161,7 @@ def test_a_policy_in_a_file_comes_back_by_the_name_of_its_file(tmp_path: Path) -
     assert thaw(freeze(engine)).query.policy.name == "my own"
 
 
-def test_an_older_form_is_led_to_this_one_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_snapshot_format_is_migrated_stepwise(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = at_work("fifo")
     monkeypatch.setattr(snapshot, "FORMAT", FORMAT + 2)
 
@@ -174,16 +174,16 @@ def test_an_older_form_is_led_to_this_one_step_by_step(monkeypatch: pytest.Monke
     assert looks(thaw(old)) == looks(engine)
 
 
-def test_every_form_that_there_was_has_a_step_to_the_next() -> None:
+def test_every_snapshot_format_has_a_migration() -> None:
     assert sorted(snapshot.STEPS) == list(range(1, FORMAT))
 
 
-def test_the_first_snapshot_of_all_can_be_read() -> None:
+def test_the_first_snapshot_format_can_be_read() -> None:
     first = thaw(FIRST.read_bytes())
     state = state_of(first)
     table = state.world.table
-    found = {state.world.ids[number]: each for number, each in commanded(first).items()}
-    assert {job: (Phase.label(each.phase), each.generation, len(each.held)) for job, each in found.items()} == {
+    jobs = {state.world.ids[number]: job for number, job in commanded(first).items()}
+    assert {name: (Phase.label(job.phase), job.generation, len(job.held)) for name, job in jobs.items()} == {
         "whole": ("Running", 1, 2),
         "part": ("Running", 1, 1),
         "served": ("Starting", 1, 3),
@@ -193,10 +193,10 @@ def test_the_first_snapshot_of_all_can_be_read() -> None:
     assert state.policy.name == "max_min_fairness"
     assert [queue.name for queue in state.world.queues.values] == ["research", "default"]
     assert table.steps_done[state.world.slot("whole")] == 40.0
-    assert [(each.node, each.device) for each in found["whole"].held] == [("n0", "0"), ("n0", "1")]
+    assert [(place.node, place.device) for place in jobs["whole"].held] == [("n0", "0"), ("n0", "1")]
 
 
-def test_a_version_without_fixed_sizes_and_used_retries_is_read() -> None:
+def test_a_snapshot_without_fixed_sizes_and_retries_can_be_read() -> None:
     engine = at_work("fifo")
     table, slot = state_of(engine).world.table, state_of(engine).world.slot("whole")
     table.restarts[slot] = 3
@@ -217,44 +217,56 @@ def test_a_version_without_fixed_sizes_and_used_retries_is_read() -> None:
         (lambda data: data[:-1], "damaged"),
         (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "damaged"),
         (lambda data: data.replace(b"snapshot 1 ", b"snapshot 2 ", 1), "newer Levada"),
-        (lambda data: b"levada engine\n" + data, "no snapshot"),
-        (lambda data: b"", "no snapshot"),
+        (lambda data: b"levada engine\n" + data, "not a snapshot"),
+        (lambda data: b"", "not a snapshot"),
         (lambda data: changed(data, lambda plain: plain.pop("jobs")), "cannot be read"),
     ],
 )
-def test_what_cannot_be_used_says_why(change: Callable[[bytes], bytes], why: str) -> None:
+def test_an_unusable_snapshot_says_why(change: Callable[[bytes], bytes], why: str) -> None:
     with pytest.raises(Unusable, match=why):
         thaw(change(freeze(at_work("fifo"))))
 
 
-def test_nothing_that_an_engine_remembers_is_forgotten_here() -> None:
-    """A field that is added to an engine is added to `engine.parts`, and to `persist` unless it is plain or a cache."""
+def test_a_snapshot_contains_every_field_of_the_engine() -> None:
+    """A field that is added to an engine is added to `engine.state_fields`, and to `persist` unless it is plain or a cache."""
     engine = at_work("fifo")
     state, world = state_of(engine), state_of(engine).world
     assert set(vars(state)) == set(PARTS)
     own_form = {"world", "policy", "policy_named", "policy_options", "policy_state", "options", "in_view", "perf"}
-    own_form |= {"reservations", "dependents", "claimed_rows", "leaves"}
-    # Given anew, or learned from before a dump.
+    own_form |= {"reservations", "dependents", "claimed_rows", "leaves", "unmet"}
+    # Restored from the constructor, or learned before the dump.
     needless = {"make_policy", "lessons", "pauses", "over"}
-    assert {name for name, part in PARTS.items() if part not in (Part.VALUE, Part.CACHE)} == own_form | needless
+    assert {
+        name for name, part in PARTS.items() if part not in (FieldKind.VALUE, FieldKind.CACHE)
+    } == own_form | needless
     assert isinstance(state, State)
-    kept = {"inventory", "table", "queues", "workloads", "entities", "queue_names", "tags", "ids", "numbers"}
-    kept |= {"next_number", "target", "held", "foreign", "prices"}
-    assert set(vars(world)) == kept | {"_ranks_of"}
-    assert isinstance(world, World)
-    assert set(Plane.__slots__) == {"devices", "nodes", "claimed", "_rows"}
+    stored = {"inventory", "table", "queues", "workloads", "entities", "queue_names", "tags", "ids", "numbers"}
+    stored |= {"next_number", "target", "held", "foreign", "prices"}
+    assert set(vars(world)) == stored | {"_ranks_of"}
+    assert isinstance(world, ClusterState)
+    assert set(Assignment.__slots__) == {"devices", "nodes", "claimed", "_rows"}
     columns = {*INT_COLUMNS, *FLOAT_COLUMNS}
     lines = {"ints", "floats", "preference", "order", "_numbers", "_slots", "_lines", "_slot_of", "_free"}
     assert set(vars(JobTable())) == columns | lines
-    said = {"types", "nodes", "node_values", "_absent", "lost", "cordoned", "draining"}
+    dumped = {
+        "types",
+        "nodes",
+        "node_values",
+        "_absent",
+        "lost",
+        "cordoned",
+        "cordoned_by_operator",
+        "draining",
+        "classes",
+    }
     others = {f"{by}_{what}" for by in ("foreign", "reserved") for what in ("cpu", "memory", "gpu_memory")}
     laid_out = {"cpu", "memory", "zone", "rack", "_devices", "node_of", "type_of", "gpu_memory", "absent", "healthy"}
-    laid_out |= {"pool_start", "pool_stop", "pool_node", "pool_type", "_openings"}
-    assert set(vars(Inventory())) == said | others | {"foreign", "reserved"} | laid_out
+    laid_out |= {"pool_start", "pool_stop", "pool_node", "pool_type", "_allocatable", "eligible", "_bounds"}
+    assert set(vars(Inventory())) == dumped | others | {"foreign", "reserved"} | laid_out
 
 
-def test_numbers_mean_the_same_for_ever() -> None:
-    """They are in snapshots and logs. Who changes one gives the snapshot a new form, and the log a new schema."""
+def test_stored_enum_numbers_never_change() -> None:
+    """They are stored in snapshots and logs: a change needs a new snapshot format and log schema."""
     assert [Phase.name(number) for number in range(9)] == [
         *("PENDING", "STARTING", "RUNNING", "RESIZING", "STOPPING"),
         *("SUSPENDED", "SUCCEEDED", "FAILED", "CANCELLED"),

@@ -1,8 +1,7 @@
-"""Jobs that are accepted and cannot start, or will be late, as things are: their users are told at once."""
+"""Warnings at submission: jobs that cannot start or will miss their deadline."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from typing import Any
@@ -11,22 +10,22 @@ import numpy as np
 import pytest
 
 from levada.core import events as ev
-from tests.live.house import House, document, house
-from tests.live.rehearsal import Stage
+from tests.live.fake_backend import FakeMachines
+from tests.live.live_server import LiveServer, document, live_server
 
 NODES = {"n0": {"v100": 4}, "n1": {"v100": 2, "k80": 2}}
 
 
-async def warnings(up: House, **spec: Any) -> list[str] | None:
-    """What is told of a job; it is accepted all the same."""
-    (job,) = await up.service.submit([document(**spec)], user="ann", key=None)
+async def warnings(up: LiveServer, **spec: Any) -> list[str] | None:
+    """The warnings of an accepted job."""
+    (job,) = await up.service.submissions.submit([document(**spec)], user="ann", key=None)
     assert up.phase(job["id"]) in ("Pending", "Starting", "Running")
-    found: list[str] | None = job.get("warnings")
-    return found
+    warning_texts: list[str] | None = job.get("warnings")
+    return warning_texts
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "warning"),
     [
         ({}, None),
         ({"gpusPerWorker": 4}, None),
@@ -41,57 +40,54 @@ async def warnings(up: House, **spec: Any) -> list[str] | None:
     ],
     ids=str,
 )
-def test_a_job_that_can_never_start_is_taken_with_a_warning(url: str, spec: dict[str, Any], told: str | None) -> None:
-    async def story() -> None:
-        async with house(url, Stage(NODES)) as up:
-            for name, limits in (("small", {"limit": {"v100": 2, "k80": 2}}), ("fair", {"perUserLimit": 1})):
-                queue = {"apiVersion": "levada.dev/v1", "kind": "Queue", "metadata": {"name": name}, "spec": limits}
-                await up.service.put_queue(queue)
-            assert await warnings(up, **spec) == (None if told is None else [f"Can never start: {told}."])
-
-    asyncio.run(story())
-
-
-def test_the_same_key_gives_the_same_warnings(url: str) -> None:
-    async def story() -> None:
-        async with house(url, Stage(NODES)) as up:
-            first = await up.service.submit([document(gpusPerWorker=9)], user="ann", key="k")
-            again = await up.service.submit([document(gpusPerWorker=9)], user="ann", key="k")
-            assert first[0]["warnings"] == again[0]["warnings"]
-            assert "warnings" not in up.service.job(first[0]["id"])
-
-    asyncio.run(story())
+async def test_a_job_that_can_never_start_is_accepted_with_a_warning(
+    url: str, spec: dict[str, Any], warning: str | None
+) -> None:
+    async with live_server(url, FakeMachines(NODES)) as up:
+        for name, limits in (("small", {"limit": {"v100": 2, "k80": 2}}), ("fair", {"perUserLimit": 1})):
+            queue = {"apiVersion": "levada.dev/v1", "kind": "Queue", "metadata": {"name": name}, "spec": limits}
+            await up.service.cluster.put_queue(queue)
+        assert await warnings(up, **spec) == (None if warning is None else [f"Can never start: {warning}."])
 
 
-def test_a_deadline_that_the_forecast_misses_is_told_and_one_that_it_meets_is_not(url: str) -> None:
-    async def story() -> None:
-        async with house(url, Stage({"n0": {"v100": 1}})) as up:
-            (one,) = await up.service.submit([document("train", steps=1_000_000)], user="ann", key=None)
-            await up.until(lambda: up.phase(one["id"]) == "Running")
-            number = np.array([up.live.loop.records.by_id[one["id"]].number])
-            began = time.monotonic()
-
-            def seen_to_be_fast() -> bool:
-                """It makes a step per millisecond, and that is learned after a while."""
-                done = 1000.0 * (time.monotonic() - began)
-                up.backend.report(ev.Progress(at=0.0, number=number, steps=np.array([done])))
-                return ((up.service.job(one["id"])["progress"] or {}).get("rate") or 0.0) > 500
-
-            await up.until(seen_to_be_fast)
-            # Behind the first, which needs some 1,000 s.
-            (late,) = await up.service.submit([document("train", steps=1000, deadline="20s")], user="ann", key=None)
-            (text,) = late["warnings"]
-            assert text.startswith("Will miss its deadline 2")
-            assert "expected to end " in text
-            (good,) = await up.service.submit([document("train", steps=1000, deadline="2d")], user="ann", key=None)
-            assert "warnings" not in good, good
-            (unknown,) = await up.service.submit([document("new", deadline="2d")], user="ann", key=None)
-            assert "warnings" not in unknown
-
-    asyncio.run(story())
+async def test_the_same_key_gives_the_same_warnings(url: str) -> None:
+    async with live_server(url, FakeMachines(NODES)) as up:
+        first = await up.service.submissions.submit([document(gpusPerWorker=9)], user="ann", key="k")
+        again = await up.service.submissions.submit([document(gpusPerWorker=9)], user="ann", key="k")
+        assert first[0]["warnings"] == again[0]["warnings"]
+        assert "warnings" not in up.service.jobs.get(first[0]["id"])
 
 
-def test_a_forecast_that_takes_too_long_is_not_joined_by_others(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+async def test_only_a_deadline_missed_by_the_forecast_is_warned_about(url: str) -> None:
+    async with live_server(url, FakeMachines({"n0": {"v100": 1}})) as up:
+        (one,) = await up.service.submissions.submit([document("train", steps=1_000_000)], user="ann", key=None)
+        await up.until(lambda: up.phase(one["id"]) == "Running")
+        number = np.array([up.live.loop.records.by_id[one["id"]].number])
+        began = time.monotonic()
+
+        def seen_to_be_fast() -> bool:
+            """Report a step per millisecond until the speed is learned."""
+            done = 1000.0 * (time.monotonic() - began)
+            up.backend.report(ev.Progress(at=0.0, number=number, steps=np.array([done])))
+            return ((up.service.jobs.get(one["id"])["progress"] or {}).get("rate") or 0.0) > 500
+
+        await up.until(seen_to_be_fast)
+        # After the first job, which needs about 1,000 s.
+        (late,) = await up.service.submissions.submit(
+            [document("train", steps=1000, deadline="20s")], user="ann", key=None
+        )
+        (text,) = late["warnings"]
+        assert text.startswith("Will miss its deadline 2")
+        assert "expected to end " in text
+        (good,) = await up.service.submissions.submit(
+            [document("train", steps=1000, deadline="2d")], user="ann", key=None
+        )
+        assert "warnings" not in good, good
+        (unknown,) = await up.service.submissions.submit([document("new", deadline="2d")], user="ann", key=None)
+        assert "warnings" not in unknown
+
+
+async def test_a_slow_forecast_is_not_started_twice(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setattr("levada.live.submit_warnings._WAIT_S", 0.02)
     at_work: list[int] = []
     most: list[int] = []
@@ -104,16 +100,13 @@ def test_a_forecast_that_takes_too_long_is_not_joined_by_others(monkeypatch: pyt
         at_work.pop()
         return {}
 
-    monkeypatch.setattr("levada.live.service.forecast", slow)
+    monkeypatch.setattr("levada.live.forecast.forecast", slow)
 
-    async def story() -> None:
-        async with house(url, Stage({"n0": {"v100": 1}})) as up:
-            for _ in range(5):
-                await up.service.submit([document(steps=1000, deadline="20s")], user="ann", key=None)
-            assert most == [1], "a thread cannot be ended: the next one waits for it"
-            go.set()
-            await up.until(lambda: not at_work)
-            await up.service.submit([document(steps=1000, deadline="20s")], user="ann", key=None)
-            await up.until(lambda: len(most) > 1)
-
-    asyncio.run(story())
+    async with live_server(url, FakeMachines({"n0": {"v100": 1}})) as up:
+        for _ in range(5):
+            await up.service.submissions.submit([document(steps=1000, deadline="20s")], user="ann", key=None)
+        assert most == [1], "a thread cannot be ended: the next one waits for it"
+        go.set()
+        await up.until(lambda: not at_work)
+        await up.service.submissions.submit([document(steps=1000, deadline="20s")], user="ann", key=None)
+        await up.until(lambda: len(most) > 1)

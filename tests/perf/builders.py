@@ -1,4 +1,4 @@
-"""Short ways to write observations and questions."""
+"""Short constructors of observations, and the queries that tests compare."""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -9,8 +9,8 @@ from levada.perf import Estimator, Observations, Tuning
 Row = tuple[int, int, int, float, float]
 
 
-def seen(*rows: Row, at: list[float] | None = None, warm: bool | list[bool] = True) -> Observations:
-    """Intervals in columns, one second apart unless told when."""
+def intervals(*rows: Row, at: list[float] | None = None, warm: bool | list[bool] = True) -> Observations:
+    """Observations of these rows, 1 s apart unless *at* is set."""
     columns = list(zip(*rows, strict=True)) or [()] * 5
     return Observations(
         workload=np.array(columns[0], np.int64),
@@ -24,11 +24,11 @@ def seen(*rows: Row, at: list[float] | None = None, warm: bool | list[bool] = Tr
 
 
 def learned(*rows: Row, tuning: Tuning | None = None) -> Estimator:
-    """An estimator that saw these rows one by one; job n belongs to workload n."""
+    """An estimator that observed these rows one by one; job n belongs to workload n."""
     estimator = Estimator(tuning)
     estimator.bind(np.arange(10), np.arange(10))
     for row in rows:
-        estimator.observe(seen(row))
+        estimator.observe(intervals(row))
     return estimator
 
 
@@ -53,12 +53,12 @@ JOBS, TYPES, SIZES = np.arange(5)[:, None, None], np.arange(4)[:, None], np.aran
 
 
 def batch(rows: list[tuple[int, int, int, float, float, bool]], at: list[float] | None = None) -> Observations:
-    """What `ROWS` draws, in columns."""
-    return seen(*(row[:5] for row in rows), at=at, warm=[row[5] for row in rows])
+    """Observations of rows drawn from `ROWS`."""
+    return intervals(*(row[:5] for row in rows), at=at, warm=[row[5] for row in rows])
 
 
-def answers(model: Estimator) -> list[list[object]]:
-    """Everything that can be asked, as plain lists."""
+def all_estimates(model: Estimator) -> list[list[object]]:
+    """The results of all queries, as plain lists."""
     return [
         model.rates(JOBS, TYPES, SIZES).tolist(),
         model.speedups(JOBS, TYPES, SIZES).tolist(),

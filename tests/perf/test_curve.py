@@ -1,4 +1,4 @@
-"""The laws of a fitted curve."""
+"""Properties of a fitted speed-up curve."""
 
 from itertools import pairwise
 
@@ -40,7 +40,7 @@ def test_isotonic_regression_is_the_nearest_monotone_sequence(points):
 
 
 @given(POINTS)
-def test_more_workers_are_never_slower_and_every_rate_is_a_positive_number(points):
+def test_rates_are_positive_finite_and_monotone(points):
     values = rates(points)
     assert (np.diff(values) >= 0).all()
     assert (values[1:] > 0).all()
@@ -48,7 +48,7 @@ def test_more_workers_are_never_slower_and_every_rate_is_a_positive_number(point
 
 
 @given(POINTS)
-def test_monotone_observations_are_kept_as_they_are(points):
+def test_monotone_observations_are_fitted_exactly(points):
     sizes = observed(points)
     means = sorted(rate for _, rate, _ in points)[: len(sizes)]
     fitted = curve(*((size, mean, 1.0) for size, mean in zip(sizes, means, strict=True)))
@@ -64,7 +64,7 @@ def test_below_the_smallest_observed_size_speed_is_proportional(points):
 
 @given(POINTS)
 @example([(1, 1.0, 1.0), (2, 1.0, 1.0), (4, 8.0, 1.0)])
-def test_an_unobserved_size_is_never_above_proportional_to_the_observed_one_before(points):
+def test_an_unobserved_size_is_at_most_proportional_to_the_observed_one_below(points):
     sizes, values = np.array(observed(points)), rates(points)
     for size in set(range(sizes[0], SIZES.size)) - set(sizes.tolist()):
         left = sizes[sizes < size][-1]
@@ -72,31 +72,31 @@ def test_an_unobserved_size_is_never_above_proportional_to_the_observed_one_befo
 
 
 @given(POINTS)
-def test_beyond_the_data_the_gain_is_at_most_half_the_last_one_and_halves_with_each_doubling(points):
+def test_beyond_the_data_the_gain_halves_with_each_doubling(points):
     sizes = [0, *observed(points)]
     largest = sizes[-1]
     asked = np.array([sizes[-2], largest, *(largest * 2**k for k in (1, 2, 3)), largest * 8 + largest])
     values = rates(points, asked)
     gains = np.diff(values) / np.diff(asked)
     marginal = min(gains[0], values[1] / largest)
-    noise = 1e-9 * values[1]
-    assert gains[1] == close(marginal / 2, rel=1e-6, abs=noise)
-    assert gains[2] == close(marginal / 4, rel=1e-6, abs=noise)
-    assert gains[3] == close(marginal / 8, rel=1e-6, abs=noise)
-    assert gains[4] == close(marginal / 16, rel=1e-6, abs=noise)
+    tolerance = 1e-9 * values[1]
+    assert gains[1] == close(marginal / 2, rel=1e-6, abs=tolerance)
+    assert gains[2] == close(marginal / 4, rel=1e-6, abs=tolerance)
+    assert gains[3] == close(marginal / 8, rel=1e-6, abs=tolerance)
+    assert gains[4] == close(marginal / 16, rel=1e-6, abs=tolerance)
 
 
 def test_with_one_observed_size_each_doubling_adds_half_of_its_rate():
     assert rates([(4, 10.0, 1.0)], ints(1, 2, 4, 6, 8, 16, 32)).tolist() == [2.5, 5.0, 10.0, 12.5, 15.0, 20.0, 25.0]
 
 
-def test_after_a_plateau_was_seen_nothing_is_promised_beyond():
+def test_a_plateau_is_extrapolated_as_flat():
     assert rates([(4, 10.0, 1.0), (8, 10.0, 1.0)], ints(8, 9, 64)).tolist() == [10.0, 10.0, 10.0]
 
 
-def test_points_that_rise_faster_than_their_sizes_count_only_where_they_were_seen():
+def test_superlinear_points_are_used_only_at_their_size():
     assert rates([(2, 1.0, 1.0), (6, 9.0, 1.0)], ints(3, 5, 6)).tolist() == [1.5, 2.5, 9.0]
-    # The last gain was 2 per worker, but 9/6 is all that proportion gives; half of it goes on.
+    # The last gain was 2 per worker, limited to the proportional 9/6; half of it is extrapolated.
     assert rates([(2, 1.0, 1.0), (6, 9.0, 1.0)], ints(8)).tolist() == [9.0 + 2 * 0.75]
 
 
@@ -104,7 +104,7 @@ def test_between_two_sizes_speed_is_linear():
     assert rates([(2, 2.0, 1.0), (6, 4.0, 1.0)], ints(3, 4, 5)).tolist() == [2.5, 3.0, 3.5]
 
 
-def test_a_heavy_point_pulls_a_light_one_that_contradicts_it():
+def test_contradicting_points_are_averaged_by_weight():
     low, high = rates([(1, 10.0, 99.0), (2, 8.0, 1.0)], ints(1, 2))
     assert low == high == close(9.98)
 
@@ -118,19 +118,19 @@ def test_the_order_of_the_points_does_not_matter(points, random):
 
 
 @given(POINTS)
-def test_what_is_no_observation_changes_nothing(points):
+def test_invalid_points_are_ignored(points):
     nan, inf = float("nan"), float("inf")
-    noise = [(0, 5.0, 1.0), (-3, 5.0, 1.0), (3, nan, 1.0), (3, inf, 1.0), (3, 0.0, 1.0), (3, -1.0, 1.0)]
-    noise += [(3, 1.0, 0.0), (3, 1.0, nan), (3, 1.0, inf), (3, 1.0, -1.0)]
-    assert rates([*noise, *points]).tolist() == rates(points).tolist()
+    invalid = [(0, 5.0, 1.0), (-3, 5.0, 1.0), (3, nan, 1.0), (3, inf, 1.0), (3, 0.0, 1.0), (3, -1.0, 1.0)]
+    invalid += [(3, 1.0, 0.0), (3, 1.0, nan), (3, 1.0, inf), (3, 1.0, -1.0)]
+    assert rates([*invalid, *points]).tolist() == rates(points).tolist()
 
 
-def test_points_of_one_size_count_as_their_weighted_mean():
+def test_points_of_one_size_are_averaged_by_weight():
     assert rates([(2, 1.0, 1.0), (2, 4.0, 2.0)], ints(2))[0] == close(3.0)
 
 
 @given(POINTS)
-def test_confidence_is_a_share_and_by_its_rules(points):
+def test_confidence_follows_weights_and_distance(points):
     sizes = observed(points)
     confidence = curve(*points).confidence(ONE, SIZES)
     assert ((confidence >= 0) & (confidence <= 1)).all()
@@ -153,14 +153,14 @@ def test_more_data_never_lowers_confidence_at_any_size(points, index, more):
     assert curve(*grown).confidence(ONE, ints(size))[0] > curve(*points).confidence(ONE, ints(size))[0]
 
 
-def test_without_observations_there_is_only_the_linear_guess():
+def test_without_observations_the_curve_is_linear():
     empty = curve()
     assert empty.rates(np.array(0), ints(-1, 0, 1, 7)).tolist() == [0, 0, 1, 7]
     assert empty.confidence(np.array(0), ints(0, 1, 7)).tolist() == [0, 0, 0]
 
 
 @given(st.lists(st.dictionaries(st.integers(1, 40), RATES, min_size=1, max_size=8), max_size=6))
-def test_many_curves_answer_as_each_would_alone(tables):
+def test_curves_evaluated_together_equal_single_ones(tables):
     ordered = [dict(sorted(table.items())) for table in tables]
     sizes = np.array([size for table in ordered for size in table], np.int64)
     values = np.array([rate for table in ordered for rate in table.values()], np.float64)

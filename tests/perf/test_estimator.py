@@ -1,4 +1,4 @@
-"""What the estimator answers, whom it shares with, and how it is copied and kept."""
+"""The estimator: queries, sharing between jobs and types, copies and stored state."""
 
 import hypothesis.strategies as st
 import msgspec
@@ -15,16 +15,16 @@ from levada.perf import (
     Tuning,
     renumbered,
 )
-from tests.perf.builders import JOBS, ROWS, SIZES, TYPES, answers, batch, ints, learned, seen
+from tests.perf.builders import JOBS, ROWS, SIZES, TYPES, all_estimates, batch, intervals, ints, learned
 
 NAN, INF = float("nan"), float("inf")
 close = pytest.approx
 
 
-# What it answers
+# Queries
 
 
-def test_nothing_known_is_linear_with_one_step_per_second_and_worker():
+def test_without_observations_rates_are_one_step_per_second_and_worker():
     model: ThroughputModel = learned()
     assert model.rates(ints(0, 1, 99)[:, None], np.array(2), ints(0, 1, 8)).tolist() == [[0, 1, 8]] * 3
     assert not model.known(ints(0, 1, 99)).any()
@@ -54,34 +54,34 @@ def test_laws_of_learned_curves(rows):
 
 
 @given(ROWS)
-def test_never_above_proportional_beyond_the_largest_size_seen(rows):
+def test_beyond_the_largest_observed_size_rates_are_at_most_proportional(rows):
     model = learned()
     model.observe(batch(rows))
     state = model.state()
-    for workload, kind in set(zip(state.workload, state.gpu_type, strict=True)):
+    for workload, gpu_type in set(zip(state.workload, state.gpu_type, strict=True)):
         largest = max(
             s
             for w, k, s in zip(state.workload, state.gpu_type, state.workers, strict=True)
-            if (w, k) == (workload, kind)
+            if (w, k) == (workload, gpu_type)
         )
         more = np.arange(largest, 10 * largest)
-        rates = model.rates(np.array(workload), np.array(kind), more)
+        rates = model.rates(np.array(workload), np.array(gpu_type), more)
         assert (rates <= rates[0] / largest * more * (1 + 1e-12)).all()
 
 
 def test_only_observed_sizes_are_points_of_the_curve():
     model = learned((0, 0, 2, 100.0, 200.0), (0, 0, 8, 100.0, 500.0))
-    model.rates(JOBS, TYPES, SIZES)  # asking about other sizes teaches nothing
+    model.rates(JOBS, TYPES, SIZES)  # queries of other sizes add no points
     assert model.state().workers == [2, 8]
 
 
 # Jobs and workloads
 
 
-def test_jobs_of_one_workload_share_what_each_of_them_taught():
+def test_jobs_of_one_workload_share_observations():
     model = Estimator()
     model.bind(ints(100, 200, 300), ints(1, 1, 2))
-    model.observe(seen((1, 0, 1, 10.0, 70.0)))
+    model.observe(intervals((1, 0, 1, 10.0, 70.0)))
     assert model.rates(ints(100, 200, 300), np.array(0), np.array(1)).tolist() == [7.0, 7.0, 1.0]
     assert model.known(ints(100, 200, 300)).tolist() == [True, True, False]
 
@@ -97,7 +97,7 @@ def test_a_job_can_be_unbound_and_bound_again():
     assert model.rate(5, 0, 1) == 9.0
 
 
-def test_job_numbers_may_lie_far_apart():
+def test_job_numbers_may_be_sparse():
     model = learned((1, 0, 1, 10.0, 70.0))
     model.bind(ints(10**15, 3, -4), np.array(1))
     assert model.known(ints(10**15, 10**15 - 1, 10**15 + 1, 3, -4, -5)).tolist() == [
@@ -113,7 +113,7 @@ def test_job_numbers_may_lie_far_apart():
 # GPU types
 
 
-def test_another_type_has_the_shape_of_the_known_one_and_the_ratio_of_workloads_seen_on_both():
+def test_an_unobserved_type_has_a_scaled_copy_of_the_known_curve():
     model = learned(
         (0, 0, 1, 100.0, 100.0),
         (0, 1, 1, 100.0, 200.0),  # type 1 is twice as fast ...
@@ -126,24 +126,24 @@ def test_another_type_has_the_shape_of_the_known_one_and_the_ratio_of_workloads_
     assert model.speedups(np.array(2), np.array(1), ints(1, 4)).tolist() == [1.0, 2.5]
 
 
-def test_types_are_compared_at_a_size_that_both_have_seen():
+def test_type_ratios_use_a_size_observed_on_both():
     model = learned((0, 0, 1, 100.0, 100.0), (0, 0, 4, 100.0, 200.0), (0, 1, 4, 100.0, 600.0), (1, 0, 1, 100.0, 100.0))
-    assert model.rate(1, 1, 1) == close(3.0)  # and not 1.5, which one worker of type 1 would do by proportion
+    assert model.rate(1, 1, 1) == close(3.0)  # not 1.5, the proportional rate of one worker of type 1
 
 
 @pytest.mark.parametrize("best", [0, 1])
-def test_the_best_observed_type_lends_its_curve(best):
+def test_the_curve_of_the_best_observed_type_is_used_for_others(best):
     other = 1 - best
     long, short = ((0, best, 1, 1e3, 1e3), (0, best, 2, 1e3, 1.9e3)), ((0, other, 1, 9.0, 9.0), (0, other, 2, 9.0, 9.9))
     assert learned(*long, *short).speedups(np.array(0), np.array(2), ints(2))[0] == close(1.9)
 
 
-def test_a_workload_never_seen_is_linear_on_every_type_whatever_others_do():
+def test_an_unobserved_workload_is_linear_on_every_type():
     model = learned((0, 0, 1, 10.0, 10.0), (0, 1, 1, 10.0, 50.0))
     assert model.rates(np.array(4), ints(0, 1, 2), np.array(3)).tolist() == [3.0, 3.0, 3.0]
 
 
-def test_confidence_in_borrowed_curves_is_small():
+def test_confidence_in_curves_of_other_types_is_small():
     model = learned((0, 0, 1, 1e5, 1e5), (0, 1, 1, 1e5, 1e5), (1, 0, 1, 1e5, 1e5))
     own, borrowed, guessed = model.confidence(np.array(1), ints(0, 1, 2), np.array(1))
     assert own > 0.9
@@ -154,7 +154,7 @@ def test_confidence_in_borrowed_curves_is_small():
 # Restarts
 
 
-def test_restart_costs_begin_with_what_is_expected_and_learn():
+def test_restart_costs_start_at_the_tuning_and_are_learned():
     model = learned(tuning=Tuning(start_s=40.0, resize_s=20.0, stop_s=10.0))
     assert [model.restart_cost_s(1, *change) for change in ((0, 4), (4, 8), (8, 4), (4, 0))] == [40.0, 20.0, 20.0, 10.0]
     for _ in range(100):
@@ -168,7 +168,7 @@ def test_restart_costs_begin_with_what_is_expected_and_learn():
     assert model.restart_cost_s(1, 4, 8) == close(60.0, rel=0.05)
 
 
-def test_nonsense_pauses_are_ignored_and_a_hanging_one_is_clipped():
+def test_invalid_pauses_are_ignored_and_long_ones_clipped():
     model = learned()
     for pause in (NAN, INF, -1.0):
         model.observe_restart(1, "start", pause)
@@ -180,7 +180,7 @@ def test_nonsense_pauses_are_ignored_and_a_hanging_one_is_clipped():
     assert model.restart_cost_s(1, 0, 1) <= 8 * 30.0
 
 
-def test_pairs_are_not_guessed():
+def test_unobserved_pairs_have_rate_zero():
     answer = learned((0, 0, 1, 10.0, 10.0)).pair_rates(ints(0, 1)[:, None], ints(1), ints(0, 1, 2), np.array(1))
     assert answer.shape == (2, 3, 2)
     assert not answer.any()
@@ -189,54 +189,54 @@ def test_pairs_are_not_guessed():
 # Copies and states
 
 
-def teach(model: Estimator) -> None:
-    model.observe(seen((0, 0, 1, 500.0, 5.0), (1, 1, 3, 50.0, 5.0), (2, 0, 1, NAN, 5.0)))
+def add_observations(model: Estimator) -> None:
+    model.observe(intervals((0, 0, 1, 500.0, 5.0), (1, 1, 3, 50.0, 5.0), (2, 0, 1, NAN, 5.0)))
     model.observe_restart(0, "start", 3.0)
     model.bind(ints(3), ints(0))
     model.unbind(ints(2))
 
 
 @given(ROWS, st.booleans())
-def test_a_copy_is_equal_and_independent(rows, asked):
+def test_a_copy_is_equal_and_independent(rows, queried_before):
     model = learned()
     model.observe(batch(rows))
-    if asked:
+    if queried_before:
         model.rates(JOBS, TYPES, SIZES)
     state, before = model.state(), None
     copy = model.copy()
-    before = answers(copy)
-    teach(copy)
+    before = all_estimates(copy)
+    add_observations(copy)
     assert model.state() == state
-    assert answers(model) == before
-    teach(model)
+    assert all_estimates(model) == before
+    add_observations(model)
     assert model.state() == copy.state()
-    assert answers(model) == answers(copy)
+    assert all_estimates(model) == all_estimates(copy)
 
 
 @given(ROWS, ROWS)
-def test_a_restored_estimator_answers_and_learns_as_the_first(rows, more):
+def test_a_restored_estimator_behaves_like_the_original(rows, more):
     model = learned(tuning=Tuning(half_life_s=500.0))
     model.observe(batch(rows))
-    teach(model)
+    add_observations(model)
     wire = msgspec.json.encode(model.state())
     restored = Estimator.restore(msgspec.json.decode(wire, type=EstimatorState), model.tuning)
-    assert answers(restored) == answers(model)
-    for each in (restored, model):
-        each.observe(batch(more))
+    assert all_estimates(restored) == all_estimates(model)
+    for estimator in (restored, model):
+        estimator.observe(batch(more))
     assert restored.state() == model.state()
-    assert answers(restored) == answers(model)
+    assert all_estimates(restored) == all_estimates(model)
 
 
 @given(st.lists(ROWS, min_size=1, max_size=5))
-def test_fitting_only_what_changed_gives_what_fitting_everything_gives(batches):
+def test_incremental_fits_equal_a_full_fit(batches):
     model = learned()
     for rows in batches:
         model.observe(batch(rows))
         model.rates(JOBS, TYPES, SIZES)
-    assert answers(model) == answers(Estimator.restore(model.state()))
+    assert all_estimates(model) == all_estimates(Estimator.restore(model.state()))
 
 
-def test_observing_does_not_change_what_was_handed_in():
+def test_observe_does_not_modify_its_input():
     observations = batch([(0, 0, 2, 5.0, 5.0, True), (0, 0, 1, 5.0, 9.0, False)])
     columns = {name: getattr(observations, name).copy() for name in Observations.__struct_fields__}
     learned().observe(observations)
@@ -244,29 +244,29 @@ def test_observing_does_not_change_what_was_handed_in():
         assert (getattr(observations, name) == column).all()
 
 
-def test_workloads_that_never_come_back_are_forgotten_and_those_with_jobs_are_not() -> None:
+def test_the_oldest_workloads_without_jobs_are_dropped() -> None:
     model = Estimator(Tuning(most_workloads=40))
     model.bind(np.array([0]), np.array([0]))
     for workload in range(500):
         job = workload + 1
         model.bind(np.array([job]), np.array([workload]))
         one = np.array([workload])
-        seen = {"workload": one, "gpu_type": one * 0 + 1, "workers": one * 0 + 2, "at": one * 60.0}
-        model.observe(Observations(seconds=one * 0 + 60.0, steps=one * 0 + 600.0, warm=np.array([True]), **seen))
+        columns = {"workload": one, "gpu_type": one * 0 + 1, "workers": one * 0 + 2, "at": one * 60.0}
+        model.observe(Observations(seconds=one * 0 + 60.0, steps=one * 0 + 600.0, warm=np.array([True]), **columns))
         model.observe_restart(workload, RestartKind.START, 5.0)
         model.unbind(np.array([job]))
         model.rates(np.array([0]), np.array([1]), np.array([2]))
-    kept = set(model.state().workload)
-    assert 40 <= len(kept) <= 50
-    assert {0, 499, 470} <= kept, "one with a job, and those that ran last"
+    workloads = set(model.state().workload)
+    assert 40 <= len(workloads) <= 50
+    assert {0, 499, 470} <= workloads, "the one with a job and the latest ones stay"
     assert model.known(np.array([0])).all()
-    assert len(model.state().restart_workload) <= len(kept)
+    assert len(model.state().restart_workload) <= len(workloads)
     again = Estimator.restore(model.state(), Tuning(most_workloads=40))
     assert again.state() == model.state()
     assert model.rates(np.array([0]), np.array([1]), np.array([2])).tolist() == [10.0]
 
 
-def test_what_was_learned_moves_to_other_numbers():
+def test_learned_state_can_be_renumbered():
     model = Estimator()
     model.bind(np.array([7]), np.array([1]))
     rows = [(1, 0, 1, 10.0), (1, 0, 2, 18.0), (1, 2, 1, 5.0), (3, 0, 1, 2.0)]
@@ -287,12 +287,12 @@ def test_what_was_learned_moves_to_other_numbers():
     assert twin.pauses(8) == model.pauses(1) != {}
     assert [point[:2] for point in twin.points(8)] == [(1, 1), (5, 1), (5, 2)]
     assert twin.state().jobs == []
-    # What nobody knows by name any more is left out.
+    # Numbers without a new number are dropped.
     fewer = Estimator.restore(renumbered(model.state(), {3: 4}, {0: 0}))
     assert [fewer.points(4)[0].rate, fewer.points(1), fewer.pauses(1)] == [2.0, [], {}]
 
 
-def test_a_few_pauses_outweigh_what_was_expected():
+def test_a_few_observed_pauses_outweigh_the_prior():
     model = Estimator()
     model.bind(np.array([1]), np.array([1]))
     costs = []

@@ -1,14 +1,14 @@
-"""Holes of a matrix are filled from its factors, and nothing else changes."""
+"""Matrix completion: missing cells are filled, known cells stay."""
 
 import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given
 
-from levada.perf.factors import complete, complete_sums
+from levada.perf.factorization import complete, complete_sums
 
 
 def holes(matrix, share, seed):
-    """*matrix* with about that share of its cells unknown."""
+    """*matrix* with about this share of its cells missing."""
     return np.where(np.random.default_rng(seed).random(matrix.shape) < share, np.nan, matrix)
 
 
@@ -18,7 +18,7 @@ def low_rank(seed, rank=2, shape=(20, 15)):
 
 
 @given(st.integers(0, 1000), st.floats(0.0, 1.0), st.integers(0, 5))
-def test_what_is_known_stays_bit_for_bit_and_the_rest_is_finite(seed, share, start):
+def test_known_cells_stay_and_missing_ones_become_finite(seed, share, start):
     matrix = holes(np.random.default_rng(seed).standard_normal((6, 5)), share, seed)
     filled = complete(matrix, np.random.default_rng(start))
     known = ~np.isnan(matrix)
@@ -27,8 +27,8 @@ def test_what_is_known_stays_bit_for_bit_and_the_rest_is_finite(seed, share, sta
     assert (filled == complete(matrix, np.random.default_rng(start))).all()
 
 
-def test_a_matrix_of_two_factors_is_found_again():
-    """On average: the search by turns may end in a valley beside the best one."""
+def test_a_matrix_of_rank_two_is_recovered():
+    """On average: alternating least squares may end in a local minimum."""
     errors, naive = [], []
     for seed in range(20):
         matrix = low_rank(seed)
@@ -40,7 +40,7 @@ def test_a_matrix_of_two_factors_is_found_again():
 
 
 @given(st.integers(0, 50))
-def test_a_sum_of_rows_and_columns_is_found_again(seed):
+def test_a_sum_of_row_and_column_terms_is_recovered(seed):
     source = np.random.default_rng(seed)
     matrix = source.normal(0, 3, (8, 1)) + source.normal(0, 3, 6)
     gaps = matrix.copy()
@@ -48,7 +48,7 @@ def test_a_sum_of_rows_and_columns_is_found_again(seed):
     np.testing.assert_allclose(complete_sums(gaps, source, ridge=0.1), matrix, atol=1e-6)
 
 
-def test_a_row_or_column_that_nobody_knows_stays_unknown():
+def test_a_row_or_column_without_values_stays_missing():
     matrix = np.array([[1.0, np.nan, 2.0], [np.nan, np.nan, np.nan], [3.0, np.nan, np.nan]])
     filled = complete_sums(matrix, np.random.default_rng(0), ridge=0.1)
     assert np.isnan(filled).tolist() == [[False, True, False], [True, True, True], [False, True, False]]

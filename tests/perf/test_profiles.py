@@ -1,4 +1,4 @@
-"""A profile is answered as it was measured, its holes are filled as promised, and copies live on their own."""
+"""`ProfileModel`: measured rates exactly, documented values for missing ones, independent copies."""
 
 import timeit
 
@@ -20,11 +20,11 @@ def profile(*rates, sizes=(1, 2, 4, 8), **fields):
     return Profiles(workloads=("w",), types=("t",), sizes=sizes, alone=np.array([[rates]]), **fields)
 
 
-def model(profiles):
+def build_model(profiles):
     """Job n runs the n-th workload; types are numbered as in the table."""
-    made = ProfileModel(profiles, profiles.workloads, profiles.types)
-    made.bind(np.arange(len(profiles.workloads)), np.arange(len(profiles.workloads)))
-    return made
+    profile_model = ProfileModel(profiles, profiles.workloads, profiles.types)
+    profile_model.bind(np.arange(len(profiles.workloads)), np.arange(len(profiles.workloads)))
+    return profile_model
 
 
 @st.composite
@@ -48,119 +48,119 @@ def tables(draw):
     )
 
 
-def questions(profiles):
+def measured_grid(profiles):
     jobs, types = np.arange(len(profiles.workloads)), np.arange(len(profiles.types))
     return jobs[:, None, None], types[:, None], np.array(profiles.sizes)
 
 
-def test_it_is_a_throughput_model():
-    made: ThroughputModel = model(profile(3.0, 5.0, 6.0, 7.0))
-    assert made.rate(0, 0, 2) == 5.0
+def test_profile_model_is_a_throughput_model():
+    model: ThroughputModel = build_model(profile(3.0, 5.0, 6.0, 7.0))
+    assert model.rate(0, 0, 2) == 5.0
 
 
 @given(tables())
-def test_what_was_measured_comes_back_bit_for_bit(profiles):
-    made = model(profiles)
-    jobs, types, sizes = questions(profiles)
+def test_measured_rates_are_returned_bit_for_bit(profiles):
+    model = build_model(profiles)
+    jobs, types, sizes = measured_grid(profiles)
     measured = ~np.isnan(profiles.alone)
-    assert (made.rates(jobs, types, sizes)[measured] == profiles.alone[measured]).all()
+    assert (model.rates(jobs, types, sizes)[measured] == profiles.alone[measured]).all()
     pairs = np.nan_to_num(profiles.together)
-    rates = made.pair_rates(jobs, np.arange(len(jobs))[:, None, None, None], types, sizes)
+    rates = model.pair_rates(jobs, np.arange(len(jobs))[:, None, None, None], types, sizes)
     measured = ~np.isnan(profiles.together.transpose(3, 2, 0, 1))
     assert (rates[..., 0][measured] == pairs.transpose(3, 2, 0, 1)[measured]).all()
     for row, gpu_type, size in np.ndindex(profiles.alone.shape):
-        told = profiles.spread is not None and not np.isnan(profiles.spread[row, gpu_type, size])
-        wanted = profiles.spread if told else profiles.alone
-        if told or (profiles.spread is None and not np.isnan(wanted[row, gpu_type, size])):
-            assert made.rate(row, gpu_type, profiles.sizes[size], spread=2) == wanted[row, gpu_type, size]
+        has_spread = profiles.spread is not None and not np.isnan(profiles.spread[row, gpu_type, size])
+        expected = profiles.spread if has_spread else profiles.alone
+        if has_spread or (profiles.spread is None and not np.isnan(expected[row, gpu_type, size])):
+            assert model.rate(row, gpu_type, profiles.sizes[size], spread=2) == expected[row, gpu_type, size]
 
 
 @given(tables())
-def test_answers_are_rates_and_one_question_is_answered_like_many(profiles):
-    made = model(profiles)
+def test_rates_are_finite_and_equal_for_scalars_and_arrays(profiles):
+    model = build_model(profiles)
     jobs, types, sizes = np.arange(-1, 6)[:, None, None], np.arange(-1, 5)[:, None], np.arange(-1, 16)
-    rates = made.rates(jobs, types, sizes)
+    rates = model.rates(jobs, types, sizes)
     assert np.isfinite(rates).all()
     assert (rates >= 0).all()
     assert (rates[..., sizes <= 0] == 0).all()
-    confidence = made.confidence(jobs, types, sizes)
+    confidence = model.confidence(jobs, types, sizes)
     assert ((confidence >= 0) & (confidence <= 1)).all()
     for job, gpu_type, size in ((0, 0, 1), (0, 0, 7), (5, 0, 3), (0, 4, 2)):
-        assert made.rate(job, gpu_type, size) == rates[job + 1, gpu_type + 1, size + 1]
+        assert model.rate(job, gpu_type, size) == rates[job + 1, gpu_type + 1, size + 1]
 
 
 @given(st.lists(st.floats(0.01, 100.0), min_size=4, max_size=4).map(sorted))
-def test_more_workers_are_never_slower_where_the_measured_rates_rise(rates):
-    answer = model(profile(*rates)).rates(np.array(0), np.array(0), np.arange(20))
+def test_rates_rise_with_workers_if_measured_rates_do(rates):
+    answer = build_model(profile(*rates)).rates(np.array(0), np.array(0), np.arange(20))
     assert (np.diff(answer) >= -1e-12 * answer[1:]).all()
     assert (answer[8:] == rates[-1]).all()
 
 
 @given(tables())
-def test_a_pair_is_the_same_whoever_is_named_first(profiles):
-    made = model(profiles)
+def test_pair_rates_are_symmetric(profiles):
+    model = build_model(profiles)
     jobs, types, sizes = np.arange(len(profiles.workloads)), np.arange(len(profiles.types)), np.arange(14)
-    one = made.pair_rates(jobs[:, None, None, None], jobs[:, None, None], types[:, None], sizes)
+    one = model.pair_rates(jobs[:, None, None, None], jobs[:, None, None], types[:, None], sizes)
     assert (one == one.transpose(1, 0, 2, 3, 4)[..., ::-1]).all()
 
 
-def test_holes_between_below_and_beyond():
-    holes = model(profile(NAN, 4.0, NAN, 16.0)).rates(np.array(0), np.array(0), ints(0, 1, 2, 4, 8, 9, 1000))
+def test_missing_sizes_are_interpolated_and_flat_beyond_the_largest():
+    holes = build_model(profile(NAN, 4.0, NAN, 16.0)).rates(np.array(0), np.array(0), ints(0, 1, 2, 4, 8, 9, 1000))
     assert holes == pytest.approx([0, 2, 4, 8, 16, 16, 16])
 
 
-def test_next_to_a_size_that_cannot_run_is_nothing():
-    assert model(profile(3.0, NAN, 0.0, 5.0)).rates(np.array(0), np.array(0), ints(1, 2, 3, 4, 5, 7, 8)).tolist() == [
+def test_missing_sizes_next_to_an_impossible_size_are_impossible():
+    assert build_model(profile(3.0, NAN, 0.0, 5.0)).rates(np.array(0), np.array(0), ints(1, 2, 3, 4, 5, 7, 8)).tolist() == [
         3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 5.0,
     ]  # fmt: skip
 
 
-def test_spread_keeps_the_ratio_of_the_nearest_measured_size():
+def test_missing_spread_rates_use_the_ratio_of_the_nearest_size():
     spread = np.array([[[10.0, 5.0, NAN, NAN]]])
-    made = model(profile(10.0, 20.0, NAN, 80.0, spread=spread))
-    assert [made.rate(0, 0, n, spread=3) for n in (1, 2, 4, 8, 16)] == pytest.approx([10, 5, 10, 20, 20])
-    only_one = model(profile(10.0, 20.0, 40.0, 80.0, spread=np.array([[[9.0, NAN, NAN, NAN]]])))
+    model = build_model(profile(10.0, 20.0, NAN, 80.0, spread=spread))
+    assert [model.rate(0, 0, n, spread=3) for n in (1, 2, 4, 8, 16)] == pytest.approx([10, 5, 10, 20, 20])
+    only_one = build_model(profile(10.0, 20.0, 40.0, 80.0, spread=np.array([[[9.0, NAN, NAN, NAN]]])))
     assert [only_one.rate(0, 0, n, spread=2) for n in (1, 2, 8)] == [9.0, 20.0, 80.0]
 
 
-def test_a_size_measured_spread_only_runs_as_fast_on_few_nodes():
-    made = model(profile(10.0, NAN, NAN, NAN, spread=np.array([[[NAN, NAN, NAN, 30.0]]])))
-    assert made.rate(0, 0, 8) == made.rate(0, 0, 8, spread=4) == 30.0
+def test_a_size_measured_only_spread_has_the_same_rate_on_few_nodes():
+    model = build_model(profile(10.0, NAN, NAN, NAN, spread=np.array([[[NAN, NAN, NAN, 30.0]]])))
+    assert model.rate(0, 0, 8) == model.rate(0, 0, 8, spread=4) == 30.0
 
 
 def test_a_fraction_of_a_gpu_gives_that_fraction():
-    assert model(profile(8.0, 9.0, 9.5, 9.9)).rate(0, 0, 1, milli=250) == 2.0
+    assert build_model(profile(8.0, 9.0, 9.5, 9.9)).rate(0, 0, 1, milli=250) == 2.0
 
 
-def test_what_is_not_in_the_table():
-    made = ProfileModel(profile(8.0, 9.0, 9.5, 9.9), Names(["other", "w"]), Names(["cpu", "t"]))
-    made.bind(ints(0, 1), ints(1, 0))
-    assert made.known(ints(-1, 0, 1, 2, 99)).tolist() == [False, True, False, False, False]
-    assert made.rates(np.array(0), ints(-1, 0, 1, 2), np.array(1)).tolist() == [0.0, 0.0, 8.0, 0.0]
-    assert made.rates(ints(1, 7), np.array(1), np.array(3)).tolist() == [3.0, 3.0]
-    assert made.pair_rates(np.array(0), np.array(1), np.array(1), np.array(1)).tolist() == [0.0, 0.0]
+def test_unknown_workloads_are_linear_and_unknown_types_have_rate_zero():
+    model = ProfileModel(profile(8.0, 9.0, 9.5, 9.9), Names(["other", "w"]), Names(["cpu", "t"]))
+    model.bind(ints(0, 1), ints(1, 0))
+    assert model.known(ints(-1, 0, 1, 2, 99)).tolist() == [False, True, False, False, False]
+    assert model.rates(np.array(0), ints(-1, 0, 1, 2), np.array(1)).tolist() == [0.0, 0.0, 8.0, 0.0]
+    assert model.rates(ints(1, 7), np.array(1), np.array(3)).tolist() == [3.0, 3.0]
+    assert model.pair_rates(np.array(0), np.array(1), np.array(1), np.array(1)).tolist() == [0.0, 0.0]
 
 
-def test_names_may_come_later():
+def test_names_may_be_added_after_construction():
     workloads, types = Names([""]), Names(["cpu"])
-    made = ProfileModel(profile(8.0, 9.0, 9.5, 9.9), workloads, types)
-    made.bind(ints(0), ints(0))
-    assert made.rate(0, 1, 1) == 1.0
-    made.bind(ints(40), np.array([workloads.add("w")]))
-    assert made.rate(40, types.add("t"), 1) == 8.0
-    assert not made.known(ints(0))[0]
+    model = ProfileModel(profile(8.0, 9.0, 9.5, 9.9), workloads, types)
+    model.bind(ints(0), ints(0))
+    assert model.rate(0, 1, 1) == 1.0
+    model.bind(ints(40), np.array([workloads.add("w")]))
+    assert model.rate(40, types.add("t"), 1) == 8.0
+    assert not model.known(ints(0))[0]
 
 
-def test_a_copy_lives_on_its_own():
+def test_a_copy_is_independent():
     workloads, types = Names(["", "w"]), Names(["cpu", "t"])
-    made = ProfileModel(profile(8.0, 9.0, 9.5, 9.9), workloads, types)
-    made.bind(ints(0), ints(1))
-    twin = made.copy()
-    made.unbind(ints(0, 500))
-    made.bind(ints(1), ints(1))
+    model = ProfileModel(profile(8.0, 9.0, 9.5, 9.9), workloads, types)
+    model.bind(ints(0), ints(1))
+    twin = model.copy()
+    model.unbind(ints(0, 500))
+    model.bind(ints(1), ints(1))
     assert twin.known(ints(0, 1)).tolist() == [True, False]
-    assert made.known(ints(0, 1)).tolist() == [False, True]
-    # What the first world names later means nothing to the copy, whose world has names of its own.
+    assert model.known(ints(0, 1)).tolist() == [False, True]
+    # The copy is attached to other names and ignores later names of the original.
     workloads.add("x")
     own = Names(["", "w"])
     twin.attach(own, types)
@@ -169,16 +169,16 @@ def test_a_copy_lives_on_its_own():
     assert twin.known(ints(2, 3)).tolist() == [False, True]
 
 
-def test_restarts_cost_what_the_workload_says_and_the_mean_for_others():
+def test_restart_costs_are_by_workload_and_the_mean_for_unknown_ones():
     profiles = Profiles(
         workloads=("a", "b"), types=("t",), sizes=(1,), alone=np.ones((2, 1, 1)), restart_s=np.array([10.0, 30.0])
     )
-    made = model(profiles)
-    assert made.restart_cost_s(1, 2, 4) == 30.0
-    assert made.restart_costs_s(ints(0, 1, 9, 0), ints(1, 1, 1, 3), ints(2, 0, 2, 3)).tolist() == [10, 30, 20, 0]
+    model = build_model(profiles)
+    assert model.restart_cost_s(1, 2, 4) == 30.0
+    assert model.restart_costs_s(ints(0, 1, 9, 0), ints(1, 1, 1, 3), ints(2, 0, 2, 3)).tolist() == [10, 30, 20, 0]
 
 
-def test_distributed_workloads_are_those_seen_with_several_workers():
+def test_distributed_workloads_have_a_rate_with_several_workers():
     rates = np.array([[[1.0, NAN]], [[1.0, 2.0]], [[1.0, 0.0]]])
     assert Profiles(workloads=("a", "b", "c"), types=("t",), sizes=(1, 2), alone=rates).distributed().tolist() == [
         False, True, False,
@@ -198,14 +198,14 @@ def test_distributed_workloads_are_those_seen_with_several_workers():
         {"together": np.ones((1, 1, 4, 1))},
     ],
 )
-def test_arrays_that_are_no_table_are_refused(fields):
+def test_invalid_profiles_are_rejected(fields):
     with pytest.raises(ValueError):
         Profiles(**{"workloads": ("w",), "types": ("t",), "sizes": (1, 2, 4, 8), "alone": np.ones((1, 1, 4))} | fields)
 
 
-def test_a_thousand_jobs_on_four_types_take_microseconds():
-    made = model(profile(8.0, 9.0, 9.5, 9.9))
-    made.bind(np.arange(1000), np.zeros(1000, np.int64))
+def test_rates_of_a_thousand_jobs_are_vectorized():
+    model = build_model(profile(8.0, 9.0, 9.5, 9.9))
+    model.bind(np.arange(1000), np.zeros(1000, np.int64))
     jobs, types, sizes = np.arange(1000)[:, None], np.arange(4), np.full((1000, 1), 2)
-    best = min(timeit.repeat(lambda: made.rates(jobs, types, sizes), number=50, repeat=5)) / 50
-    assert best < 500e-6  # about 30 on an idle machine; this is only to notice a loop over jobs
+    best = min(timeit.repeat(lambda: model.rates(jobs, types, sizes), number=50, repeat=5)) / 50
+    assert best < 500e-6  # about 30 µs on an idle machine; the limit detects a loop over jobs

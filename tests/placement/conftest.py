@@ -1,4 +1,4 @@
-"""Every test of placement runs with both implementations of the kernels."""
+"""Run every placement test with interpreted and compiled kernels."""
 
 from __future__ import annotations
 

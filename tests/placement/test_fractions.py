@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.placement.fractions import best_device
+from levada.placement.fractions import DeviceColumns, ShareRequest, best_device
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "dragon_cases.json").read_text())
 
-#: What KubeShare's golden cases do not say: a fresh device is wholly free and has this much memory.
+#: Not in KubeShare's golden cases: memory of a fresh device, which is completely free.
 FRESH_MEMORY = 8192
 
 
 def chosen(case):
-    """The answer to a golden case, as (node, device name)."""
+    """The chosen (node, device) of a golden case."""
     numbers = {None: 0}
 
     def tag(name):
@@ -27,62 +27,61 @@ def chosen(case):
         for name, (milli, memory, affinity, anti, exclusion) in known["vgpus"].items():
             devices.append((milli, memory, True, node, tag(affinity), tag(anti), tag(exclusion), name))
         devices += [(1000, FRESH_MEMORY, False, node, 0, 0, 0, "new")] * known["free_gpus"]
-    columns = [np.array(column) for column in list(zip(*devices, strict=True))[:7]]
     tags = case["tags"]
-    device = best_device(
-        *columns,
-        want_milli=case["request_milli"],
-        want_memory=case["mem_mib"],
-        want_affinity=tag(tags.get("aff")),
-        want_anti_affinity=tag(tags.get("anti")),
-        want_exclusion=tag(tags.get("exc")),
+    share = ShareRequest(
+        milli=case["request_milli"],
+        memory=case["mem_mib"],
+        affinity=tag(tags.get("aff")),
+        anti_affinity=tag(tags.get("anti")),
+        exclusion=tag(tags.get("exc")),
     )
+    device = best_device(columns(*[device[:7] for device in devices]), share)
     return None if device < 0 else {"node": case["nodes"][devices[device][3]]["name"], "gpu": devices[device][7]}
 
 
 @pytest.mark.parametrize("case", GOLDEN["kubeshare_best_fit"], ids=lambda case: case["id"])
-def test_golden_choices(case):
-    found = chosen(case)
-    assert found in case["allowed"] if case["allowed"] else found is None
+def test_choices_match_the_golden_cases(case):
+    choice = chosen(case)
+    assert choice in case["allowed"] if case["allowed"] else choice is None
 
 
 def columns(*devices):
     """Columns of (free milli, free memory, open, node) with (affinity, anti-affinity, exclusion) where given."""
     full = [(*device, *(0, 0, 0))[:7] if len(device) == 4 else device for device in devices]
-    return [np.array(column) for column in zip(*full, strict=True)]
+    return DeviceColumns(*[np.array(column) for column in zip(*full, strict=True)])
 
 
 def test_a_fresh_device_is_checked_for_compute_and_memory():
-    assert best_device(*columns((1000, 512, False, 0)), want_milli=500, want_memory=1024) == -1
-    assert best_device(*columns((400, 8192, False, 0)), want_milli=500) == -1
-    assert best_device(*columns((1000, 1024, False, 0)), want_milli=1000, want_memory=1024) == 0
+    assert best_device(columns((1000, 512, False, 0)), ShareRequest(500, memory=1024)) == -1
+    assert best_device(columns((400, 8192, False, 0)), ShareRequest(500)) == -1
+    assert best_device(columns((1000, 1024, False, 0)), ShareRequest(1000, memory=1024)) == 0
 
 
-def test_a_node_with_a_hole_offers_no_fresh_device():
-    # The fresh device of n1 is smaller, but n1 has a hole; n0 has none that fits.
+def test_a_node_with_a_gap_offers_no_fresh_device():
+    # The fresh device of n1 is smaller, but n1 has a partly used device that fits; n0 has none.
     free = columns((300, 9, True, 0), (1000, 9, False, 0), (900, 9, True, 1), (700, 9, False, 1))
-    assert best_device(*free, want_milli=500) == 2
+    assert best_device(free, ShareRequest(500)) == 2
 
 
 def test_ties_go_to_the_lowest_node_then_the_lowest_device():
-    assert best_device(*columns((700, 9, True, 1), (700, 9, True, 0), (700, 9, True, 0)), want_milli=500) == 1
+    assert best_device(columns((700, 9, True, 1), (700, 9, True, 0), (700, 9, True, 0)), ShareRequest(500)) == 1
 
 
-def test_affinity_waits_for_its_device_or_an_idle_one():
+def test_affinity_needs_a_tagged_or_idle_device():
     red, blue = 1, 2
     other = (600, 9, True, 0, blue, 0, 0)
-    assert best_device(*columns(other), want_milli=500, want_affinity=red) == -1
-    assert best_device(*columns(other, (1000, 9, False, 0)), want_milli=500, want_affinity=red) == 1
+    assert best_device(columns(other), ShareRequest(500, affinity=red)) == -1
+    assert best_device(columns(other, (1000, 9, False, 0)), ShareRequest(500, affinity=red)) == 1
 
 
-def test_no_exclusion_is_a_value_too():
+def test_an_empty_exclusion_is_a_value():
     blue = 1
-    assert best_device(*columns((600, 9, True, 0, 0, 0, blue)), want_milli=500) == -1
-    assert best_device(*columns((600, 9, True, 0)), want_milli=500, want_exclusion=blue) == -1
+    assert best_device(columns((600, 9, True, 0, 0, 0, blue)), ShareRequest(500)) == -1
+    assert best_device(columns((600, 9, True, 0)), ShareRequest(500, exclusion=blue)) == -1
 
 
 def test_a_closed_device_is_never_chosen():
-    assert best_device(*columns((0, 9, False, 0)), want_milli=0) == -1
+    assert best_device(columns((0, 9, False, 0)), ShareRequest(0)) == -1
 
 
 DEVICE = st.tuples(
@@ -102,7 +101,7 @@ DEVICE = st.tuples(
     st.integers(0, 16),
     st.tuples(*[st.integers(0, 2)] * 3),
 )
-def test_the_choice_is_the_rule_said_slowly(devices, milli, memory, tags):
+def test_the_choice_equals_a_naive_implementation(devices, milli, memory, tags):
     # A fresh device carries no tags.
     devices = [d if d[2] else (*d[:4], 0, 0, 0) for d in devices]
 
@@ -118,13 +117,4 @@ def test_the_choice_is_the_rule_said_slowly(devices, milli, memory, tags):
         for i, ok, hole, d in zip(count(), fits, holes, devices, strict=False)
         if hole or (ok and not d[2] and d[3] not in nodes_with_hole)
     ]
-    aff, anti, exc = tags
-    found = best_device(
-        *columns(*devices),
-        want_milli=milli,
-        want_memory=memory,
-        want_affinity=aff,
-        want_anti_affinity=anti,
-        want_exclusion=exc,
-    )
-    assert found == (min(offers)[2] if offers else -1)
+    assert best_device(columns(*devices), ShareRequest(milli, memory, *tags)) == (min(offers)[2] if offers else -1)

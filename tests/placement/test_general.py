@@ -1,4 +1,4 @@
-"""Jobs with parameter servers, parts of a GPU, or no GPU: where they go and what they never do."""
+"""Placement of jobs with parameter servers, GPU fractions or no GPU."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from typing import Any
 import numpy as np
 import pytest
 
+from levada.core.assignment import INDEX
 from levada.core.cluster import Cluster, Node
 from levada.core.job import ParameterServers, Tags
-from levada.core.plane import INDEX
 from tests.builders import cluster, job
-from tests.placement.desk import Desk
+from tests.placement.placer_harness import PlacerHarness
 
 PS = ParameterServers(replicas=1, cpu=1000)
 
 
 def nodes(*specs: dict[str, Any]) -> Cluster:
     """One node per spec: `v100` GPUs, and fields of a node."""
-    made = []
+    nodes = []
     for i, spec in enumerate(specs):
         fields = dict(spec)
         gpus = {"v100": fields.pop("v100", 0)}
-        made.append(Node.of(f"n{i}", gpus, **fields))
-    return Cluster(nodes=tuple(made))
+        nodes.append(Node.of(f"n{i}", gpus, **fields))
+    return Cluster(nodes=tuple(nodes))
 
 
 # --- parameter servers ----------------------------------------------------------------------------------------------
 
 
-def test_servers_stand_where_most_workers_fit() -> None:
-    there = Desk(cluster(2, 1, 0), job("a", max=4, servers=PS))
+def test_parameter_servers_go_where_most_workers_fit() -> None:
+    there = PlacerHarness(cluster(2, 1, 0), job("a", max=4, servers=PS))
     assert there.resize(a=4) == {"a": 3}
     assert there.servers("a") == ["n0"]
     assert there.by_node("a") == {"n0": 2, "n1": 1}
 
 
-def test_servers_and_all_workers_share_the_node_that_they_fill_best() -> None:
-    there = Desk(cluster(8, 4, 2), job("a", max=4, servers=ParameterServers(replicas=2)))
+def test_servers_and_workers_share_the_best_fitting_node() -> None:
+    there = PlacerHarness(cluster(8, 4, 2), job("a", max=4, servers=ParameterServers(replicas=2)))
     there.resize(a=3)
     assert there.servers("a") == ["n1", "n1"]
     assert there.by_node("a") == {"n1": 3}
 
 
-def test_servers_go_where_their_cores_are() -> None:
-    there = Desk(
+def test_parameter_servers_go_to_a_node_with_enough_cores() -> None:
+    there = PlacerHarness(
         nodes({"v100": 4, "cpu": 4000}, {"v100": 1, "cpu": 16000}),
         job("a", max=4, cpu=1000, servers=ParameterServers(replicas=1, cpu=8000)),
     )
@@ -53,16 +53,18 @@ def test_servers_go_where_their_cores_are() -> None:
     assert there.by_node("a") == {"n0": 3, "n1": 1}
 
 
-def test_servers_take_cores_from_the_workers_beside_them() -> None:
-    there = Desk(nodes({"v100": 4, "cpu": 4000}, {"v100": 4, "cpu": 6000}), job("a", max=8, cpu=1000, servers=PS))
+def test_parameter_servers_reduce_the_cores_for_workers() -> None:
+    there = PlacerHarness(
+        nodes({"v100": 4, "cpu": 4000}, {"v100": 4, "cpu": 6000}), job("a", max=8, cpu=1000, servers=PS)
+    )
     there.resize(a=4)
     assert there.servers("a") == ["n1"]
     assert there.by_node("a") == {"n1": 4}
     assert there.world.target.cpu.tolist() == [0, 5000]
 
 
-def test_servers_that_no_node_holds_together_stand_apart() -> None:
-    there = Desk(
+def test_parameter_servers_too_large_for_one_node_are_split() -> None:
+    there = PlacerHarness(
         nodes({"v100": 2, "cpu": 5000}, {"v100": 2, "cpu": 5000}),
         job("a", max=8, cpu=1000, servers=ParameterServers(replicas=2, cpu=3000)),
     )
@@ -70,16 +72,16 @@ def test_servers_that_no_node_holds_together_stand_apart() -> None:
     assert sorted(there.servers("a")) == ["n0", "n1"]
 
 
-def test_no_server_stands_without_a_worker() -> None:
+def test_no_parameter_server_is_placed_without_a_worker() -> None:
     for servers in (PS, ParameterServers(replicas=1, cpu=99000)):
-        there = Desk(nodes({"v100": 1, "cpu": 9000}), job("a", min=2, max=4, servers=servers))
+        there = PlacerHarness(nodes({"v100": 1, "cpu": 9000}), job("a", min=2, max=4, servers=servers))
         assert there.resize(a=2) == {"a": 0}
         assert there.places("a") == {}
         assert there.world.target.cpu.tolist() == [0]
 
 
-def test_growth_goes_to_the_servers_node_first() -> None:
-    there = Desk(cluster(3, 8), job("a", max=8, servers=PS), job("b", 1, max=8), job("c", 2, max=8))
+def test_new_workers_go_to_the_node_of_the_servers_first() -> None:
+    there = PlacerHarness(cluster(3, 8), job("a", max=8, servers=PS), job("b", 1, max=8), job("c", 2, max=8))
     there.resize(b=8)
     there.resize(c=1)
     there.resize(a=2)
@@ -88,12 +90,12 @@ def test_growth_goes_to_the_servers_node_first() -> None:
     there.resize(a=4)
     assert there.by_node("a") == {"n0": 2, "n1": 2}
     there.resize(c=0)
-    there.resize(a=5)  # n0 again, though n1 has its share of workers
+    there.resize(a=5)  # n0 again, although n1 has workers, too
     assert there.by_node("a") == {"n0": 3, "n1": 2}
 
 
-def test_lonely_workers_go_first_and_servers_and_worker_0_never() -> None:
-    there = Desk(cluster(3, 8), job("a", max=8, servers=PS), job("b", 1, max=8))
+def test_single_workers_leave_first_and_servers_and_worker_0_never() -> None:
+    there = PlacerHarness(cluster(3, 8), job("a", max=8, servers=PS), job("b", 1, max=8))
     there.resize(b=8)
     there.resize(a=3)
     there.resize(b=2)
@@ -108,8 +110,8 @@ def test_lonely_workers_go_first_and_servers_and_worker_0_never() -> None:
     assert there.places("a") == {}
 
 
-def test_worker_0_stays_though_it_is_the_lonely_one() -> None:
-    there = Desk(
+def test_worker_0_stays_even_alone_on_its_node() -> None:
+    there = PlacerHarness(
         nodes({"v100": 1, "cpu": 1000}, {"cpu": 9000}, {"v100": 4, "cpu": 1000}),
         job("a", max=8, servers=ParameterServers(replicas=1, cpu=5000)),
         job("b", 1, max=4),
@@ -124,8 +126,8 @@ def test_worker_0_stays_though_it_is_the_lonely_one() -> None:
     assert there.places("a")[0][0] == "n0"
 
 
-def test_highest_first_holds_for_them_too() -> None:
-    there = Desk(cluster(3, 8), job("a", max=8, servers=PS), job("b", 1, max=8), highest_first=True)
+def test_highest_first_applies_to_jobs_with_servers() -> None:
+    there = PlacerHarness(cluster(3, 8), job("a", max=8, servers=PS), job("b", 1, max=8), highest_first=True)
     there.resize(b=8)
     there.resize(a=3)
     there.resize(b=2)
@@ -134,9 +136,9 @@ def test_highest_first_holds_for_them_too() -> None:
     assert sorted(there.places("a")) == [-1, 0, 1, 2, 3]
 
 
-def test_a_step_that_does_not_fit_costs_no_running_worker() -> None:
-    """Indices are filled up from below, so the newest worker need not have the highest index."""
-    there = Desk(cluster(8), job("a", min=1, max=7, step=2, servers=PS), job("b", 1, max=8))
+def test_a_growth_step_that_does_not_fit_removes_no_running_worker() -> None:
+    """New workers get the smallest free index, so the newest one may not have the highest."""
+    there = PlacerHarness(cluster(8), job("a", min=1, max=7, step=2, servers=PS), job("b", 1, max=8))
     there.resize(a=5)
     slot = there.world.slot("a")
     rows = there.world.places(there.world.target, slot)
@@ -154,8 +156,8 @@ def test_a_step_that_does_not_fit_costs_no_running_worker() -> None:
     assert before.items() <= there.places("a").items()
 
 
-def test_workers_keep_their_places_when_the_job_grows() -> None:
-    there = Desk(
+def test_workers_keep_their_devices_when_the_job_grows() -> None:
+    there = PlacerHarness(
         cluster(4, 4, gpu_memory=1000),
         job("a", max=8, servers=PS),
         job("b", 1, max=8, milli=300),
@@ -171,56 +173,58 @@ def test_workers_keep_their_places_when_the_job_grows() -> None:
 # --- parts of a GPU -------------------------------------------------------------------------------------------------
 
 
-def test_a_part_goes_where_least_compute_is_left_over() -> None:
-    there = Desk(cluster(2, 2), *(job(name, milli=milli) for name, milli in (("a", 300), ("b", 600), ("c", 350))))
+def test_a_fraction_goes_to_the_device_with_the_tightest_fit() -> None:
+    there = PlacerHarness(
+        cluster(2, 2), *(job(name, milli=milli) for name, milli in (("a", 300), ("b", 600), ("c", 350)))
+    )
     there.resize(a=1)
     there.resize(b=1)
-    assert there.places("a")[0][1] == there.places("b")[0][1]  # 700 were left there, 1000 elsewhere
+    assert there.places("a")[0][1] == there.places("b")[0][1]  # 700 are free there, 1000 elsewhere
     there.resize(c=1)
     assert there.places("c")[0][1] != there.places("b")[0][1]
 
 
-def test_best_fit_looks_at_devices_and_not_at_nodes() -> None:
-    """The node with the best device is not the one with the least room."""
-    there = Desk(cluster(2, 1), job("x", milli=700), job("z", 1, milli=300))
+def test_best_fit_compares_devices_not_nodes() -> None:
+    """The node with the best-fitting device is not the node with the least free capacity."""
+    there = PlacerHarness(cluster(2, 1), job("x", milli=700), job("z", 1, milli=300))
     there.resize(x=1)
     assert there.by_node("x") == {"n0": 1}
     there.resize(z=1)
     assert there.places("z") == there.places("x")
 
 
-def test_parts_of_one_job_stay_on_one_node() -> None:
-    there = Desk(cluster(1, 2), job("a", max=8, milli=500), job("b", 1, milli=500))
+def test_fractions_of_one_job_stay_on_one_node() -> None:
+    there = PlacerHarness(cluster(1, 2), job("a", max=8, milli=500), job("b", 1, milli=500))
     there.resize(b=1)
     there.resize(a=3)
     assert len(there.by_node("a")) == 1
 
 
-def test_memory_counts_as_well_as_compute() -> None:
-    there = Desk(
+def test_gpu_memory_limits_fractions() -> None:
+    there = PlacerHarness(
         cluster(2, gpu_memory=1000), job("a", max=8, milli=100, gpu_memory=600), job("b", 1, milli=100, gpu_memory=500)
     )
     assert there.resize(a=8) == {"a": 2}
     assert there.resize(b=1) == {"b": 0}
 
 
-def test_thirds_rounded_up_do_not_fit_three_times() -> None:
-    there = Desk(cluster(2), job("a", max=3, milli=334))
+def test_three_fractions_of_334_do_not_fit_one_device() -> None:
+    there = PlacerHarness(cluster(2), job("a", max=3, milli=334))
     there.resize(a=3)
     devices = [devices for _, devices in there.places("a").values()]
     assert sorted(devices.count(device) for device in set(devices)) == [1, 2]
 
 
-def test_whole_and_parts_never_share_a_device() -> None:
-    there = Desk(cluster(2), job("a", milli=500), job("b", max=2), job("c", milli=500))
+def test_whole_gpus_and_fractions_never_share_a_device() -> None:
+    there = PlacerHarness(cluster(2), job("a", milli=500), job("b", max=2), job("c", milli=500))
     there.resize(a=1)
     assert there.resize(b=2) == {"b": 1}
     assert there.resize(c=1) == {"c": 1}
     assert there.places("a")[0] == there.places("c")[0]
 
 
-def test_what_others_use_of_a_device_is_not_given_again() -> None:
-    there = Desk(cluster(1, gpu_memory=1000), job("a", max=4, milli=250, gpu_memory=100))
+def test_foreign_use_of_a_device_is_not_granted() -> None:
+    there = PlacerHarness(cluster(1, gpu_memory=1000), job("a", max=4, milli=250, gpu_memory=100))
     there.world.inventory.foreign[0] = 300
     there.world.inventory.reserved[0] = 200
     assert there.resize(a=4) == {"a": 2}
@@ -233,12 +237,12 @@ def tagged(name: str, milli: int = 200, most: int = 1, **tags: str) -> Any:
     return job(name, max=most, milli=milli, tags=Tags(**tags))
 
 
-def device(there: Desk, name: str, index: int = 0) -> int:
+def device(there: PlacerHarness, name: str, index: int = 0) -> int:
     return there.places(name)[index][1][0]
 
 
-def test_affinity_asks_for_a_device_with_the_tag_or_an_idle_one() -> None:
-    there = Desk(
+def test_affinity_takes_a_tagged_or_idle_device() -> None:
+    there = PlacerHarness(
         cluster(3),
         tagged("plain", 100),
         tagged("x", affinity="x"),
@@ -251,15 +255,15 @@ def test_affinity_asks_for_a_device_with_the_tag_or_an_idle_one() -> None:
     assert device(there, "x2") == device(there, "x")
 
 
-def test_affinity_without_any_such_device_gets_nothing() -> None:
-    there = Desk(cluster(1), tagged("plain"), tagged("x", affinity="x"))
+def test_affinity_without_a_matching_device_places_nothing() -> None:
+    there = PlacerHarness(cluster(1), tagged("plain"), tagged("x", affinity="x"))
     there.resize(plain=1)
     assert there.resize(x=1) == {"x": 0}
     assert there.places("x") == {}
 
 
-def test_a_device_that_others_use_is_not_idle() -> None:
-    there = Desk(cluster(2), tagged("x", affinity="x"), tagged("y", exclusion="y"), tagged("z"))
+def test_a_device_with_foreign_use_is_not_idle() -> None:
+    there = PlacerHarness(cluster(2), tagged("x", affinity="x"), tagged("y", exclusion="y"), tagged("z"))
     there.world.inventory.foreign[0] = 500
     there.resize(x=1)
     assert device(there, "x") == 1
@@ -269,25 +273,27 @@ def test_a_device_that_others_use_is_not_idle() -> None:
 
 
 @pytest.mark.parametrize("order", ["xyz", "yxz"])
-def test_anti_affinity_remembers_every_tag_on_a_device(order: str) -> None:
+def test_anti_affinity_checks_every_tag_of_a_device(order: str) -> None:
     """Two jobs with different tags may share; a third with either tag may not join them."""
-    made = {"x": tagged("x", anti_affinity="one"), "y": tagged("y", anti_affinity="two")}
+    tagged_jobs = {"x": tagged("x", anti_affinity="one"), "y": tagged("y", anti_affinity="two")}
     for third in ("one", "two"):
-        there = Desk(cluster(1), *(made[name] for name in order if name in made), tagged("z", anti_affinity=third))
+        there = PlacerHarness(
+            cluster(1), *(tagged_jobs[name] for name in order if name in tagged_jobs), tagged("z", anti_affinity=third)
+        )
         there.resize(x=1)
         there.resize(y=1)
         assert device(there, "x") == device(there, "y")
         assert there.resize(z=1) == {"z": 0}
 
 
-def test_workers_with_anti_affinity_take_a_device_each() -> None:
-    there = Desk(cluster(2, 1), tagged("a", most=5, anti_affinity="a"))
+def test_workers_with_anti_affinity_take_one_device_each() -> None:
+    there = PlacerHarness(cluster(2, 1), tagged("a", most=5, anti_affinity="a"))
     assert there.resize(a=5) == {"a": 3}
     assert len({device(there, "a", index) for index in range(3)}) == 3
 
 
-def test_exclusion_must_be_equal_and_none_is_a_value_too() -> None:
-    there = Desk(
+def test_exclusion_must_be_equal_and_empty_is_a_value() -> None:
+    there = PlacerHarness(
         cluster(3), tagged("plain"), tagged("x", exclusion="x"), tagged("y", exclusion="y"), tagged("x2", exclusion="x")
     )
     for name in ("plain", "x", "y", "x2"):
@@ -296,9 +302,9 @@ def test_exclusion_must_be_equal_and_none_is_a_value_too() -> None:
     assert device(there, "x2") == device(there, "x")
 
 
-def test_tags_do_not_make_a_job_smaller_than_it_could_be() -> None:
-    """Room on a node counts only devices that the tags allow, so the rest goes elsewhere."""
-    there = Desk(cluster(2, 2), tagged("plain", 100), tagged("a", 500, most=6, affinity="a"))
+def test_tags_do_not_reduce_the_reachable_size() -> None:
+    """Only devices that the tags allow count as free, so other workers go to other nodes."""
+    there = PlacerHarness(cluster(2, 2), tagged("plain", 100), tagged("a", 500, most=6, affinity="a"))
     there.resize(plain=1)
     assert there.resize(a=6) == {"a": 6}
 
@@ -306,8 +312,8 @@ def test_tags_do_not_make_a_job_smaller_than_it_could_be() -> None:
 # --- no GPU ---------------------------------------------------------------------------------------------------------
 
 
-def test_workers_without_a_gpu_fit_best_and_spare_the_nodes_with_gpus() -> None:
-    there = Desk(
+def test_cpu_workers_use_best_fit_and_avoid_gpu_nodes() -> None:
+    there = PlacerHarness(
         nodes({"v100": 4, "cpu": 2000}, {"cpu": 8000}, {"cpu": 3000}),
         job("a", max=16, milli=0, cpu=1000),
         job("b", 1, max=16, milli=0, cpu=1000),
@@ -322,20 +328,20 @@ def test_workers_without_a_gpu_fit_best_and_spare_the_nodes_with_gpus() -> None:
     assert there.by_node("b") == {"n0": 2, "n1": 8}
 
 
-def test_cpu_jobs_obey_memory_and_cordons() -> None:
-    there = Desk(nodes({"memory": 250}, {"memory": 900}), job("a", max=16, milli=0, memory=100))
+def test_cpu_jobs_respect_memory_and_cordons() -> None:
+    there = PlacerHarness(nodes({"memory": 250}, {"memory": 900}), job("a", max=16, milli=0, memory=100))
     there.world.inventory.set_cordoned(1, True)
     assert there.resize(a=9) == {"a": 2}
     assert there.by_node("a") == {"n0": 2}
 
 
-def test_workers_that_ask_for_nothing_fit_anywhere() -> None:
-    there = Desk(cluster(0, 0), job("a", max=1000, milli=0))
+def test_workers_without_requests_fit_anywhere() -> None:
+    there = PlacerHarness(cluster(0, 0), job("a", max=1000, milli=0))
     assert there.resize(a=1000) == {"a": 1000}
     assert len(there.by_node("a")) == 1
 
 
-# --- coming back ----------------------------------------------------------------------------------------------------
+# --- restored places ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -343,9 +349,11 @@ def test_workers_that_ask_for_nothing_fit_anywhere() -> None:
     [{"milli": 400, "gpu_memory": 10, "cpu": 1000}, {"milli": 0, "cpu": 1000}, {"servers": PS, "cpu": 500}],
 )
 @pytest.mark.parametrize("keep", [0, 1])
-def test_workers_that_still_run_get_their_place_again(fields: dict[str, Any], keep: int) -> None:
-    """They stand on n1, because n0 was full when they came; now they would go to n0."""
-    there = Desk(cluster(4, 4, 0, cpu=3000, gpu_memory=100), job("a", max=3, **fields), job("b", 1, max=3, cpu=1000))
+def test_workers_that_still_run_get_their_devices_again(fields: dict[str, Any], keep: int) -> None:
+    """They run on n1, because n0 was full at their start; a new placement would choose n0."""
+    there = PlacerHarness(
+        cluster(4, 4, 0, cpu=3000, gpu_memory=100), job("a", max=3, **fields), job("b", 1, max=3, cpu=1000)
+    )
     there.resize(b=3)
     there.resize(a=3 if "servers" in fields else 2)
     there.resize(b=0)

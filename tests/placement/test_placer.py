@@ -1,16 +1,16 @@
-"""What the placer promises for plain jobs: few nodes, few moves, best fit, topology, unequal and mixed nodes."""
+"""Placement of plain jobs: few nodes, few moves, best fit, topology, unequal and mixed nodes."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from levada.core.assignment import INDEX
 from levada.core.cluster import Cluster, Node, merged
-from levada.core.plane import INDEX
 from levada.core.types import WHOLE
-from levada.tables.world import World
+from levada.tables.cluster_state import ClusterState
 from tests.builders import cluster, job
-from tests.placement.desk import Desk
+from tests.placement.placer_harness import PlacerHarness
 
 
 def node(name: str, gpus: int | dict[str, int], rack: str = "", zone: str = "", **fields: object) -> Node:
@@ -26,7 +26,7 @@ def machines(*nodes: Node) -> Cluster:
 
 
 def test_a_growing_job_keeps_its_workers_and_fills_its_own_nodes_first() -> None:
-    there = Desk(cluster(4, 8, 4), job("a", max=16), job("b", 1, max=16))
+    there = PlacerHarness(cluster(4, 8, 4), job("a", max=16), job("b", 1, max=16))
     there.resize(b=2)
     there.resize(a=2)
     before = there.places("a")
@@ -39,8 +39,8 @@ def test_a_growing_job_keeps_its_workers_and_fills_its_own_nodes_first() -> None
     assert there.by_node("a") == {"n0": 3, "n2": 3}
 
 
-def test_new_workers_take_the_smallest_indices_that_are_free() -> None:
-    there = Desk(cluster(2, 2, 8), job("a", max=16), job("b", 1, max=16), job("c", 2, max=16))
+def test_new_workers_take_the_smallest_free_indices() -> None:
+    there = PlacerHarness(cluster(2, 2, 8), job("a", max=16), job("b", 1, max=16), job("c", 2, max=16))
     there.resize(b=8)
     there.resize(a=3)
     assert there.by_node("a") == {"n0": 2, "n1": 1}
@@ -49,13 +49,13 @@ def test_new_workers_take_the_smallest_indices_that_are_free() -> None:
     there.resize(a=6)
     there.resize(c=0)
     there.resize(a=5)
-    assert sorted(there.places("a")) == [0, 1, 3, 4, 5]  # the lonely worker went
+    assert sorted(there.places("a")) == [0, 1, 3, 4, 5]  # the single worker was released
     there.resize(a=6)
     assert sorted(there.places("a")) == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_shrinking_job_gives_up_lonely_workers_first() -> None:
-    there = Desk(cluster(1, 2, 4), job("a", max=16))
+def test_a_shrinking_job_releases_single_workers_first() -> None:
+    there = PlacerHarness(cluster(1, 2, 4), job("a", max=16))
     there.resize(a=7)
     assert there.by_node("a") == {"n0": 1, "n1": 2, "n2": 4}
     home = there.places("a")[0][0]
@@ -67,8 +67,8 @@ def test_a_shrinking_job_gives_up_lonely_workers_first() -> None:
         assert there.places("a").items() <= before.items()
 
 
-def test_worker_0_and_its_node_stay_even_if_it_is_the_lonely_one() -> None:
-    there = Desk(cluster(1, 4), job("a", max=16), job("b", 1, max=16))
+def test_worker_0_and_its_node_stay_even_if_it_is_alone() -> None:
+    there = PlacerHarness(cluster(1, 4), job("a", max=16), job("b", 1, max=16))
     there.resize(b=4)
     there.resize(a=1)
     there.resize(b=0)
@@ -80,8 +80,8 @@ def test_worker_0_and_its_node_stay_even_if_it_is_the_lonely_one() -> None:
     assert there.places("a") == {0: ("n0", (0,))}
 
 
-def test_highest_first_looks_at_the_index_alone() -> None:
-    there = Desk(cluster(1, 4), job("a", max=16), job("b", 1, max=16), highest_first=True)
+def test_highest_first_uses_only_the_index() -> None:
+    there = PlacerHarness(cluster(1, 4), job("a", max=16), job("b", 1, max=16), highest_first=True)
     there.resize(b=4)
     there.resize(a=1)
     there.resize(b=0)
@@ -91,8 +91,8 @@ def test_highest_first_looks_at_the_index_alone() -> None:
         assert sorted(there.places("a")) == list(range(size))
 
 
-def test_workers_that_do_not_run_yet_go_before_those_that_do() -> None:
-    there = Desk(cluster(2, 4), job("a", max=16), job("b", 1, max=16))
+def test_workers_that_are_not_running_are_released_first() -> None:
+    there = PlacerHarness(cluster(2, 4), job("a", max=16), job("b", 1, max=16))
     there.resize(b=1)
     there.resize(a=2)
     assert there.by_node("a") == {"n1": 2}
@@ -102,8 +102,8 @@ def test_workers_that_do_not_run_yet_go_before_those_that_do() -> None:
     there.resize(a=4, observe=False)
     there.resize(a=1, observe=False)
     assert there.places("a") == running
-    # Also where the lonely one is the one that runs.
-    there = Desk(cluster(1, 4), job("a", max=16), job("b", 1, max=16))
+    # Even if only the single worker runs.
+    there = PlacerHarness(cluster(1, 4), job("a", max=16), job("b", 1, max=16))
     there.resize(a=5)
     there.resize(a=4)
     there.world.held.owner[0], there.world.held.index[0] = there.world.slot("a"), 4
@@ -114,8 +114,8 @@ def test_workers_that_do_not_run_yet_go_before_those_that_do() -> None:
     assert gone not in there.places("a")
 
 
-def test_a_job_that_comes_back_to_its_old_type_finds_its_running_workers() -> None:
-    there = Desk(
+def test_a_job_that_returns_to_its_old_type_keeps_its_running_workers() -> None:
+    there = PlacerHarness(
         machines(node("n0", {"v100": 4}), node("n1", {"v100": 4}), node("n2", {"a100": 4})),
         job("a", max=8),
         job("b", 1, max=8),
@@ -126,7 +126,7 @@ def test_a_job_that_comes_back_to_its_old_type_finds_its_running_workers() -> No
     there.resize(b=1)
     there.resize(a=6)
     before = there.places("a")
-    there.resize({"a": "a100"}, a=4, observe=False)  # told to go, and not gone yet
+    there.resize({"a": "a100"}, a=4, observe=False)  # stopping, but not stopped yet
     assert there.by_node("a") == {"n2": 4}
     there.resize(a=6, observe=False)
     assert there.places("a") == before
@@ -136,20 +136,20 @@ def test_a_job_that_comes_back_to_its_old_type_finds_its_running_workers() -> No
     assert sorted(there.places("a")) == [0, 1, 2]
 
 
-def test_what_others_took_meanwhile_is_not_taken_back() -> None:
-    there = Desk(machines(node("n0", {"v100": 4, "a100": 4})), job("a", max=8), job("b", 1, max=8))
+def test_devices_granted_to_others_meanwhile_are_not_taken_back() -> None:
+    there = PlacerHarness(machines(node("n0", {"v100": 4, "a100": 4})), job("a", max=8), job("b", 1, max=8))
     there.resize(a=4)
     there.resize({"a": "a100"}, a=4, observe=False)
     there.resize(b=2, observe=False)
     assert there.resize(a=4, observe=False) == {"a": 2}
 
 
-def test_a_place_is_not_taken_back_if_another_worker_has_its_index_now() -> None:
-    there = Desk(cluster(2, 1), job("a", max=4))
+def test_a_place_is_not_restored_if_its_index_is_used_again() -> None:
+    there = PlacerHarness(cluster(2, 1), job("a", max=4))
     there.resize(a=3)
     slot, target = there.world.slot("a"), there.world.target
     assert there.places("a")[2] == ("n1", (2,))
-    there.world.held.index[2] = 1  # as if worker 1 were on its way from n1 to n0
+    there.world.held.index[2] = 1  # like a move of worker 1 from n1 to n0
     rows = there.world.places(target, slot)
     there.world.clear_workers(target, slot)
     there.world.put_workers(target, slot, rows[:, rows[INDEX] < 2])
@@ -158,10 +158,10 @@ def test_a_place_is_not_taken_back_if_another_worker_has_its_index_now() -> None
     assert sorted(there.places("a")) == [0, 1, 2]
 
 
-def test_places_that_are_free_at_once_come_first() -> None:
-    there = Desk(cluster(4, 4), job("a", max=8), job("b", 1, max=8))
+def test_devices_that_are_free_now_come_first() -> None:
+    there = PlacerHarness(cluster(4, 4), job("a", max=8), job("b", 1, max=8))
     there.resize(a=4)
-    there.resize(a=0, observe=False)  # a has to leave n0 first
+    there.resize(a=0, observe=False)  # a must release n0 first
     there.resize(b=2)
     assert there.by_node("b") == {"n1": 2}
 
@@ -169,27 +169,27 @@ def test_places_that_are_free_at_once_come_first() -> None:
 # --- few nodes, best fit --------------------------------------------------------------------------------------------
 
 
-def test_a_job_takes_the_node_that_it_fills_best() -> None:
-    there = Desk(cluster(8, 4, 2), job("a", max=8), job("b", 1, max=8), job("c", 2, max=8))
+def test_a_job_takes_the_best_fitting_node() -> None:
+    there = PlacerHarness(cluster(8, 4, 2), job("a", max=8), job("b", 1, max=8), job("c", 2, max=8))
     there.resize(a=2, b=4, c=8)
     assert (there.by_node("a"), there.by_node("b"), there.by_node("c")) == ({"n2": 2}, {"n1": 4}, {"n0": 8})
 
 
 def test_a_job_too_large_for_any_node_fills_the_largest_and_the_rest_fits_best() -> None:
-    there = Desk(cluster(3, 8, 2, 4, 8), job("a", max=32))
+    there = PlacerHarness(cluster(3, 8, 2, 4, 8), job("a", max=32))
     there.resize(a=18)
     assert there.by_node("a") == {"n1": 8, "n2": 2, "n4": 8}
 
 
-def test_a_job_that_does_not_fit_gets_a_size_that_it_allows_or_nothing() -> None:
-    there = Desk(cluster(4, 3), job("a", min=2, max=12, step=3), job("b", 1, min=3, max=3), job("c", 2, max=1))
+def test_a_job_that_does_not_fit_gets_an_allowed_size_or_nothing() -> None:
+    there = PlacerHarness(cluster(4, 3), job("a", min=2, max=12, step=3), job("b", 1, min=3, max=3), job("c", 2, max=1))
     assert there.resize(a=11) == {"a": 5}
     assert there.resize(b=3, c=1) == {"b": 0, "c": 1}
     assert there.resize(a=8) == {"a": 5}
 
 
-def test_workers_with_several_gpus_are_whole_on_one_node() -> None:
-    there = Desk(cluster(3, 5, 4), job("a", max=8, milli=2 * WHOLE), job("b", 1, max=8, milli=3 * WHOLE))
+def test_workers_with_several_gpus_stay_on_one_node() -> None:
+    there = PlacerHarness(cluster(3, 5, 4), job("a", max=8, milli=2 * WHOLE), job("b", 1, max=8, milli=3 * WHOLE))
     assert there.resize(a=4) == {"a": 4}
     assert there.by_node("a") == {"n1": 2, "n2": 2}
     assert all(len(devices) == 2 for _, devices in there.places("a").values())
@@ -198,7 +198,7 @@ def test_workers_with_several_gpus_are_whole_on_one_node() -> None:
 
 
 def test_mixed_nodes_give_each_job_its_type() -> None:
-    there = Desk(
+    there = PlacerHarness(
         machines(node("n0", {"v100": 2, "a100": 4}), node("n1", {"a100": 2, "v100": 4})),
         job("a", max=8),
         job("b", 1, max=8),
@@ -213,22 +213,22 @@ def test_mixed_nodes_give_each_job_its_type() -> None:
 
 
 def test_cores_and_memory_of_a_node_limit_its_workers() -> None:
-    there = Desk(
+    there = PlacerHarness(
         machines(node("n0", 8, cpu=3000), node("n1", 8, memory=200), node("n2", {"v100": 4, "a100": 4}, cpu=4000)),
         job("a", max=16, cpu=1000, memory=100),
         job("b", 1, max=8, cpu=1000),
     )
     assert there.resize(a=16) == {"a": 9}
     assert there.by_node("a") == {"n0": 3, "n1": 2, "n2": 4}
-    # Cores are the node's, whatever the type.
+    # Cores of a node are shared by all types.
     assert there.resize("a100", b=1) == {"b": 0}
     there.resize(a=0)
     assert there.resize("a100", b=5) == {"b": 4}
     assert there.resize(a=9) == {"a": 5}
 
 
-def test_cordoned_broken_and_foreign_devices_are_left_alone() -> None:
-    there = Desk(cluster(4, 4, 4), job("a", max=12))
+def test_cordoned_broken_and_foreign_devices_are_not_used() -> None:
+    there = PlacerHarness(cluster(4, 4, 4), job("a", max=12))
     inventory = there.world.inventory
     inventory.set_cordoned(0, True)
     inventory.healthy[4] = False
@@ -241,24 +241,24 @@ def test_cordoned_broken_and_foreign_devices_are_left_alone() -> None:
 # --- topology -------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_stays_within_one_rack_if_one_holds_it() -> None:
-    there = Desk(
+def test_a_job_stays_in_one_rack_if_it_fits() -> None:
+    there = PlacerHarness(
         machines(node("n0", 8, "r1"), node("n1", 2, "r2"), node("n2", 8, "r2"), node("n3", 4, "r1")),
         job("a", max=16),
     )
     there.resize(a=10)
-    assert there.by_node("a") == {"n1": 2, "n2": 8}  # r2 holds it with nothing to spare
+    assert there.by_node("a") == {"n1": 2, "n2": 8}  # it fits r2 exactly
 
 
-def test_of_the_racks_that_hold_a_job_that_with_fewest_nodes_is_taken() -> None:
+def test_a_job_takes_the_rack_with_the_fewest_nodes() -> None:
     small = [node(f"s{i}", 2, "small") for i in range(5)]
-    there = Desk(machines(*small, node("l0", 8, "large"), node("l1", 8, "large")), job("a", max=16))
+    there = PlacerHarness(machines(*small, node("l0", 8, "large"), node("l1", 8, "large")), job("a", max=16))
     there.resize(a=10)
     assert there.by_node("a") == {"l0": 8, "l1": 2}
 
 
-def test_a_job_stays_within_one_zone_if_no_rack_holds_it() -> None:
-    there = Desk(
+def test_a_job_stays_in_one_zone_if_no_rack_fits() -> None:
+    there = PlacerHarness(
         machines(
             node("n0", 4, "r1", "east"),
             node("n1", 4, "r1", "west"),
@@ -275,7 +275,7 @@ def test_a_job_stays_within_one_zone_if_no_rack_holds_it() -> None:
 
 
 def test_a_growing_job_stays_in_its_rack() -> None:
-    there = Desk(
+    there = PlacerHarness(
         machines(node("n0", 2, "r1"), node("n1", 8, "r2"), node("n2", 4, "r1"), node("n3", 4, "r1")),
         job("a", max=16),
         job("b", 1, max=16),
@@ -283,12 +283,12 @@ def test_a_growing_job_stays_in_its_rack() -> None:
     there.resize(b=8)
     there.resize(a=2)
     there.resize(b=0)
-    there.resize(a=9)  # n1 and n0 alone would do, in two racks
+    there.resize(a=9)  # n1 and n0 would suffice, but are in two racks
     assert there.by_node("a") == {"n0": 2, "n2": 4, "n3": 3}
 
 
-def test_labels_of_kubernetes_are_known_too() -> None:
-    there = Desk(
+def test_kubernetes_topology_labels_are_used() -> None:
+    there = PlacerHarness(
         machines(
             *(Node.of(f"n{i}", {"v100": 2}, labels={"topology.kubernetes.io/zone": f"z{i % 2}"}) for i in range(4))
         ),
@@ -302,7 +302,7 @@ def test_labels_of_kubernetes_are_known_too() -> None:
 
 
 def test_placement_can_be_left_to_the_backend() -> None:
-    there = Desk(
+    there = PlacerHarness(
         merged(machines(node("n0", 3, cpu=1), node("n1", 5), node("n2", 4, cordoned=True))), job("a", max=16, cpu=9000)
     )
     assert there.resize(a=8) == {"a": 8}
@@ -310,17 +310,17 @@ def test_placement_can_be_left_to_the_backend() -> None:
 
 
 def test_an_empty_cluster_and_an_unknown_type_give_nothing() -> None:
-    there = Desk(Cluster(), job("a", max=4, gpu_types=("v100",)))
+    there = PlacerHarness(Cluster(), job("a", max=4, gpu_types=("v100",)))
     assert there.resize(a=4) == {"a": 0}
-    there = Desk(cluster(4), job("a", max=4, gpu_types=("v100", "tpu")))
+    there = PlacerHarness(cluster(4), job("a", max=4, gpu_types=("v100", "tpu")))
     assert there.resize("tpu", a=4) == {"a": 0}
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_nothing_to_place_changes_nothing(nodes: int) -> None:
-    there = Desk(cluster(*[4] * nodes), job("a", max=4))
+    there = PlacerHarness(cluster(*[4] * nodes), job("a", max=4))
     plane = there.world.target.copy()
     empty = np.zeros(0, np.int64)
     assert len(there.packer.place(there.world, plane, empty, empty, empty)) == 0
-    assert isinstance(there.world, World)
+    assert isinstance(there.world, ClusterState)
     assert (plane.owner == -1).all()

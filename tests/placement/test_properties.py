@@ -1,4 +1,4 @@
-"""Laws of placement, on random clusters and random sizes."""
+"""Properties of placement, on random clusters and sizes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from levada.core.assignment import DEVICE, GPU_MEMORY, MILLI, SLOT
 from levada.core.cluster import Cluster, Node
 from levada.core.job import Job, ParameterServers, Tags
-from levada.core.plane import DEVICE, GPU_MEMORY, MILLI, SLOT
 from tests import kernel_modes
 from tests.builders import job
-from tests.placement.desk import Desk
+from tests.placement.placer_harness import PlacerHarness
 
 TYPES = ("v100", "a100")
 
@@ -23,7 +23,7 @@ TYPES = ("v100", "a100")
 @st.composite
 def clusters(draw: st.DrawFn, *, plain: bool = False) -> Cluster:
     """Up to five unequal nodes; unless *plain* with several types, limits, racks and zones."""
-    made = []
+    nodes = []
     for i in range(draw(st.integers(1, 5))):
         gpus = {"v100": draw(st.integers(0, 6))}
         fields: dict[str, Any] = {}
@@ -34,13 +34,14 @@ def clusters(draw: st.DrawFn, *, plain: bool = False) -> Cluster:
             fields["labels"] = {"rack": draw(st.sampled_from("ab")), "zone": draw(st.sampled_from("yz"))}
             fields["cordoned"] = draw(st.integers(0, 9)) == 0
             fields["gpu_memory"] = draw(st.sampled_from([0, 1000]))
-        made.append(Node.of(f"n{i}", gpus, **fields))
-    return Cluster(nodes=tuple(made))
+            fields["open_to"] = draw(st.sampled_from([None, None, ("x",), ("x", "y"), ()]))
+        nodes.append(Node.of(f"n{i}", gpus, **fields))
+    return Cluster(nodes=tuple(nodes))
 
 
 @st.composite
 def any_job(draw: st.DrawFn, index: int) -> Job:
-    """A job of any kind."""
+    """A random job."""
     tag = st.sampled_from([None, None, "s", "t"])
     least = draw(st.integers(1, 3))
     servers = draw(st.sampled_from([None, None, None, ParameterServers(replicas=2, cpu=500, memory=20)]))
@@ -55,29 +56,30 @@ def any_job(draw: st.DrawFn, index: int) -> Job:
         cpu=draw(st.sampled_from([0, 1000])),
         memory=draw(st.sampled_from([0, 50])),
         servers=servers,
+        node_class=draw(st.sampled_from(["", "", "x", "y"])),
         tags=Tags(affinity=draw(tag), anti_affinity=draw(tag), exclusion=draw(tag)),
     )
 
 
 @st.composite
 def changes(draw: st.DrawFn, jobs: list[Job]) -> list[tuple[dict[str, int], dict[str, str], bool]]:
-    """Some rounds of new sizes and types, each seen at once or not."""
+    """Rounds of new sizes and types, each observed at once or not."""
     rounds = []
     for _ in range(draw(st.integers(1, 6))):
-        chosen = draw(st.lists(st.sampled_from(jobs), unique_by=lambda each: each.id, min_size=1))
+        chosen = draw(st.lists(st.sampled_from(jobs), unique_by=lambda item: item.id, min_size=1))
         sizes = {}
-        for each in chosen:
-            steps = draw(st.integers(-1, (each.max - each.min) // each.step))
-            sizes[each.id] = 0 if steps < 0 else each.min + steps * each.step
-        kinds = {each.id: draw(st.sampled_from(TYPES)) for each in chosen}
+        for item in chosen:
+            steps = draw(st.integers(-1, (item.max - item.min) // item.step))
+            sizes[item.id] = 0 if steps < 0 else item.min + steps * item.step
+        kinds = {item.id: draw(st.sampled_from(TYPES)) for item in chosen}
         rounds.append((sizes, kinds, draw(st.booleans())))
     return rounds
 
 
 @given(clusters(), st.data(), st.booleans())
-def test_any_sequence_of_sizes_is_placed_soundly(machines: Cluster, data: st.DataObject, highest_first: bool) -> None:
+def test_any_sequence_of_sizes_is_placed_validly(machines: Cluster, data: st.DataObject, highest_first: bool) -> None:
     jobs = [data.draw(any_job(i)) for i in range(data.draw(st.integers(1, 6)))]
-    there = Desk(machines, *jobs, highest_first=highest_first)
+    there = PlacerHarness(machines, *jobs, highest_first=highest_first)
     known = set(there.world.inventory.types)
     for sizes, kinds, observe in data.draw(changes(jobs)):
         kinds = {name: kind for name, kind in kinds.items() if kind in known}
@@ -85,19 +87,19 @@ def test_any_sequence_of_sizes_is_placed_soundly(machines: Cluster, data: st.Dat
         if not sizes:
             continue
         table = there.world.table
-        before = {each.id: (there.places(each.id), _kind(there, each.id)) for each in jobs}
-        reached = there.resize(kinds, observe=observe, **sizes)  # asserts I1, I2, I4 and I12 of all jobs
-        for each in jobs:
-            slot = there.world.slot(each.id)
-            old, old_kind = before[each.id]
-            new = there.places(each.id)
-            if each.id not in sizes:
+        before = {item.id: (there.places(item.id), _kind(there, item.id)) for item in jobs}
+        reached = there.resize(kinds, observe=observe, **sizes)  # asserts I1, I2, I4, I12 and I14 of all jobs
+        for item in jobs:
+            slot = there.world.slot(item.id)
+            old, old_kind = before[item.id]
+            new = there.places(item.id)
+            if item.id not in sizes:
                 assert new == old
                 continue
-            count = reached[each.id]
-            assert count <= max(sizes[each.id], len([i for i in old if i >= 0]))
-            assert count == 0 or (count >= each.min and (count - each.min) % each.step == 0)
-            if count and old and _kind(there, each.id) == old_kind:
+            count = reached[item.id]
+            assert count <= max(sizes[item.id], len([i for i in old if i >= 0]))
+            assert count == 0 or (count >= item.min and (count - item.min) % item.step == 0)
+            if count and old and _kind(there, item.id) == old_kind:
                 smaller, larger = (old, new) if len(new) >= len(old) else (new, old)
                 assert smaller.items() <= larger.items()
                 assert 0 in new
@@ -108,12 +110,12 @@ def test_any_sequence_of_sizes_is_placed_soundly(machines: Cluster, data: st.Dat
         _shares_are_sound(there)
 
 
-def _kind(there: Desk, name: str) -> int:
+def _kind(there: PlacerHarness, name: str) -> int:
     return int(there.world.table.type[there.world.slot(name)])
 
 
-def _shares_are_sound(there: Desk) -> None:
-    """No device has more compute or memory given than it has, and tags are respected."""
+def _shares_are_sound(there: PlacerHarness) -> None:
+    """No device is overcommitted, and tags are respected."""
     rows, table, inventory = there.world.target.rows, there.world.table, there.world.inventory
     for device in np.unique(rows[DEVICE][rows[DEVICE] >= 0]):
         here = rows[:, rows[DEVICE] == device]
@@ -127,10 +129,8 @@ def _shares_are_sound(there: Desk) -> None:
 
 
 @given(clusters(plain=True), st.integers(1, 20), st.integers(1, 3))
-def test_a_fresh_job_on_an_empty_cluster_is_on_as_few_nodes_as_can_be(
-    machines: Cluster, workers: int, whole: int
-) -> None:
-    there = Desk(machines, job("a", max=workers, milli=whole * 1000))
+def test_a_new_job_on_an_empty_cluster_uses_the_fewest_nodes(machines: Cluster, workers: int, whole: int) -> None:
+    there = PlacerHarness(machines, job("a", max=workers, milli=whole * 1000))
     room = [len(node.devices) // whole for node in machines.nodes]
     reached = there.resize(a=workers)["a"]
     assert reached == min(workers, sum(room))
@@ -144,8 +144,8 @@ def test_a_fresh_job_on_an_empty_cluster_is_on_as_few_nodes_as_can_be(
 
 
 @given(clusters(), st.integers(1, 12))
-def test_a_fresh_job_is_in_the_tightest_domain_and_there_on_fewest_nodes(machines: Cluster, workers: int) -> None:
-    there = Desk(machines, job("a", max=workers))
+def test_a_new_job_uses_the_tightest_domain_and_its_fewest_nodes(machines: Cluster, workers: int) -> None:
+    there = PlacerHarness(machines, job("a", max=workers))
     room = [0 if node.cordoned else sum(device.type == "v100" for device in node.devices) for node in machines.nodes]
     zone = [node.labels["zone"] for node in machines.nodes]
     rack = [node.labels["zone"] + node.labels["rack"] for node in machines.nodes]
@@ -156,7 +156,7 @@ def test_a_fresh_job_is_in_the_tightest_domain_and_there_on_fewest_nodes(machine
         several = len(chosen) > 1
         return several * len({zone[i] for i in chosen}), several * len({rack[i] for i in chosen}), len(chosen)
 
-    mine = tuple(int(name[1:]) for name in there.by_node("a"))
+    used = tuple(int(name[1:]) for name in there.by_node("a"))
     every = [
         chosen
         for count in range(1, len(room) + 1)
@@ -164,15 +164,15 @@ def test_a_fresh_job_is_in_the_tightest_domain_and_there_on_fewest_nodes(machine
         if sum(room[i] for i in chosen) >= reached and all(room[i] for i in chosen)
     ]
     best = min(rank(chosen) for chosen in every)
-    # Within one zone but several racks, or over several zones, only the number of nodes is promised.
+    # In one zone with several racks, or in several zones, only the number of nodes is guaranteed.
     if best[1] <= 1:
-        assert rank(mine) == best
+        assert rank(used) == best
     else:
-        assert rank(mine)[0] == best[0] or best[0] > 1
+        assert rank(used)[0] == best[0] or best[0] > 1
 
 
 @given(clusters(), st.data())
-def test_both_implementations_place_alike(machines: Cluster, data: st.DataObject) -> None:
+def test_both_kernel_modes_place_identically(machines: Cluster, data: st.DataObject) -> None:
     pytest.importorskip("numba")
     jobs = [data.draw(any_job(i)) for i in range(data.draw(st.integers(1, 6)))]
     rounds = data.draw(changes(jobs))
@@ -181,7 +181,7 @@ def test_both_implementations_place_alike(machines: Cluster, data: st.DataObject
     try:
         for implementation in ("interpreted", "compiled"):
             kernel_modes.use(implementation)
-            there = Desk(machines, *jobs)
+            there = PlacerHarness(machines, *jobs)
             known = set(there.world.inventory.types)
             for sizes, kinds, observe in rounds:
                 sizes = {name: size for name, size in sizes.items() if kinds[name] in known}
@@ -191,14 +191,16 @@ def test_both_implementations_place_alike(machines: Cluster, data: st.DataObject
             planes.append((target.owner, target.index * (target.owner >= 0), target.rows, target.cpu, target.memory))
     finally:
         kernel_modes.use(before)
-    for ours, theirs in zip(*planes, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    for interpreted, compiled in zip(*planes, strict=True):
+        np.testing.assert_array_equal(interpreted, compiled)
 
 
 @given(clusters(), st.data())
-def test_servers_are_never_left_and_draw_the_workers_to_them(machines: Cluster, data: st.DataObject) -> None:
+def test_parameter_servers_never_move_and_attract_workers(machines: Cluster, data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=6))
-    there = Desk(machines, job("a", max=9, cpu=1000, servers=ParameterServers(replicas=1, cpu=500)), job("b", 1, max=4))
+    there = PlacerHarness(
+        machines, job("a", max=9, cpu=1000, servers=ParameterServers(replicas=1, cpu=500)), job("b", 1, max=4)
+    )
     if "v100" not in set(there.world.inventory.types):
         return
     there.resize(b=data.draw(st.integers(0, 4)))
@@ -213,11 +215,11 @@ def test_servers_are_never_left_and_draw_the_workers_to_them(machines: Cluster, 
         anchor = there.servers("a")[0]
         elsewhere = {node for node in now if node != anchor and now[node] > had.get(node, 0)}
         if elsewhere:
-            # Somebody had to go elsewhere only because the servers' node is full.
+            # Workers are on other nodes only if the node of the servers is full.
             node = there.world.inventory.nodes.find(anchor)
-            mine = there.world.inventory.node_of == node
+            on_node = there.world.inventory.node_of == node
             kind = there.world.inventory.types.find("v100")
-            free = mine & (there.world.target.owner == -1) & (there.world.inventory.type_of == kind)
+            free = on_node & (there.world.target.owner == -1) & (there.world.inventory.type_of == kind)
             cores = there.world.inventory.free_cpu()[node] - there.world.target.cpu[node]
             assert cores < 1000 or not free.any() or machines.nodes[node].cordoned
         if sum(now.values()) < sum(had.values()) and now.get(anchor, 0) < had.get(anchor, 0):

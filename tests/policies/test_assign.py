@@ -6,28 +6,28 @@ import numpy as np
 import pytest
 
 from levada.core.reasons import Code
-from levada.perf.table import JobSpeed, TableModel
+from levada.perf.table_model import JobSpeed, TableModel
 from levada.policies import registry
 from levada.policies.protocol import AnyPolicy
-from levada.tables.world import World
+from levada.tables.cluster_state import ClusterState
 from tests.builders import cluster, job, world
 
 LINEAR = TableModel([])
 
 
-def decide(policy: AnyPolicy, there: World, perf: TableModel = LINEAR) -> dict[str, dict[str, int]]:
-    found, _ = policy.decide(there.snapshot(0.0), perf, policy.initial(0))
+def decide(policy: AnyPolicy, there: ClusterState, perf: TableModel = LINEAR) -> dict[str, dict[str, int]]:
+    result, _ = policy.decide(there.snapshot(0.0), perf, policy.initial(0))
     names = tuple(there.inventory.types)
-    return {there.ids[int(number)]: found.allocation(row, names) for row, number in enumerate(found.number)}
+    return {there.ids[int(number)]: result.allocation(row, names) for row, number in enumerate(result.number)}
 
 
-def reasons(name: str, there: World, perf: TableModel = LINEAR) -> list[tuple[int, int]]:
+def reasons(name: str, there: ClusterState, perf: TableModel = LINEAR) -> list[tuple[int, int]]:
     policy = registry.make(name)
-    found, _ = policy.decide(there.snapshot(0.0), perf, policy.initial(0))
-    return [(int(code), int(number)) for code, number in zip(found.reason, found.evidence, strict=True)]
+    result, _ = policy.decide(there.snapshot(0.0), perf, policy.initial(0))
+    return [(int(code), int(number)) for code, number in zip(result.reason, result.evidence, strict=True)]
 
 
-def runs(there: World, name: str, workers: int, kind: str) -> None:
+def runs(there: ClusterState, name: str, workers: int, kind: str) -> None:
     slot = there.slot(name)
     there.table.count[slot] = there.table.observed[slot] = workers
     there.table.type[slot] = there.inventory.types.find(kind)
@@ -77,8 +77,8 @@ def test_a_job_that_fits_nowhere_competes_on_the_first_type_that_could_hold_it()
 
 
 def test_tiresias_looks_for_room_for_what_a_job_asked_for() -> None:
-    made = job("x", min=1, max=4, desired=3, gpu_types=BOTH)
-    there = world(cluster({"a100": 2, "v100": 4}), made)
+    created = job("x", min=1, max=4, desired=3, gpu_types=BOTH)
+    there = world(cluster({"a100": 2, "v100": 4}), created)
     assert decide(registry.make("tiresias"), there) == {"x": {"v100": 3}}
     assert decide(registry.make("fifo"), there) == {"x": {"a100": 1}}
 
@@ -108,7 +108,7 @@ RIGID = ("fifo", "srjf", "tiresias")
 
 @pytest.mark.parametrize("name", ELASTIC)
 def test_elastic_jobs_spread_over_types_before_they_share_one(name: str) -> None:
-    jobs = [job(each, float(at), min=1, max=4, steps=100.0) for at, each in enumerate("abc")]
+    jobs = [job(item, float(at), min=1, max=4, steps=100.0) for at, item in enumerate("abc")]
     assert decide(registry.make(name), world(MIXED, *jobs[:2])) == {"a": {"v100": 4}, "b": {"a100": 4}}
     shared = decide(registry.make(name), world(MIXED, *jobs))
     assert shared["b"] == {"a100": 4}
@@ -117,7 +117,7 @@ def test_elastic_jobs_spread_over_types_before_they_share_one(name: str) -> None
 
 @pytest.mark.parametrize("name", ELASTIC)
 def test_the_order_of_types_that_a_job_names_is_the_order_in_which_they_are_tried(name: str) -> None:
-    jobs = [job(each, float(at), min=1, max=3, gpu_types=BOTH, steps=100.0) for at, each in enumerate("ab")]
+    jobs = [job(item, float(at), min=1, max=3, gpu_types=BOTH, steps=100.0) for at, item in enumerate("ab")]
     assert decide(registry.make(name), world(MIXED, *jobs)) == {"a": {"a100": 3}, "b": {"v100": 3}}
     both_fit = world(cluster({"v100": 4, "a100": 6}), *jobs)
     assert decide(registry.make(name), both_fit) == {"a": {"a100": 3}, "b": {"a100": 3}}
@@ -139,13 +139,13 @@ def test_a_type_that_others_have_in_part_does_not_count_as_a_smaller_one(name: s
     there.target.owner[(there.inventory.type_of == there.inventory.types.find("v100")).nonzero()[0][:3]] = 0
     policy = registry.make(name)
     view = there.snapshot(0.0, np.array([there.slot("new")]))
-    found, _ = policy.decide(view, LINEAR, policy.initial(0))
-    assert found.allocation(0, tuple(there.inventory.types)) == {"a100": 4}
+    result, _ = policy.decide(view, LINEAR, policy.initial(0))
+    assert result.allocation(0, tuple(there.inventory.types)) == {"a100": 4}
 
 
 @pytest.mark.parametrize("name", RIGID)
 def test_who_gives_no_more_than_a_job_needs_looks_for_no_more(name: str) -> None:
-    jobs = [job(each, float(at), min=2, max=4, desired=2, gpu_types=BOTH, steps=100.0) for at, each in enumerate("ab")]
+    jobs = [job(item, float(at), min=2, max=4, desired=2, gpu_types=BOTH, steps=100.0) for at, item in enumerate("ab")]
     assert decide(registry.make(name), world(MIXED, *jobs)) == {"a": {"a100": 2}, "b": {"a100": 2}}
 
 

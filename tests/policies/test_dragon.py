@@ -1,4 +1,4 @@
-"""The mended DRAGON over time: waiting, shrinking, growing back, and what it promises whatever happens."""
+"""The fixed DRAGON over time: waiting, shrinking, growth, and its guarantees."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from levada.core.assignment import DEVICE, INDEX, NODE
 from levada.core.job import ParameterServers, Preemptible, Tags
-from levada.core.plane import DEVICE, INDEX, NODE
 from levada.core.reasons import Code
 from levada.errors import BadInput
-from levada.policies.dragon import Dragon
-from levada.policies.dragon_cycle import Cycle
-from levada.policies.dragon_free import free
-from levada.policies.dragon_gang import lay_out
-from levada.policies.dragon_state import DragonState
-from levada.policies.dragon_victims import Spare, victims_for
-from tests.policies.dragon_world import PERF, Story, job, node
+from levada.policies.dragon.cycle import Cycle
+from levada.policies.dragon.free import free
+from levada.policies.dragon.gang import lay_out
+from levada.policies.dragon.policy import Dragon
+from levada.policies.dragon.preemption import SpareWorkers, victims_for
+from levada.policies.dragon.state import DragonState
+from tests.policies.dragon_harness import PERF, Story, job, node
 
 
 def reason(story: Story, name: str) -> int:
@@ -34,13 +34,13 @@ def test_a_head_waits_starves_and_starts():
     story.submit(job("r", 0.0, 1, 4, desired=4))
     story.decide(0.0)
     story.submit(job("j", 10.0, 2))
-    found = story.decide(10.0)
+    result = story.decide(10.0)
     assert (story.sizes(), reason(story, "j")) == ({"r": 4, "j": 0}, Code.CAPACITY)
-    assert found.wake_at == 40.0  # when it has starved
+    assert result.wake_at == 40.0  # when it has starved
     story.decide(40.0, released=False)
     assert story.sizes() == {"r": 2, "j": 0}
     assert reason(story, "j") == Code.WAITS_FOR_DEVICES
-    # The victims are still there: nobody else goes, and nobody else gets their room.
+    # The victims are still there: no other worker leaves, and no other job gets their room.
     story.submit(job("k", 41.0, 1))
     story.decide(41.0, released=False)
     assert story.sizes() == {"r": 2, "j": 0, "k": 0}
@@ -157,15 +157,15 @@ def crowded(**options: object) -> Story:
 def test_room_is_made_kept_and_given_to_the_pod():
     story = crowded()
     story.serve("srv", milli=2000, cpu=1000)
-    found = story.decide(1.0, released=False)
+    result = story.decide(1.0, released=False)
     assert story.sizes() == {"r": 2}
-    assert found.binds == ()
-    [kept] = found.reservations
-    assert (kept.id, kept.cpu, len(kept.devices), kept.expires) == ("srv", 1000, 2, 61.0)
-    # Victims are still there: no more of them, and nobody starts on what is kept.
+    assert result.binds == ()
+    [reservation] = result.reservations
+    assert (reservation.id, reservation.cpu, len(reservation.devices), reservation.expires) == ("srv", 1000, 2, 61.0)
+    # The victims are still there: no more of them leave, and no job starts on reserved room.
     story.submit(job("j", 2.0, 1))
-    found = story.decide(2.0, released=False)
-    assert (story.sizes(), found.binds) == ({"r": 2, "j": 0}, ())
+    result = story.decide(2.0, released=False)
+    assert (story.sizes(), result.binds) == ({"r": 2, "j": 0}, ())
     assert reason(story, "j") == Code.CAPACITY
     story.world.held = story.world.target.copy()
     [bind] = story.decide(3.0).binds
@@ -181,10 +181,10 @@ def test_training_grows_back_after_the_hold_down():
     assert story.state.owed == {0: 2}
     story.decide(10.0)
     story.gone("srv")
-    found = story.decide(20.0)
+    result = story.decide(20.0)
     assert story.sizes() == {"r": 2}
-    assert (reason(story, "r"), found.wake_at) == (Code.HELD_DOWN, 80.0)
-    # New demand, and its end, begin the hold-down anew.
+    assert (reason(story, "r"), result.wake_at) == (Code.HELD_DOWN, 80.0)
+    # New demand, and its end, restart the hold-down.
     story.serve("srv2", milli=1000)
     story.decide(70.0)
     assert story.sizes() == {"r": 2}
@@ -215,7 +215,7 @@ def test_the_more_important_pod_comes_first():
     story.serve("low", milli=3000, priority=0)
     story.serve("high", milli=2000, priority=5, created=9.0)
     story.decide(1.0)
-    assert [kept.id for kept in story.last.reservations] == ["high"]
+    assert [reservation.id for reservation in story.last.reservations] == ["high"]
     assert story.sizes() == {"r": 2}
 
 
@@ -227,8 +227,8 @@ def test_room_that_nobody_takes_goes_back():
     assert len(story.decide(2.0).binds) == 1
     assert len(story.decide(61.0).binds) == 1
     story.submit(job("j", 61.0, 1))
-    found = story.decide(62.0)
-    assert found.binds == found.reservations == ()
+    result = story.decide(62.0)
+    assert result.binds == result.reservations == ()
     story.decide(63.0)
     assert story.sizes() == {"r": 3, "j": 1}
 
@@ -239,7 +239,7 @@ def test_room_that_was_kept_stays_closed_until_the_decision_that_opens_it_counts
     story.decide(0.0)
     story.serve("srv", milli=1000)
     story.decide(1.0)
-    assert [kept.node for kept in story.last.reservations] == [0]
+    assert [reservation.node for reservation in story.last.reservations] == [0]
     # The pod comes back larger, and n2 has become free: it goes there, and n1 is not its any more.
     story.finish("s")
     story.serve("srv", milli=2000)
@@ -392,13 +392,13 @@ def test_whatever_happens_the_rules_hold(nodes, steps):
 
 def critical_places(story: Story) -> dict[str, list[tuple[int, int]]]:
     """(index, node) of servers and first workers by job that runs."""
-    found = {}
+    result = {}
     for name, workers in story.sizes().items():
         if workers:
             rows = story.world.places(story.world.target, story.world.slot(name))
             rows = rows[:, rows[INDEX] <= 0]
-            found[name] = sorted(set(zip(rows[INDEX].tolist(), rows[NODE].tolist(), strict=True)))
-    return found
+            result[name] = sorted(set(zip(rows[INDEX].tolist(), rows[NODE].tolist(), strict=True)))
+    return result
 
 
 def decided(answer):
@@ -409,7 +409,7 @@ def decided(answer):
 
 @given(NODES, st.lists(SHAPES, min_size=1, max_size=5), SHAPES)
 @settings(max_examples=150, deadline=None)
-def test_nobody_leaves_in_vain(nodes, shapes, head):
+def test_no_worker_leaves_in_vain(nodes, shapes, head):
     story = Story(*(node(f"n{i}", gpus, cpu=cpu) for i, (gpus, cpu) in enumerate(nodes)))
     story.submit(*(shaped(f"r{i}", 0.0, shape) for i, shape in enumerate(shapes)))
     story.decide(0.0)
@@ -421,23 +421,23 @@ def test_nobody_leaves_in_vain(nodes, shapes, head):
     gang, least = cycle.gang(row), cycle.min[row]
     if lay_out(cycle.now, gang, least, least).workers >= least:
         return
-    victims = victims_for(Spare(cycle, np.arange(len(snap))), gang, least)
+    victims = victims_for(SpareWorkers(cycle, np.arange(len(snap))), gang, least)
     if victims is None:
         return
 
     def fits(members):
-        board, leaving = cycle.soon.copy(), np.array(members, np.int64)
-        cycle.crew.give_back(board, leaving)
+        capacity, leaving = cycle.soon.copy(), np.array(members, np.int64)
+        cycle.processes.release(capacity, leaving)
         # There must be room on nodes, and within what the jobs in view may have together.
-        return lay_out(board, cycle.within_budget(gang, least, leaving), least, least).workers >= least
+        return lay_out(capacity, cycle.within_budget(gang, least, leaving), least, least).workers >= least
 
     assert fits(victims)
-    job_of = cycle.crew.job
+    job_of = cycle.processes.job
     for one in victims.tolist():
         together = int(snap.jobs.step[job_of[one]])
         if together == 1:
             assert not fits([other for other in victims.tolist() if other != one])
-    assert (cycle.crew.index[victims] > 0).all()
+    assert (cycle.processes.index[victims] > 0).all()
     left = cycle.count - np.bincount(job_of[victims], minlength=len(snap))
     assert (left[job_of[victims]] >= snap.jobs.min[job_of[victims]]).all()
 
@@ -450,8 +450,8 @@ def test_an_infeasible_job_changes_nothing_for_the_others(nodes, shapes):
         story.submit(*more, *(shaped(f"j{i}", float(i), shape) for i, shape in enumerate(shapes)))
         for now in (10.0, 45.0, 120.0):
             story.decide(now)
-        found = story.sizes()
-        found.pop("huge", None)
-        return found
+        result = story.sizes()
+        result.pop("huge", None)
+        return result
 
     assert sizes() == sizes(job("huge", 0.0, 50, milli=1000))

@@ -1,4 +1,4 @@
-"""`dragon-compat` beside the original's rules, written down once more as plainly as they are described."""
+"""`dragon-compat` against an independent implementation of the original rules."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from levada.cases.dragon import answer
-from levada.policies.dragon_compat import DragonCompat
-from tests.engine.chaos import desk
-from tests.policies.dragon_world import Story, job, node
+from levada.allocate.dragon import answer
+from levada.policies.dragon.compat import DragonCompat
+from tests.engine.faulty_world import faulty_world
+from tests.policies.dragon_harness import Story, job, node
 
 MIB = 1 << 20
 
@@ -33,7 +33,7 @@ class Free:
         return twin
 
     def take(self, need: dict[str, int]) -> str | None:
-        """Takes what one process needs; the device's name ("" without one), or None where it does not fit."""
+        """Take one process; its device's name ("" without one), or None without room."""
         if self.cpu < need["cpu"] or self.mem < need["mem"] or self.devices < need["gpu"]:
             return None
         name = ""
@@ -147,7 +147,7 @@ def original(case: dict[str, Any]) -> dict[str, Any]:
                         here.vgpus[at["gpuid"]] = [1000, here.device_mem]
                     here.vgpus[at["gpuid"]][0] -= need["milli"]
                     here.vgpus[at["gpuid"]][1] -= need["gmem"]
-    found: dict[str, Any] = {"admit": None, "bind": None, "down": Counter(), "up": Counter()}
+    result: dict[str, Any] = {"admit": None, "bind": None, "down": Counter(), "up": Counter()}
     clock, now, want = case["last_action"], case["now"], None
     if case["priority_pods"]:
         want = [demand(case["priority_pods"][0], mode)]
@@ -159,24 +159,24 @@ def original(case: dict[str, Any]) -> dict[str, Any]:
         removed = shrink(case, want, {name: here.copy() for name, here in free.items()})
         clock = now
     if removed is not None:
-        found["down"] = removed
+        result["down"] = removed
         if case["priority_pods"]:
             placed = place([want], free)[0]
-            found["bind"] = placed[0][0] if placed else None
+            result["bind"] = placed[0][0] if placed else None
         else:
             for waiting in case["pending"]:
                 servers = [demand(waiting["ps"], mode)] * waiting["ps"]["replicas"]
                 workers = [demand(waiting["worker"], mode)] * waiting["worker"]["replicas"]
                 placed_all = place([servers, workers], free)
                 if len(placed_all[0]) == len(servers) and len(placed_all[1]) >= waiting["min"]:
-                    found["admit"] = (waiting["name"], [Counter(name for name, _ in group) for group in placed_all])
+                    result["admit"] = (waiting["name"], [Counter(name for name, _ in group) for group in placed_all])
                     clock = now
                     break
     if now - clock >= 60.0:
-        found["up"] = grow(case, free)
+        result["up"] = grow(case, free)
         clock = now
-    found["reset"] = clock == now
-    return found
+    result["reset"] = clock == now
+    return result
 
 
 def grow(case: dict[str, Any], free: dict[str, Free]) -> Counter[Any]:
@@ -229,7 +229,7 @@ GROUPS = {
 
 @st.composite
 def cases(draw: st.DrawFn) -> dict[str, Any]:
-    """A small cluster with running jobs that fit on it, jobs that wait, and perhaps serving pods."""
+    """A small cluster with running jobs, pending jobs, and perhaps serving pods."""
     mode = draw(st.sampled_from(["nvidia", "kubeshare"]))
     groups = GROUPS[mode]
     nodes = [
@@ -297,31 +297,31 @@ def test_with_clamp_nobody_exceeds_the_maximum():
         story = Story(node("n1", 3), node("n2", 2), policy=DragonCompat(clamp=clamp))
         story.submit(job("r", 0.0, 1, 4))
         snap = story.world.snapshot(0.0)
-        found, state = story.policy.decide(snap, None, story.state)
-        assert found.count.tolist() == [1]
+        result, state = story.policy.decide(snap, None, story.state)
+        assert result.count.tolist() == [1]
         story.decide(0.0)
-        found, _ = story.policy.decide(story.world.snapshot(60.0), None, state)
-        assert found.count.tolist() == [most]
+        result, _ = story.policy.decide(story.world.snapshot(60.0), None, state)
+        assert result.count.tolist() == [most]
 
 
 def test_one_start_per_decision_and_the_others_are_told():
     story = Story(node("n1", 4), policy=DragonCompat())
     story.submit(job("a", 0.0), job("b", 1.0))
-    found = story.decide(2.0)
-    assert found.count.tolist() == [1, 0]
+    result = story.decide(2.0)
+    assert result.count.tolist() == [1, 0]
     story.decide(3.0)
     assert story.sizes() == {"a": 1, "b": 1}
     assert np.isfinite(story.last.wake_at)
 
 
 def test_steps_of_a_job_leave_together() -> None:
-    chaos = desk(3, policy="dragon-compat")
-    chaos.submit(min=1, max=3, desired=3, step=2)
-    chaos.calm()
-    assert chaos.sizes() == {"j1": 3}
-    chaos.submit(min=1, max=1)
+    system = faulty_world(3, policy="dragon-compat")
+    system.submit(min=1, max=3, desired=3, step=2)
+    system.calm()
+    assert system.sizes() == {"j1": 3}
+    system.submit(min=1, max=1)
     for _ in range(10):
-        chaos.pass_time(30.0)
-        chaos.calm()
-    assert chaos.sizes() == {"j1": 1, "j2": 1}
-    assert chaos.engine.query.last_rejection == ""
+        system.pass_time(30.0)
+        system.calm()
+    assert system.sizes() == {"j1": 1, "j2": 1}
+    assert system.engine.query.last_rejection == ""

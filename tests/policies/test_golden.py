@@ -1,4 +1,4 @@
-"""Voda's algorithms as they were meant: the cases of the golden file, and those its specification only describes."""
+"""Voda's algorithms: the cases of the golden file and of its specification."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from levada.core.reasons import Code
 from tests import kernel_modes
-from tests.policies.voda import decide, row
+from tests.policies.voda_cases import decide, row
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "voda_algorithms.json"
 CASES = json.loads(GOLDEN.read_text())
@@ -80,7 +80,7 @@ DESCRIBED: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
         case("Tiresias", 2, row("A", 1, 2, 2), row("B", 9, 2, 2, started=50)),
         {"A": 0, "B": 2},
     ),
-    "etir-02 nobody grows without a gain": (
+    "etir-02 no job grows without a gain": (
         case("ElasticTiresias", 8, row("A", 1, 1, 8, asked=2, started=1, speedup=[1.0, 2.0, 2.0, 3.0])),
         {"A": 2},
     ),
@@ -142,9 +142,9 @@ DESCRIBED: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "expected"), DESCRIBED.values(), ids=list(DESCRIBED))
-def test_described_case(given: dict[str, Any], expected: dict[str, int]) -> None:
-    sizes, _ = decide(given)
+@pytest.mark.parametrize(("document", "expected"), DESCRIBED.values(), ids=list(DESCRIBED))
+def test_described_case(document: dict[str, Any], expected: dict[str, int]) -> None:
+    sizes, _ = decide(document)
     assert sizes == expected
 
 

@@ -1,6 +1,6 @@
-"""Every registered policy, with and without queues, through engine and placement: no decision is ever rejected.
+"""Every registered policy through engine and placement: no rejected decision.
 
-The engine asks I1 to I5, I12 and I13 of each decision before it counts, `Chaos` I1, I4, I6, I9, I11 and I12 of the state
+The engine asks I1 to I5 and I12 to I14 of each decision before it counts, `Chaos` I1, I4, I6, I9, I11 and I12 of the state
 after each event, and what really runs is compared with what the engine holds. So a law that a policy breaks shows here
 as a rejection or as a broken state, whatever kind of job or cluster brought it about.
 """
@@ -20,9 +20,9 @@ from levada.core.cluster import Node
 from levada.core.commands import Decide
 from levada.core.job import Job, ParameterServers, Preemptible
 from levada.core.queue import Queue
-from levada.engine import answer
+from levada.engine import run_policy
 from levada.policies import registry
-from tests.engine.chaos import Chaos
+from tests.engine.faulty_world import FaultyWorld
 
 QUEUES = (
     Queue(name="x", guaranteed={"v100": 2}, limit={"v100": 5, "a100": 3}),
@@ -42,12 +42,12 @@ def nodes(draw: st.DrawFn) -> tuple[Node, ...]:
 
 @st.composite
 def jobs(draw: st.DrawFn) -> list[Job]:
-    made = []
+    created = []
     for i in range(draw(st.integers(1, 8))):
         low, step = draw(st.integers(1, 4)), draw(st.sampled_from([1, 1, 2]))
         high = low + step * draw(st.integers(0, 4))
         servers = draw(st.sampled_from([None, None, ParameterServers(replicas=1, cpu=1000, memory=512)]))
-        made.append(
+        created.append(
             Job(
                 id=f"j{i}",
                 submitted=0.0,
@@ -67,33 +67,33 @@ def jobs(draw: st.DrawFn) -> list[Job]:
                 workload=draw(st.sampled_from(["a", "b"])),
             )
         )
-    return made
+    return created
 
 
-def through_a_day(policy: str, cluster: tuple[Node, ...], wanted: list[Job], queues: tuple[Queue, ...]) -> Chaos:
+def through_a_day(policy: str, cluster: tuple[Node, ...], wanted: list[Job], queues: tuple[Queue, ...]) -> FaultyWorld:
     """Jobs come in two waves, a serving pod comes and goes, some jobs finish."""
-    chaos = Chaos(policy=policy, nodes=cluster)
-    chaos.set_queues(queues)
+    system = FaultyWorld(policy=policy, nodes=cluster)
+    system.set_queues(queues)
     half = len(wanted) // 2
     for wave in (wanted[:half], wanted[half:]):
         if wave:
-            chaos.tell(ev.JobsSubmitted(at=chaos.now, jobs=JobBatch.of(wave)))
-        chaos.calm()
+            system.tell(ev.JobsSubmitted(at=system.now, jobs=JobBatch.of(wave)))
+        system.calm()
         for _ in range(3):
-            chaos.pass_time(35.0)
-            chaos.calm()
-    chaos.foreign("web", milli=1000, serving=True, cpu=500)
-    chaos.calm()
-    chaos.pass_time(65.0)
-    chaos.foreign_gone("web")
-    chaos.calm()
-    for number in sorted(chaos.truth)[:2]:
-        if number not in chaos.truth:
+            system.pass_time(35.0)
+            system.calm()
+    system.foreign("web", milli=1000, serving=True, cpu=500)
+    system.calm()
+    system.pass_time(65.0)
+    system.foreign_gone("web")
+    system.calm()
+    for number in sorted(system.truth)[:2]:
+        if number not in system.truth:
             continue  # stopped for others meanwhile
-        chaos.finish(number)
-        chaos.pass_time(70.0)
-        chaos.calm()
-    return chaos
+        system.finish(number)
+        system.pass_time(70.0)
+        system.calm()
+    return system
 
 
 @pytest.mark.parametrize("queues", [(), QUEUES], ids=["alone", "queued"])
@@ -103,9 +103,9 @@ def through_a_day(policy: str, cluster: tuple[Node, ...], wanted: list[Job], que
 def test_no_decision_of_a_policy_breaks_a_rule(
     policy: str, queues: tuple[Queue, ...], cluster: tuple[Node, ...], wanted: list[Job]
 ) -> None:
-    chaos = through_a_day(policy, cluster, wanted, queues)
-    assert chaos.engine.query.last_rejection == ""
-    assert all(chaos.why(chaos.engine.query.ids[n]) != "rejected" for n in chaos.active())
+    system = through_a_day(policy, cluster, wanted, queues)
+    assert system.engine.query.last_rejection == ""
+    assert all(system.why(system.engine.query.ids[n]) != "rejected" for n in system.active())
 
 
 @pytest.mark.parametrize("policy", registry.names())
@@ -113,15 +113,15 @@ def test_no_decision_of_a_policy_breaks_a_rule(
 @settings(max_examples=5, deadline=None)
 def test_the_same_day_twice_is_the_same_to_the_byte(policy: str, cluster: tuple[Node, ...], wanted: list[Job]) -> None:
     def story() -> list[bytes]:
-        chaos = Chaos(policy=policy, nodes=cluster)
+        system = FaultyWorld(policy=policy, nodes=cluster)
         answers: list[bytes] = []
-        commands = chaos.engine.handle(ev.JobsSubmitted(at=0.0, jobs=JobBatch.of(wanted)))
+        commands = system.engine.handle(ev.JobsSubmitted(at=0.0, jobs=JobBatch.of(wanted)))
         for at in (0.0, 40.0, 80.0):
-            commands += chaos.engine.handle(ev.Tick(at=at))
+            commands += system.engine.handle(ev.Tick(at=at))
             for command in [command for command in commands if isinstance(command, Decide)]:
-                decided: Any = answer(command, at)
+                decided: Any = run_policy(command, at)
                 answers.append(codec.encode(ev.Decided(at=at, revision=decided.revision, decision=decided.decision)))
-                commands = chaos.engine.handle(decided)
+                commands = system.engine.handle(decided)
         return answers
 
     assert story() == story()

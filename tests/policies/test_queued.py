@@ -1,4 +1,4 @@
-"""Queues around a policy: shares, lending, reclaim, reasons, state, and caps for policies that decide by node."""
+"""Queues around a policy: shares, lending, reclaim, reasons, state, node caps."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from levada.core.decision import Decision
 from levada.core.job import Job
 from levada.core.queue import Queue
 from levada.core.reasons import Code
-from levada.perf.table import TableModel
+from levada.perf.table_model import TableModel
 from levada.policies import registry
-from levada.policies.attained import Attained
+from levada.policies.attained_service import Attained
 from levada.policies.elastic_fifo import ElasticFifo
 from levada.policies.fifo import Fifo
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, AnyPolicy, Cadence, Guards, Needs
-from levada.policies.queued import QueueState, queued
+from levada.policies.queued import QueuedState, queued
 from levada.policies.tiresias import Tiresias
+from levada.tables.cluster_state import ClusterState
 from levada.tables.snapshot import Snapshot
-from levada.tables.world import World
 from tests.builders import cluster, job, world
 
 LINEAR = TableModel([])
 
 
-def decide(policy: AnyPolicy, there: World, slots: Any = None) -> tuple[dict[str, int], dict[str, Code]]:
+def decide(policy: AnyPolicy, there: ClusterState, slots: Any = None) -> tuple[dict[str, int], dict[str, Code]]:
     """Workers and reasons by job."""
     wrapped = queued(policy)
-    found, _ = wrapped.decide(there.snapshot(1000.0, slots), LINEAR, wrapped.initial(0))
-    names = [there.ids[int(number)] for number in found.number]
-    sizes = dict(zip(names, found.count.tolist(), strict=True))
-    return sizes, {name: int(code) for name, code in zip(names, found.reason, strict=True)}
+    result, _ = wrapped.decide(there.snapshot(1000.0, slots), LINEAR, wrapped.initial(0))
+    names = [there.ids[int(number)] for number in result.number]
+    sizes = dict(zip(names, result.count.tolist(), strict=True))
+    return sizes, {name: int(code) for name, code in zip(names, result.reason, strict=True)}
 
 
-def runs(there: World, name: str, workers: int, kind: str = "v100") -> None:
+def runs(there: ClusterState, name: str, workers: int, kind: str = "v100") -> None:
     slot = there.slot(name)
     there.table.count[slot] = there.table.observed[slot] = workers
     there.table.type[slot] = there.inventory.types.find(kind)
@@ -84,10 +84,10 @@ def test_a_borrower_shrinks_to_its_minimums_before_any_of_its_jobs_is_stopped() 
     assert [sizes["a0"], sizes["a1"], sizes["b4"]] == [1, 0, 1]
 
 
-def _batch(*made: Job) -> Any:
+def _batch(*created: Job) -> Any:
     from levada.core.batch import JobBatch
 
-    return JobBatch.of(made)
+    return JobBatch.of(created)
 
 
 def test_a_share_too_small_for_a_job_is_topped_up_from_what_is_left() -> None:
@@ -147,11 +147,11 @@ def test_jobs_out_of_view_count_against_the_limit() -> None:
 
 def test_a_job_goes_to_the_type_its_queue_may_use() -> None:
     machines = cluster({"a100": 4, "v100": 4})
-    made = job("x", min=2, max=2, gpu_types=("a100", "v100"), queue="poor")
-    there = world(machines, made, queues=(Queue(name="poor", limit={"a100": 1}),))
+    created = job("x", min=2, max=2, gpu_types=("a100", "v100"), queue="poor")
+    there = world(machines, created, queues=(Queue(name="poor", limit={"a100": 1}),))
     wrapped = queued(Fifo())
-    found, _ = wrapped.decide(there.snapshot(0.0), LINEAR, wrapped.initial(0))
-    assert found.allocation(0, tuple(there.inventory.types)) == {"v100": 2}
+    result, _ = wrapped.decide(there.snapshot(0.0), LINEAR, wrapped.initial(0))
+    assert result.allocation(0, tuple(there.inventory.types)) == {"v100": 2}
 
 
 def test_elastic_jobs_of_queues_spread_over_types_as_far_as_their_queues_may() -> None:
@@ -159,9 +159,9 @@ def test_elastic_jobs_of_queues_spread_over_types_as_far_as_their_queues_may() -
     bounds = (Queue(name="a"), Queue(name="b", limit={"a100": 1, "v100": 2}))
     wrapped = queued(ElasticFifo())
     there = world(cluster({"a100": 6, "v100": 6}), *jobs, queues=bounds)
-    found, _ = wrapped.decide(there.snapshot(0.0), LINEAR, wrapped.initial(0))
+    result, _ = wrapped.decide(there.snapshot(0.0), LINEAR, wrapped.initial(0))
     names = tuple(there.inventory.types)
-    got = {there.ids[int(number)]: found.allocation(row, names) for row, number in enumerate(found.number)}
+    got = {there.ids[int(number)]: result.allocation(row, names) for row, number in enumerate(result.number)}
     assert got == {"a0": {"a100": 4}, "b0": {"v100": 2}, "a1": {"v100": 4}, "b1": {"a100": 1}}
     rigid = queued(Fifo()).decide(there.snapshot(0.0), LINEAR, queued(Fifo()).initial(0))[0]
     assert [names[int(kind)] for kind in rigid.type] == ["a100", "v100", "v100", "a100"]
@@ -189,7 +189,7 @@ def test_each_queue_keeps_its_own_state_by_name() -> None:
     assert {name: inner.number.tolist() for name, inner in state.inner.items()} == {"a": [0], "b": [1]}
     assert [inner.queue.tolist() for inner in state.inner.values()] == [[1], [1]]
     data = msgspec.msgpack.Encoder(enc_hook=_encode_column).encode(state)
-    back = msgspec.msgpack.Decoder(QueueState[Attained], dec_hook=_decode_column).decode(data)
+    back = msgspec.msgpack.Decoder(QueuedState[Attained], dec_hook=_decode_column).decode(data)
     assert back.inner["b"].queue.tolist() == [1]
     # A queue that is gone is forgotten.
     there.queues = type(there.queues)((TEAMS[0],))
@@ -245,7 +245,7 @@ class Fixed:
         index = np.arange(len(row)) - start[row]
         device = np.arange(len(row))
         same = np.zeros(len(row), np.int64)
-        found = Decision(
+        result = Decision(
             number=snap.jobs.number,
             type=np.where(self.counts > 0, 1, -1),
             count=self.counts,
@@ -254,35 +254,35 @@ class Fixed:
             places=np.array([row, index, same, device, same + 1000, same]),
             placed=self.counts.nonzero()[0],
         )
-        return found, None
+        return result, None
 
 
-def by_node(there: World, *counts: int) -> Decision:
+def by_node(there: ClusterState, *counts: int) -> Decision:
     wrapped = queued(Fixed(*counts))
     return wrapped.decide(there.snapshot(0.0), LINEAR, wrapped.initial(0))[0]
 
 
-def three_jobs(limit: float) -> World:
-    made = [job(f"j{i}", float(i), min=1, max=4, queue="a") for i in range(3)]
-    return world(cluster(9), *made, queues=(Queue(name="a", limit={"v100": limit}),))
+def three_jobs(limit: float) -> ClusterState:
+    created = [job(f"j{i}", float(i), min=1, max=4, queue="a") for i in range(3)]
+    return world(cluster(9), *created, queues=(Queue(name="a", limit={"v100": limit}),))
 
 
 def test_by_node_within_the_limit_nothing_changes() -> None:
-    found = by_node(three_jobs(6), 2, 2, 2)
-    assert found.count.tolist() == [2, 2, 2]
-    assert found.placed is not None
-    assert found.placed.tolist() == [0, 1, 2]
+    result = by_node(three_jobs(6), 2, 2, 2)
+    assert result.count.tolist() == [2, 2, 2]
+    assert result.placed is not None
+    assert result.placed.tolist() == [0, 1, 2]
 
 
 def test_by_node_the_newest_start_is_dropped_with_its_places() -> None:
-    found = by_node(three_jobs(5), 2, 2, 2)
-    assert found.count.tolist() == [2, 2, 0]
-    assert found.type.tolist() == [1, 1, -1]
-    assert found.reason.tolist() == [Code.RUNS, Code.RUNS, Code.QUEUE_LIMIT]
-    assert found.placed is not None
-    assert found.placed.tolist() == [0, 1]
-    assert found.places is not None
-    assert found.places[0].tolist() == [0, 0, 1, 1]
+    result = by_node(three_jobs(5), 2, 2, 2)
+    assert result.count.tolist() == [2, 2, 0]
+    assert result.type.tolist() == [1, 1, -1]
+    assert result.reason.tolist() == [Code.RUNS, Code.RUNS, Code.QUEUE_LIMIT]
+    assert result.placed is not None
+    assert result.placed.tolist() == [0, 1]
+    assert result.places is not None
+    assert result.places[0].tolist() == [0, 0, 1, 1]
 
 
 def test_by_node_a_start_gives_way_before_growth_and_growth_before_what_runs() -> None:
@@ -294,10 +294,10 @@ def test_by_node_a_start_gives_way_before_growth_and_growth_before_what_runs() -
     there.target.owner[2] = there.slot("j1")
     assert by_node(there, 2, 2, 2).count.tolist() == [0, 2, 2]
     there.queues = type(there.queues)((Queue(name="a", limit={"v100": 3}),))
-    found = by_node(there, 2, 2, 2)
-    assert found.count.tolist() == [0, 2, 1]
-    assert found.placed is not None
-    assert found.placed.tolist() == [1]
+    result = by_node(there, 2, 2, 2)
+    assert result.count.tolist() == [0, 2, 1]
+    assert result.placed is not None
+    assert result.placed.tolist() == [1]
     # Its device is given to another job, so it cannot stay: it stops.
     there.target.owner[4] = -1
     there.target.owner[0] = slot

@@ -10,30 +10,33 @@ import pytest
 
 from levada.errors import BadInput
 from levada.policies import registry
-from levada.policies.record import Record
-from levada.policies.table import POLICIES
+from levada.policies.catalog import POLICIES, PolicyInfo
 from tests.policies.test_laws import BY_NODE
 
 MADE = [record for record in POLICIES if record.name not in BY_NODE]
 
 
 @pytest.mark.parametrize("record", MADE, ids=[record.name for record in MADE])
-def test_every_name_and_alias_makes_its_policy(record: Record) -> None:
+def test_every_name_and_alias_makes_its_policy(record: PolicyInfo) -> None:
     for name in (record.name, *record.aliases):
         assert registry.make(name).name == record.name
 
 
 @pytest.mark.parametrize("record", MADE, ids=[record.name for record in MADE])
-def test_the_table_tells_the_options_as_they_are(record: Record) -> None:
+def test_the_table_tells_the_options_as_they_are(record: PolicyInfo) -> None:
     module, _, cls = record.target.partition(":")
-    made = getattr(import_module(module), cls)
-    own = {name: parameter.default for name, parameter in inspect.signature(made).parameters.items()}
-    told = {option.name: option.default for option in record.options}
+    created = getattr(import_module(module), cls)
+    own = {name: parameter.default for name, parameter in inspect.signature(created).parameters.items()}
+    messages = {option.name: option.default for option in record.options}
     if record.shares:
-        assert (told.pop("round_s"), told.pop("mechanism"), told.pop("global_queue")) == (360.0, "default", False)
-        assert told.pop("placement", False) is False
-        own = {name: default if default is not None else "" for name, default in own.items()} | made.in_rounds
-    assert told == own
+        assert (messages.pop("round_s"), messages.pop("mechanism"), messages.pop("global_queue")) == (
+            360.0,
+            "default",
+            False,
+        )
+        assert messages.pop("placement", False) is False
+        own = {name: default if default is not None else "" for name, default in own.items()} | created.in_rounds
+    assert messages == own
 
 
 def test_names_are_those_of_the_table() -> None:

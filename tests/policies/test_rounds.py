@@ -1,4 +1,4 @@
-"""Rounds: who has a share gets its time, in turns that are not shorter than they need be."""
+"""Rounds: received time follows shares, in turns that are not too short."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from levada.engine import Engine, Options
 from levada.perf.model import ThroughputModel
 from levada.policies import registry
 from levada.policies.gavel.instance import Instance
-from levada.policies.gavel.share import Shares, Sharing
+from levada.policies.gavel.share import ShareDefaults, Shares
 from levada.policies.rounds import Rounds
-from tests.engine.chaos import Chaos
+from tests.engine.faulty_world import FaultyWorld
 
 ROUND_S = 360.0
 
 
-class Couples(Sharing):
-    """The first two jobs share a GPU for half of the time, the next two for the other half."""
+class Couples(ShareDefaults):
+    """The first two jobs share a GPU half of the time, the next two the other half."""
 
     name: ClassVar[str] = "couples"
     packs: ClassVar[bool] = True
@@ -36,39 +36,39 @@ class Couples(Sharing):
         return Shares(share=alone, pairs=np.array([[0, 1], [2, 3]]), pair_share=half), None
 
 
-def on_one_gpu(policy: Any, jobs: int) -> Chaos:
-    """So many jobs that want the same GPU."""
+def on_one_gpu(policy: Any, jobs: int) -> FaultyWorld:
+    """A world with *jobs* jobs that want the same GPU."""
     nodes = (Node.of("n", {"v100": 1}),)
-    chaos = Chaos(nodes=nodes)
-    chaos.engine = Engine(
+    system = FaultyWorld(nodes=nodes)
+    system.engine = Engine(
         cluster=Cluster(nodes=nodes),
         policy="it",
         make_policy=lambda name, options: policy,
         options=Options(rate_limit_s=0.0, min_run_s=0.0, cooldown_s=0.0),
     )
     for _ in range(jobs):
-        chaos.submit(steps=1e9)
-    chaos.calm()
-    return chaos
+        system.submit(steps=1e9)
+    system.calm()
+    return system
 
 
-def turns(chaos: Chaos, rounds: int, *, new_shares: bool = False) -> list[tuple[str, ...]]:
-    """Who runs in each of the next rounds; with *new_shares*, there are new ones in each."""
-    found = []
+def turns(system: FaultyWorld, rounds: int, *, new_shares: bool = False) -> list[tuple[str, ...]]:
+    """The running jobs of each of the next rounds; *new_shares*: new in each round."""
+    result = []
     for number in range(rounds):
         if new_shares:
-            chaos.users("update", 0, weight=1.0 + number / 1000)
-        chaos.pass_time(ROUND_S)
-        chaos.calm()
-        found.append(tuple(name for name, size in chaos.sizes().items() if size))
-    return found
+            system.users("update", 0, weight=1.0 + number / 1000)
+        system.pass_time(ROUND_S)
+        system.calm()
+        result.append(tuple(name for name, size in system.sizes().items() if size))
+    return result
 
 
 def test_who_runs_goes_on_until_another_is_owed_a_whole_round_more() -> None:
     seen = turns(on_one_gpu(registry.make("max_min_fairness", {}), 2), 40)
     lengths = [len(list(same)) for _, same in groupby(seen)]
     assert len(lengths) >= 10, "they take turns"
-    assert min(lengths[1:-1]) >= 2, "and nobody is stopped after one round"
+    assert min(lengths[1:-1]) >= 2, "no job is stopped after one round"
     assert abs(seen.count(("j1",)) - 20) <= 2
 
 
@@ -80,9 +80,9 @@ def test_couples_that_take_turns_are_owed_their_time_whatever_shares_are_new() -
 
 def test_who_has_most_left_still_gets_the_time_that_is_sure() -> None:
     """Half of what is fair, while the other has the rest."""
-    chaos = on_one_gpu(registry.make("max_min_fairness_perf", {}), 1)
-    chaos.submit(steps=1e5)
-    chaos.calm()
-    seen = turns(chaos, 160)
+    system = on_one_gpu(registry.make("max_min_fairness_perf", {}), 1)
+    system.submit(steps=1e5)
+    system.calm()
+    seen = turns(system, 160)
     assert set(seen) == {("j1",), ("j2",)}
     assert abs(seen.count(("j1",)) - 40) <= 6

@@ -1,4 +1,4 @@
-"""Which GPU type a job takes on a mixed cluster: its own order, then speed or free room; never the type's name."""
+"""The GPU type of a job on a mixed cluster: preference, speed, free fraction."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from levada.core.decision import Decision
-from levada.perf.table import JobSpeed, PairSpeed, TableModel
+from levada.perf.table_model import JobSpeed, PairSpeed, TableModel
 from levada.policies import registry
+from levada.policies.catalog import POLICIES
 from levada.policies.queued import queued
-from levada.policies.table import POLICIES
-from levada.tables.world import World
+from levada.tables.cluster_state import ClusterState
 from tests import kernel_modes
 from tests.builders import cluster, job, world
 
@@ -29,7 +29,7 @@ SLOW_FIRST = (1.0, 4.0, 9.0)
 NAMES = ("c", "m", "x")
 
 
-def speeds(there: World, rates: tuple[float, ...]) -> TableModel:
+def speeds(there: ClusterState, rates: tuple[float, ...]) -> TableModel:
     """Every job has these rates by type, and half of them beside another."""
     by_type = dict(enumerate(rates, start=1))
     numbers = sorted(there.ids)
@@ -43,7 +43,7 @@ def speeds(there: World, rates: tuple[float, ...]) -> TableModel:
     )
 
 
-def decide(name: str, there: World, perf: TableModel, in_queues: bool = False) -> Decision:
+def decide(name: str, there: ClusterState, perf: TableModel, in_queues: bool = False) -> Decision:
     policy: Any = registry.make(name)
     if in_queues:
         policy = queued(policy)
@@ -54,12 +54,12 @@ def decide(name: str, there: World, perf: TableModel, in_queues: bool = False) -
 def test_equal_jobs_on_an_idle_mixed_cluster_are_never_all_on_the_slowest_type(name: str) -> None:
     jobs = [job(f"j{at}", float(at), steps=1000.0, deadline=1e9) for at in range(3)]
     there = world(cluster(*({kind: 4} for kind in NAMES)), *jobs)
-    found = decide(name, there, speeds(there, SLOW_FIRST))
-    kinds = [NAMES[int(kind) - 1] for kind in found.type]
+    result = decide(name, there, speeds(there, SLOW_FIRST))
+    kinds = [NAMES[int(kind) - 1] for kind in result.type]
     if name == "dragon-compat":
         assert kinds[:1] == ["c"], "it starts one job at a time"
         return
-    assert (found.count == 1).all(), "there is room for all"
+    assert (result.count == 1).all(), "there is room for all"
     if name == "gavel-fifo":
         assert kinds == ["m", "m", "c"], "drawn at random, with this seed"
     elif name in BLIND:
@@ -73,15 +73,15 @@ def test_the_free_part_counts_and_not_how_many_are_free(name: str) -> None:
     """Types of 2, 8 and 4 fill up evenly."""
     jobs = [job(f"j{at}", float(at), steps=1000.0) for at in range(7)]
     there = world(cluster({"c": 2}, {"m": 8}, {"x": 4}), *jobs)
-    found = decide(name, there, speeds(there, SLOW_FIRST))
-    assert np.bincount(found.type, minlength=4).tolist() == [0, 1, 4, 2]
+    result = decide(name, there, speeds(there, SLOW_FIRST))
+    assert np.bincount(result.type, minlength=4).tolist() == [0, 1, 4, 2]
 
 
-@pytest.mark.parametrize("name", [*(each.name for each in POLICIES if not each.shares), "shortest_job_first"])
+@pytest.mark.parametrize("name", [*(item.name for item in POLICIES if not item.shares), "shortest_job_first"])
 def test_the_order_of_types_that_a_user_named_comes_first(name: str) -> None:
     there = world(cluster(*({kind: 4} for kind in NAMES)), job("j", steps=1000.0, gpu_types=("m", "c", "x")))
-    found = decide(name, there, speeds(there, SLOW_FIRST))
-    assert found.type.tolist() == [2]
+    result = decide(name, there, speeds(there, SLOW_FIRST))
+    assert result.type.tolist() == [2]
 
 
 @pytest.mark.parametrize("name", ["srjf", "elastic-srjf", "elastic-tiresias", "ffdl", "afs-l"])
@@ -94,8 +94,8 @@ def test_where_nothing_is_known_of_speeds_free_room_counts(name: str) -> None:
 @pytest.mark.parametrize("name", ["srjf", "elastic-srjf", "elastic-tiresias", "ffdl", "afs-l"])
 def test_nobody_is_sent_where_it_makes_no_progress(name: str) -> None:
     there = world(cluster({"c": 4}, {"m": 1}), *(job(f"j{at}", float(at), steps=9.0) for at in range(2)))
-    found = decide(name, there, speeds(there, (0.0, 1.0)))
-    assert sorted(zip(found.type.tolist(), found.count.tolist(), strict=True)) == [(-1, 0), (2, 1)]
+    result = decide(name, there, speeds(there, (0.0, 1.0)))
+    assert sorted(zip(result.type.tolist(), result.count.tolist(), strict=True)) == [(-1, 0), (2, 1)]
 
 
 class Named:
@@ -116,7 +116,7 @@ class Named:
             for _ in range(draw(st.integers(1, 8)))
         ]
 
-    def world(self, names: tuple[str, ...]) -> World:
+    def world(self, names: tuple[str, ...]) -> ClusterState:
         jobs = (
             job(f"j{at}", float(at), min=least, max=least + more, gpu_types=tuple(names[k] for k in kinds), steps=steps)
             for at, (least, more, kinds, steps) in enumerate(self.jobs)
@@ -129,8 +129,8 @@ class Named:
 @settings(max_examples=20)
 @given(scene=st.composite(Named)(), in_queues=st.booleans())
 def test_names_of_types_do_not_matter(name: str, scene: Named, in_queues: bool) -> None:
-    """The same cluster under other names, in the same order: the same decision, in both kernels."""
-    found = []
+    """The same cluster with other type names: the same decision, in both kernels."""
+    result = []
     before = kernel_modes.active()
     try:
         for kernels in ("interpreted", "compiled"):
@@ -138,9 +138,9 @@ def test_names_of_types_do_not_matter(name: str, scene: Named, in_queues: bool) 
             for names in (("c", "m", "x"), ("zz", "k80", "a"), ("m", "zz", "b")):
                 there = scene.world(names)
                 decision = decide(name, there, speeds(there, scene.rates), in_queues)
-                found.append((decision.type.tolist(), decision.count.tolist(), decision.reason.tolist()))
+                result.append((decision.type.tolist(), decision.count.tolist(), decision.reason.tolist()))
     finally:
         kernel_modes.use(before)
-    note(f"{found}")
-    assert found[:3] == [found[0]] * 3
-    assert found[3:] == [found[3]] * 3
+    note(f"{result}")
+    assert result[:3] == [result[0]] * 3
+    assert result[3:] == [result[3]] * 3

@@ -1,4 +1,4 @@
-"""Queues that limit what one user may have, around policies that decide sizes and around one that decides by node."""
+"""Per-user limits of queues, for policies that decide sizes or by node."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import pytest
 from levada.core.job import Job
 from levada.core.queue import Queue
 from levada.core.reasons import Code
-from levada.perf.table import TableModel
+from levada.perf.table_model import TableModel
 from levada.policies import registry
 from levada.policies.queued import queued
+from levada.tables.cluster_state import ClusterState
 from levada.tables.invariants import Proposal, i13_users_within_limits
-from levada.tables.world import World
 from tests.builders import cluster, job, world
 
 LAB = Queue(name="lab", per_user_limit={"v100": 3})
 
 
-def decide(there: World, policy: str = "elastic-fifo") -> tuple[dict[str, int], dict[str, Code]]:
+def decide(there: ClusterState, policy: str = "elastic-fifo") -> tuple[dict[str, int], dict[str, Code]]:
     """Workers and reasons by job."""
     wrapped = queued(registry.make(policy, {}))
-    found, _ = wrapped.decide(there.snapshot(1000.0), TableModel([]), wrapped.initial(0))
-    names = [there.ids[int(number)] for number in found.number]
-    sizes = dict(zip(names, found.count.tolist(), strict=True))
-    return sizes, {name: int(code) for name, code in zip(names, found.reason, strict=True)}
+    result, _ = wrapped.decide(there.snapshot(1000.0), TableModel([]), wrapped.initial(0))
+    names = [there.ids[int(number)] for number in result.number]
+    sizes = dict(zip(names, result.count.tolist(), strict=True))
+    return sizes, {name: int(code) for name, code in zip(names, result.reason, strict=True)}
 
 
 def anns(count: int, **fields: Any) -> list[Job]:
@@ -99,8 +99,8 @@ def test_what_is_out_of_view_counts() -> None:
 def test_a_type_that_the_user_may_have_no_more_of_is_left_for_another() -> None:
     there = world(cluster({"v100": 4, "a100": 4}), *anns(5, gpu_types=("v100", "a100")), queues=(LAB,))
     wrapped = queued(registry.make("fifo", {}))
-    found = wrapped.decide(there.snapshot(0.0), TableModel([]), wrapped.initial(0))[0]
-    kinds = [there.inventory.types[int(kind)] for kind in found.type]
+    result = wrapped.decide(there.snapshot(0.0), TableModel([]), wrapped.initial(0))[0]
+    kinds = [there.inventory.types[int(kind)] for kind in result.type]
     assert kinds == ["v100", "v100", "v100", "a100", "a100"]
 
 
@@ -117,8 +117,8 @@ def test_the_rule_names_the_job_that_goes_beyond() -> None:
     table, slot = there.table, there.slot("a1")
     kind, count = table.type.copy(), table.count.copy()
     kind[slot], count[slot] = 1, 4
-    nobody = table.count > 99
-    proposal = Proposal(plane=there.target, type=kind, count=count, slots=table.order, protected=nobody)
+    protected = table.count > 99
+    proposal = Proposal(plane=there.target, type=kind, count=count, slots=table.order, protected=protected)
     (violation,) = i13_users_within_limits(there, proposal)
     assert (violation.rule, violation.slot) == ("I13", slot)
     assert violation.text == "user 'ann' has 4000/1000 of v100 in queue lab"

@@ -1,4 +1,4 @@
-"""Figures: they show the figures they should, every axis has its unit, and no legend covers anything."""
+"""Figures: the right values, units on every axis, and no covering legend."""
 
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,8 @@ from levada.report import figures, gantt
 from levada.report.data import Runs, read
 from levada.report.page import as_svg
 from levada.report.style import COLOURS
-from levada.sim.stretches import Round, Stretch
-from tests.report.made import run, sweep
+from levada.sim.round_timeline import Interval, Round
+from tests.report.sweep_files import run, sweep
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def test_clusters_have_a_panel_each(tmp_path: Path) -> None:
 
 
 def test_a_figure_says_what_it_shows_and_has_ticks_where_something_was_run(tmp_path: Path) -> None:
-    made = read([sweep(tmp_path / "a", [run("fifo", rate, seed) for rate in (1.0, 2.0, 3.5) for seed in (0, 1)])])
-    figure = figures.against_load(made, "avg_jct_s")
+    created = read([sweep(tmp_path / "a", [run("fifo", rate, seed) for rate in (1.0, 2.0, 3.5) for seed in (0, 1)])])
+    figure = figures.against_load(created, "avg_jct_s")
     assert figure.get_suptitle() == "Mean JCT against load (shades: 95 % intervals over 2 seeds)"
     (axes,) = figure.axes
     assert axes.get_title() == "GPUs: v100=4"
@@ -129,17 +129,17 @@ def test_spread_of_fairness_shows_where_unfairness_begins(runs: Runs) -> None:
     assert any("1.05" in text.get_text() for text in figure.axes[0].texts)
 
 
-@pytest.mark.parametrize(("load", "cluster", "fault"), [(7.0, None, "--load 7: there is 1, 2, 3"), (None, "x", "--cluster x: there is v100=4")])  # fmt: skip
+@pytest.mark.parametrize(("load", "cluster", "fault"), [(7.0, None, "--load 7: not simulated; use 1 or 2 or 3"), (None, "x", "--cluster x: not simulated; use v100=4")])  # fmt: skip
 def test_a_load_or_cluster_that_is_not_there(runs: Runs, load: float, cluster: str, fault: str) -> None:
     with pytest.raises(BadInput, match=fault):
         figures.completion_times(runs, load, cluster)
 
 
 BARS = [
-    Stretch(0, 0.0, 3600.0, "v100", (0, 1)),
-    Stretch(1, 1800.0, 7200.0, "k80", (2,)),
-    Stretch(2, 3600.0, 7200.0, "v100", (0,)),
-    Stretch(3, 3600.0, 7200.0, "v100", (0,)),
+    Interval(0, 0.0, 3600.0, "v100", (0, 1)),
+    Interval(1, 1800.0, 7200.0, "k80", (2,)),
+    Interval(2, 3600.0, 7200.0, "v100", (0,)),
+    Interval(3, 3600.0, 7200.0, "v100", (0,)),
 ]
 
 
@@ -156,14 +156,14 @@ def test_a_gantt_chart_has_a_line_for_each_job_or_gpu() -> None:
 
 
 def test_two_dozen_jobs_on_gpus_have_colours_of_their_own() -> None:
-    bars = [Stretch(job, job * 600.0, job * 600.0 + 600.0, "v100", (0,)) for job in range(24)]
+    bars = [Interval(job, job * 600.0, job * 600.0 + 600.0, "v100", (0,)) for job in range(24)]
     (axes,) = gantt.by_gpu(gantt.Timeline("title", bars, {})).axes
     assert len({tuple(bar.get_facecolor()[0]) for bar in axes.collections}) == 23, "all but a darker black"
 
 
 def test_rounds_alone_make_a_chart() -> None:
     rounds = [Round(0, 0.0, [("0", "v100", (0,))]), Round(1, 360.0, [("0", "v100", (0,))])]
-    assert gantt.of_rounds("r", rounds).bars == [Stretch(0, 0.0, 720.0, "v100", (0,))]
+    assert gantt.of_rounds("r", rounds).bars == [Interval(0, 0.0, 720.0, "v100", (0,))]
 
 
 def test_the_same_figure_has_the_same_bytes(runs: Runs) -> None:

@@ -8,7 +8,7 @@ from scipy import stats
 from levada.errors import BadInput
 from levada.report.data import read
 from levada.report.table import METRICS, cell, compare, spread, too_few_runs
-from tests.report.made import run, sweep
+from tests.report.sweep_files import run, sweep
 
 
 def test_mean_and_interval_are_students() -> None:
@@ -24,33 +24,33 @@ def test_mean_and_interval_are_students() -> None:
 def test_the_best_of_each_load_is_marked(tmp_path: Path) -> None:
     hours = {("a", 1.0): 2, ("b", 1.0): 3, ("a", 2.0): 9, ("b", 2.0): 8}
     rows = [run(*key, seed, mean + seed / 100) for key, mean in hours.items() for seed in range(3)]
-    found = compare(read([sweep(tmp_path / "s", rows)]), ["avg_jct_s", "utilization"])
-    assert [(row.load, row.policy, row.figures["avg_jct_s"].best) for row in found] == [
+    result = compare(read([sweep(tmp_path / "s", rows)]), ["avg_jct_s", "utilization"])
+    assert [(row.load, row.policy, row.figures["avg_jct_s"].best) for row in result] == [
         (1.0, "a", True), (1.0, "b", False), (2.0, "a", False), (2.0, "b", True)
     ]  # fmt: skip
-    assert not any(row.figures["utilization"].best for row in found), "to be busy for longer is no merit"
+    assert not any(row.figures["utilization"].best for row in result), "to be busy for longer is no merit"
 
 
 def test_nobody_is_best_alone_or_beside_an_equal_one(tmp_path: Path) -> None:
     rows = [run("a", 1.0, seed) for seed in range(3)]
     hours = {"a": 4, "b": 4.001, "c": 4, "d": 9}
     rows += [run(policy, 2.0, seed, mean) for policy, mean in hours.items() for seed in range(3)]
-    found = compare(read([sweep(tmp_path / "s", rows)]), ["avg_jct_s"])
-    assert not any(row.figures["avg_jct_s"].best for row in found), "what looks the same is the same"
+    result = compare(read([sweep(tmp_path / "s", rows)]), ["avg_jct_s"])
+    assert not any(row.figures["avg_jct_s"].best for row in result), "what looks the same is the same"
 
 
 @pytest.mark.parametrize(("mine", "others"), [(1, 1), (2, 2), (1, 3), (3, 1), (3, 2)])
 def test_nobody_is_best_beyond_doubt_by_fewer_than_three_runs(mine: int, others: int, tmp_path: Path) -> None:
     rows = [run("a", 1.0, seed, 2) for seed in range(mine)] + [run("b", 1.0, seed, 9) for seed in range(others)]
-    found = compare(read([sweep(tmp_path / "s", rows)]), ["avg_jct_s"])
-    assert not any(row.figures["avg_jct_s"].best for row in found)
-    assert too_few_runs(found)
+    result = compare(read([sweep(tmp_path / "s", rows)]), ["avg_jct_s"])
+    assert not any(row.figures["avg_jct_s"].best for row in result)
+    assert too_few_runs(result)
 
 
 def test_nobody_is_best_where_intervals_overlap(tmp_path: Path) -> None:
     rows = [run(policy, 1.0, seed, hours + seed) for policy, hours in (("a", 2), ("b", 3)) for seed in range(3)]
-    found = compare(read([sweep(tmp_path / "s", rows)]), ["avg_jct_s"])
-    assert not any(row.figures["avg_jct_s"].best for row in found)
+    result = compare(read([sweep(tmp_path / "s", rows)]), ["avg_jct_s"])
+    assert not any(row.figures["avg_jct_s"].best for row in result)
 
 
 def test_seeds_are_averaged_unless_one_saturated(tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_seeds_are_averaged_unless_one_saturated(tmp_path: Path) -> None:
 
 def test_clusters_are_not_mixed(tmp_path: Path) -> None:
     rows = [run("a"), run("a", run="other", cluster="v100=8", hours=9)]
-    found = compare(read([sweep(tmp_path / "s", rows)]), ["avg_jct_s"])
-    assert [(row.cluster, row.figures["avg_jct_s"].mean) for row in found] == [("v100=4", 3600.0), ("v100=8", 32400.0)]
+    result = compare(read([sweep(tmp_path / "s", rows)]), ["avg_jct_s"])
+    assert [(row.cluster, row.figures["avg_jct_s"].mean) for row in result] == [("v100=4", 3600.0), ("v100=8", 32400.0)]
 
 
 def test_sweeps_are_told_apart_by_what_they_differ_in(tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_every_input_that_is_none_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as caught:
         read([str(tmp_path / name) for name in ("empty", "text", "absent")])
     empty, text, absent = map(str, caught.value.faults)
-    assert empty.endswith("is no sweep: it has no runs.parquet")
-    assert text.endswith("is neither the folder of a sweep nor what `levada sim run -o json` printed")
+    assert empty.endswith("not a sweep: it has no runs.parquet")
+    assert text.endswith("neither a sweep folder nor the output of `levada sim run -o json`")
     assert absent.endswith("No such file or directory")
     (tmp_path / "empty" / "runs.parquet").write_bytes(b"PAR1PAR1")
     with pytest.raises(BadInput, match="cannot be read"):

@@ -1,13 +1,13 @@
-"""Training scripts as they are written for Gavel, in small: none keeps a step count, each in the MANNER of one of them.
+"""Small training scripts for Gavel, none with a step count of its own across runs; one VARIANT per kind of script.
 
-    python -m levada.runtime.gavel gavel_script.py MANNER FOLDER [--limit N] [--pace SECONDS] [--die WHEN]
+    python -m levada.runtime.gavel gavel_script.py VARIANT FOLDER [--limit N] [--pace SECONDS] [--die WHEN]
 
-always-complete   calls `complete` whenever its loop has ended, and saves after that
-own-limit         counts its own steps from 0 and calls `complete` when it has made --limit of them
-spawned           trains in a process that it spawns, with the iterator pickled
-forgetful         never saves
+always-complete   calls `complete` at every end of its loop, and saves after that
+own-limit         counts its own steps from 0 and calls `complete` after --limit steps
+spawned           trains in a spawned process, with a pickled iterator
+never-saves       never saves
 
-The model is the number of steps that went into it. Every step adds a line to FOLDER/ledger, which only tests read.
+The model is the number of its steps. Every step appends a line to FOLDER/ledger for the tests.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ def save_checkpoint(state: dict[str, int], path: str, die: str = "") -> None:
 
 
 def train(options: argparse.Namespace, loader: Any, path: str, state: dict[str, int]) -> None:
-    """What all of them do, until the iterator or their own count says so."""
-    rank, made, enough = os.environ.get("RANK", "0"), 0, False
-    while not (enough or loader.done):
+    """Train until the iterator is done or the script's own limit is reached."""
+    rank, steps, reached_limit = os.environ.get("RANK", "0"), 0, False
+    while not (reached_limit or loader.done):
         for _ in loader:
-            # As some do: the limit is looked at when the next batch is there already.
-            if options.manner == "always-complete" and options.limit and made >= options.limit:
-                enough = True
+            # Like some of Gavel's scripts: the limit is checked after the next batch is fetched.
+            if options.variant == "always-complete" and options.limit and steps >= options.limit:
+                reached_limit = True
                 break
             state["trained"] += 1
-            made += 1
+            steps += 1
             with open(os.path.join(options.folder, "ledger"), "a") as ledger:
                 ledger.write(f"{os.environ.get('LEVADA_GENERATION', '0')} {rank} {state['trained']}\n")
             time.sleep(options.pace)
-            if options.manner != "always-complete" and options.limit and made >= options.limit:
-                enough = True
+            if options.variant != "always-complete" and options.limit and steps >= options.limit:
+                reached_limit = True
                 break
-    if options.manner in ("always-complete", "forgetful") or (enough and not loader.done):
+    if options.variant in ("always-complete", "never-saves") or (reached_limit and not loader.done):
         loader.complete()
-    if rank == "0" and options.manner != "forgetful":
+    if rank == "0" and options.variant != "never-saves":
         loader.save_checkpoint(state, path, options.die)
 
 
@@ -77,7 +77,7 @@ def spawned(options: argparse.Namespace, pickled: bytes, path: str, state: dict[
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("manner")
+    parser.add_argument("variant")
     parser.add_argument("folder")
     parser.add_argument("--limit", type=int, default=0)
     parser.add_argument("--pace", type=float, default=0.0)
@@ -89,7 +89,7 @@ def main() -> None:
     state = {"trained": 0}
     if os.path.exists(path):
         state = loader.load_checkpoint(path) or state
-    if options.manner != "spawned":
+    if options.variant != "spawned":
         train(options, loader, path, state)
         return
     loader._close_file_handler()

@@ -1,4 +1,4 @@
-"""A tiny supervisor: it spawns workers with the environment they would have, publishes worlds and reads reports."""
+"""Minimal supervisor: spawns workers, publishes generations, reads reports."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from levada.runtime.report import Report, read
-from tests.patience import WAIT_S
+from levada.runtime.report import ProgressReport, read
+from tests.timeouts import WAIT_S
 
 
 def wait_until(condition: Callable[[], bool], what: str, limit_s: float = WAIT_S) -> None:
-    """Returns as soon as *condition* holds; fails with *what* when it takes too long."""
+    """Wait until *condition* holds; fail with *what* after *limit_s*."""
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"in {limit_s:g} s not seen: {what}")
+            raise AssertionError(f"not within {limit_s:g} s: {what}")
         time.sleep(0.01)
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """A free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-class Worker:
-    """One process of a job."""
+class WorkerProcess:
+    """One worker process of a job."""
 
     def __init__(self, name: str, folder: Path, process: subprocess.Popen[bytes]) -> None:
         self.name = name
@@ -43,29 +43,29 @@ class Worker:
         self.process = process
 
     @property
-    def report(self) -> Report:
-        """What it says of itself; empty before it has said anything."""
-        return read(self.folder / "report") or Report()
+    def report(self) -> ProgressReport:
+        """The last progress report; empty before the first one."""
+        return read(self.folder / "report") or ProgressReport()
 
     @property
     def output(self) -> str:
-        """All it has printed."""
+        """Standard output and standard error."""
         return (self.folder / "log").read_text()
 
-    def ended(self, limit_s: float = WAIT_S) -> int:
-        """Its exit code."""
+    def exit_code(self, limit_s: float = WAIT_S) -> int:
+        """Wait for the process to end and return its exit code."""
         try:
             return self.process.wait(limit_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self.name} did not end:\n{self.output}") from None
 
     def signal(self, number: int) -> None:
-        """Sends it a signal."""
+        """Send a signal to the process."""
         self.process.send_signal(number)
 
 
 class Supervisor:
-    """The workers of one job, in a folder laid out as that of a server."""
+    """The workers of one job, in the folder layout of a server."""
 
     def __init__(
         self, root: Path, command: Sequence[str], env: Mapping[str, str] | None = None, python: str = sys.executable
@@ -73,23 +73,23 @@ class Supervisor:
         self.folder = root / "jobs" / "job"
         self.checkpoints = self.folder / "checkpoints"
         self.checkpoints.mkdir(parents=True)
-        self.workers: dict[str, Worker] = {}
-        self.members: list[Worker] = []
+        self.workers: dict[str, WorkerProcess] = {}
+        self.members: list[WorkerProcess] = []
         self.generation = 0
         self._command = [python, *command]
         self._env = dict(env or {})
         self._ports: defaultdict[int, int] = defaultdict(free_port)
-        self._ahead: list[Worker] = []
+        self._ahead: list[WorkerProcess] = []
 
     @property
     def port(self) -> int:
-        """Where the members of this generation meet."""
+        """The rendezvous port of the current generation."""
         return self._ports[self.generation]
 
-    def start(self, size: int, ahead: int = 0, **more: object) -> list[Worker]:
-        """A whole new generation of *size* workers.
+    def start(self, size: int, ahead: int = 0, **more: object) -> list[WorkerProcess]:
+        """Start a new generation of *size* workers.
 
-        So many newcomers of the next one are started *ahead*: however long their imports take, nothing is trained yet.
+        *ahead* new workers of the generation after it are started at once, so that their imports delay no resize.
         """
         self.generation += 1
         fresh = self.spawn(size)
@@ -97,29 +97,29 @@ class Supervisor:
             self.generation += 1
             self._ahead = self.spawn(ahead, size)
             self.generation -= 1
-            self.are_ready([*fresh, *self._ahead])
+            self.wait_ready([*fresh, *self._ahead])
         self.publish(fresh, **more)
         return fresh
 
-    def resize(self, stay: Sequence[Worker], add: int = 0) -> list[Worker]:
-        """The next generation: newcomers are started and ready before it is published."""
+    def resize(self, stay: Sequence[WorkerProcess], add: int = 0) -> list[WorkerProcess]:
+        """Publish the next generation after its new workers are ready."""
         self.generation += 1
         fresh, self._ahead = self._ahead or self.spawn(add, len(stay)), []
         assert len(fresh) == add
-        self.are_ready(fresh)
+        self.wait_ready(fresh)
         self.publish([*stay, *fresh])
         return self.members
 
-    def spawn(self, count: int, stay: int = 0) -> list[Worker]:
-        """So many workers of this generation, besides those who *stay*, not members yet."""
+    def spawn(self, count: int, stay: int = 0) -> list[WorkerProcess]:
+        """Start *count* workers of this generation, not members yet; *stay* others remain."""
         return [self._spawn(index, stay + index, stay + count) for index in range(count)]
 
-    def are_ready(self, workers: Sequence[Worker]) -> None:
-        """Returns when all of them wait to become members."""
-        self.sees(lambda: all(worker.report.flags & 1 for worker in workers), "all are ready")
+    def wait_ready(self, workers: Sequence[WorkerProcess]) -> None:
+        """Wait until all of *workers* wait to become members."""
+        self.wait_until(lambda: all(worker.report.flags & 1 for worker in workers), "all are ready")
 
-    def publish(self, members: Sequence[Worker], **more: object) -> None:
-        """Replaces world.json."""
+    def publish(self, members: Sequence[WorkerProcess], **more: object) -> None:
+        """Replace world.json."""
         self.members = list(members)
         world = {
             "generation": self.generation,
@@ -132,19 +132,19 @@ class Supervisor:
         fresh.write_text(json.dumps(world))
         os.replace(fresh, self.folder / "world.json")
 
-    def entered(self) -> None:
-        """Returns when all members train in the current generation."""
-        self.sees(
+    def wait_joined(self) -> None:
+        """Wait until all members train in the current generation."""
+        self.wait_until(
             lambda: all(member.report.generation == self.generation for member in self.members),
             f"all are in generation {self.generation}",
         )
 
-    def reached(self, step: int) -> None:
-        """Returns when the job has done so many steps."""
-        self.sees(lambda: self.members[0].report.step >= step, f"step {step}")
+    def wait_step(self, step: int) -> None:
+        """Wait until the job has done the given number of steps."""
+        self.wait_until(lambda: self.members[0].report.step >= step, f"step {step}")
 
-    def sees(self, condition: Callable[[], object], what: str) -> None:
-        """Waits, and shows the output of all workers if it was in vain."""
+    def wait_until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait until *condition* holds; on timeout show the output of all workers."""
         try:
             wait_until(lambda: bool(condition()), what)
         except AssertionError as error:
@@ -153,7 +153,7 @@ class Supervisor:
             )
             raise AssertionError(f"{error}\n{shown}") from None
 
-    def _spawn(self, index: int, rank: int, size: int) -> Worker:
+    def _spawn(self, index: int, rank: int, size: int) -> WorkerProcess:
         name = f"g{self.generation}-{index}"
         folder = self.folder / "workers" / name
         folder.mkdir(parents=True)
@@ -178,7 +178,7 @@ class Supervisor:
             process = subprocess.Popen(
                 self._command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        self.workers[name] = worker = Worker(name, folder, process)
+        self.workers[name] = worker = WorkerProcess(name, folder, process)
         return worker
 
 
@@ -186,7 +186,7 @@ class Supervisor:
 def supervising(
     root: Path, command: Sequence[str], env: Mapping[str, str] | None = None, python: str = sys.executable
 ) -> Iterator[Supervisor]:
-    """A supervisor whose workers are gone at the end, whatever happens."""
+    """A supervisor whose workers are killed at the end."""
     supervisor = Supervisor(root, command, env, python)
     try:
         yield supervisor
@@ -194,11 +194,11 @@ def supervising(
         for worker in supervisor.workers.values():
             worker.process.kill()
             worker.process.wait()
-        _sweep(f"LEVADA_STATE_DIR={supervisor.folder}/".encode())
+        _kill_leftovers(f"LEVADA_STATE_DIR={supervisor.folder}/".encode())
 
 
-def _sweep(mark: bytes) -> None:
-    """Ends what workers have left behind, in whatever process group it is."""
+def _kill_leftovers(mark: bytes) -> None:
+    """Kill processes that workers left behind, in any process group."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if any(part.startswith(mark) for part in (folder / "environ").read_bytes().split(b"\0")):

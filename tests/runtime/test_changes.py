@@ -1,4 +1,4 @@
-"""Whatever comes, goes and dies: every step is done once, by all who are there."""
+"""Random changes of the members: every step is done exactly once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.runtime.supervisor import Supervisor, supervising
 
 CHANGES = 10
 
-#: Ends when it is told to by a file, after a step that all have in common.
+#: Ends after a step common to all members, once the file argv[1] exists.
 SCRIPT = """
 import array, os, sys, time
 import levada.runtime
@@ -21,18 +21,18 @@ job = levada.runtime.init(save_every_s=0.3)
 total, seen = array.array("d", [0.0]), []
 job.state(total=total, seen=seen)
 job.join()
-told = [0, 0]
+sums = [0, 0]
 while True:
     for step in job.steps(job.step + 1):
         with job.guard():
             is_mine = job.rank == step % job.world_size
-            told = array.array("d", [step + 1.0 if is_mine else 0.0, float(os.path.exists(sys.argv[1]))])
-            job.group.allreduce(told)
-            assert told[0] == step + 1, (told, step)
-            total[0] += told[0]
+            sums = array.array("d", [step + 1.0 if is_mine else 0.0, float(os.path.exists(sys.argv[1]))])
+            job.group.allreduce(sums)
+            assert sums[0] == step + 1, (sums, step)
+            total[0] += sums[0]
             seen.append(step)
             time.sleep(0.002)
-    if told[1]:
+    if sums[1]:
         break
 assert seen == list(range(job.step)), seen
 assert total[0] == job.step * (job.step + 1) / 2
@@ -50,36 +50,36 @@ def test_every_step_is_done_once(tmp_path: Path, seed: int) -> None:
         job.start(2)
         for _ in range(CHANGES):
             change(job, rng)
-            job.entered()
-            job.reached(int(job.members[0].report.step) + rng.randint(1, 50))
+            job.wait_joined()
+            job.wait_step(int(job.members[0].report.step) + rng.randint(1, 50))
         end.touch()
-        assert [worker.ended() for worker in job.members] == [0] * len(job.members)
+        assert [worker.exit_code() for worker in job.members] == [0] * len(job.members)
         steps = int(job.members[0].report.step)
         assert all(worker.output.endswith(f"right {steps}\n") for worker in job.members)
         assert "Traceback" not in "".join(worker.output for worker in job.workers.values())
 
 
 def change(job: Supervisor, rng: random.Random) -> None:
-    """One of the things that happen to jobs."""
+    """Apply one random resize, loss or restart to the job."""
     members = list(job.members)
-    kind = rng.choice(["more", "fewer", "others", "lost", "lost on the way", "anew"])
-    if kind == "more" or len(members) == 1:
+    kind = rng.choice(["grow", "shrink", "replace", "lose", "lose during rendezvous", "restart"])
+    if kind == "grow" or len(members) == 1:
         job.resize(members, add=rng.randint(1, 2) if len(members) < 4 else 0)
-    elif kind == "fewer":
+    elif kind == "shrink":
         job.resize(rng.sample(members, rng.randint(1, len(members) - 1)))
-    elif kind == "others":
+    elif kind == "replace":
         job.resize(rng.sample(members, rng.randint(1, len(members))), add=1)
-    elif kind == "anew":
+    elif kind == "restart":
         for worker in members:
             worker.signal(signal.SIGTERM)
-        assert [worker.ended() for worker in members] == [75] * len(members)
+        assert [worker.exit_code() for worker in members] == [75] * len(members)
         job.start(rng.randint(1, 3))
     else:
-        if kind == "lost on the way":
+        if kind == "lose during rendezvous":
             job.resize(members, add=1)
-            # At any moment of their meeting.
+            # At any moment of the rendezvous.
             time.sleep(rng.random() * 0.3)
         lost = rng.choice(job.members)
         lost.signal(signal.SIGKILL)
-        lost.ended()
+        lost.exit_code()
         job.resize([worker for worker in job.members if worker is not lost], add=rng.randint(0, 1))

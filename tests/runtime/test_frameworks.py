@@ -1,4 +1,4 @@
-"""JAX jobs that grow and shrink, and TensorFlow with parameter servers: they really train, where they are installed."""
+"""Elastic JAX and TensorFlow with parameter servers, where installed."""
 
 from __future__ import annotations
 
@@ -19,52 +19,52 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.slow]
 
 
 def python_with(framework: str) -> str:
-    """A python that has *framework*."""
+    """A Python interpreter with *framework*."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    found = sorted((cache / "levada").glob(f"{framework}-*/ready"))
-    if not found:
+    environments = sorted((cache / "levada").glob(f"{framework}-*/ready"))
+    if not environments:
         pytest.skip(f"there is no environment with it: make it with scripts/framework-env.sh {framework}")
-    return str(found[-1].parent / "bin" / "python")
+    return str(environments[-1].parent / "bin" / "python")
 
 
-def test_a_jax_job_grows_and_its_rank_0_leaves(tmp_path: Path) -> None:
+def test_a_jax_job_grows_and_survives_the_exit_of_rank_0(tmp_path: Path) -> None:
     python, train = python_with("jax"), str(ROOT / "examples" / "jax" / "train.py")
     with supervising(tmp_path, [train], {**ENV, "STEPS": "200", "STEP_SECONDS": "0.03"}, python) as job:
         (first,) = job.start(1, ahead=1)
-        job.reached(10)
+        job.wait_step(10)
         job.resize([first], add=1)
-        job.entered()
+        job.wait_joined()
         second = job.members[1]
-        job.reached(int(first.report.step) + 10)
+        job.wait_step(int(first.report.step) + 10)
         job.resize([second])
-        assert first.ended() == 75
-        job.entered()
+        assert first.exit_code() == 75
+        job.wait_joined()
         assert second.report.step >= 20
-        assert second.ended() == 0
+        assert second.exit_code() == 0
         alone = subprocess.run(
             [python, train], env={**ENV, "STEPS": "200"}, capture_output=True, text=True, timeout=120
         )
         (expected,) = re.findall(r"step 200/200  loss (\S+)", alone.stdout)
-        (found,) = re.findall(r"step 200/200  loss (\S+)", second.output)
-        assert abs(float(found) - float(expected)) < 1e-3
+        (loss,) = re.findall(r"step 200/200  loss (\S+)", second.output)
+        assert abs(float(loss) - float(expected)) < 1e-3
 
 
-def test_a_jax_job_stops_and_goes_on(tmp_path: Path) -> None:
+def test_a_jax_job_stops_and_resumes(tmp_path: Path) -> None:
     python, train = python_with("jax"), str(ROOT / "examples" / "jax" / "train.py")
     with supervising(tmp_path, [train], {**ENV, "STEPS": "100", "STEP_SECONDS": "0.03"}, python) as job:
         before = job.start(2)
-        job.reached(30)
+        job.wait_step(30)
         for worker in before:
             worker.signal(signal.SIGTERM)
-        assert [worker.ended() for worker in before] == [75, 75]
+        assert [worker.exit_code() for worker in before] == [75, 75]
         saved = before[0].report.saved_step
         (after,) = job.start(1)
-        job.entered()
+        job.wait_joined()
         assert after.report.step >= saved >= 30
-        assert after.ended() == 0
+        assert after.exit_code() == 0
 
 
-def test_tensorflow_trains_with_a_parameter_server_and_goes_on_after_a_stop(tmp_path: Path) -> None:
+def test_tensorflow_with_a_parameter_server_resumes_after_a_stop(tmp_path: Path) -> None:
     python, train = python_with("tensorflow"), str(ROOT / "examples" / "tensorflow" / "train.py")
 
     def spawn(steps: int) -> dict[str, subprocess.Popen[str]]:
@@ -100,6 +100,6 @@ def test_tensorflow_trains_with_a_parameter_server_and_goes_on_after_a_stop(tmp_
     finally:
         clear(running)
     assert re.findall(r"step (\d+)/", printed())[0] > "1"
-    found = re.search("weights (.*)", printed())
-    assert found is not None
-    assert [float(weight) for weight in found[1].split()] == pytest.approx([1.0, -2.0, 3.0, 0.5], abs=0.05)
+    match = re.search("weights (.*)", printed())
+    assert match is not None
+    assert [float(weight) for weight in match[1].split()] == pytest.approx([1.0, -2.0, 3.0, 0.5], abs=0.05)

@@ -1,4 +1,4 @@
-"""Whose state everybody goes on with: members are threads here, what they meet over is real."""
+"""State alignment of members: members are threads, the group is real."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 from levada.runtime import checkpoint
-from levada.runtime.checkpoint import Progress
+from levada.runtime.checkpoint import SavedProgress
 from levada.runtime.framework import Framework
+from levada.runtime.generation_file import World
 from levada.runtime.membership import Membership
-from levada.runtime.place import read
-from levada.runtime.state import State
-from levada.runtime.world import World
+from levada.runtime.state import TrainingState
+from levada.runtime.worker_env import read
 from tests.runtime.supervisor import free_port
 
 
 class Member:
-    """One worker of a job, and what it has learned."""
+    """One worker of a job with a model state."""
 
     def __init__(self, name: str, learned: str, checkpoints: Path | None = None) -> None:
         self.name, self.model = name, {"learned": learned}
-        state = State()
+        state = TrainingState()
         state.add({"model": self.model})
         place = read({"LEVADA_JOB": "toy", "LEVADA_GENERATION": name[1:].partition("-")[0]})
         self.world: World | None = None
@@ -36,20 +36,20 @@ class Member:
         )
 
     def join(self, step: int) -> int:
-        """Enters the world it has heard of; how many steps the job has done then."""
-        return self._membership.join(Progress(step=step)).step
+        """Join the published world; return the step of the job."""
+        return self._membership.join(SavedProgress(step=step)).step
 
     def learn(self, what: str) -> None:
-        """As training does."""
+        """Change the model state like a training step."""
         self.model["learned"] = what
 
     def leave(self) -> None:
-        """Leaves its group."""
+        """Leave the group."""
         self._membership.leave()
 
 
 def meet(generation: int, members: Sequence[Member], steps: Sequence[int]) -> list[int]:
-    """All enter one world, in this order of ranks and with so many steps done; what each is told that there are."""
+    """All members join one world in this order of ranks, each with its own step; return the step that each gets."""
     names = tuple(member.name for member in members)
     world = World(generation, names, "127.0.0.1", free_port(), "key")
     for member in members:
@@ -64,8 +64,8 @@ def learned(*members: Member) -> list[str]:
 
 
 @pytest.mark.parametrize("steps", [7, 0])
-def test_a_newcomer_at_rank_0_takes_the_state_of_who_has_trained(steps: int) -> None:
-    """Even where nobody has done a step: whoever was there first may have changed something."""
+def test_a_new_rank_0_takes_the_state_of_a_trained_member(steps: int) -> None:
+    """Even at step 0, since an earlier member may have changed its state."""
     old, new = Member("g1-0", "nothing"), Member("g2-0", "another start")
     meet(1, [old], [0])
     old.learn("much")
@@ -76,7 +76,7 @@ def test_a_newcomer_at_rank_0_takes_the_state_of_who_has_trained(steps: int) -> 
 
 
 @pytest.mark.parametrize("behind", [0, 1, 2])
-def test_whoever_is_a_step_behind_takes_the_state_of_who_is_not(behind: int) -> None:
+def test_a_member_one_step_behind_takes_the_newer_state(behind: int) -> None:
     members = [Member(f"g1-{index}", "nothing") for index in range(3)]
     meet(1, members, [0, 0, 0])
     for index, member in enumerate(members):
@@ -88,7 +88,7 @@ def test_whoever_is_a_step_behind_takes_the_state_of_who_is_not(behind: int) -> 
         member.leave()
 
 
-def test_one_who_is_ahead_alone_is_followed_by_all_whatever_its_rank() -> None:
+def test_all_members_follow_the_most_advanced_one() -> None:
     members = [Member(f"g1-{index}", "nothing") for index in range(3)]
     meet(1, members, [0, 0, 0])
     for index, member in enumerate(members):
@@ -99,11 +99,11 @@ def test_one_who_is_ahead_alone_is_followed_by_all_whatever_its_rank() -> None:
         member.leave()
 
 
-def test_all_that_start_anew_take_the_checkpoint_whoever_can_read_it(tmp_path: Path) -> None:
-    """A folder that is not shared is there for one machine only."""
-    state = State()
+def test_new_members_all_take_the_checkpoint_that_one_can_read(tmp_path: Path) -> None:
+    """Only one machine can read a checkpoint folder that is not shared."""
+    state = TrainingState()
     state.add({"model": {"learned": "of the checkpoint"}})
-    checkpoint.save(tmp_path, 1, Progress(step=9), state.dump())
+    checkpoint.save(tmp_path, 1, SavedProgress(step=9), state.dump())
     without, reads = Member("g2-0", "nothing"), Member("g2-1", "nothing", tmp_path)
     assert meet(2, [without, reads], [0, 0]) == [9, 9]
     assert learned(without, reads) == ["of the checkpoint"] * 2

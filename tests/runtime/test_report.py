@@ -1,4 +1,4 @@
-"""The report of a worker, as the supervisor finds it."""
+"""Progress report of a worker, as read by the supervisor."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.runtime.report import Report, Writer, read
+from levada.runtime.report import ProgressReport, Writer, read
 
 
-def test_every_field_is_where_the_contract_says(tmp_path: Path) -> None:
-    Writer(tmp_path).write(Report(3, 7, 1500.0, 1.79e9, 0.25, 4, 1400.0, 0.5, 9))
+def test_every_field_has_its_documented_offset(tmp_path: Path) -> None:
+    Writer(tmp_path).write(ProgressReport(3, 7, 1500.0, 1.79e9, 0.25, 4, 1400.0, 0.5, 9))
     data = (tmp_path / "report").read_bytes()
     assert len(data) == 128
     assert data[:8] == b"LEVADA1\0"
@@ -27,14 +27,14 @@ def test_every_field_is_where_the_contract_says(tmp_path: Path) -> None:
 counts, reals = st.integers(0, 2**64 - 1), st.floats(allow_nan=False)
 
 
-@given(st.builds(Report, counts, counts, reals, reals, reals, counts, reals, reals, counts))
-def test_what_was_written_is_read(tmp_path_factory: object, report: Report) -> None:
+@given(st.builds(ProgressReport, counts, counts, reals, reals, reals, counts, reals, reals, counts))
+def test_a_written_report_is_read_back(tmp_path_factory: object, report: ProgressReport) -> None:
     folder = Path(tmp_path_factory.mktemp("report"))  # type: ignore[attr-defined]
     Writer(folder).write(report)
     assert read(folder / "report") == report
 
 
-def test_nothing_and_nonsense_are_no_report(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_file_is_no_report(tmp_path: Path) -> None:
     assert read(tmp_path / "report") is None
     (tmp_path / "report").write_bytes(b"short")
     assert read(tmp_path / "report") is None
@@ -42,31 +42,31 @@ def test_nothing_and_nonsense_are_no_report(tmp_path: Path) -> None:
     assert read(tmp_path / "report") is None
 
 
-def test_a_writer_that_died_half_way_left_no_report(tmp_path: Path) -> None:
-    Writer(tmp_path).write(Report(step=5.0))
+def test_an_incomplete_write_is_no_report(tmp_path: Path) -> None:
+    Writer(tmp_path).write(ProgressReport(step=5.0))
     data = bytearray((tmp_path / "report").read_bytes())
     data[8:16] = struct.pack("<Q", 3)
     (tmp_path / "report").write_bytes(data)
     assert read(tmp_path / "report") is None
 
 
-def test_readers_never_see_half_of_a_report(tmp_path: Path) -> None:
+def test_concurrent_readers_see_only_complete_reports(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
-    ends = threading.Event()
+    stop = threading.Event()
 
     def write() -> None:
         value = 0
-        while not ends.is_set():
+        while not stop.is_set():
             value += 1
-            writer.write(Report(value, value, float(value), float(value), float(value), value, float(value)))
+            writer.write(ProgressReport(value, value, float(value), float(value), float(value), value, float(value)))
 
     thread = threading.Thread(target=write)
     thread.start()
     try:
-        seen = [read(tmp_path / "report") for _ in range(2000)]
+        reports = [read(tmp_path / "report") for _ in range(2000)]
     finally:
-        ends.set()
+        stop.set()
         thread.join()
-    whole = [report for report in seen if report is not None]
+    whole = [report for report in reports if report is not None]
     assert len(whole) > 100
     assert all(len(set(report[:7])) == 1 for report in whole)

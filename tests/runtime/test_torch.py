@@ -1,4 +1,4 @@
-"""PyTorch jobs that really train: resized in place, by a new start, and by torchrun."""
+"""Real PyTorch jobs: resized in place, by restart, and under torchrun."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from levada.runtime.report import COMPLETE, READY, SAVES
-from tests.runtime.supervisor import Worker, free_port, supervising
+from tests.runtime.supervisor import WorkerProcess, free_port, supervising
 
 ROOT = Path(__file__).parents[2]
 TRAIN = str(ROOT / "examples" / "pytorch" / "train.py")
@@ -26,88 +26,90 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture(scope="module")
 def python() -> str:
-    """A python that has torch."""
+    """A Python interpreter with torch."""
     script = ROOT / "scripts" / "torch-env.sh"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     is_there = any((cache / "levada").glob("torch-*/ready"))
     if not is_there and os.environ.get("CI") != "true":
         pytest.skip("there is no environment with torch: make it with scripts/torch-env.sh")
     env = {**os.environ, "PYTHON": sys.executable}
-    made = subprocess.run([script], env=env, stdout=subprocess.PIPE, text=True, check=True, timeout=1800)
-    return made.stdout.strip()
+    result = subprocess.run([script], env=env, stdout=subprocess.PIPE, text=True, check=True, timeout=1800)
+    return result.stdout.strip()
 
 
 @pytest.fixture(scope="module")
 def undisturbed(python: str) -> float:
-    """The net that one worker makes without a server."""
+    """The result of one worker without a server."""
     done = subprocess.run([python, TRAIN], env=ENV, capture_output=True, text=True, check=True, timeout=120)
     return net(done.stdout)
 
 
 def net(output: str) -> float:
-    """What the main worker printed at its end."""
-    found = re.search(rf"done after {STEPS} steps, norm of the net (\S+)", output)
-    assert found is not None, output
-    return float(found[1])
+    """The result that rank 0 printed at its end."""
+    match = re.search(rf"done after {STEPS} steps, norm of the net (\S+)", output)
+    assert match is not None, output
+    return float(match[1])
 
 
-def losses(*workers: Worker) -> dict[int, float]:
-    """Loss by step, as printed by whoever was the main worker."""
+def losses(*workers: WorkerProcess) -> dict[int, float]:
+    """Loss by step, as printed by workers of rank 0."""
     lines = "".join(worker.output for worker in workers)
     return {int(step): float(loss) for step, loss in re.findall(r"step (\d+) loss (\S+)", lines)}
 
 
 def goes_on(curve: dict[int, float]) -> bool:
-    """Whether later losses are small, as they are after training from the start without a break."""
+    """Whether later losses are as small as after uninterrupted training."""
     late = [loss for step, loss in curve.items() if step > STEPS // 2]
     return bool(late) and sum(late) / len(late) < 0.3
 
 
-def test_resized_in_place_and_robbed_of_rank_0(tmp_path: Path, python: str, undisturbed: float) -> None:
+def test_a_torch_job_is_resized_in_place_and_survives_the_loss_of_rank_0(
+    tmp_path: Path, python: str, undisturbed: float
+) -> None:
     with supervising(tmp_path, [TRAIN], SLOWLY, python) as job:
         first, second = job.start(2, ahead=1)
-        job.reached(10)
+        job.wait_step(10)
         job.resize([first, second], add=1)
-        job.entered()
+        job.wait_joined()
         assert 0 < first.report.pause_s < 10
         third = job.members[2]
-        job.reached(int(first.report.step) + 10)
+        job.wait_step(int(first.report.step) + 10)
         first.signal(signal.SIGKILL)
-        first.ended()
+        first.exit_code()
         job.resize([second, third])
-        job.entered()
-        job.reached(int(second.report.step) + 10)
+        job.wait_joined()
+        job.wait_step(int(second.report.step) + 10)
         job.resize([third])
-        assert second.ended() == 75
-        job.entered()
-        assert third.ended() == 0
+        assert second.exit_code() == 75
+        job.wait_joined()
+        assert third.exit_code() == 0
         assert abs(net(third.output) - undisturbed) < 1e-3
         assert goes_on(losses(first, second, third))
         assert not list(job.checkpoints.iterdir())
 
 
-def test_resized_by_a_new_start(tmp_path: Path, python: str, undisturbed: float) -> None:
+def test_a_torch_job_is_resized_by_restart(tmp_path: Path, python: str, undisturbed: float) -> None:
     with supervising(tmp_path, [TRAIN], {**SLOWLY, "LEVADA_ELASTIC": "0"}, python) as job:
         before = job.start(2)
-        job.entered()
-        job.reached(100)
+        job.wait_joined()
+        job.wait_step(100)
         assert [worker.report.flags for worker in before] == [READY | SAVES] * 2
         for worker in before:
             worker.signal(signal.SIGTERM)
-        assert [worker.ended() for worker in before] == [75, 75]
+        assert [worker.exit_code() for worker in before] == [75, 75]
         saved = before[0].report.saved_step
         assert saved == before[0].report.step == before[1].report.step
         (after,) = job.start(1)
-        job.entered()
+        job.wait_joined()
         assert after.report.step >= saved
-        assert after.ended() == 0
+        assert after.exit_code() == 0
         assert abs(net(after.output) - undisturbed) < 1e-3
         assert goes_on(losses(*before, after))
 
 
 @pytest.fixture
 def rendezvous(python: str) -> Iterator[int]:
-    """Where agents of torchrun meet: in a process of its own, so that any of them may leave."""
+    """A rendezvous of torchrun agents in a separate process, so that any agent may leave."""
     port = free_port()
     code = f"""
 import signal
@@ -127,21 +129,21 @@ signal.pause()
 
 
 @pytest.mark.slow
-def test_resized_by_torchrun(tmp_path: Path, python: str, rendezvous: int) -> None:
+def test_a_torch_job_is_resized_by_torchrun(tmp_path: Path, python: str, rendezvous: int) -> None:
     agent = ["-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=0", "--rdzv-id=job"]
     meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{rendezvous}"]
     settings = ["--rdzv-conf=is_host=0,last_call_timeout=1", "--local-addr=127.0.0.1", TRAIN]
     endless = {"EPOCHS": "1000", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with supervising(tmp_path, [*agent, *meeting, *settings], {**SLOWLY, **endless}, python) as job:
         (first,) = job.start(1)
-        job.reached(30)
+        job.wait_step(30)
         (second,) = job.start(1)
-        job.sees(lambda: len(re.findall("workers 2", first.output + second.output)) > 3, "both train together")
-        # Their workers are in groups of their own: only the agents can end them.
+        job.wait_until(lambda: len(re.findall("workers 2", first.output + second.output)) > 3, "both train together")
+        # Workers are in separate process groups: only the agents can stop them.
         for worker in (first, second):
             worker.signal(signal.SIGTERM)
         for worker in (first, second):
-            worker.ended()
+            worker.exit_code()
         lines = re.findall(r"step (\d+) loss (\S+) workers (\d)", first.output + second.output)
         alone = [(int(step), float(loss)) for step, loss, workers in lines if workers == "1"]
         together = [(int(step), float(loss)) for step, loss, workers in lines if workers == "2"]
@@ -162,13 +164,13 @@ for items in job.steps(loader):
 """
 
 
-def test_processes_that_load_data_do_not_stand_in_the_way_of_a_stop(tmp_path: Path, python: str) -> None:
+def test_data_loader_processes_do_not_block_a_stop(tmp_path: Path, python: str) -> None:
     (tmp_path / "loads.py").write_text(LOADS)
     with supervising(tmp_path, [str(tmp_path / "loads.py")], ENV, python) as job:
         (worker,) = job.start(1)
-        job.reached(20)
+        job.wait_step(20)
         os.killpg(worker.process.pid, signal.SIGTERM)
-        assert worker.ended() == 75
+        assert worker.exit_code() == 75
         assert worker.report.saved_step == worker.report.step >= 20
         assert "Error" not in worker.output
 
@@ -194,12 +196,12 @@ def test_a_loader_shows_its_dataset_and_the_samples_of_this_worker(tmp_path: Pat
     (tmp_path / "shares.py").write_text(SHARES)
     with supervising(tmp_path, [str(tmp_path / "shares.py")], ENV, python) as job:
         workers = job.start(2)
-        assert [worker.ended() for worker in workers] == [0, 0]
+        assert [worker.exit_code() for worker in workers] == [0, 0]
         lines = [line.split() for worker in workers for line in worker.output.splitlines()]
     assert [line[:5] for line in lines] == [[rank, epoch, "5", "True", "True"] for rank in "01" for epoch in "01"]
     for epoch in "01":
         samples = [int(sample) for line in lines if line[1] == epoch for sample in line[5:]]
-        assert len(samples) == len(set(samples)) == 20, "five whole batches, and each sample once"
+        assert len(samples) == len(set(samples)) == 20, "five complete batches, every sample once"
 
 
 BREAKS = """
@@ -213,18 +215,18 @@ for _ in job.steps(10**9):
 """
 
 
-def test_lines_of_a_traceback_have_one_rank_however_often_the_job_was_resized(tmp_path: Path, python: str) -> None:
+def test_traceback_lines_have_one_rank_after_resizes(tmp_path: Path, python: str) -> None:
     (tmp_path / "breaks.py").write_text(BREAKS)
     stop = tmp_path / "break"
     with supervising(tmp_path, [str(tmp_path / "breaks.py")], {**ENV, "BREAK": str(stop)}, python) as job:
         (first,) = job.start(1, ahead=1)
-        job.reached(5)
+        job.wait_step(5)
         _, second = job.resize([first], add=1)
-        job.entered()
+        job.wait_joined()
         job.resize([second])
-        job.entered()
+        job.wait_joined()
         stop.touch()
-        assert second.ended() == 1
+        assert second.exit_code() == 1
         assert "[rank0]: RuntimeError: it broke" in second.output
         assert not re.search(r"\[rank\d+\]: \[rank", second.output)
 
@@ -254,27 +256,49 @@ print("left after", int(steps))
 
 
 @pytest.mark.slow
-def test_workers_of_a_gavel_script_leave_after_the_same_step(tmp_path: Path, python: str) -> None:
+def test_workers_of_a_gavel_script_stop_after_the_same_step(tmp_path: Path, python: str) -> None:
     (tmp_path / "script.py").write_text(GAVEL)
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    command = ["-m", "levada.runtime.gavel", str(tmp_path / "script.py"), str(kept)]
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    command = ["-m", "levada.runtime.gavel", str(tmp_path / "script.py"), str(checkpoints)]
     with supervising(tmp_path, command, {**ENV, "GLOO_SOCKET_IFNAME": "lo"}, python) as job:
         workers = job.start(2)
-        job.reached(20)
+        job.wait_step(20)
         workers[1].signal(signal.SIGTERM)
-        assert [worker.ended() for worker in workers] == [0, 0]
+        assert [worker.exit_code() for worker in workers] == [0, 0]
         left = {re.findall(r"left after (\d+)", worker.output)[0] for worker in workers}
-        assert left == {(kept / "steps.json").read_text()}
+        assert left == {(checkpoints / "steps.json").read_text()}
         assert workers[0].report.saved_step == float(*left) >= 20
 
-        # It goes on from there, and all of them end with the last step that was granted.
+        # The job resumes, and all workers end with the last granted step.
         total = int(*left) + 15
         workers = job.start(2, lease={"total_steps": total})
-        assert [worker.ended() for worker in workers] == [0, 0]
+        assert [worker.exit_code() for worker in workers] == [0, 0]
         assert [re.findall(r"left after (\d+)", worker.output) for worker in workers] == [["15"], ["15"]]
         assert [worker.report.step for worker in workers] == [total, total]
         assert workers[0].report.flags & COMPLETE
+
+
+GAVEL_OPEN = """
+import atexit, sys, torch, torch.distributed as dist
+from gavel_iterator import GavelIterator
+
+items = GavelIterator(range(1000), sys.argv[1], None, None)
+dist.init_process_group("gloo")
+atexit.register(lambda: print("open at exit:", dist.is_initialized()))
+for item in items:
+    dist.all_reduce(torch.ones(1))
+"""
+
+
+def test_a_gavel_script_leaves_no_process_group_open(tmp_path: Path, python: str) -> None:
+    """torch aborts about one in four exits with an open process group (SIGABRT after all steps)."""
+    (tmp_path / "script.py").write_text(GAVEL_OPEN)
+    command = ["-m", "levada.runtime.gavel", str(tmp_path / "script.py"), str(tmp_path / "checkpoints")]
+    with supervising(tmp_path, command, {**ENV, "GLOO_SOCKET_IFNAME": "lo"}, python) as job:
+        workers = job.start(2, lease={"total_steps": 3})
+        assert [worker.exit_code() for worker in workers] == [0, 0]
+        assert all("open at exit: False" in worker.output for worker in workers)
 
 
 GAVEL_LOADS = """
@@ -300,15 +324,15 @@ items.save_checkpoint(steps, os.path.join(sys.argv[1], "steps.json"))
 """
 
 
-def test_a_gavel_script_that_loads_data_in_processes_saves_when_it_is_stopped(tmp_path: Path, python: str) -> None:
+def test_a_gavel_script_with_data_loader_processes_saves_when_stopped(tmp_path: Path, python: str) -> None:
     (tmp_path / "script.py").write_text(GAVEL_LOADS)
-    kept = tmp_path / "kept"
-    command = ["-m", "levada.runtime.gavel", str(tmp_path / "script.py"), str(kept)]
+    checkpoints = tmp_path / "checkpoints"
+    command = ["-m", "levada.runtime.gavel", str(tmp_path / "script.py"), str(checkpoints)]
     with supervising(tmp_path, command, ENV, python) as job:
         (worker,) = job.start(1, lease={"total_steps": 10**6})
-        job.reached(60)
+        job.wait_step(60)
         os.killpg(worker.process.pid, signal.SIGTERM)
-        assert worker.ended() == 0
-        assert worker.report.step == worker.report.saved_step == int((kept / "steps.json").read_text()) >= 60
+        assert worker.exit_code() == 0
+        assert worker.report.step == worker.report.saved_step == int((checkpoints / "steps.json").read_text()) >= 60
         assert not worker.report.flags & COMPLETE
         assert "Error" not in worker.output

@@ -1,4 +1,4 @@
-"""What scripts written for Voda tell of their epochs."""
+"""Epoch files of Voda scripts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def written(folder: Path, text: str) -> Epochs:
     return read(path)
 
 
-def test_the_last_epochs_with_the_workers_of_now_count(tmp_path: Path) -> None:
+def test_only_the_last_epochs_with_the_current_workers_count(tmp_path: Path) -> None:
     rows = "0,8,100,2026-01-01 00:00:00.0,1,10,1\n1,8,100,x,1,10,1\n2,8,60,x,1,10,2\n3,8,50,x,1,10,2\n"
     assert written(tmp_path, HEADER + rows) == Epochs(done=4, epoch_s=55.0, workers=2, total=10)
 
 
-def test_no_file_an_empty_one_and_a_header_alone_mean_nothing_done(tmp_path: Path) -> None:
+def test_missing_empty_and_header_only_files_mean_no_epochs(tmp_path: Path) -> None:
     assert read(tmp_path / "absent.csv") == Epochs()
     assert written(tmp_path, "") == Epochs()
     assert written(tmp_path, HEADER) == Epochs()
@@ -38,44 +38,44 @@ def test_no_file_an_empty_one_and_a_header_alone_mean_nothing_done(tmp_path: Pat
 @pytest.mark.parametrize(
     "spoilt", ["1,8,NA,x,NA,10,1\n", "\n", "NA\n", "x,y,z\n", "1,8,nan,x,1,10,1\n", "1,8,12", "1,8,100,x,1,10,1"]
 )
-def test_lines_that_are_spoilt_or_not_yet_whole_are_passed_over(tmp_path: Path, spoilt: str) -> None:
+def test_damaged_and_incomplete_lines_are_skipped(tmp_path: Path, spoilt: str) -> None:
     assert written(tmp_path, HEADER + "0,8,100,x,1,10,1\n" + spoilt) == Epochs(1, 100.0, 1, 10)
 
 
-def test_columns_that_are_not_needed_may_be_absent(tmp_path: Path) -> None:
+def test_unused_columns_may_be_missing(tmp_path: Path) -> None:
     assert written(tmp_path, "epoch,epoch_time_sec\n0,2.5\n") == Epochs(done=1, epoch_s=2.5, workers=1, total=0)
 
 
 @given(st.text(alphabet="0123456789,.\n\"'epochtim_sNA-\x00é", max_size=200))
-def test_nothing_that_may_stand_there_is_an_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    found = written(tmp_path_factory.mktemp("voda"), "epoch,epoch_time_sec,workers\n" + text)
-    assert found.done >= 0
-    assert found.epoch_s >= 0
+def test_no_file_content_raises(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    epochs = written(tmp_path_factory.mktemp("voda"), "epoch,epoch_time_sec,workers\n" + text)
+    assert epochs.done >= 0
+    assert epochs.epoch_s >= 0
 
 
-def test_the_file_is_found_from_the_scripts_own_arguments() -> None:
+def test_the_file_is_found_from_the_script_arguments() -> None:
     assert find(["--name", "a-1", "--epochs", "3", "--metrics-dir=/metrics"]) == Path("/metrics/a-1.csv")
     assert find(["--name", "a-1"]) is None
 
 
-def test_epochs_become_progress_and_the_script_goes_on_after_a_stop(tmp_path: Path) -> None:
+def test_epochs_become_progress_and_the_script_resumes_after_a_stop(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics"
     arguments = ["--name", "line", "--metrics-dir", str(metrics), "--store-dir", str(tmp_path / "store")]
     runner = ["-m", "levada.runtime.voda", TRAIN, *arguments, "--epochs", "6", "--epoch-seconds", "0.4"]
     with supervising(tmp_path, runner) as job:
         (worker,) = job.start(1)
-        job.reached(2)
+        job.wait_step(2)
         report = worker.report
         assert report.flags == 1
         assert report.generation == 1
         assert report.saves == report.saved_step == report.step
         assert 0.3 < report.step_s < 10
         worker.signal(signal.SIGTERM)
-        assert worker.ended() == -15  # it has no handler, as ever; what it has done is on disk
+        assert worker.exit_code() == -15  # no signal handler; its epochs are on disk
         before = worker.report.step
 
         (again,) = job.start(1)
-        assert again.ended() == 0
+        assert again.exit_code() == 0
         assert again.report.step == 6
         assert again.report.flags & 4
         assert f"epoch {int(before) + 1}/6" in again.output
@@ -87,11 +87,11 @@ def test_a_script_that_fails_is_not_complete(tmp_path: Path) -> None:
     runner = ["-m", "levada.runtime.voda", str(tmp_path / "fails.py"), "--name=x", f"--metrics-dir={tmp_path}"]
     with supervising(tmp_path, runner) as job:
         (worker,) = job.start(1)
-        assert worker.ended() == 3
+        assert worker.exit_code() == 3
         assert worker.report.flags == 1
 
 
-def test_without_its_arguments_it_says_how_it_is_used() -> None:
+def test_without_arguments_it_prints_its_usage() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "levada.runtime.voda", TRAIN], capture_output=True, text=True, timeout=180
     )

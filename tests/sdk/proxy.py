@@ -1,4 +1,4 @@
-"""A wire that can be cut: a proxy between a client and a server on loopback."""
+"""A proxy on loopback whose connections a test can break."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 
-class Wire:
-    """Passes bytes both ways until it is cut."""
+class Proxy:
+    """Forwards bytes in both directions."""
 
     def __init__(self, upstream: str) -> None:
         parts = urlsplit(upstream)
@@ -20,8 +20,8 @@ class Wire:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._threads: list[threading.Thread] = []
-        #: The next so many answers are swallowed: the request arrives, the connection breaks.
-        self.swallow = 0
+        #: Number of responses to drop: the request arrives, then the connection breaks.
+        self.drop = 0
         self.connections = 0
         self._start(self._accept)
 
@@ -33,28 +33,28 @@ class Wire:
     def _accept(self) -> None:
         while True:
             try:
-                near, _ = self._listener.accept()
+                client, _ = self._listener.accept()
             except OSError:
                 return
             self.connections += 1
-            far = socket.create_connection(self._upstream)  # type: ignore[arg-type]
-            self._pairs.append((near, far))
-            self._start(self._pass, near, far, False)
-            self._start(self._pass, far, near, True)
+            server = socket.create_connection(self._upstream)  # type: ignore[arg-type]
+            self._pairs.append((client, server))
+            self._start(self._forward, client, server, False)
+            self._start(self._forward, server, client, True)
 
-    def _pass(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
+    def _forward(self, source: socket.socket, target: socket.socket, is_response: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                if answers and self.swallow:
-                    self.swallow -= 1
+                if is_response and self.drop:
+                    self.drop -= 1
                     break
                 target.sendall(data)
         for end in (source, target):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
-    def cut(self) -> None:
-        """Breaks every connection; new ones are possible."""
+    def break_all(self) -> None:
+        """Break all connections; new ones are possible."""
         for pair in self._pairs:
             for end in pair:
                 with contextlib.suppress(OSError):
@@ -64,7 +64,7 @@ class Wire:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self.cut()
+        self.break_all()
         for thread in self._threads:
             thread.join(10)
         for pair in self._pairs:
@@ -73,9 +73,9 @@ class Wire:
 
 
 @contextmanager
-def wire(upstream: str) -> Iterator[Wire]:
-    made = Wire(upstream)
+def proxied(upstream: str) -> Iterator[Proxy]:
+    proxy = Proxy(upstream)
     try:
-        yield made
+        yield proxy
     finally:
-        made.close()
+        proxy.close()

@@ -1,4 +1,4 @@
-"""The verbs of the client, against a server."""
+"""The methods of the client."""
 
 import threading
 import time
@@ -7,10 +7,10 @@ import pytest
 
 from levada.errors import BadInput, NotFound, Refused
 from levada.sdk import Client
-from tests.server.serving import KEY, Served, document
+from tests.server.http_server import KEY, Served, document
 
 
-def test_a_job_is_submitted_looked_at_changed_and_ended(client: Client) -> None:
+def test_a_job_is_submitted_read_changed_and_cancelled(client: Client) -> None:
     [job] = client.submit(document(labels={"team": "vision"}))
     assert job["phase"] == "Running"
     assert client.get("resnet50")["id"] == job["id"]
@@ -26,13 +26,13 @@ def test_a_job_is_submitted_looked_at_changed_and_ended(client: Client) -> None:
         client.cancel(job["id"])
 
 
-def test_no_name_is_nobody(client: Client) -> None:
-    for ask in (client.get, client.wait, client.cancel):
+def test_an_empty_name_is_rejected(client: Client) -> None:
+    for method in (client.get, client.wait, client.cancel):
         with pytest.raises(BadInput, match="must not be empty"):
-            ask("")
+            method("")
 
 
-def test_several_documents_are_taken_all_or_none(client: Client) -> None:
+def test_all_documents_are_accepted_or_none(client: Client) -> None:
     assert [job["workload"] for job in client.submit([document("a"), document("b", array="0-2")])] == ["a", *"bbb"]
     with pytest.raises(BadInput) as caught:
         client.submit([document("c"), document("d", workers=0)])
@@ -40,27 +40,27 @@ def test_several_documents_are_taken_all_or_none(client: Client) -> None:
     assert len(client.jobs()) == 4
 
 
-def test_lists_come_page_by_page_as_one(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_combine_pages(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("levada.sdk.client._PAGE", 3)
     ids = [job["id"] for job in client.submit([document(f"job{i}") for i in range(8)])]
     assert [job["id"] for job in client.jobs()] == ids
     assert [job["id"] for job in client.jobs(limit=4)] == ids[:4]
     client.cancel(ids[0])
     assert [job["id"] for job in client.jobs(phases=["Cancelled"])] == ids[:1]
-    assert client.jobs(user="nobody") == []
+    assert client.jobs(user="unknown") == []
     assert len(client.jobs(user="me")) == 8
     assert client.jobs(labels={"team": "vision"}) == []
     assert [event["id"] for event in client.events()] == list(range(1, 18))
     assert {event["job"] for event in client.events(ids[2])} == {ids[2]}
 
 
-def test_columns_come_page_by_page_as_one(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("levada.sdk.client._PAGE", 1)  # which is two of a page of columns
+def test_columns_combine_pages(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("levada.sdk.client._PAGE", 1)  # two jobs per page of columns
     ids = [job["id"] for job in client.submit([document(f"job{i}") for i in range(5)])]
-    found = client.job_columns(["id", "workload", "progress.step", "id"])
-    assert found == {"id": ids, "workload": [f"job{i}" for i in range(5)], "progress.step": [0] * 5}
+    columns = client.job_columns(["id", "workload", "progress.step", "id"])
+    assert columns == {"id": ids, "workload": [f"job{i}" for i in range(5)], "progress.step": [0] * 5}
     assert client.job_columns(["id"], limit=3) == {"id": ids[:3]}
-    assert client.job_columns(["id"], user="nobody") == {"id": []}
+    assert client.job_columns(["id"], user="unknown") == {"id": []}
     with pytest.raises(BadInput, match="did you mean phase"):
         client.job_columns(["fase"])
 
@@ -81,14 +81,14 @@ def test_the_cluster_and_the_policy(client: Client) -> None:
     assert client.cordon("node-0")["phase"] == "Cordoned"
     assert client.drain("node-0")["phase"] == "Cordoned"
     assert client.uncordon("node-0")["phase"] == "Ready"
-    with pytest.raises(Refused, match="is there"):
+    with pytest.raises(Refused, match="is connected"):
         client.remove_node("node-0")
     with pytest.raises(NotFound, match="no node"):
         client.remove_node("node-9")
     assert client.reserve(2, 60)["devices"] == {"node-0": ["0", "1"]}
     queue = {"apiVersion": "levada.dev/v1", "kind": "Queue", "metadata": {"name": "team"}, "spec": {"weight": 2.0}}
     assert client.put_queue(queue)["weight"] == 2.0
-    assert [each["name"] for each in client.queues()] == ["default", "team"]
+    assert [queue["name"] for queue in client.queues()] == ["default", "team"]
     client.drop_queue("team")
     with pytest.raises(NotFound):
         client.drop_queue("team")
@@ -100,31 +100,32 @@ def test_the_cluster_and_the_policy(client: Client) -> None:
         client.set_policy("tiresia")
 
 
-def test_questions_that_change_nothing(client: Client) -> None:
+def test_reads_that_change_nothing(client: Client) -> None:
     assert client.whatif(document(), policy="fifo")["policy"] == "fifo"
     case = {"policy": "fifo", "cluster": {"gpus": {"v100": 3}}, "jobs": [{"id": "A", "min": 2}, {"id": "B", "min": 2}]}
     assert client.allocate(case)["allocations"] == {"A": {"v100": 2}, "B": {}}
     assert client.decision(1)["revision"] == 1
     assert client.decisions()[0]["revision"] == 1
     assert client.plans() == []
-    assert client.usage(["user", "queue"]) == [{"user": "-", "queue": "-", "gpu_seconds": 0.0}]
-    assert client.snapshot() == {"jobs": []}
+    [usage] = client.usage(["user", "queue"])
+    assert (usage["user"], usage["queue"], usage["gpu_seconds"]) == ("-", "-", 0.0)
+    assert client.snapshot()["jobs"] == []
     assert client.jobs() == []
     assert client.ready() == ""
     assert client.version()
     assert "levada_jobs" in client.metrics()
 
 
-def test_tokens_are_made_used_and_revoked(up: Served) -> None:
+def test_tokens_are_created_used_and_revoked(up: Served) -> None:
     admin = Client(up.url, up.tokens["admin"])
-    made = admin.create_token(user="zoe", role="user")
-    zoe = Client(up.url, made["token"])
+    created = admin.create_token(user="zoe", role="user")
+    zoe = Client(up.url, created["token"])
     assert zoe.me() == {"user": "zoe", "role": "user"}
     zoe.submit(document())
     assert "zoe" in [user["name"] for user in admin.users()]
-    assert made["id"] in [token["id"] for token in admin.tokens()]
+    assert created["id"] in [token["id"] for token in admin.tokens()]
     assert admin.audit()[-1]["path"] == "/api/v1/jobs"
-    admin.revoke_token(made["id"])
+    admin.revoke_token(created["id"])
     with pytest.raises(Refused, match="token"):
         zoe.me()
     admin.create_token(user="zoe")
@@ -135,16 +136,16 @@ def test_tokens_are_made_used_and_revoked(up: Served) -> None:
     admin.close()
 
 
-def test_logs_end_with_what_there_is_and_follow_until_the_end(up: Served, client: Client) -> None:
+def test_logs_end_or_follow_until_the_job_has_ended(up: Served, client: Client) -> None:
     [job] = client.submit(document())
     for text in ("one", "two", "drei ✓"):
-        up.run(lambda text=text: up.service.say(job["id"], text))
+        up.run(lambda text=text: up.service.add_output(job["id"], text))
     assert [line["text"] for line in client.logs(job["id"])] == ["one", "two", "drei ✓"]
     assert [line["text"] for line in client.logs(job["id"], tail=1)] == ["drei ✓"]
     with pytest.raises(NotFound):
         client.logs(job["id"], worker="7")
     with client.logs(job["id"], tail=0, follow=True) as lines:
-        up.run(lambda: up.service.say(job["id"], "four"))
+        up.run(lambda: up.service.add_output(job["id"], "four"))
         assert next(lines)["text"] == "four"
         up.run(lambda: up.service.end(job["id"]))
         assert list(lines) == []
@@ -165,7 +166,7 @@ def test_waiting_ends_with_the_job(up: Served, client: Client) -> None:
     assert client.wait(job["id"])["phase"] == "Failed"
 
 
-def test_waiting_takes_no_longer_than_allowed(client: Client) -> None:
+def test_waiting_times_out(client: Client) -> None:
     [job] = client.submit(document())
     assert client.wait(job["id"], phases=["Running"])["phase"] == "Running"
     began = time.monotonic()
@@ -184,7 +185,7 @@ def test_a_worker_reports_with_its_own_token(up: Served, client: Client) -> None
     with pytest.raises(Refused):
         worker.get(job["id"])
     stale = Client(up.url, sign(KEY, job["id"], 0, "g0-0"))
-    with pytest.raises(Refused, match="over"):
+    with pytest.raises(Refused, match="has ended"):
         stale._call("POST", "/worker/report", body={"step": 11})
     worker.close()
     stale.close()

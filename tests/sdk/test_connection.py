@@ -1,4 +1,4 @@
-"""Where the server is, and what happens when the connection to it breaks."""
+"""Discovery of the server, and broken connections."""
 
 import asyncio
 import json
@@ -16,13 +16,13 @@ import pytest
 
 from levada.errors import BadInput, LevadaError, NoServer, Refused
 from levada.sdk import Client, find
-from tests.sdk.proxy import wire
-from tests.server.serving import Served, document, served
+from tests.sdk.proxy import proxied
+from tests.server.http_server import Served, document, served
 
 
 @pytest.fixture(autouse=True)
-def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """No server is known unless a test says so."""
+def state_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty state directory and no environment variables."""
     monkeypatch.delenv("LEVADA_SERVER", raising=False)
     monkeypatch.delenv("LEVADA_TOKEN", raising=False)
     monkeypatch.delenv("LEVADA_STATE", raising=False)
@@ -31,16 +31,14 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "levada"
 
 
-def known(folder: Path, url: str, token: str) -> None:
+def write_server_file(folder: Path, url: str, token: str) -> None:
     (folder / "server.json").write_text(json.dumps({"url": url, "token": token, "pid": 1}))
 
 
-def test_a_server_is_found_as_given_then_by_environment_then_by_state(
-    nowhere: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_order_of_discovery(state_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(NoServer, match="levada up"):
         find()
-    known(nowhere, "http://127.0.0.1:1/", "here")
+    write_server_file(state_folder, "http://127.0.0.1:1/", "here")
     assert find() == ("http://127.0.0.1:1", "here")
     monkeypatch.setenv("LEVADA_SERVER", "http://127.0.0.1:2")
     assert find() == ("http://127.0.0.1:2", "")
@@ -49,8 +47,8 @@ def test_a_server_is_found_as_given_then_by_environment_then_by_state(
     assert find("http://127.0.0.1:3", "given") == ("http://127.0.0.1:3", "given")
     other = tmp_path / "other"
     other.mkdir()
-    known(other, "http://127.0.0.1:4", "there")
-    # A folder gives the address; its owner's token only to those who have none.
+    write_server_file(other, "http://127.0.0.1:4", "there")
+    # The state directory provides the address; its owner's token only without another token.
     assert find(state=str(other)) == ("http://127.0.0.1:4", "mine")
     assert find(state=str(other), token="given") == ("http://127.0.0.1:4", "given")
     assert find(state=str(other), token="") == ("http://127.0.0.1:4", "")
@@ -60,9 +58,9 @@ def test_a_server_is_found_as_given_then_by_environment_then_by_state(
     assert find() == ("http://127.0.0.1:2", "")
     monkeypatch.delenv("LEVADA_SERVER")
     assert find() == ("http://127.0.0.1:4", "there")
-    assert find(state=str(nowhere)) == ("http://127.0.0.1:1", "here")
+    assert find(state=str(state_folder)) == ("http://127.0.0.1:1", "here")
     monkeypatch.delenv("LEVADA_STATE")
-    # The machine's own server needs no token to be told.
+    # The local server needs no token, also by its URL.
     monkeypatch.setenv("LEVADA_SERVER", "http://127.0.0.1:1")
     assert find() == ("http://127.0.0.1:1", "here")
     with pytest.raises(BadInput, match="http://"):
@@ -85,18 +83,18 @@ def test_a_token_is_not_sent_in_the_clear_to_other_machines(url: str, monkeypatc
 
 
 @pytest.mark.parametrize("url", ["http://localhost:7", "http://127.0.0.9", "http://[::1]:7"])
-def test_this_machine_needs_no_encryption(url: str) -> None:
+def test_loopback_needs_no_encryption(url: str) -> None:
     assert find(url, "secret") == (url, "secret")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"url": "http://x"}', "\0"])
-def test_a_half_written_state_is_no_server(nowhere: Path, content: str) -> None:
-    (nowhere / "server.json").write_text(content)
+def test_an_invalid_server_file_is_ignored(state_folder: Path, content: str) -> None:
+    (state_folder / "server.json").write_text(content)
     with pytest.raises(NoServer):
         find()
 
 
-def test_a_server_that_is_not_there_is_told_at_once() -> None:
+def test_an_unreachable_server_is_an_error_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     began = time.monotonic()
@@ -107,7 +105,7 @@ def test_a_server_that_is_not_there_is_told_at_once() -> None:
     assert time.monotonic() - began < 2
 
 
-def test_something_else_that_answers_is_an_error_in_one_line(up: Served) -> None:
+def test_a_response_that_is_not_http_is_an_error(up: Served) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def talk() -> None:
@@ -127,17 +125,17 @@ def test_something_else_that_answers_is_an_error_in_one_line(up: Served) -> None
         thread.join(10)
 
 
-def test_a_server_may_live_below_a_path() -> None:
+def test_a_server_below_a_path() -> None:
     heads: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def proxy() -> None:
+        def answer() -> None:
             connection, _ = listener.accept()
             heads.append(connection.recv(65536))
             connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\nConnection: close\r\n\r\n{"user": "zoe"}')
             connection.close()
 
-        thread = threading.Thread(target=proxy)
+        thread = threading.Thread(target=answer)
         thread.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/gpu/levada/"
         assert Client(url, "t").me() == {"user": "zoe"}
@@ -145,47 +143,47 @@ def test_a_server_may_live_below_a_path() -> None:
     assert heads[0].startswith(b"GET /gpu/levada/api/v1/me HTTP/1.1\r\n")
 
 
-def test_a_submission_whose_answer_is_lost_is_made_once(up: Served) -> None:
-    with wire(up.url) as between, Client(between.url, up.tokens["user"]) as client:
-        between.swallow = 2
+def test_a_submission_with_a_lost_response_is_made_once(up: Served) -> None:
+    with proxied(up.url) as proxy, Client(proxy.url, up.tokens["user"]) as client:
+        proxy.drop = 2
         [job] = client.submit(document())
-        assert between.connections >= 3
-        assert [each["id"] for each in client.jobs()] == [job["id"]]
+        assert proxy.connections >= 3
+        assert [listed["id"] for listed in client.jobs()] == [job["id"]]
 
 
-def test_other_writes_are_not_sent_twice(up: Served) -> None:
-    with wire(up.url) as between, Client(between.url, up.tokens["user"]) as client:
+def test_other_writes_are_not_repeated(up: Served) -> None:
+    with proxied(up.url) as proxy, Client(proxy.url, up.tokens["user"]) as client:
         [job] = client.submit(document())
-        between.swallow = 1
-        with pytest.raises(NoServer, match="look at what became of it"):
+        proxy.drop = 1
+        with pytest.raises(NoServer, match="check whether the request was executed"):
             client.update(job["id"], priority=1)
         assert [event["type"] for event in client.events()].count("updated") == 1
 
 
-def test_a_kept_connection_that_the_server_closed_is_replaced(up: Served) -> None:
-    with wire(up.url) as between, Client(between.url, up.tokens["user"]) as client:
+def test_a_closed_idle_connection_is_replaced(up: Served) -> None:
+    with proxied(up.url) as proxy, Client(proxy.url, up.tokens["user"]) as client:
         [job] = client.submit(document())
-        between.cut()
+        proxy.break_all()
         assert client.update(job["id"], priority=1)["priority"] == 1
-        assert between.connections == 2
+        assert proxy.connections == 2
         client.get(job["id"])
-        assert between.connections == 2
+        assert proxy.connections == 2
 
 
-def test_a_watch_goes_on_where_it_broke(up: Served) -> None:
-    with wire(up.url) as between, Client(between.url, up.tokens["user"]) as client, client.watch() as events:
-        between.cut()
-        # Before the first event, after some, and while nobody listens.
+def test_a_watch_resumes_after_a_broken_connection(up: Served) -> None:
+    with proxied(up.url) as proxy, Client(proxy.url, up.tokens["user"]) as client, client.watch() as events:
+        proxy.break_all()
+        # Before the first event, after some events, and while the client does not read.
         first = client.submit([document("a"), document("b")])
         assert [next(events)["id"] for _ in range(4)] == [1, 2, 3, 4]
-        between.cut()
+        proxy.break_all()
         client.cancel(first[0]["id"])
-        between.cut()
+        proxy.break_all()
         client.cancel(first[1]["id"])
         assert [next(events)["id"] for _ in range(2)] == [5, 6]
 
 
-def test_a_watch_of_one_job_hears_of_no_other(client: Client) -> None:
+def test_a_watch_of_one_job_has_no_other_events(client: Client) -> None:
     one, other = client.submit([document("a"), document("b")])
     with client.watch(other["id"], after=0) as events:
         client.cancel(one["id"])
@@ -194,9 +192,9 @@ def test_a_watch_of_one_job_hears_of_no_other(client: Client) -> None:
     assert list(events) == []
 
 
-def test_a_watch_follows_a_server_that_starts_anew_elsewhere(nowhere: Path) -> None:
+def test_a_watch_follows_a_server_that_restarts_on_another_port(state_folder: Path) -> None:
     with served() as first:
-        known(nowhere, first.url, first.tokens["operator"])
+        write_server_file(state_folder, first.url, first.tokens["operator"])
         client = Client()
         events = client.watch(after=0)
         client.submit(document("a"))
@@ -205,20 +203,20 @@ def test_a_watch_follows_a_server_that_starts_anew_elsewhere(nowhere: Path) -> N
 
     @asynccontextmanager
     async def again() -> AsyncIterator[Any]:
-        memory[0].news = asyncio.Event()  # the old one belongs to the loop that is gone
+        memory[0].news = asyncio.Event()  # the old one belongs to the closed loop
         yield memory
 
     with served(again) as second:
-        known(nowhere, second.url, second.tokens["operator"])
+        write_server_file(state_folder, second.url, second.tokens["operator"])
         client.submit(document("b"))
         assert [next(events)["id"] for _ in range(3)] == [2, 3, 4]
         events.close()
     client.close()
 
 
-def test_patience_ends(up: Served) -> None:
-    with wire(up.url) as between:
-        client = Client(between.url, up.tokens["user"], patience_s=0.3)
+def test_retries_end(up: Served) -> None:
+    with proxied(up.url) as proxy:
+        client = Client(proxy.url, up.tokens["user"], patience_s=0.3)
         events = client.watch()
     with pytest.raises(NoServer):
         next(events)
@@ -226,49 +224,47 @@ def test_patience_ends(up: Served) -> None:
         client.jobs()
 
 
-def test_closing_a_watch_wakes_who_waits_for_it(client: Client) -> None:
+def test_closing_a_watch_wakes_a_waiting_thread(client: Client) -> None:
     events = client.watch()
-    got: list[list[object]] = []
-    waiting = threading.Thread(target=lambda: got.append(list(events)))
+    received: list[list[object]] = []
+    waiting = threading.Thread(target=lambda: received.append(list(events)))
     waiting.start()
     events.close()
     waiting.join(10)
-    assert got == [[]]
+    assert received == [[]]
 
 
-def test_refusals_are_errors_with_what_to_do(up: Served) -> None:
+def test_refusals_have_advice(up: Served) -> None:
     with pytest.raises(Refused, match="levada token create"):
         Client(up.url, "wrong").jobs()
     with pytest.raises(Refused, match="role operator"):
         Client(up.url, up.tokens["viewer"]).set_policy("fifo")
-    up.service.trouble = "the store is away"
-    assert Client(up.url).ready() == "the store is away"
+    up.service.trouble = "the store is unavailable"
+    assert Client(up.url).ready() == "the store is unavailable"
 
 
-def test_importing_the_sdk_brings_nothing_heavy() -> None:
-    heavy = "asyncio, http.client, ssl, email, msgspec, pydantic, fastapi, yaml, numpy, rich, typer"
+def test_the_import_of_the_sdk_is_light() -> None:
+    heavy = "asyncio, http.client, ssl, email, msgspec, pydantic, fastapi, yaml, numpy, rich, typer, typing_extensions"
     code = f"import sys, levada.sdk; print([name for name in '{heavy}'.split(', ') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_a_server_that_hangs_is_told_of_with_what_to_do() -> None:
-    """Its kernel takes connections for it, and no answer ever comes."""
+def test_a_server_that_does_not_answer_is_an_error() -> None:
+    """The kernel accepts connections, but no response arrives."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        asked: list[str] = []
+        urls: list[str] = []
 
         @contextmanager
-        def waiting(where: str) -> Iterator[None]:
-            asked.append(where)
+        def waiting(url: str) -> Iterator[None]:
+            urls.append(url)
             yield
 
         client = Client(url, "t", timeout_s=0.1, patience_s=0.0, waiting=waiting)
-        with pytest.raises(
-            NoServer, match=rf"^the server at {url} has not answered for 0.1 s; try again.*start it anew$"
-        ):
+        with pytest.raises(NoServer, match=rf"^the server at {url} has not answered for 0.1 s; try again.*restart it$"):
             client.jobs()
-        # Nobody knows whether it was done.
-        with pytest.raises(NoServer, match="look at what became of it"):
+        # The outcome of a write is unknown.
+        with pytest.raises(NoServer, match="check whether the request was executed"):
             client.cancel("a")
-        assert asked == [url, url]
+        assert urls == [url, url]

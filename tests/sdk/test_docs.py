@@ -1,4 +1,4 @@
-"""The example of the documentation does what it says."""
+"""The example of docs/api.md runs."""
 
 import re
 import threading
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import WAIT_S
-from tests.server.serving import Served
+from tests.server.http_server import Served
+from tests.timeouts import WAIT_S
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
@@ -23,7 +23,7 @@ def test_the_example_runs(up: Served, monkeypatch: pytest.MonkeyPatch, capsys: p
         while not up.service.by_id and time.monotonic() < end:
             time.sleep(0.01)
         job = next(iter(up.service.by_id))
-        up.run(lambda: up.service.say(job, "trained"))
+        up.run(lambda: up.service.add_output(job, "trained"))
         up.run(lambda: up.service.end(job))
 
     worker = threading.Thread(target=train)

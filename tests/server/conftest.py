@@ -1,20 +1,20 @@
-"""One server for all tests of a process, emptied for each."""
+"""One server per test process, reset before each test."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from levada.server.context import Tuning
-from tests.server.serving import Served, served
+from levada.server.context import ServerTuning
+from tests.server.http_server import Served, served
 
 
 @pytest.fixture(scope="session")
-def standing() -> Iterator[Served]:
-    with served(tuning=Tuning(metrics_s=0.0)) as running:
+def shared_server() -> Iterator[Served]:
+    with served(tuning=ServerTuning(metrics_s=0.0)) as running:
         yield running
 
 
 @pytest.fixture
-def up(standing: Served) -> Served:
-    standing.run(standing.reset)
-    return standing
+def up(shared_server: Served) -> Served:
+    shared_server.run(shared_server.reset)
+    return shared_server

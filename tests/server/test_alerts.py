@@ -1,4 +1,4 @@
-"""Alerts name only what the server tells, and say what to do."""
+"""Alerts use only existing metrics and labels, and have advice."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from levada.cli.main import VERBS
-from levada.server.alerts import ALERTS, Alert, rules
-from levada.server.families import FAMILIES
-from levada.server.promql import unknown_names
-from tests.server.serving import Served
-from tests.server.test_dashboard import asked_for
+from levada.server.alerts import ALERTS, Alert, rules, unknown_names
+from levada.server.metric_defs import FAMILIES
+from tests.server.http_server import Served
+from tests.server.test_dashboard import metrics_of
 
 SERIES = {series for family in FAMILIES.values() for series in family.series}
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_an_alert_is_complete(alert: Alert) -> None:
-    named = asked_for(alert.query)
-    assert named
-    assert named <= SERIES
+    metrics = metrics_of(alert.query)
+    assert metrics
+    assert metrics <= SERIES
     assert alert.severity in {"critical", "warning", "info"}
     assert re.fullmatch(r"\d+m", alert.lasting)
     assert len(alert.advice) > 60
     grouped = {label.strip() for inside in re.findall(r"by \((.*?)\)", alert.query) for label in inside.split(",")}
     for label in re.findall(r"\$labels\.(\w+)", alert.summary + alert.advice):
-        assert label in grouped, "Prometheus would leave a hole in the text"
+        assert label in grouped, "Prometheus would insert an empty text"
     verbs = {verb for verbs in VERBS.values() for verb in verbs}
     for verb in re.findall(r"\blevada ([a-z]+)", alert.advice):
         assert verb in verbs
@@ -55,25 +54,27 @@ def test_names_are_unique() -> None:
         ("levada_gpus offset 1h > 1e3 or up == 0", ["up"]),
     ],
 )
-def test_no_rules_are_made_with_a_name_that_does_not_exist(query: str, unknown: list[str]) -> None:
+def test_rules_with_unknown_names_are_rejected(query: str, unknown: list[str]) -> None:
     assert unknown_names(query, FAMILIES.values()) == unknown
     with pytest.raises(ValueError, match="LevadaWrong: there is no metric or label"):
         rules([Alert("LevadaWrong", "info", query, "5m", "", "")])
 
 
-def test_a_metric_that_goes_takes_its_alerts_along_loudly() -> None:
+def test_an_alert_on_a_removed_metric_raises() -> None:
     fewer = [family for family in FAMILIES.values() if family.name != "levada_nodes"]
     with pytest.raises(ValueError, match="LevadaNodeLost: there is no metric or label levada_nodes"):
         rules(families=fewer)
 
 
-def test_events_that_alerts_count_are_there_before_the_first(up: Served) -> None:
-    # A series that begins with 1 has never risen, and its first event would raise no alert.
+def test_event_types_of_alerts_start_at_zero(up: Served) -> None:
+    # `increase()` does not see a series that starts at 1, so its first event would not fire an alert.
     types = {name for alert in ALERTS for name in re.findall(r'levada_events_total{type="(\w+)"}', alert.query)}
-    found = text_string_to_metric_families(up.ask("GET", "/metrics").text)
-    there = {sample.labels["type"] for family in found for sample in family.samples if family.name == "levada_events"}
+    families = text_string_to_metric_families(up.ask("GET", "/metrics").text)
+    types = {
+        sample.labels["type"] for family in families for sample in family.samples if family.name == "levada_events"
+    }
     assert types
-    assert types <= there
+    assert types <= types
 
 
 def test_promtool_accepts_the_rules(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The Grafana dashboard shows every metric that the server tells, and Grafana can read it."""
+"""The Grafana dashboard shows every metric of the server in a valid format."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import promql_parser
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from levada.server.alerts import unknown_names
 from levada.server.dashboard import dashboard, row_of, unit
-from levada.server.families import FAMILIES, Family, Kind
-from levada.server.promql import unknown_names
-from tests.server.serving import Served, document
+from levada.server.metric_defs import FAMILIES, Family, MetricKind
+from tests.server.http_server import Served, document
 
-NEW = Family("levada_lease_renewals_total", Kind.COUNTER, "Renewals of the lease.", ("store",))
+NEW = Family("levada_lease_renewals_total", MetricKind.COUNTER, "Renewals of the lease.", ("store",))
 
 
 def scraped(up: Served) -> dict[str, Any]:
-    """What the server tells, by the names of families.py."""
-    found = text_string_to_metric_families(up.ask("GET", "/metrics").text)
-    return {f"{each.name}_total" if each.type == "counter" else each.name: each for each in found}
+    """Return the metric families of a scrape by the names of metric_defs.py."""
+    families = text_string_to_metric_families(up.ask("GET", "/metrics").text)
+    return {f"{family.name}_total" if family.type == "counter" else family.name: family for family in families}
 
 
 def panels(*more: Family) -> list[dict[str, Any]]:
@@ -33,49 +33,49 @@ def queries(panel: dict[str, Any]) -> list[str]:
     return [target["expr"] for target in panel.get("targets", [])]
 
 
-def asked_for(query: str) -> set[str]:
-    """The metrics of a query, as a parser that is not ours reads it."""
+def metrics_of(query: str) -> set[str]:
+    """Return the metrics of a query according to an independent parser."""
     plain = query.replace("$__rate_interval", "5m").replace("$instance", ".*")
-    found: set[str] = set()
+    metrics: set[str] = set()
 
     def note(expr: Any) -> None:
         if isinstance(expr, promql_parser.MatrixSelector):
             expr = expr.vector_selector
         if isinstance(expr, promql_parser.VectorSelector) and expr.name:
-            found.add(expr.name)
+            metrics.add(expr.name)
 
     promql_parser.walk(promql_parser.parse(plain), note)
-    return found
+    return metrics
 
 
 def test_families_are_those_of_a_real_scrape(up: Served) -> None:
     up.ask("POST", "/api/v1/jobs", document("a"))
-    found = scraped(up)
-    assert set(found) == set(FAMILIES)
-    for name, each in found.items():
-        assert (each.type, each.documentation) == (FAMILIES[name].kind, FAMILIES[name].help)
-        for sample in each.samples:
+    families = scraped(up)
+    assert set(families) == set(FAMILIES)
+    for name, family in families.items():
+        assert (family.type, family.documentation) == (FAMILIES[name].kind, FAMILIES[name].help)
+        for sample in family.samples:
             assert set(sample.labels) - {"le"} == set(FAMILIES[name].labels)
             assert sample.name in FAMILIES[name].series
 
 
 def test_every_family_of_a_real_scrape_is_on_a_panel(up: Served) -> None:
-    shown = {name for panel in panels() for query in queries(panel) for name in asked_for(query)}
+    shown = {name for panel in panels() for query in queries(panel) for name in metrics_of(query)}
     missing = [name for name in scraped(up) if not shown & {name, f"{name}_bucket"}]
     assert missing == []
 
 
-def test_a_new_metric_appears_by_itself_in_a_row_of_its_own() -> None:
-    made = panels(NEW)
-    row = next(place for place, panel in enumerate(made) if panel["title"] == "Leases")
-    assert made[row]["type"] == "row"
-    assert made[row + 1]["title"] == "Renewals of the lease, per second"
-    assert queries(made[row + 1]) == [
+def test_a_new_metric_gets_its_own_row() -> None:
+    result = panels(NEW)
+    row = next(index for index, panel in enumerate(result) if panel["title"] == "Leases")
+    assert result[row]["type"] == "row"
+    assert result[row + 1]["title"] == "Renewals of the lease, per second"
+    assert queries(result[row + 1]) == [
         'sum by (store) (rate(levada_lease_renewals_total{instance=~"$instance"}[$__rate_interval]))'
     ]
 
 
-def test_rows_stand_in_order_with_their_panels() -> None:
+def test_rows_are_in_order_with_their_panels() -> None:
     rows = [panel["title"] for panel in panels() if panel["type"] == "row"]
     assert rows == ["Server", "Jobs", "Queues", "GPUs and nodes", "Decisions", "Events", "HTTP"]
     by_help = {family.help: family for family in FAMILIES.values()}
@@ -90,7 +90,7 @@ def test_rows_stand_in_order_with_their_panels() -> None:
 def test_every_query_is_promql_with_names_that_exist() -> None:
     for panel in panels():
         for query in queries(panel):
-            assert asked_for(query)
+            assert metrics_of(query)
             assert unknown_names(query, FAMILIES.values()) == []
 
 
@@ -129,38 +129,38 @@ def test_units_come_from_the_name(name: str, expected: str) -> None:
 
 
 def test_grafana_can_import_it() -> None:
-    made = json.loads(json.dumps(dashboard(), allow_nan=False))
-    assert made["title"]
-    assert made["uid"]
-    assert made["schemaVersion"] >= 39
-    assert "id" not in made, "Grafana gives the id"
-    source = made["templating"]["list"][0]
+    result = json.loads(json.dumps(dashboard(), allow_nan=False))
+    assert result["title"]
+    assert result["uid"]
+    assert result["schemaVersion"] >= 39
+    assert "id" not in result, "Grafana assigns the id"
+    source = result["templating"]["list"][0]
     assert (source["name"], source["type"], source["query"]) == ("datasource", "datasource", "prometheus")
-    assert made["templating"]["list"][1]["definition"] == "label_values(levada_server_info, instance)"
-    for panel in made["panels"]:
+    assert result["templating"]["list"][1]["definition"] == "label_values(levada_server_info, instance)"
+    for panel in result["panels"]:
         assert panel["title"]
         if panel["type"] == "row":
             continue
         assert panel["description"]
         assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
-        assert {each["datasource"]["uid"] for each in [panel, *panel["targets"]]} == {"${datasource}"}
-    for used in re.findall(r"\$\{?(\w+)", json.dumps(made)):
+        assert {source["datasource"]["uid"] for source in [panel, *panel["targets"]]} == {"${datasource}"}
+    for used in re.findall(r"\$\{?(\w+)", json.dumps(result)):
         assert used in {"datasource", "instance", "__rate_interval", "__all"}
 
 
 def test_ids_and_titles_are_unique() -> None:
-    made = panels(NEW)
-    assert len({panel["id"] for panel in made}) == len(made)
-    titles = [panel["title"] for panel in made if panel["type"] != "row"]
+    result = panels(NEW)
+    assert len({panel["id"] for panel in result}) == len(result)
+    titles = [panel["title"] for panel in result if panel["type"] != "row"]
     assert sorted(set(titles)) == sorted(titles)
 
 
 def test_panels_do_not_overlap_and_fit_the_grid() -> None:
     places = [panel["gridPos"] for panel in panels(NEW)]
-    for one in places:
-        assert one["x"] >= 0
-        assert one["x"] + one["w"] <= 24
-    for one, other in combinations(places, 2):
-        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-        above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+    for a in places:
+        assert a["x"] >= 0
+        assert a["x"] + a["w"] <= 24
+    for a, b in combinations(places, 2):
+        beside = a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"]
+        above = a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"]
         assert beside or above

@@ -1,4 +1,4 @@
-"""Who may do what: every route, every role."""
+"""Authorization of every route for every role."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 
 from levada.server.app import api
 from levada.server.context import Context
-from levada.server.ports import Role
+from levada.server.interfaces import Role
 from levada.server.worker_token import check, sign
-from tests.server.memory import MemoryKeys, MemoryService
-from tests.server.serving import KEY, Served, document, served
+from tests.server.http_server import KEY, Served, document, served
+from tests.server.memory_service import MemoryKeys, MemoryService
 
 ROLES = ["viewer", "user", "operator", "admin"]
 
-#: The lowest role that may use each route; `worker` is the worker's own token, `open` needs none.
+#: Lowest role per route; `worker`: the token of a worker; `open`: no token.
 NEEDS = {
     "GET /api/v1/jobs": "viewer",
     "POST /api/v1/jobs": "user",
@@ -71,7 +71,7 @@ NEEDS = {
     "GET /readyz": "open",
     "GET /metrics": "open",
 }
-#: Bodies that are right where they are for something else than a role.
+#: Valid bodies of routes that need one.
 BODIES = {
     "POST /api/v1/jobs": document(),
     "PATCH /api/v1/jobs/{name}": {"priority": 1},
@@ -88,12 +88,12 @@ BODIES = {
 
 
 @pytest.fixture(scope="module")
-def one() -> Iterator[Served]:
+def module_server() -> Iterator[Served]:
     with served() as up:
         yield up
 
 
-def test_every_route_has_its_role() -> None:
+def test_every_route_has_a_role() -> None:
     paths = api(Context(MemoryService(), MemoryKeys())).openapi()["paths"]
     routes = {f"{method.upper()} {path}" for path, item in paths.items() for method in item}
     assert routes == set(NEEDS)
@@ -103,25 +103,27 @@ def test_every_route_has_its_role() -> None:
 
 
 @pytest.mark.parametrize("route", NEEDS)
-def test_a_route_is_for_its_role_and_those_above(one: Served, route: str) -> None:
+def test_a_route_permits_its_role_and_higher_ones(module_server: Served, route: str) -> None:
     method, pattern = route.split(" ")
     path = pattern.replace("{name}", "nothing").replace("{revision}", "99").replace("{token_id}", "none")
     if route == "GET /api/v1/watch":
         path += "?job=nothing"
     need = NEEDS[route]
-    got = {role: one.ask(method, path, BODIES.get(route), role=role).status for role in ROLES}
-    got["none"] = one.ask(method, path, BODIES.get(route), role=None).status
-    got["worker"] = one.ask(method, path, BODIES.get(route), token=sign(KEY, "nothing", 0, "g1-0")).status
-    got["wrong"] = one.ask(method, path, BODIES.get(route), token="wrong").status
+    statuses = {role: module_server.ask(method, path, BODIES.get(route), role=role).status for role in ROLES}
+    statuses["none"] = module_server.ask(method, path, BODIES.get(route), role=None).status
+    statuses["worker"] = module_server.ask(
+        method, path, BODIES.get(route), token=sign(KEY, "nothing", 0, "g1-0")
+    ).status
+    statuses["wrong"] = module_server.ask(method, path, BODIES.get(route), token="wrong").status
     if need == "open":
-        assert set(got.values()) == {200}
+        assert set(statuses.values()) == {200}
         return
-    assert got.pop("none") == got.pop("wrong") == 401
+    assert statuses.pop("none") == statuses.pop("wrong") == 401
     allowed = {need} if need == "worker" else set(ROLES[ROLES.index(need) :])
-    assert {role for role, status in got.items() if status != 403} == allowed
+    assert {role for role, status in statuses.items() if status != 403} == allowed
 
 
-def test_users_touch_only_their_own_jobs(up: Served) -> None:
+def test_users_change_only_their_own_jobs(up: Served) -> None:
     job = up.ask("POST", "/api/v1/jobs", document(), role="user").json()["id"]
     token, _ = up.run(lambda: up.keys.create("zoe", Role.USER, None)), None
     zoe = token[1]
@@ -140,19 +142,19 @@ def test_users_touch_only_their_own_jobs(up: Served) -> None:
     assert up.ask("GET", f"/api/v1/jobs/{job}", token=zoe).status == 200
     assert up.ask("PATCH", f"/api/v1/jobs/{job}", {"priority": 1}, role="user").status == 200
     assert up.ask("PATCH", f"/api/v1/jobs/{job}", {"priority": 2}, role="operator").status == 200
-    # The same workload's name means one's own job where there is one.
+    # A workload name prefers the own job.
     mine = up.ask("POST", "/api/v1/jobs", document(), token=zoe).json()["id"]
     assert up.ask("GET", "/api/v1/jobs/resnet50", role="user").json()["id"] == job
     assert up.ask("GET", "/api/v1/jobs/resnet50", token=zoe).json()["id"] == mine
 
 
-def test_tokens_end(up: Served) -> None:
-    made = up.ask("POST", "/api/v1/tokens", {"user": "zoe", "role": "viewer", "expires_s": 3600}).json()
-    assert up.ask("GET", "/api/v1/me", token=made["token"]).json() == {"user": "zoe", "role": "viewer"}
-    up.keys.tokens[made["id"]]["until"] = 1.0
-    assert up.ask("GET", "/api/v1/me", token=made["token"]).status == 401
-    assert made["token"] not in up.ask("GET", "/api/v1/tokens").text
-    assert made["token"] not in up.ask("GET", "/api/v1/audit").text
+def test_tokens_expire(up: Served) -> None:
+    created = up.ask("POST", "/api/v1/tokens", {"user": "zoe", "role": "viewer", "expires_s": 3600}).json()
+    assert up.ask("GET", "/api/v1/me", token=created["token"]).json() == {"user": "zoe", "role": "viewer"}
+    up.keys.tokens[created["id"]]["until"] = 1.0
+    assert up.ask("GET", "/api/v1/me", token=created["token"]).status == 401
+    assert created["token"] not in up.ask("GET", "/api/v1/tokens").text
+    assert created["token"] not in up.ask("GET", "/api/v1/audit").text
 
 
 def test_a_workers_token_cannot_be_forged() -> None:
@@ -171,6 +173,16 @@ def test_a_workers_token_cannot_be_forged() -> None:
         "lw1",
     ]:
         assert check(KEY, forged) is None
+
+
+def test_a_worker_may_use_a_token_of_its_cluster(up: Served) -> None:
+    job = up.ask("POST", "/api/v1/jobs", document(), role="user").json()["id"]
+    worker = f"g{up.service.by_id[job]['generation']}-0"
+    up.service.identities = {"head.body.signature": (job, 0, worker)}
+    report = up.ask("POST", "/api/v1/worker/report", {"step": 1}, token="head.body.signature")
+    assert (report.status, up.service.reports) == (200, [(job, worker, {"step": 1.0})])
+    assert up.ask("POST", "/api/v1/worker/report", {"step": 1}, token="head.other.signature").status == 401
+    assert up.ask("GET", "/api/v1/jobs", token="head.body.signature").status == 401, "only for reports"
 
 
 def test_every_write_is_in_the_audit_log_with_its_outcome(up: Served) -> None:

@@ -1,8 +1,7 @@
-"""How the server comes up, where it may listen, and how it goes."""
+"""Start, listening address, TLS and stop of the server."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 import socket
 import ssl
@@ -16,42 +15,39 @@ from websockets.sync.client import connect
 
 from levada.errors import LevadaError, NoServer, Refused
 from levada.sdk import Client
-from levada.server.context import Tuning
-from levada.server.hosts import is_loopback
-from levada.server.run import serve
-from tests.patience import WAIT_S
-from tests.server.memory import MemoryKeys, MemoryService
-from tests.server.serving import Served, document, served
+from levada.server.allowed_hosts import is_loopback
+from levada.server.context import Context, ServerTuning
+from levada.server.run import Listen, serve
+from tests.server.http_server import Served, document, served
+from tests.server.memory_service import MemoryKeys, MemoryService
+from tests.timeouts import WAIT_S
 
 
-def test_port_0_becomes_a_free_one_on_loopback(up: Served) -> None:
+def test_port_0_is_a_free_port_on_loopback(up: Served) -> None:
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+", up.url)
     with served(host="::1") as other:
         assert other.url.startswith("http://[::1]:")
         assert Client(other.url, other.tokens["user"]).me()["user"] == "uma"
 
 
-def test_others_are_reached_only_encrypted_or_on_purpose() -> None:
-    async def tried(host: str) -> None:
-        await serve(MemoryService(), MemoryKeys(), host=host)
-
+async def test_other_addresses_need_tls_or_insecure() -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1"):
         with pytest.raises(Refused, match="--certfile"):
-            asyncio.run(tried(host))
+            await serve(Context(MemoryService(), MemoryKeys()), Listen(host=host), started=str)
     with served(host="0.0.0.0", insecure=True) as up:
-        # Metrics name users and jobs: elsewhere than on loopback they need a token.
+        # Metrics contain users and jobs: they need a token except on loopback.
         assert up.ask("GET", "/metrics", role=None).status == 401
         assert up.ask("GET", "/metrics", role="viewer").status == 200
         assert up.ask("GET", "/healthz", role=None).status == 200
 
 
-def test_a_port_that_is_taken_is_told_in_one_line(up: Served) -> None:
+async def test_a_port_in_use_is_an_error(up: Served) -> None:
     port = int(up.url.rsplit(":", 1)[1])
-    with pytest.raises(LevadaError, match="choose another with --port"):
-        asyncio.run(serve(MemoryService(), MemoryKeys(), port=port))
+    with pytest.raises(LevadaError, match="use another --port"):
+        await serve(Context(MemoryService(), MemoryKeys()), Listen(port=port), started=str)
 
 
-def test_loopback_is_told_apart() -> None:
+def test_loopback_addresses() -> None:
     assert all(is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost"))
     assert not any(is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org"))
 
@@ -86,14 +82,16 @@ def test_tls(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) ->
             assert wire.version() in ("TLSv1.2", "TLSv1.3")
 
 
-def test_a_certificate_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
+async def test_an_invalid_certificate_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "cert.pem").write_text("nothing")
     for cert in (tmp_path / "cert.pem", tmp_path / "missing.pem"):
         with pytest.raises(LevadaError, match=r"cert\.pem|missing\.pem"):
-            asyncio.run(serve(MemoryService(), MemoryKeys(), certfile=str(cert), keyfile=str(cert)))
+            await serve(
+                Context(MemoryService(), MemoryKeys()), Listen(certfile=str(cert), keyfile=str(cert)), started=str
+            )
 
 
-def test_a_server_that_stopped_is_gone() -> None:
+def test_a_stopped_server_does_not_answer() -> None:
     with served() as up:
         client = Client(up.url, up.tokens["operator"], patience_s=0.2)
         client.submit(document())
@@ -123,10 +121,10 @@ def test_agents_connect_with_an_operators_token(up: Served) -> None:
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:7373", "127.0.0.1.evil.example", "192.0.2.1", "[2001:db8::1]:1"]
 )
-def test_a_website_whose_name_leads_here_is_told_nothing(up: Served, host: str) -> None:
+def test_requests_with_a_foreign_host_are_rejected(up: Served, host: str) -> None:
     for path in ("/metrics", "/healthz", "/api/openapi.json", "/api/v1/jobs"):
-        got = up.ask("GET", path, headers={"Host": host})
-        assert (got.status, got.json()["code"]) == (421, "wrong_host")
+        response = up.ask("GET", path, headers={"Host": host})
+        assert (response.status, response.json()["code"]) == (421, "wrong_host")
     url = up.url.replace("http", "ws", 1) + "/api/v1/agents/connect"
     head = {"Authorization": f"Bearer {up.tokens['operator']}"}
     with pytest.raises(InvalidStatus, match="403"):
@@ -136,7 +134,7 @@ def test_a_website_whose_name_leads_here_is_told_nothing(up: Served, host: str) 
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST.:80", "127.0.0.1:1", "127.8.9.1", "[::1]:7373", "Gate.example"]
 )
-def test_a_server_goes_by_the_names_of_its_machine_and_those_it_is_given(host: str) -> None:
+def test_loopback_and_configured_hosts_are_accepted(host: str) -> None:
     with served(names=["gate.example"]) as up:
         assert up.ask("GET", "/metrics", headers={"Host": host}).status == 200
 
@@ -146,13 +144,13 @@ def _wire(up: Served) -> socket.socket:
     return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=WAIT_S)
 
 
-def test_who_joins_is_in_the_audit_log_and_leaves_with_the_token() -> None:
-    with served(tuning=Tuning(beat_s=0.05)) as up:
+def test_an_agent_is_in_the_audit_log_and_disconnected_with_its_token() -> None:
+    with served(tuning=ServerTuning(beat_s=0.05)) as up:
         url = up.url.replace("http", "ws", 1) + "/api/v1/agents/connect"
-        made = up.ask("POST", "/api/v1/tokens", {"user": "zoe", "role": "operator"}).json()
+        created = up.ask("POST", "/api/v1/tokens", {"user": "zoe", "role": "operator"}).json()
         with pytest.raises(InvalidStatus, match="403"):
             connect(url, additional_headers={"Authorization": f"Bearer {up.tokens['user']}"}, proxy=None)
-        with connect(url, additional_headers={"Authorization": f"Bearer {made['token']}"}, proxy=None) as socket:
+        with connect(url, additional_headers={"Authorization": f"Bearer {created['token']}"}, proxy=None) as socket:
             socket.send("hello")
             assert socket.recv(WAIT_S) == "HELLO"
             notes = up.ask("GET", "/api/v1/audit").json()["items"][-2:]
@@ -160,14 +158,14 @@ def test_who_joins_is_in_the_audit_log_and_leaves_with_the_token() -> None:
                 ("uma", "/api/v1/agents/connect", 403, "from 127.0.0.1"),
                 ("zoe", "/api/v1/agents/connect", 101, "from 127.0.0.1"),
             ]
-            up.ask("DELETE", f"/api/v1/tokens/{made['id']}")
+            up.ask("DELETE", f"/api/v1/tokens/{created['id']}")
             with pytest.raises(ConnectionClosed) as closed:
                 socket.recv(WAIT_S)
             assert closed.value.rcvd is not None
-            assert (closed.value.rcvd.code, "token has ended" in closed.value.rcvd.reason) == (1008, True)
+            assert (closed.value.rcvd.code, "token has expired" in closed.value.rcvd.reason) == (1008, True)
 
 
-def test_files_of_a_ui_are_served_without_a_token(tmp_path: Path) -> None:
+def test_ui_files_need_no_token(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("<h1>Levada</h1>")
     (tmp_path / "app.js").write_text("1")
     with served(ui=tmp_path) as up:

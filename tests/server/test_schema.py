@@ -1,4 +1,4 @@
-"""Everything that the description of the API allows, and much that it does not, against a server."""
+"""Generated requests, valid and invalid, against a server: answers match the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from schemathesis.specs.openapi.checks import (
 from levada.server.app import api
 from levada.server.context import Context
 from levada.server.worker_token import sign
-from tests.server.memory import MemoryKeys, MemoryService
-from tests.server.serving import KEY, Served, document, served
+from tests.server.http_server import KEY, Served, document, served
+from tests.server.memory_service import MemoryKeys, MemoryService
 
 CHECKS = [
     not_a_server_error,
@@ -30,14 +30,14 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-#: HYPOTHESIS_PROFILE=thorough looks longer, and systematically at every value that a field may just not have.
+#: HYPOTHESIS_PROFILE=thorough generates more requests, with boundary values.
 THOROUGH = settings.default is not None and settings.default.max_examples > 1000
 schema = schemathesis.openapi.from_dict(api(Context(MemoryService(), MemoryKeys())).openapi())
 
 
 @pytest.fixture(scope="module")
 def busy() -> Iterator[Served]:
-    """A server with some jobs, so that names in the examples mean something."""
+    """A server with jobs, so that names in generated requests exist."""
     with served() as up:
         for name in ("a", "b", "c"):
             up.ask("POST", "/api/v1/jobs", document(name))
@@ -52,18 +52,18 @@ def busy() -> Iterator[Served]:
     suppress_health_check=list(HealthCheck),
     derandomize=True,
 )
-def test_every_answer_is_as_described(case: Any, busy: Served) -> None:
+def test_answers_match_the_openapi_document(case: Any, busy: Served) -> None:
     token = busy.tokens["admin"]
     if case.path.startswith("/api/v1/worker/"):
         token = sign(KEY, next(iter(busy.service.by_id)), 0, "g1-0")
     if case.path.endswith("/logs"):
         case.query = {key: value for key, value in (case.query or {}).items() if key != "follow"}
-    # In a query a list of one looks like the one itself; there this check finds what is no fault.
+    # Only for bodies: in a query, a list with one item equals the item, which this check reports as an error.
     checks = [*CHECKS, negative_data_rejection] if case.operation.body else CHECKS
     case.call_and_validate(base_url=busy.url, headers={"Authorization": f"Bearer {token}"}, checks=checks, timeout=20)
 
 
-def test_the_description_is_whole() -> None:
+def test_the_openapi_document_is_complete() -> None:
     document = schema.raw_schema
     assert document["openapi"].startswith("3.1")
     known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}

@@ -1,4 +1,4 @@
-"""VodaScheduler's routes, with its lines."""
+"""Routes and output of VodaScheduler."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from levada.server.routes.voda import duration
-from tests.server.serving import Served
+from levada.compat.voda.routes import duration
+from tests.server.http_server import Served
 
 MPIJOB = """
 apiVersion: kubeflow.org/v1
@@ -45,16 +45,16 @@ spec:
 
 
 def test_a_training_job_is_created_listed_and_deleted(up: Served) -> None:
-    made = up.ask("POST", "/training", raw=MPIJOB.encode(), role="user")
-    assert made.status == 200
-    assert made.headers["content-type"].startswith("text/plain")
-    found = re.fullmatch(
+    created = up.ask("POST", "/training", raw=MPIJOB.encode(), role="user")
+    assert created.status == 200
+    assert created.headers["content-type"].startswith("text/plain")
+    match = re.fullmatch(
         r"Training job created: (tensorflow2-keras-mnist-elastic-\d{8}-\d{6}-\w{4})\n"
         r"View your logs by:\n    levada logs \1",
-        made.text,
+        created.text,
     )
-    assert found
-    name = found[1]
+    assert match
+    name = match[1]
     header, row, end = up.ask("GET", "/training").text.split("\n")
     assert header == (
         f"{'NAME':60} {'STATUS':10} {'WORKERS':10} {'SCHEDULER':25} {'WAITING':10} {'RUNNING':10} {'TOTAL':10}"
@@ -66,7 +66,7 @@ def test_a_training_job_is_created_listed_and_deleted(up: Served) -> None:
     assert up.ask("GET", "/training").text.count("\n") == 1
 
 
-def test_rows_are_sorted_and_jobs_in_json_are_taken(up: Served) -> None:
+def test_rows_are_sorted_and_json_is_accepted(up: Served) -> None:
     for name in ("zebra", "ant"):
         job: dict[str, Any] = {
             "apiVersion": "levada.dev/v1",
@@ -105,18 +105,18 @@ def test_rows_are_sorted_and_jobs_in_json_are_taken(up: Served) -> None:
         ("POST", "/training", b"[" * 1000, 400, "nested too deeply"),
     ],
 )
-def test_mistakes_are_lines_of_text(up: Served, method: str, path: str, body: bytes, status: int, text: str) -> None:
-    got = up.ask(method, path, raw=body)
-    assert (got.status, got.headers["content-type"]) == (status, "text/plain; charset=utf-8")
-    assert text in got.text
+def test_errors_are_plain_text(up: Served, method: str, path: str, body: bytes, status: int, text: str) -> None:
+    response = up.ask(method, path, raw=body)
+    assert (response.status, response.headers["content-type"]) == (status, "text/plain; charset=utf-8")
+    assert text in response.text
 
 
 def test_the_algorithm_and_the_rate_limit(up: Served) -> None:
-    got = up.ask("PUT", "/algorithm", raw=b'"ElasticTiresias"', role="operator")
-    assert got.text == "Scheduler: default\nScheduling Algorithm: ElasticTiresias"
+    response = up.ask("PUT", "/algorithm", raw=b'"ElasticTiresias"', role="operator")
+    assert response.text == "Scheduler: default\nScheduling Algorithm: ElasticTiresias"
     assert up.ask("GET", "/api/v1/policies/current").json()["name"] == "ElasticTiresias"
-    got = up.ask("PUT", "/ratelimit", raw=b"45", role="operator")
-    assert got.text == "Scheduler: default\nRe-scheduling ratelimit (sec): 45"
+    response = up.ask("PUT", "/ratelimit", raw=b"45", role="operator")
+    assert response.text == "Scheduler: default\nRe-scheduling ratelimit (sec): 45"
     assert up.ask("GET", "/api/v1/policies/current").json()["rate_limit_s"] == 45
 
 
@@ -135,7 +135,7 @@ def _ready(name: str, second: int, least: int, most: int, **info: Any) -> dict[s
 @pytest.mark.parametrize(
     ("algorithm", "gpus", "jobs", "expected"),
     [
-        # Worked examples of its documentation.
+        # Examples of its documentation.
         ("FIFO", 8, [_ready("A", 1, 2, 2), _ready("B", 2, 3, 3), _ready("C", 3, 4, 4)], {"A": 2, "B": 3, "C": 0}),
         (
             "ElasticFIFO",
@@ -156,13 +156,11 @@ def _ready(name: str, second: int, least: int, most: int, **info: Any) -> dict[s
         ("FIFO", 8, [], {}),
     ],
 )
-def test_an_allocation_is_asked_for(
-    up: Served, algorithm: str, gpus: int, jobs: list[Any], expected: dict[str, int]
-) -> None:
-    asked = {"SchedulerID": "a100", "NumGpu": gpus, "AlgorithmName": algorithm, "ReadyJobs": jobs}
-    got = up.ask("POST", "/allocation", asked, role="viewer")
-    assert (got.status, got.json()) == (200, expected)
+def test_allocation(up: Served, algorithm: str, gpus: int, jobs: list[Any], expected: dict[str, int]) -> None:
+    request = {"SchedulerID": "a100", "NumGpu": gpus, "AlgorithmName": algorithm, "ReadyJobs": jobs}
+    response = up.ask("POST", "/allocation", request, role="viewer")
+    assert (response.status, response.json()) == (200, expected)
 
 
-def test_durations_are_written_as_go_does() -> None:
+def test_durations_have_the_format_of_go() -> None:
     assert [duration(s) for s in (0, 28, 65, 3600, 10862)] == ["0s", "28s", "1m5s", "1h0m0s", "3h1m2s"]

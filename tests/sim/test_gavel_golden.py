@@ -1,8 +1,8 @@
-"""`--mechanism gavel` against Gavel itself: every job of every policy that solves no LP, and averages of the others.
+"""`--mechanism gavel` against Gavel: every job of policies without an LP, averages of the others.
 
-An LP has many optimal shares. Ours are those of Gavel's interior-point solver to many digits; the rest is
-rounding, which decides between jobs that are equal, so policies with an LP are compared by averages. Some rows run only
-with LEVADA_ALL_GOLDEN=1.
+An LP has many optimal shares. Levada's agree with those of Gavel's interior-point solver to many digits; rounding
+decides ties between equal jobs, so policies with an LP are compared by averages. Some rows run only with
+LEVADA_ALL_GOLDEN=1.
 """
 
 import os
@@ -19,28 +19,28 @@ from levada.sim.settings import Settings
 from tests.peer_data import peer_data
 from tests.sim.gavel_rows import EXACT, rows, schedules, settings_of
 
-#: Left for LEVADA_ALL_GOLDEN=1: rows that take half a minute each, and rows so near to their limit that a processor that
-#: rounds otherwise might tip them over.
-LATE = ("philly_", "phys_maxmin96__max_sum_throughput")
+#: Only with LEVADA_ALL_GOLDEN=1: rows that take half a minute each, and rows so near to their limit that different
+#: rounding of another processor might exceed it.
+SLOW = ("philly_", "phys_maxmin96__max_sum_throughput")
 EVERY = os.environ.get("LEVADA_ALL_GOLDEN") == "1"
 
 
 def chosen(*, exact: bool) -> list[Any]:
-    """The rows of one kind."""
-    found = []
+    """The rows of policies without (*exact*) or with an LP."""
+    params = []
     for label, case in rows().items():
         if (case["policy"] in EXACT) != exact:
             continue
         marks = []
-        if not EVERY and label.startswith(LATE):
+        if not EVERY and label.startswith(SLOW):
             marks.append(pytest.mark.skip(reason="only with LEVADA_ALL_GOLDEN=1"))
-        found.append(pytest.param(case, id=label, marks=marks))
-    return found
+        params.append(pytest.param(case, id=label, marks=marks))
+    return params
 
 
 @cache
 def run(label: str) -> tuple[Result, list[dict[str, Any]]]:
-    """The result of a row, and its rounds."""
+    """Simulate a row; returns the result and its rounds."""
     peer_data("gavel")
     with TemporaryDirectory() as folder:
         file = Path(folder, "rounds.jsonl")
@@ -49,7 +49,7 @@ def run(label: str) -> tuple[Result, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("case", chosen(exact=True))
-def test_every_job_ends_when_it_did_in_gavel(case: dict[str, Any]) -> None:
+def test_every_job_ends_at_the_same_time_as_in_gavel(case: dict[str, Any]) -> None:
     result, _ = run(case["label"])
     report = result.report
     assert report.jct_s.keys() == case["jct_s_by_job_id"].keys()
@@ -61,13 +61,13 @@ def test_every_job_ends_when_it_did_in_gavel(case: dict[str, Any]) -> None:
     assert report.avg_jct_s == pytest.approx(case["avg_jct_s"], rel=1e-9)
     assert report.rounds == case["rounds"]
     assert report.utilization == pytest.approx(case["utilization"], rel=1e-9)
-    kept, could = case["lease_extensions"]
-    assert result.detail.lease_extensions == pytest.approx(kept / could, rel=1e-12)
+    extended, possible = case["lease_extensions"]
+    assert result.detail.lease_extensions == pytest.approx(extended / possible, rel=1e-12)
     assert report.makespan_s == pytest.approx(case["makespan_s"], rel=1e-9)
 
 
 def limits(policy: str) -> tuple[float, float | None]:
-    """How far the average completion time, and the makespan, may be from Gavel's."""
+    """Relative tolerances of average JCT and makespan."""
     if policy == "min_total_duration_packed":
         return 0.05, 0.05
     if policy.startswith("min_total_duration"):
@@ -76,34 +76,34 @@ def limits(policy: str) -> tuple[float, float | None]:
 
 
 @pytest.mark.parametrize("case", chosen(exact=False))
-def test_averages_of_policies_with_an_lp_are_near_to_gavels(case: dict[str, Any]) -> None:
+def test_averages_of_policies_with_an_lp_are_close_to_gavels(case: dict[str, Any]) -> None:
     report = run(case["label"])[0].report
     average, makespan = limits(case["policy"])
     assert report.avg_jct_s == pytest.approx(case["avg_jct_s"], rel=average)
     if makespan is not None:
         assert report.makespan_s == pytest.approx(case["makespan_s"], rel=makespan)
-    # A job that is dropped (null) because of few steps left on many GPUs owes that to a single round.
+    # Whether a job with few steps left on many GPUs is dropped (null) depends on a single round.
     first, last = case["measured_job_id_range"]
     assert {str(job) for job in range(first, last + 1)} <= report.jct_s.keys()
 
 
 @pytest.mark.parametrize("label", [label for label in schedules() if rows()[label]["policy"] in EXACT])
-def test_every_round_is_gavels(label: str) -> None:
+def test_every_round_equals_gavels(label: str) -> None:
     _, ours = run(label)
-    theirs = schedules()[label]["rounds"]
-    assert len(ours) == len(theirs)
-    for mine, gavels in zip(ours, theirs, strict=True):
-        assert mine.keys() == gavels.keys()
-        assert mine["round"] == gavels["round"]
-        assert mine["time"] == pytest.approx(gavels["time"], rel=1e-9)
-        # Gavel lists what it placed in the order in which it did.
-        assert sorted(mine["assignments"]) == sorted(
+    expected = schedules()[label]["rounds"]
+    assert len(ours) == len(expected)
+    for own, gavels in zip(ours, expected, strict=True):
+        assert own.keys() == gavels.keys()
+        assert own["round"] == gavels["round"]
+        assert own["time"] == pytest.approx(gavels["time"], rel=1e-9)
+        # Gavel lists assignments in the order of placement.
+        assert sorted(own["assignments"]) == sorted(
             [job, kind, sorted(ids)] for job, kind, ids in gavels["assignments"]
         )
 
 
-#: Average completion times of 40 single-GPU jobs that come at once, with deadlines, by seed: Gavel's own, run with
-#: ECOS, 4 GPUs of each type and these prices for good.
+#: Gavel's average JCT by seed of 40 single-GPU jobs with deadlines that arrive at once, with ECOS, 4 GPUs of each type
+#: and constant prices.
 _PRICES = {"v100": 0.74, "p100": 0.43, "k80": 0.135}
 _WITH_DEADLINES = {
     "packed_SLOs": {0: 85297.80784264827, 1: 83796.81028886358, 2: 100342.61480437228},
@@ -114,7 +114,7 @@ _WITH_DEADLINES = {
 @pytest.mark.parametrize(
     ("policy", "seed"), [(policy, seed) for policy, by_seed in _WITH_DEADLINES.items() for seed in by_seed]
 )
-def test_prices_and_deadlines_bring_gavels_averages(policy: str, seed: int) -> None:
+def test_averages_with_prices_and_deadlines_equal_gavels(policy: str, seed: int) -> None:
     peer_data("gavel")
     report = simulate(
         Settings(

@@ -1,4 +1,4 @@
-"""Metrics: by hand on small cases, against Gavel's own figures, and laws that hold for all."""
+"""Metrics: small cases by hand, Gavel's published figures, and general laws."""
 
 import json
 import math
@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from levada.errors import BadInput
-from levada.sim.metrics import ALL, Outcomes, Run, Window, cost, fairness, report
+from levada.sim.metrics import ALL, Outcomes, RunFacts, Window, cost, fairness, isolated_s, report
 from levada.sim.metrics_detail import detail
-from levada.sim.metrics_fairness import isolated_s
 from levada.sim.traces import Trace
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "gavel_completion_times.json").read_text())["cases"]
@@ -27,12 +26,12 @@ KEYS = [
 ]  # fmt: skip
 
 
-def a_run(**fields: Any) -> Run:
-    return Run(**{"policy": "fifo", "gpus": {"v100": 2}, "used_gpu_s": {"v100": 100.0}, "end_s": 100.0, **fields})
+def run_facts(**fields: Any) -> RunFacts:
+    return RunFacts(**{"policy": "fifo", "gpus": {"v100": 2}, "used_gpu_s": {"v100": 100.0}, "end_s": 100.0, **fields})
 
 
 def four_jobs() -> Outcomes:
-    """One in time, one late, one dropped, one that still runs at 100."""
+    """One on time, one late, one dropped, one still running at 100 s."""
     trace = Trace.of(
         arrival_s=[0, 10, 20, 30],
         workload=["a", "b", "a", "b"],
@@ -49,45 +48,45 @@ def four_jobs() -> Outcomes:
     )
 
 
-def test_the_report_has_the_keys_of_the_interface_in_their_order() -> None:
-    said = json.loads(msgspec.json.encode(report(four_jobs(), a_run())))
-    assert list(said) == KEYS
-    assert list(said["ftf"]) == ["mean", "worst", "unfair"]
-    assert msgspec.to_builtins(report(four_jobs(), a_run())) == said
+def test_keys_of_the_report() -> None:
+    result = json.loads(msgspec.json.encode(report(four_jobs(), run_facts())))
+    assert list(result) == KEYS
+    assert list(result["ftf"]) == ["mean", "worst", "unfair"]
+    assert msgspec.to_builtins(report(four_jobs(), run_facts())) == result
 
 
 def test_a_report_by_hand() -> None:
-    said = report(four_jobs(), a_run(rounds=3, decisions=2, preemptions=1))
-    assert (said.jobs, said.finished, said.makespan_s) == (4, 2, 100)
-    assert said.jct_s == {"0": 40, "1": 50, "2": None}
-    assert (said.avg_jct_s, said.p50_jct_s) == (45, 45)
-    assert (said.p90_jct_s, said.p99_jct_s) == (pytest.approx(49), pytest.approx(49.9))
-    assert said.utilization == 0.5
-    # The first took twice its time, the second its own.
-    assert (said.ftf.mean, said.ftf.worst, said.ftf.unfair) == (1.5, 2, 0.5)
-    # The second was late, the third was dropped, the fourth was not done at its deadline.
-    assert said.slo_violations == 3
-    assert (said.rounds, said.decisions, said.preemptions) == (3, 2, 1)
+    result = report(four_jobs(), run_facts(rounds=3, decisions=2, preemptions=1))
+    assert (result.jobs, result.finished, result.makespan_s) == (4, 2, 100)
+    assert result.jct_s == {"0": 40, "1": 50, "2": None}
+    assert (result.avg_jct_s, result.p50_jct_s) == (45, 45)
+    assert (result.p90_jct_s, result.p99_jct_s) == (pytest.approx(49), pytest.approx(49.9))
+    assert result.utilization == 0.5
+    # The first took twice its isolated time, the second exactly that.
+    assert (result.ftf.mean, result.ftf.worst, result.ftf.unfair) == (1.5, 2, 0.5)
+    # The second was late, the third dropped, the fourth unfinished at its deadline.
+    assert result.slo_violations == 3
+    assert (result.rounds, result.decisions, result.preemptions) == (3, 2, 1)
 
 
-def test_a_deadline_that_is_still_to_come_is_not_missed() -> None:
-    assert report(four_jobs(), a_run(end_s=99.0)).slo_violations == 2
+def test_a_future_deadline_is_not_missed() -> None:
+    assert report(four_jobs(), run_facts(end_s=99.0)).slo_violations == 2
 
 
-def test_nothing_finished_is_null_and_not_zero() -> None:
+def test_averages_without_finished_jobs_are_null() -> None:
     trace = Trace.of(arrival_s=[0.0, 1.0])
-    said = report(Outcomes.of(trace, finished_s=[NAN, NAN]), a_run(end_s=0.0, used_gpu_s={}))
-    assert (said.avg_jct_s, said.p99_jct_s, said.jct_s, said.utilization) == (None, None, {}, 0)
-    assert said.ftf == fairness(Outcomes.of(trace, finished_s=[NAN, NAN]))
-    assert said.ftf.mean is None
+    result = report(Outcomes.of(trace, finished_s=[NAN, NAN]), run_facts(end_s=0.0, used_gpu_s={}))
+    assert (result.avg_jct_s, result.p99_jct_s, result.jct_s, result.utilization) == (None, None, {}, 0)
+    assert result.ftf == fairness(Outcomes.of(trace, finished_s=[NAN, NAN]))
+    assert result.ftf.mean is None
 
 
-def test_a_window_measures_its_jobs_only() -> None:
-    said = report(four_jobs(), a_run(), Window(1, 3))
-    assert (said.jobs, said.finished) == (4, 2)
-    assert said.avg_jct_s == 50
-    assert said.ftf.worst == 1
-    assert said.slo_violations == 2
+def test_a_window_measures_only_its_jobs() -> None:
+    result = report(four_jobs(), run_facts(), Window(1, 3))
+    assert (result.jobs, result.finished) == (4, 2)
+    assert result.avg_jct_s == 50
+    assert result.ftf.worst == 1
+    assert result.slo_violations == 2
 
 
 @pytest.mark.parametrize(
@@ -104,20 +103,20 @@ def test_bad_windows(text: str) -> None:
 
 
 def test_cost_is_by_type_and_hour() -> None:
-    run = a_run(used_gpu_s={"v100": 7200.0, "k80": 3600.0}, prices={"v100": 2.5})
+    run = run_facts(used_gpu_s={"v100": 7200.0, "k80": 3600.0}, prices={"v100": 2.5})
     assert cost(run) == 2 * 2.5 + 1 * 1.0
-    assert cost(a_run(cost=3.25)) == 3.25
+    assert cost(run_facts(cost=3.25)) == 3.25
 
 
 def test_details_by_hand() -> None:
-    said = detail(four_jobs(), a_run(gpus={"v100": 2, "k80": 1}, lease_extensions=3, lease_opportunities=4))
-    assert list(said.by_scale) == ["1", "2"]
-    assert (said.by_scale["1"].jobs, said.by_scale["1"].finished, said.by_scale["1"].jct_s.mean) == (3, 1, 40)
-    assert said.by_weight["5"].jct_s.p90 == 50
-    assert {name: each.jobs for name, each in said.by_workload.items()} == {"a": 2, "b": 2}
-    assert said.queueing_s.mean == (0 + 10 + 5 + 10) / 4
-    assert said.utilization == {"v100": 0.5, "k80": 0.0}
-    assert (said.deadlines, said.dropped, said.lease_extensions) == (4, 1, 0.75)
+    result = detail(four_jobs(), run_facts(gpus={"v100": 2, "k80": 1}, lease_extensions=3, lease_opportunities=4))
+    assert list(result.by_scale) == ["1", "2"]
+    assert (result.by_scale["1"].jobs, result.by_scale["1"].finished, result.by_scale["1"].jct_s.mean) == (3, 1, 40)
+    assert result.by_weight["5"].jct_s.p90 == 50
+    assert {name: group.jobs for name, group in result.by_workload.items()} == {"a": 2, "b": 2}
+    assert result.queueing_s.mean == (0 + 10 + 5 + 10) / 4
+    assert result.utilization == {"v100": 0.5, "k80": 0.0}
+    assert (result.deadlines, result.dropped, result.lease_extensions) == (4, 1, 0.75)
 
 
 # ------------------------------------------------------------------------------------------------------------- golden
@@ -131,21 +130,21 @@ def test_gavels_figures_follow_from_its_completion_times(case: dict[str, Any]) -
     dropped = [printed.get(str(job), 0.0) is None for job in range(count)]
     first, last = case["measured_job_id_range"]
     jobs = Outcomes.of(Trace.of(arrival_s=np.zeros(count)), finished_s=jct, dropped=dropped)
-    run = a_run(gpus=case["cluster_spec"], used_gpu_s=case["busy_gpu_seconds_by_type"], end_s=case["makespan_s"])
-    said = report(jobs, run, Window(first, last + 1))
-    assert said.avg_jct_s == pytest.approx(case["avg_jct_s"], abs=1e-5)
-    assert said.finished == case["completed_jobs"]
-    assert sum(jct is None for jct in said.jct_s.values()) == case["failed_jobs"]
-    assert said.jct_s == printed
-    assert said.utilization == pytest.approx(case["utilization"], rel=1e-9)
+    run = run_facts(gpus=case["cluster_spec"], used_gpu_s=case["busy_gpu_seconds_by_type"], end_s=case["makespan_s"])
+    result = report(jobs, run, Window(first, last + 1))
+    assert result.avg_jct_s == pytest.approx(case["avg_jct_s"], abs=1e-5)
+    assert result.finished == case["completed_jobs"]
+    assert sum(jct is None for jct in result.jct_s.values()) == case["failed_jobs"]
+    assert result.jct_s == printed
+    assert result.utilization == pytest.approx(case["utilization"], rel=1e-9)
 
 
 # ------------------------------------------------------------------------------------------------- finish-time fairness
 
 
-def alone(arrival_s: list[float], finished_s: list[float], **fields: Any) -> list[float]:
+def isolated(arrival_s: list[float], finished_s: list[float], **fields: Any) -> list[float]:
     count = len(arrival_s)
-    given = {
+    inputs = {
         "scale": [1] * count,
         "steps": [100.0] * count,
         "rates": [[1.0]] * count,
@@ -156,41 +155,41 @@ def alone(arrival_s: list[float], finished_s: list[float], **fields: Any) -> lis
     return isolated_s(
         arrival_s=np.array(arrival_s, np.float64),
         finished_s=np.array(finished_s, np.float64),
-        scale=np.array(given["scale"]),
-        steps=np.array(given["steps"], np.float64),
-        rates=np.array(given["rates"], np.float64),
-        gpus=np.array(given["gpus"]),
-        end_s=given["end_s"],
+        scale=np.array(inputs["scale"]),
+        steps=np.array(inputs["steps"], np.float64),
+        rates=np.array(inputs["rates"], np.float64),
+        gpus=np.array(inputs["gpus"]),
+        end_s=inputs["end_s"],
     ).tolist()
 
 
-def test_a_job_by_itself_has_no_more_than_all_of_the_time() -> None:
-    assert alone([0], [100]) == [100]
+def test_a_single_job_gets_at_most_all_of_the_time() -> None:
+    assert isolated([0], [100]) == [100]
 
 
-def test_four_jobs_on_two_gpus_have_half_of_the_time_each() -> None:
-    assert alone([0] * 4, [200] * 4) == [200] * 4
+def test_four_jobs_on_two_gpus_get_half_of_the_time_each() -> None:
+    assert isolated([0] * 4, [200] * 4) == [200] * 4
 
 
 def test_a_share_grows_when_others_leave() -> None:
-    # Until 100 four jobs share two GPUs, then only one is left: 50 steps by then, 50 more at full speed.
-    assert alone([0] * 4, [100, 100, 100, 300]) == [150] * 4
+    # Until 100 s four jobs share two GPUs: 50 steps each; then 50 steps at full speed.
+    assert isolated([0] * 4, [100, 100, 100, 300]) == [150] * 4
 
 
-def test_a_large_job_is_alone_on_its_share() -> None:
-    # Two jobs on four GPUs: one of four GPUs has all of them half of the time.
-    assert alone([0, 0], [200, 200], scale=[4, 1], gpus=[4], steps=[100, 100]) == [200, 100]
+def test_a_large_job_uses_its_share_alone() -> None:
+    # Two jobs on four GPUs: the job of scale 4 has all of them half of the time.
+    assert isolated([0, 0], [200, 200], scale=[4, 1], gpus=[4], steps=[100, 100]) == [200, 100]
 
 
 def test_types_are_shared_in_proportion() -> None:
-    # Both types alike, so that the rate is the mean of both where one GPU is all that a job can use.
-    assert alone([0], [100], rates=[[3.0, 1.0]], gpus=[1, 1]) == [50]
+    # As many GPUs of both types: the rate of a single-GPU job is the mean.
+    assert isolated([0], [100], rates=[[3.0, 1.0]], gpus=[1, 1]) == [50]
 
 
-def test_jobs_that_nobody_knows_the_speed_of_are_left_out() -> None:
-    times = alone([0, 0, 0], [10, 10, NAN], steps=[NAN, 10, 10], rates=[[1.0], [0.0], [1.0]], end_s=100.0)
+def test_jobs_of_unknown_speed_are_excluded() -> None:
+    times = isolated([0, 0, 0], [10, 10, NAN], steps=[NAN, 10, 10], rates=[[1.0], [0.0], [1.0]], end_s=100.0)
     assert np.isnan(times).tolist() == [True, True, False]
-    assert alone([], [], rates=np.zeros((0, 1))) == []
+    assert isolated([], [], rates=np.zeros((0, 1))) == []
 
 
 @given(
@@ -199,16 +198,16 @@ def test_jobs_that_nobody_knows_the_speed_of_are_left_out() -> None:
     ),
     gpus=st.integers(1, 8),
 )
-def test_the_time_with_a_share_is_what_a_slow_walk_finds(jobs: list[tuple[int, int, int]], gpus: int) -> None:
-    """The closed form against steps of one second, for jobs that come and go at whole seconds."""
+def test_the_isolated_time_agrees_with_a_stepwise_simulation(jobs: list[tuple[int, int, int]], gpus: int) -> None:
+    """The closed form against steps of 1 s, for arrivals and ends at whole seconds."""
     jobs = sorted(jobs)
-    come = [float(at) for at, _, _ in jobs]
-    gone = [float(at + lasts) for at, lasts, _ in jobs]
-    found = alone(come, gone, scale=[scale for *_, scale in jobs], gpus=[gpus], rates=[[1.0]] * len(jobs))
-    for (at, _, scale), seconds in zip(jobs, found, strict=True):
+    arrivals = [float(at) for at, _, _ in jobs]
+    ends = [float(at + seconds) for at, seconds, _ in jobs]
+    times = isolated(arrivals, ends, scale=[scale for *_, scale in jobs], gpus=[gpus], rates=[[1.0]] * len(jobs))
+    for (at, _, scale), seconds in zip(jobs, times, strict=True):
         left, clock = 100.0, at
         while True:
-            present = max(1, sum(a <= clock < b for a, b in zip(come, gone, strict=True)))
+            present = max(1, sum(a <= clock < b for a, b in zip(arrivals, ends, strict=True)))
             rate = gpus / max(scale * present, gpus)
             if left <= rate:
                 break
@@ -219,10 +218,10 @@ def test_the_time_with_a_share_is_what_a_slow_walk_finds(jobs: list[tuple[int, i
 @given(jcts=st.lists(st.floats(0, 1e9), min_size=1, max_size=50), shift=st.floats(0, 1e6))
 def test_laws_of_the_report(jcts: list[float], shift: float) -> None:
     trace = Trace.of(arrival_s=np.full(len(jcts), shift))
-    said = report(Outcomes.of(trace, finished_s=shift + np.array(jcts)), a_run(end_s=2e9))
-    middle = [said.p50_jct_s, said.p90_jct_s, said.p99_jct_s]
-    assert all(each is not None for each in middle)
-    assert middle == sorted(middle, key=lambda each: each or 0.0)
-    assert said.finished == said.jobs == len(said.jct_s) == len(jcts)
-    assert said.avg_jct_s == pytest.approx(np.mean(jcts), rel=1e-6, abs=1e-3)
-    assert said.slo_violations == 0
+    result = report(Outcomes.of(trace, finished_s=shift + np.array(jcts)), run_facts(end_s=2e9))
+    quantiles = [result.p50_jct_s, result.p90_jct_s, result.p99_jct_s]
+    assert all(value is not None for value in quantiles)
+    assert quantiles == sorted(quantiles, key=lambda value: value or 0.0)
+    assert result.finished == result.jobs == len(result.jct_s) == len(jcts)
+    assert result.avg_jct_s == pytest.approx(np.mean(jcts), rel=1e-6, abs=1e-3)
+    assert result.slo_violations == 0

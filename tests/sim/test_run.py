@@ -1,4 +1,4 @@
-"""`simulate`: every mode, what must agree between modes, and what is refused."""
+"""Tests of `simulate`: every mode, agreement between modes, rejected settings."""
 
 import json
 import math
@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from levada.errors import BadInput, LevadaError
-from levada.policies.table import POLICIES
+from levada.policies.catalog import POLICIES
 from levada.sim import simulation
 from levada.sim.build import cluster_of
 from levada.sim.catalogue import catalogue
 from levada.sim.metrics import Window
-from levada.sim.run import Interrupted, Progress, Result, simulate
+from levada.sim.run import Interrupted, Result, RunProgress, simulate
 from levada.sim.settings import (
     Settings,
     parse_cluster,
@@ -28,27 +28,27 @@ from levada.sim.settings import (
 from levada.sim.simulation import Costs
 
 SMALL = {"v100": 4, "p100": 4, "k80": 4}
-#: What a run took is not part of its result.
-TOOK = ("cpu_s", "wall_s", "peak_rss_mb")
+#: Measurements of the run itself, which are not part of the result.
+MEASURED = ("cpu_s", "wall_s", "peak_rss_mb")
 
 
 def settings(**fields: Any) -> Settings:
-    given = {"policy": "max_min_fairness_perf", "cluster": SMALL, "workload": "gavel", "jobs": 12, "rate": 2.0}
-    return Settings(**(given | fields))
+    defaults = {"policy": "max_min_fairness_perf", "cluster": SMALL, "workload": "gavel", "jobs": 12, "rate": 2.0}
+    return Settings(**(defaults | fields))
 
 
 def result(**fields: Any) -> Result:
     return simulate(settings(**fields))
 
 
-def facts(found: Result) -> dict[str, Any]:
-    """The report without what the run took."""
-    report = msgspec.to_builtins(found.report)
-    return {name: value for name, value in report.items() if name not in TOOK} | {"detail": found.detail}
+def facts(run: Result) -> dict[str, Any]:
+    """The report without measurements of the run itself."""
+    report = msgspec.to_builtins(run.report)
+    return {name: value for name, value in report.items() if name not in MEASURED} | {"detail": run.detail}
 
 
-def jct(found: Result) -> list[float]:
-    return [value for value in found.report.jct_s.values() if value is not None]
+def jct(run: Result) -> list[float]:
+    return [value for value in run.report.jct_s.values() if value is not None]
 
 
 MODES: dict[str, dict[str, Any]] = {
@@ -66,48 +66,48 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_ends_all_jobs_and_goes_on_after_an_interrupt_to_the_same_result(mode: str, tmp_path: Any) -> None:
+def test_every_mode_ends_all_jobs_and_resumes_to_the_same_result(mode: str, tmp_path: Any) -> None:
     whole = result(**MODES[mode])
     assert whole.report.finished == whole.report.jobs == 12
     assert all(value > 0 for value in jct(whole))
     assert 0 < whole.report.utilization <= 1
     file = tmp_path / "state"
-    asked = 0
+    calls = 0
 
     def stop(_progress: object) -> bool:
-        nonlocal asked
-        asked += 1
-        return asked in (9, 23)
+        nonlocal calls
+        calls += 1
+        return calls in (9, 23)
 
-    again = settings(**MODES[mode], checkpoint=str(file))
+    resumed = settings(**MODES[mode], checkpoint=str(file))
     for _ in range(2):
         with pytest.raises(Interrupted):
-            simulate(again, stop)
+            simulate(resumed, stop)
         assert file.exists()
-    assert facts(simulate(again, stop)) == facts(whole)
+    assert facts(simulate(resumed, stop)) == facts(whole)
     assert not file.exists()
 
 
-def test_rounds_of_an_interrupted_run_are_told_once(tmp_path: Any) -> None:
+def test_an_interrupted_run_writes_each_round_once(tmp_path: Any) -> None:
     whole, parts, state = tmp_path / "whole", tmp_path / "parts", tmp_path / "state"
     result(rounds=str(whole))
     with pytest.raises(Interrupted):
         simulate(settings(rounds=str(parts), checkpoint=str(state)), lambda progress: progress.over > 2)
-    # As if it had been killed a while after its state was saved.
+    # As if the run was killed some time after its state was saved.
     with parts.open("a") as file:
-        file.write("what came after that\n")
+        file.write("lines after the checkpoint\n")
     simulate(settings(rounds=str(parts), checkpoint=str(state)))
     assert parts.read_bytes() == whole.read_bytes()
 
 
-def test_a_state_of_another_simulation_is_refused(tmp_path: Any) -> None:
+def test_a_checkpoint_of_another_simulation_is_rejected(tmp_path: Any) -> None:
     file = str(tmp_path / "state")
     with pytest.raises(Interrupted):
         simulate(settings(checkpoint=file), lambda progress: progress.over > 2)
     with pytest.raises(BadInput, match="another simulation"):
         simulate(settings(checkpoint=file, seed=1))
-    (tmp_path / "other").write_text("no state at all")
-    with pytest.raises(BadInput, match="not the state"):
+    (tmp_path / "other").write_text("no checkpoint")
+    with pytest.raises(BadInput, match="not a simulation checkpoint"):
         simulate(settings(checkpoint=str(tmp_path / "other")))
 
 
@@ -131,69 +131,69 @@ LM = "LM (batch size 80)"
 
 
 @pytest.mark.parametrize(("per_node", "spread"), [(4, False), (2, True)])
-def test_a_job_on_several_nodes_has_the_speed_of_that(tmp_path: Any, per_node: int, spread: bool) -> None:
+def test_a_job_on_several_nodes_has_the_spread_rate(tmp_path: Any, per_node: int, spread: bool) -> None:
     file = trace(tmp_path, f"0,{LM},4,100000")
-    found = result(policy="fifo", trace=file, workload=None, jobs=None, rate=None, cluster={"v100": 4}, gpus_per_node={"": per_node})  # fmt: skip
-    assert jct(found) == pytest.approx([100000 / rate(LM, "v100", 4, spread=spread)])
+    run = result(policy="fifo", trace=file, workload=None, jobs=None, rate=None, cluster={"v100": 4}, gpus_per_node={"": per_node})  # fmt: skip
+    assert jct(run) == pytest.approx([100000 / rate(LM, "v100", 4, spread=spread)])
 
 
-def test_restarts_take_their_time(tmp_path: Any) -> None:
+def test_restarts_cost_time(tmp_path: Any) -> None:
     file = trace(tmp_path, f"0,{LM},1,100000")
-    asked = {"policy": "fifo", "trace": file, "workload": None, "jobs": None, "rate": None, "cluster": {"v100": 4}}
-    plain, dear = result(**asked), result(**asked, restart_cost=Costs(start_s=50.0, resize_s=7.0, stop_s=3.0))
-    assert jct(dear)[0] == pytest.approx(jct(plain)[0] + 50.0)
+    fields = {"policy": "fifo", "trace": file, "workload": None, "jobs": None, "rate": None, "cluster": {"v100": 4}}
+    plain, costly = result(**fields), result(**fields, restart_cost=Costs(start_s=50.0, resize_s=7.0, stop_s=3.0))
+    assert jct(costly)[0] == pytest.approx(jct(plain)[0] + 50.0)
 
 
-def test_machines_that_break_cost_time_and_no_job() -> None:
-    asked = {"policy": "elastic-fifo", "jobs": 30, "rate": 6.0, "cluster": {"v100": 4}}
-    plain, broken = result(**asked), result(**asked, failures_every_s=10_000.0, repair_s=5_000.0)
-    assert broken.report.finished == 30
-    assert broken.report.avg_jct_s > plain.report.avg_jct_s
+def test_node_failures_cost_time_but_no_job() -> None:
+    fields = {"policy": "elastic-fifo", "jobs": 30, "rate": 6.0, "cluster": {"v100": 4}}
+    plain, failing = result(**fields), result(**fields, failures_every_s=10_000.0, repair_s=5_000.0)
+    assert failing.report.finished == 30
+    assert failing.report.avg_jct_s > plain.report.avg_jct_s
 
 
-def test_shares_that_are_followed_exactly_are_reached_by_short_rounds() -> None:
-    asked = {"jobs": 30, "rate": 0.0, "fixed_duration_s": 20_000.0}
-    exact = result(**asked, ideal=True).report
-    rounds = result(**asked, round_s=60.0).report
+def test_short_rounds_approach_ideal_shares() -> None:
+    fields = {"jobs": 30, "rate": 0.0, "fixed_duration_s": 20_000.0}
+    exact = result(**fields, ideal=True).report
+    rounds = result(**fields, round_s=60.0).report
     assert rounds.makespan_s == pytest.approx(exact.makespan_s, rel=0.05)
     assert rounds.avg_jct_s == pytest.approx(exact.avg_jct_s, rel=0.05)
 
 
 def test_ideal_shares_by_hand(tmp_path: Any) -> None:
-    """Two equal jobs on one GPU have half of it each, and all of it when the other is over.
+    """Two equal jobs on one GPU get half of it each, and all of it when the other has ended.
 
-    Where half of what is fair is enough, the shorter one has the rest.
+    With `shares=efficient` the shorter job gets what its partner's guarantee, half of the fair share, leaves over.
     """
     file = trace(tmp_path, f"0,{LM},1,10000", f"0,{LM},1,30000")
-    asked = {"trace": file, "workload": None, "jobs": None, "rate": None, "cluster": {"v100": 1}, "ideal": True}
+    fields = {"trace": file, "workload": None, "jobs": None, "rate": None, "cluster": {"v100": 1}, "ideal": True}
     speed = rate(LM, "v100", 1)
     for shares, part in (("leximin", 1 / 2), ("efficient", 3 / 4)):
-        found = result(**asked, policy_options={"shares": shares})
-        assert jct(found) == pytest.approx([10000 / part / speed, 40000 / speed])
-        assert found.report.utilization == pytest.approx(1.0)
-        assert found.report.cost == pytest.approx(40000 / speed / 3600)
+        run = result(**fields, policy_options={"shares": shares})
+        assert jct(run) == pytest.approx([10000 / part / speed, 40000 / speed])
+        assert run.report.utilization == pytest.approx(1.0)
+        assert run.report.cost == pytest.approx(40000 / speed / 3600)
 
 
 # --------------------------------------------------------------------------------------------------------------- modes
 
 
 def test_a_window_ends_when_its_jobs_are_done() -> None:
-    asked = {"window": Window(5, 15), "rate": 4.0, "fixed_duration_s": 3600.0}
-    found = result(jobs=None, **asked)
-    report = found.report
-    assert report.jobs >= 15, "others come meanwhile"
+    fields = {"window": Window(5, 15), "rate": 4.0, "fixed_duration_s": 3600.0}
+    run = result(jobs=None, **fields)
+    report = run.report
+    assert report.jobs >= 15, "more jobs arrive meanwhile"
     assert {str(job) for job in range(5, 15)} <= report.jct_s.keys()
     assert report.avg_jct_s == pytest.approx(np.mean([report.jct_s[str(job)] for job in range(5, 15)]))
-    assert result(jobs=15, **asked).report.jobs == 15
+    assert result(jobs=15, **fields).report.jobs == 15
 
 
 def test_steady_state_begins_with_a_full_cluster(tmp_path: Any) -> None:
     file = tmp_path / "rounds.jsonl"
-    asked = {"jobs": 20, "rate": 0.5, "fixed_duration_s": 3600.0, "rounds": str(file)}
-    result(**asked, steady_state=True)
+    fields = {"jobs": 20, "rate": 0.5, "fixed_duration_s": 3600.0, "rounds": str(file)}
+    result(**fields, steady_state=True)
     first = json.loads(file.read_text().splitlines()[0])
     assert sum(len(devices) for _, _, devices in first["assignments"]) == 12
-    result(**asked)
+    result(**fields)
     assert len(json.loads(file.read_text().splitlines()[0])["assignments"]) == 1
 
 
@@ -204,18 +204,18 @@ def test_all_at_once_and_one_after_the_other() -> None:
 
 
 def test_priorities_slos_and_fixed_durations() -> None:
-    found = result(priorities=True, slos=True, fixed_duration_s=7200.0, jobs=40, rate=20.0)
-    assert set(found.detail.by_weight) == {"1", "5"}
-    assert found.detail.deadlines == 40
-    assert 0 < found.report.slo_violations <= 40
-    assert min(jct(found)) > 3000
+    run = result(priorities=True, slos=True, fixed_duration_s=7200.0, jobs=40, rate=20.0)
+    assert set(run.detail.by_weight) == {"1", "5"}
+    assert run.detail.deadlines == 40
+    assert 0 < run.report.slo_violations <= 40
+    assert min(jct(run)) > 3000
 
 
-def test_prices_make_the_cost() -> None:
-    free, dear = result(prices={"v100": 0.0, "p100": 0.0, "k80": 0.0}), result(prices=dict.fromkeys(SMALL, 2.0))
+def test_cost_follows_prices() -> None:
+    free, paid = result(prices={"v100": 0.0, "p100": 0.0, "k80": 0.0}), result(prices=dict.fromkeys(SMALL, 2.0))
     assert free.report.cost == 0
-    used = sum(part * SMALL[name] for name, part in dear.detail.utilization.items()) * dear.report.makespan_s
-    assert dear.report.cost == pytest.approx(2.0 * used / 3600)
+    used = sum(part * SMALL[name] for name, part in paid.detail.utilization.items()) * paid.report.makespan_s
+    assert paid.report.cost == pytest.approx(2.0 * used / 3600)
 
 
 @pytest.mark.parametrize("mechanism", ["default", "gavel"])
@@ -228,24 +228,24 @@ def test_prices_over_time(mechanism: Any, tmp_path: Any) -> None:
     ]  # fmt: skip
     (folder / "v100.json").write_text(json.dumps({"SpotPriceHistory": history}))
     policy = "max_sum_throughput_normalized_by_cost_perf"
-    found = result(policy=policy, prices_dir=str(tmp_path), mechanism=mechanism, rate=0.2).report
-    hours = found.utilization * 12 * found.makespan_s / 3600
-    assert 0.1 * hours < found.cost < 0.5 * hours
-    assert found.makespan_s > 2 * 86400
+    report = result(policy=policy, prices_dir=str(tmp_path), mechanism=mechanism, rate=0.2).report
+    hours = report.utilization * 12 * report.makespan_s / 3600
+    assert 0.1 * hours < report.cost < 0.5 * hours
+    assert report.makespan_s > 2 * 86400
 
 
 @pytest.mark.parametrize("mechanism", ["default", "gavel"])
 def test_rounds_are_written_one_by_one(mechanism: Any, tmp_path: Any) -> None:
     file = tmp_path / "rounds.jsonl"
-    found = result(
+    run = result(
         mechanism=mechanism, rounds=str(file), multi_gpu=True, cluster={"v100": 8, "k80": 8}, fixed_duration_s=9_000.0
     )
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [line["round"] for line in lines] == list(range(found.report.rounds))
+    assert [line["round"] for line in lines] == list(range(run.report.rounds))
     assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
     for line in lines:
         used = [device for _, _, devices in line["assignments"] for device in devices]
-        assert len(set(used)) == len(used), "no two on one GPU"
+        assert len(set(used)) == len(used), "at most one job per GPU"
         first = "k80" if mechanism == "gavel" else "v100"
         assert all((kind == first) == (max(devices) < 8) for _, kind, devices in line["assignments"])
 
@@ -254,16 +254,16 @@ def test_rounds_are_written_one_by_one(mechanism: Any, tmp_path: Any) -> None:
 def test_jobs_may_name_types_that_the_cluster_does_not_have(mechanism: Any, tmp_path: Any) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,workload,steps,gpu_types\n0,ResNet-18 (batch size 16),1000,v100;h100\n")
-    found = result(trace=str(trace), workload=None, jobs=None, rate=None, cluster={"v100": 4}, mechanism=mechanism)
-    assert found.report.finished == 1
-    assert set(found.detail.utilization) == {"v100"}
+    run = result(trace=str(trace), workload=None, jobs=None, rate=None, cluster={"v100": 4}, mechanism=mechanism)
+    assert run.report.finished == 1
+    assert set(run.detail.utilization) == {"v100"}
 
 
-def test_policies_are_told_less_than_the_truth() -> None:
-    known = result(policy="max_min_fairness_packed", jobs=25, rate=20.0)
-    guessed = result(policy="max_min_fairness_packed", jobs=25, rate=20.0, profiling=0.1, reference_models=4)
-    assert facts(known)["jct_s"] != facts(guessed)["jct_s"]
-    assert guessed.report.finished == 25
+def test_profiling_hides_part_of_the_truth_from_the_policy() -> None:
+    exact = result(policy="max_min_fairness_packed", jobs=25, rate=20.0)
+    estimated = result(policy="max_min_fairness_packed", jobs=25, rate=20.0, profiling=0.1, reference_models=4)
+    assert facts(exact)["jct_s"] != facts(estimated)["jct_s"]
+    assert estimated.report.finished == 25
 
 
 # -------------------------------------------------------------------------------------------------------------- faults
@@ -272,31 +272,31 @@ def test_policies_are_told_less_than_the_truth() -> None:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"workload": None}, "say what jobs there are"),
-        ({"trace": "x"}, "exclude each other"),
-        ({"jobs": None}, "say how many jobs"),
+        ({"workload": None}, "no jobs: add --trace FILE or --workload NAME"),
+        ({"trace": "x"}, "--trace and --workload are mutually exclusive"),
+        ({"jobs": None}, "number of jobs is missing: add --jobs N"),
         ({"jobs": 0}, "--jobs must be from 1"),
         ({"rate": -1.0}, "--rate"),
         ({"rate": math.inf}, "--rate"),
-        ({"jobs": None, "rate": 0.0, "window": Window(0, 5)}, "say --jobs N"),
-        ({"window": Window(12)}, "holds none of the 12 jobs"),
+        ({"jobs": None, "rate": 0.0, "window": Window(0, 5)}, "--rate 0 .* needs --jobs N"),
+        ({"window": Window(12)}, "--window 12: .* the last of the 12 jobs"),
         ({"policy": "max_min_fairnes_perf"}, "did you mean max_min_fairness_perf"),
         ({"policy": "fifo", "mechanism": "gavel"}, "did you mean gavel-fifo"),
-        ({"policy": "elastic-fifo", "ideal": True}, "--ideal is for policies that give shares"),
-        ({"policy": "elastic-fifo", "round_s": 60.0}, "--round is for policies"),
+        ({"policy": "elastic-fifo", "ideal": True}, "--ideal needs a policy that computes shares of time"),
+        ({"policy": "elastic-fifo", "round_s": 60.0}, "--round needs a policy that computes shares of time"),
         ({"policy_options": {"alpha": 1}}, "unknown option"),
         ({"cluster": {"v100": 4, "h100": 2}}, "h100 is not in the throughput table"),
-        ({"global_queue": True}, "belongs to --mechanism gavel"),
+        ({"global_queue": True}, "--global-queue needs --mechanism gavel"),
         ({"round_s": 0.0}, "--round must be"),
         ({"profiling": 0.0}, "--profiling must be"),
         ({"reference_models": 99}, "--reference-models must be from 1 to 26"),
         ({"prices": {"a100": 1.0}}, "--prices: the cluster has no a100"),
-        ({"prices_dir": "/nowhere"}, "is no folder"),
+        ({"prices_dir": "/nowhere"}, "not a folder"),
         ({"throughputs": "/nowhere.json"}, "No such file"),
         ({"rounds": "/nowhere/at/all"}, "--rounds"),
-        ({"multi_gpu": True, "jobs": 100}, "it needs 8 GPUs of one type; the cluster has 4"),
+        ({"multi_gpu": True, "jobs": 100}, "needs 8 GPUs of one type; the cluster has 4"),
         ({"workload": "gavl"}, "did you mean gavel"),
-        ({"failures_every_s": 1e4, "mechanism": "gavel"}, "no machine breaks"),
+        ({"failures_every_s": 1e4, "mechanism": "gavel"}, "--failures works only with the default mechanism"),
         ({"failures_every_s": 3.6e-9}, "--failures must be a number of hours from 0.001"),
         ({"failures_every_s": 1e4, "repair_s": 1e300}, "--repair must be a number of hours"),
         ({"jobs": 10**12}, "--jobs must be from 1 to 100000000"),
@@ -305,11 +305,11 @@ def test_policies_are_told_less_than_the_truth() -> None:
         ({"round_s": 5e-324}, "--round must be a number of seconds from 0.01"),
         ({"fixed_duration_s": 1e300}, "--fixed-duration must be a number of seconds"),
         ({"policy": "max_min_fairness", "policy_options": {"round_s": 5e-324}}, "must be above 0.001"),
-        ({"ideal": True, "mechanism": "gavel"}, "has no mechanism"),
+        ({"ideal": True, "mechanism": "gavel"}, "--ideal and --mechanism gavel are mutually exclusive"),
         ({"policy_options": {"mechanism": "gavel"}}, "use --mechanism gavel"),
     ],
 )
-def test_what_makes_no_simulation_is_told(fields: dict[str, Any], text: str) -> None:
+def test_bad_settings_are_rejected(fields: dict[str, Any], text: str) -> None:
     with pytest.raises(BadInput, match=text):
         result(**fields)
 
@@ -317,9 +317,9 @@ def test_what_makes_no_simulation_is_told(fields: dict[str, Any], text: str) -> 
 @pytest.mark.parametrize(
     ("header", "line", "text"),
     [
-        ("arrival_s,workload,steps", "0,Nobody,10", "'Nobody' is not in the throughput table"),
+        ("arrival_s,workload,steps", "0,Unknown,10", "'Unknown' is not in the throughput table"),
         ("arrival_s,workload,scale", "0,A3C,1", "neither steps nor a duration"),
-        ("arrival_s,workload,steps,gpu_types", "0,A3C,10,h100", "it can run on no GPU type"),
+        ("arrival_s,workload,steps,gpu_types", "0,A3C,10,h100", "cannot run on any GPU type"),
     ],
 )
 def test_a_trace_that_cannot_be_simulated(tmp_path: Any, header: str, line: str, text: str) -> None:
@@ -328,10 +328,10 @@ def test_a_trace_that_cannot_be_simulated(tmp_path: Any, header: str, line: str,
         result(trace=file, workload=None, jobs=None, rate=None)
 
 
-def test_a_job_of_an_unknown_workload_takes_as_long_as_it_says(tmp_path: Any) -> None:
+def test_a_job_of_an_unknown_workload_takes_its_stated_duration(tmp_path: Any) -> None:
     file = trace(tmp_path, "0,mine,2,5000", header="arrival_s,workload,scale,duration_s")
-    found = result(policy="fifo", trace=file, workload=None, jobs=None, rate=None)
-    assert jct(found) == pytest.approx([5000.0])
+    run = result(policy="fifo", trace=file, workload=None, jobs=None, rate=None)
+    assert jct(run) == pytest.approx([5000.0])
 
 
 H100 = {"cluster": {"h100": 4}, "workload": None, "jobs": None, "rate": None}
@@ -339,31 +339,31 @@ H100 = {"cluster": {"h100": 4}, "workload": None, "jobs": None, "rate": None}
 
 @pytest.mark.parametrize("policy", ["fifo", "elastic-srjf", "max_min_fairness_perf"])
 def test_durations_need_no_throughput_table(tmp_path: Any, policy: str) -> None:
-    """Whatever the table knows of their workloads."""
+    """Stated durations win, whether or not the table has the workload."""
     header = "arrival_s,workload,scale,duration_s,gpu_types"
     file = trace(tmp_path, "0,,2,5000,", "0,mine,1,400,h100", "0,A3C,1,700,", header=header)
-    found = result(**H100, policy=policy, trace=file)
-    assert jct(found) == pytest.approx([5000.0, 400.0, 700.0], rel=0.2)
-    assert found.notes == ("h100 is not in the throughput table: jobs take as long there as the trace says",)
+    run = result(**H100, policy=policy, trace=file)
+    assert jct(run) == pytest.approx([5000.0, 400.0, 700.0], rel=0.2)
+    assert run.notes == ("h100 is not in the throughput table: using the durations of the trace",)
 
 
-def test_steps_need_no_throughput_table_where_nobody_asks_for_speeds(tmp_path: Any) -> None:
+def test_steps_need_no_throughput_table_if_the_policy_uses_no_speeds(tmp_path: Any) -> None:
     file = trace(tmp_path, "0,mine,2,1000", "0,,1,300", header="arrival_s,workload,scale,steps")
-    found = result(**H100, policy="fifo", trace=file)
-    assert jct(found) == pytest.approx([500.0, 300.0])
-    assert "a step one second of a GPU" in found.notes[0]
+    run = result(**H100, policy="fifo", trace=file)
+    assert jct(run) == pytest.approx([500.0, 300.0])
+    assert "1 GPU-second per step" in run.notes[0]
     with pytest.raises(BadInput, match="h100 is not in the throughput table; did you mean"):
         result(**H100, policy="max_min_fairness_perf", trace=file)
-    # Of a workload that it has, the table must know the types, too.
+    # A workload of the table must have speeds on the types of the cluster, too.
     known = trace(tmp_path, "0,A3C,1,300", header="arrival_s,workload,scale,steps")
     with pytest.raises(BadInput, match="h100 is not in the throughput table"):
         result(**H100, policy="fifo", trace=known)
 
 
-# --------------------------------------------------------------------------------------------------------------- texts
+# --------------------------------------------------------------------------------------------------------------- flags
 
 
-def test_texts_of_flags() -> None:
+def test_flag_values() -> None:
     assert parse_cluster("v100=36, k80=2,p100=0") == {"v100": 36, "k80": 2}
     assert parse_gpus_per_node("8") == {"": 8}
     assert parse_gpus_per_node("v100=8,k80=4") == {"v100": 8, "k80": 4}
@@ -385,62 +385,62 @@ def test_texts_of_flags() -> None:
         (parse_restart_cost, "inf"), (parse_option, "x"), (parse_option, "=1"),
     ],
 )  # fmt: skip
-def test_bad_texts_of_flags(parse: Any, text: str) -> None:
+def test_bad_flag_values_are_rejected(parse: Any, text: str) -> None:
     with pytest.raises(BadInput, match="--"):
         parse(text)
 
 
-def test_nodes_are_made_by_type_in_the_order_of_the_cluster() -> None:
-    asked = settings(cluster={"v100": 5, "k80": 2}, gpus_per_node={"": 2, "k80": 1})
+def test_nodes_are_created_by_type_in_the_order_of_the_cluster() -> None:
+    fields = settings(cluster={"v100": 5, "k80": 2}, gpus_per_node={"": 2, "k80": 1})
     fast, slow = [("v100-0", 2), ("v100-1", 2), ("v100-2", 1)], [("k80-0", 1), ("k80-1", 1)]
-    assert [(node.name, len(node.devices)) for node in cluster_of(asked).nodes] == fast + slow
-    published = cluster_of(msgspec.structs.replace(asked, mechanism="gavel"))
+    assert [(node.name, len(node.devices)) for node in cluster_of(fields).nodes] == fast + slow
+    published = cluster_of(msgspec.structs.replace(fields, mechanism="gavel"))
     assert [(node.name, len(node.devices)) for node in published.nodes] == slow + fast, "by name, as in Gavel"
 
 
 @pytest.mark.parametrize("policy", ["elastic-fifo", "srjf", "tiresias"])
-def test_a_policy_without_speeds_puts_no_job_where_it_makes_no_step(policy: str, tmp_path: Path) -> None:
-    """The catalogue's largest ResNet-50 does not fit on two K80; nobody but the throughput table knows."""
+def test_a_policy_without_speeds_places_no_job_where_it_makes_no_step(policy: str, tmp_path: Path) -> None:
+    """The catalogue's largest ResNet-50 does not fit on two K80, which only the throughput table says."""
     trace = tmp_path / "two.csv"
     jobs = [f"{at},ResNet-50 (batch size 128),2,2,2,1000" for at in range(4)]
     trace.write_text("\n".join(["arrival_s,workload,scale,min_workers,max_workers,steps", *jobs]))
-    found = result(policy=policy, workload=None, jobs=None, rate=None, trace=str(trace), cluster={"v100": 2, "k80": 8})
-    assert found.report.finished == 4
+    run = result(policy=policy, workload=None, jobs=None, rate=None, trace=str(trace), cluster={"v100": 2, "k80": 8})
+    assert run.report.finished == 4
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_sharing_devices_pays_where_many_wait(seed: int) -> None:
-    crowd = {"cluster": {"v100": 2, "p100": 2, "k80": 2}, "jobs": 40, "rate": 1.0, "seed": seed, "round_s": 1800.0}
-    plain, packed = (result(policy=f"max_min_fairness_{form}", **crowd) for form in ("perf", "packed"))
+def test_sharing_devices_pays_when_many_jobs_wait(seed: int) -> None:
+    fields = {"cluster": {"v100": 2, "p100": 2, "k80": 2}, "jobs": 40, "rate": 1.0, "seed": seed, "round_s": 1800.0}
+    plain, packed = (result(policy=f"max_min_fairness_{form}", **fields) for form in ("perf", "packed"))
     assert sum(jct(packed)) < 0.97 * sum(jct(plain))
 
 
-def test_a_cluster_that_only_breaks_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_fails_all_the_time_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulation, "_FAILURES", 20)
     cost = Costs(start_s=3600.0)
-    asked = settings(jobs=2, policy="elastic-fifo", failures_every_s=10.0, repair_s=36_000.0, restart_cost=cost)
-    with pytest.raises(LevadaError, match="no job got any further over 20 failures"):
-        simulate(asked)
+    fields = settings(jobs=2, policy="elastic-fifo", failures_every_s=10.0, repair_s=36_000.0, restart_cost=cost)
+    with pytest.raises(LevadaError, match="no job made progress over 20 node failures"):
+        simulate(fields)
     simulate(settings(jobs=2, policy="elastic-fifo", failures_every_s=20_000.0, repair_s=3_000.0))
 
 
-def test_rounds_that_cannot_be_written_are_told_in_one_line() -> None:
+def test_rounds_that_cannot_be_written_are_reported_in_one_line() -> None:
     with pytest.raises(LevadaError, match="--rounds /dev/full: No space left"):
         simulate(settings(rounds="/dev/full"))
 
 
-def test_a_checkpoint_that_cannot_be_kept_is_told_before_the_run(tmp_path: Path) -> None:
-    def never(_: Progress) -> bool:
-        raise AssertionError("it began")
+def test_a_checkpoint_that_cannot_be_written_is_reported_before_the_run(tmp_path: Path) -> None:
+    def never(_: RunProgress) -> bool:
+        raise AssertionError("the run began")
 
     os.mkfifo(tmp_path / "pipe")
-    for path, said in (
-        ("/dev/full", "no regular file"),
-        (str(tmp_path / "pipe"), "no regular file"),
-        (str(tmp_path), "no regular file"),
+    for path, message in (
+        ("/dev/full", "not a regular file"),
+        (str(tmp_path / "pipe"), "not a regular file"),
+        (str(tmp_path), "not a regular file"),
         (str(tmp_path / "none" / "x"), "No such file"),
     ):
-        with pytest.raises(BadInput, match=said):
+        with pytest.raises(BadInput, match=message):
             simulate(settings(checkpoint=path), never)
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
@@ -448,7 +448,7 @@ def test_a_checkpoint_that_cannot_be_kept_is_told_before_the_run(tmp_path: Path)
 @pytest.mark.parametrize("policy", [record.name for record in POLICIES])
 def test_no_policy_leaves_the_faster_types_idle(policy: str) -> None:
     """The slowest type comes first, by name and in the cluster."""
-    made = simulate(
+    run = simulate(
         Settings(
             policy=policy,
             cluster={"k80": 8, "p100": 8, "v100": 8},
@@ -459,9 +459,9 @@ def test_no_policy_leaves_the_faster_types_idle(policy: str) -> None:
             prices={"k80": 1.0, "p100": 1.0, "v100": 1.0},
         )
     )
-    used = made.detail.utilization
+    used = run.detail.utilization
     assert used["p100"] + used["v100"] > 0
-    assert made.report.finished == 6
+    assert run.report.finished == 6
 
 
 @pytest.mark.parametrize("policy", ["fifo", "srjf", "max_min_fairness", "max_min_fairness_perf", "gavel-fifo"])
@@ -478,20 +478,20 @@ def test_the_same_cluster_under_other_names_of_types_has_the_same_results(policy
         jobs = [f"{at * 600},{table.workloads[at % 6]},1,{20_000 + 3_000 * at}" for at in range(12)]
         trace.write_text("\n".join(["arrival_s,workload,scale,steps", *jobs]))
         gpus = {names["p100"]: 3, names["k80"]: 2, names["v100"]: 2}
-        made = simulate(Settings(policy=policy, cluster=gpus, trace=str(trace), throughputs=str(file)))
-        return made.jobs.finished_s.tolist(), [made.detail.utilization[name] for name in names.values()]
+        outcome = simulate(Settings(policy=policy, cluster=gpus, trace=str(trace), throughputs=str(file)))
+        return outcome.jobs.finished_s.tolist(), [outcome.detail.utilization[name] for name in names.values()]
 
     assert run({"k80": "k", "p100": "p", "v100": "w"}) == run({"k80": "z", "p100": "c", "v100": "a"})
 
 
 @pytest.mark.parametrize("known", [{"profiling": 0.2}, {"reference_models": 16}])
-def test_what_a_policy_is_told_of_pairs_changes_no_speed_in_gavels_world(known: dict[str, Any]) -> None:
-    """Jobs run at their true speed whatever the policy believes, so the mean stays of the same size."""
-    asked: dict[str, Any] = {"policy": "max_min_fairness_packed", "mechanism": "gavel", "gpus_per_node": {"": 1}}
-    asked |= {"jobs": 10, "rate": 4.0, "fixed_duration_s": 7200.0}
-    truth, guess = result(**asked).report, result(**asked, **known).report
+def test_believed_speeds_of_pairs_do_not_change_true_speeds_in_gavels_world(known: dict[str, Any]) -> None:
+    """Jobs run at their true speed whatever the policy believes, so the mean JCT stays close."""
+    fields: dict[str, Any] = {"policy": "max_min_fairness_packed", "mechanism": "gavel", "gpus_per_node": {"": 1}}
+    fields |= {"jobs": 10, "rate": 4.0, "fixed_duration_s": 7200.0}
+    truth, guess = result(**fields).report, result(**fields, **known).report
     assert truth.finished == guess.finished == 10
     assert guess.avg_jct_s == pytest.approx(truth.avg_jct_s, rel=0.3)
-    # A policy that does not pack is not touched by it at all.
-    alone = asked | {"policy": "max_min_fairness_perf"}
+    # A policy that does not pack ignores speeds of pairs.
+    alone = fields | {"policy": "max_min_fairness_perf"}
     assert jct(result(**alone)) == jct(result(**alone, **known))

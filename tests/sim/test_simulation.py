@@ -1,4 +1,4 @@
-"""The simulated world: what it takes from the truth, and what it tells the engine."""
+"""The simulation: true speeds, operation costs, and reports to the engine."""
 
 import math
 from typing import Any, ClassVar
@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from levada.core import events as ev
+from levada.core.assignment import MILLI, SLOT
 from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Foreign, Node
 from levada.core.decision import PLACE_COLUMNS, Decision, decision
 from levada.core.job import Job
-from levada.core.plane import MILLI, SLOT
 from levada.core.types import PACKED, WHOLE
 from levada.engine import Engine, Options
 from levada.engine import engine as engine_module
@@ -20,7 +20,7 @@ from levada.engine.faults import EngineFault
 from levada.perf import Beliefs, Floats, Ints, JobSpeed, PairSpeed, TableModel
 from levada.policies.protocol import NO_GUARDS, Cadence, Guards, Needs
 from levada.sim import Costs, Simulation
-from levada.sim.failures import Breakdowns, Failures
+from levada.sim.failures import FailureRates, NodeFailures
 from levada.tables.snapshot import Snapshot
 
 V100 = 1  #: the number of the first GPU type
@@ -28,7 +28,7 @@ LINEAR = TableModel(())  #: one step per second and worker
 
 
 def simulation(jobs: list[Job], *, gpus: int = 4, truth: Beliefs = LINEAR, **fields: Any) -> Simulation:
-    """A world with one node, in which these jobs will come."""
+    """A simulation of these jobs on one node."""
     cluster = Cluster(nodes=(Node.of("n", {"v100": gpus}, cpu=8_000),))
     world = Simulation(Engine(cluster=cluster, **fields), truth, Costs(start_s=20.0, resize_s=5.0, stop_s=10.0))
     world.submit(JobBatch.of(jobs))
@@ -39,7 +39,7 @@ def ends(world: Simulation) -> dict[str, float]:
     return dict(zip(world.ended.id, world.ended.finished, strict=True))
 
 
-def test_a_job_takes_as_long_as_the_truth_says() -> None:
+def test_the_truth_determines_the_length_of_a_job() -> None:
     world = simulation([Job(id="a", submitted=100.0, min=2, max=2, steps=1000.0)])
     world.run()
     assert ends(world) == {"a": 100.0 + 20.0 + 1000.0 / 2}
@@ -91,7 +91,7 @@ def test_workers_without_a_gpu_make_progress() -> None:
     assert ends(world) == {"a": 70.0}
 
 
-def test_a_job_of_unknown_length_runs_on() -> None:
+def test_a_job_of_unknown_length_keeps_running() -> None:
     world = simulation([Job(id="a", submitted=0.0)])
     world.run(until=10_000.0)
     assert not world.ended
@@ -99,7 +99,7 @@ def test_a_job_of_unknown_length_runs_on() -> None:
     assert all(math.isfinite(segment.end) for segment in world.segments)
 
 
-def test_training_gives_way_to_serving_and_grows_back() -> None:
+def test_training_shrinks_for_serving_and_grows_back() -> None:
     world = simulation([Job(id="a", submitted=0.0, min=1, max=4, steps=40_000.0)], policy="elastic-fifo")
     world.serve(Foreign(id="pod", milli=2_000, gpu_type="v100", serving=True, created=1_000.0), 1_000.0, 600.0)
     world.run()
@@ -111,10 +111,10 @@ def test_training_gives_way_to_serving_and_grows_back() -> None:
     assert all(segment.workers <= 2 for segment in during)
 
 
-class Together:
-    """Puts all jobs on the first GPU, half of it each where there are two."""
+class ShareFirstGpu:
+    """Places all jobs on the first GPU; two jobs share it."""
 
-    name: ClassVar[str] = "together"
+    name: ClassVar[str] = "share-first-gpu"
     needs: ClassVar[Needs] = Needs.NOTHING
     cadence: ClassVar[Cadence] = Cadence()
     guards: ClassVar[Guards] = NO_GUARDS
@@ -131,50 +131,53 @@ class Together:
         return decision(snap, ones * V100, ones, places=places, placed=np.arange(jobs)), None
 
 
-def test_two_jobs_on_one_gpu_have_the_speed_that_they_have_together_and_their_own_when_alone() -> None:
+def test_packed_jobs_have_their_pair_rates_and_their_own_rates_when_alone() -> None:
     truth = TableModel(
         [JobSpeed(job=0, throughput={V100: 10.0}), JobSpeed(job=1, throughput={V100: 4.0})],
         [PairSpeed(a=0, b=1, throughput={V100: (6.0, 3.0)})],
     )
     cluster = Cluster(nodes=(Node.of("n", {"v100": 1}),))
     engine = Engine(
-        cluster=cluster, policy="x", make_policy=lambda name, options: Together(), options=Options(rate_limit_s=0.0)
+        cluster=cluster,
+        policy="x",
+        make_policy=lambda name, options: ShareFirstGpu(),
+        options=Options(rate_limit_s=0.0),
     )
     world = Simulation(engine, truth, Costs(start_s=0.0, resize_s=0.0, stop_s=0.0))
     jobs = [Job(id="a", submitted=0.0, steps=1600.0), Job(id="b", submitted=100.0, steps=1000.0)]
     world.submit(JobBatch.of(jobs))
     world.run()
-    # Until 100 the first is alone and makes 1000 steps, then 600 beside the other; that one makes 300, and 700 alone.
+    # Until 100 s the first job makes 1000 steps alone, then 600 packed; the second makes 300 packed and 700 alone.
     assert ends(world) == {"a": pytest.approx(200.0), "b": pytest.approx(200.0 + 700.0 / 4.0)}
-    assert world.use.by_name() == {"v100": pytest.approx(375.0)}, "one GPU, however many share it"
+    assert world.utilization.by_name() == {"v100": pytest.approx(375.0)}, "a shared GPU counts once"
 
 
-def test_a_node_that_breaks_takes_what_ran_on_it_along() -> None:
+def test_a_node_failure_stops_the_jobs_on_it() -> None:
     cluster = Cluster(nodes=tuple(Node.of(f"n{i}", {"v100": 1}) for i in range(2)))
-    failures = Failures(every_s=400.0, repair_s=100.0, seed=3)
+    failures = FailureRates(every_s=400.0, repair_s=100.0, seed=3)
     world = Simulation(
         Engine(cluster=cluster, policy="fifo"),
         LINEAR,
         Costs(start_s=0.0, resize_s=0.0, stop_s=0.0),
-        breakdowns=Breakdowns(cluster, failures),
+        node_failures=NodeFailures(cluster, failures),
     )
     world.submit(JobBatch.of([Job(id=f"j{i}", submitted=0.0, steps=2000.0) for i in range(4)]))
     world.run(done=lambda: len(ends(world)) == 4)
     ran = {name: sum(s.end - s.begin for s in world.segments if s.job == name) for name in ends(world)}
-    assert ran == {name: pytest.approx(2000.0) for name in ran}, "no step is lost or made twice"
+    assert ran == {name: pytest.approx(2000.0) for name in ran}, "no step is lost or repeated"
     assert max(ends(world).values()) > 4000.0
     assert len(world.segments) > 4
 
 
 class OnlyRates(Beliefs):
-    """A user's own model: the base class and `rates`."""
+    """A user's model that defines only `rates`."""
 
     def rates(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
         return 2.0 * sizes + 0.0 * (jobs + gpu_types)
 
 
 @pytest.mark.parametrize("policy", ["fifo", "elastic-srjf", "ffdl", "afs-l", "max_min_fairness_packed"])
-def test_a_model_of_rates_alone_is_enough_for_engine_and_world(policy: str) -> None:
+def test_a_model_needs_only_rates(policy: str) -> None:
     jobs = [Job(id=name, submitted=0.0, min=2, max=2, steps=400.0) for name in "abc"]
     world = simulation(jobs, policy=policy, truth=OnlyRates(), perf=OnlyRates())
     world.run(until=30.0)
@@ -185,34 +188,34 @@ def test_a_model_of_rates_alone_is_enough_for_engine_and_world(policy: str) -> N
     assert min(ends(world).values()) == pytest.approx(20.0 + 400.0 / 4.0)
 
 
-def test_what_nobody_asks_for_is_not_told() -> None:
-    told: list[bool] = []
+def test_progress_is_reported_only_to_policies_that_need_it() -> None:
+    reported: list[bool] = []
 
-    class Deaf(TableModel):
+    class FixedModel(TableModel):
         """Learns nothing."""
 
     for policy in ("fifo", "srjf"):
-        world = simulation([Job(id="a", submitted=0.0, steps=100.0)], policy=policy, perf=Deaf(()))
-        told.append(bool(world._progress()))
-    assert told == [False, True]
+        world = simulation([Job(id="a", submitted=0.0, steps=100.0)], policy=policy, perf=FixedModel(()))
+        reported.append(bool(world._progress_reports()))
+    assert reported == [False, True]
 
 
-class Curious(Together):
-    """Wants to know roughly how far its only job is, every quarter of an hour; notes what it is told."""
+class ProgressPolicy(ShareFirstGpu):
+    """Needs rough progress, wakes up every 15 minutes, and records the progress that it sees."""
 
     needs: ClassVar[Needs] = Needs.PROGRESS
 
     def __init__(self) -> None:
-        self.heard: list[tuple[float, float]] = []
+        self.seen: list[tuple[float, float]] = []
 
     def decide(self, snap: Snapshot, perf: Any, state: None) -> tuple[Decision, None]:
-        self.heard += [(snap.now, float(steps)) for steps in snap.jobs.steps_done]
-        found, state = super().decide(snap, perf, state)
-        return msgspec.structs.replace(found, wake_at=snap.now + 900.0), state
+        self.seen += [(snap.now, float(steps)) for steps in snap.jobs.steps_done]
+        result, state = super().decide(snap, perf, state)
+        return msgspec.structs.replace(result, wake_at=snap.now + 900.0), state
 
 
-def test_who_wants_to_know_roughly_how_far_jobs_are_is_told_by_the_hour() -> None:
-    policy = Curious()
+def test_rough_progress_is_reported_every_hour() -> None:
+    policy = ProgressPolicy()
     engine = Engine(
         cluster=Cluster(nodes=(Node.of("n", {"v100": 1}),)),
         policy="x",
@@ -224,13 +227,13 @@ def test_who_wants_to_know_roughly_how_far_jobs_are_is_told_by_the_hour() -> Non
     world = Simulation(engine, truth, Costs(start_s=0.0, resize_s=0.0, stop_s=0.0))
     world.submit(JobBatch.of([Job(id="a", submitted=0.0, steps=100_000.0)]))
     world.run(done=lambda: bool(ends(world)))
-    assert len(policy.heard) >= 11
-    for now, steps in policy.heard:
+    assert len(policy.seen) >= 11
+    for now, steps in policy.seen:
         assert 10.0 * (now - 3600.0) <= steps <= 10.0 * now
-    assert len({steps for _, steps in policy.heard}) <= 4
+    assert len({steps for _, steps in policy.seen}) <= 4
 
 
-def test_two_runs_are_the_same() -> None:
+def test_runs_are_deterministic() -> None:
     jobs = [Job(id=f"j{i}", submitted=float(i * 37 % 11), min=1 + i % 2, max=4, steps=500.0 + i) for i in range(12)]
     first, second = (simulation(sorted(jobs, key=lambda job: (job.submitted, job.id))) for _ in range(2))
     first.run()
@@ -241,11 +244,11 @@ def test_two_runs_are_the_same() -> None:
 
 
 @pytest.mark.parametrize("kind", [ev.JobsFinished, ev.Running, ev.Decided])
-def test_a_run_with_a_fault_of_the_engine_has_no_result(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    sane = engine_module._HANDLERS[kind]
+def test_an_engine_fault_ends_the_run(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = engine_module._HANDLERS[kind]
 
     def broken(engine: Engine, event: Any) -> None:
-        sane(engine, event)
+        original(engine, event)
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setitem(engine_module._HANDLERS, kind, broken)

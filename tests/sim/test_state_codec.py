@@ -1,4 +1,4 @@
-"""States of simulations as data: nothing is lost or shared otherwise, and what is read calls nothing."""
+"""Simulation states as data: values and shared references survive, and decoding runs no code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from levada.core.queue import Queue
 from levada.errors import BadInput, LevadaError
 from levada.policies.protocol import Needs
 from levada.policies.registry import names
-from levada.sim.pace import Pace
+from levada.sim.progress import JobProgress
 from levada.sim.run import Interrupted, simulate
 from levada.sim.settings import Settings
 from levada.sim.state_codec import dumps, loads
@@ -27,11 +27,11 @@ from tests.sim.test_run import facts, settings
 POLICIES = names()
 
 
-def again(value: Any) -> Any:
+def round_trip(value: Any) -> Any:
     return loads(dumps(value))
 
 
-def test_values_come_back_as_they_were() -> None:
+def test_values_survive_a_round_trip() -> None:
     generator = np.random.default_rng(7)
     generator.random(3)
     count = itertools.count(5)
@@ -46,7 +46,7 @@ def test_values_come_back_as_they_were() -> None:
         "generator": generator,
         "count": count,
     }
-    got = again(values)
+    got = round_trip(values)
     assert {key: got[key] for key in list(values)[:7]} == {key: values[key] for key in list(values)[:7]}
     assert math.copysign(1, got["plain"][6]) == -1
     assert type(got["names"]) is Names
@@ -59,42 +59,42 @@ def test_values_come_back_as_they_were() -> None:
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["?", "i2", "i8", "f8", "<U3"])
-def test_arrays_come_back_with_their_layout(order: Any, dtype: str) -> None:
+def test_arrays_keep_their_layout(order: Any, dtype: str) -> None:
     array = np.asarray(np.arange(6).reshape(2, 3).astype(dtype), order=order)
     fixed = array.copy(order)
     fixed.flags.writeable = False
-    for each, empty in ((array, array[:0]), (fixed, fixed[:0])):
-        got, none = again([each, empty])
-        assert (got == each).all()
+    for original, empty in ((array, array[:0]), (fixed, fixed[:0])):
+        got, none = round_trip([original, empty])
+        assert (got == original).all()
         assert (got.dtype, got.flags.c_contiguous, got.flags.writeable) == (
-            each.dtype,
-            each.flags.c_contiguous,
-            each.flags.writeable,
+            original.dtype,
+            original.flags.c_contiguous,
+            original.flags.writeable,
         )
         assert none.shape == empty.shape
 
 
-def test_what_is_shared_stays_shared() -> None:
-    array, pace = np.arange(3), Pace()
-    ring: list[Any] = [array, pace]
+def test_shared_references_stay_shared() -> None:
+    array, progress = np.arange(3), JobProgress()
+    ring: list[Any] = [array, progress]
     ring.append(ring)
-    pace.ring = ring  # type: ignore[attr-defined]
-    got = again((ring, array, pace))
+    progress.ring = ring  # type: ignore[attr-defined]
+    got = round_trip((ring, array, progress))
     assert got[0][2] is got[0]
     assert got[0][0] is got[1]
     assert got[0][1] is got[2]
     assert got[2].ring is got[0]
 
 
-# --------------------------------------------------------------------------------------------------------- no program
+# --------------------------------------------------------------------------------------------------------- no code
 
 
 class Evil:
-    def __init__(self, made: Path) -> None:
-        self.made = made
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def __reduce__(self) -> Any:
-        return Path.touch, (self.made,)
+        return Path.touch, (self.path,)
 
 
 @pytest.mark.parametrize(
@@ -104,14 +104,14 @@ class Evil:
         ["object", "subprocess:Popen", []],
         ["object", "pathlib:Path", []],
         ["object", "levada.live.loop:Loop", []],
-        ["object", "levada.sim.run:_Log", []],
-        ["object", "levada.policies.table:Iterable", []],
+        ["object", "levada.sim.run:_RoundsFile", []],
+        ["object", "levada.policies.registry:Iterable", []],
         ["object", "levada.core.queue:Queue.__class__", []],
         ["object", "levada.plugins:find_policy", []],
-        ["object", "levada.policies.table:lookup", []],
-        ["struct", "levada.sim.pace:Pace", []],
-        ["enum", "levada.sim.pace:Pace", 1],
-        ["named", "levada.sim.pace:Pace", []],
+        ["object", "levada.policies.registry:lookup", []],
+        ["struct", "levada.sim.progress:JobProgress", []],
+        ["enum", "levada.sim.progress:JobProgress", 1],
+        ["named", "levada.sim.progress:JobProgress", []],
         ["array", "|O", [1], "C", True, b"\x00" * 8],
         ["array", "<i8", [1 << 40], "C", True, b"\x00" * 8],
         ["scalar", "|O", b"\x00" * 8],
@@ -120,72 +120,72 @@ class Evil:
     ],
     ids=str,
 )
-def test_data_that_means_anything_else_is_refused(node: list[Any]) -> None:
+def test_other_data_is_rejected(node: list[Any]) -> None:
     with pytest.raises((LevadaError, ValueError, TypeError, RecursionError)):
         loads(msgspec.msgpack.encode(([0], [node])))
 
 
-def test_what_is_no_state_is_refused_when_it_is_written() -> None:
+def test_other_objects_cannot_be_encoded() -> None:
     class Own(dict[str, int]):
         pass
 
-    for value in (Own(), lambda: 0, Path("/"), open, Pace, object(), np.array([object()]), Evil(Path("/"))):
-        with pytest.raises(LevadaError, match="has no place in the state of a simulation"):
+    for value in (Own(), lambda: 0, Path("/"), open, JobProgress, object(), np.array([object()]), Evil(Path("/"))):
+        with pytest.raises(LevadaError, match="is not allowed in a simulation checkpoint"):
             dumps(value)
 
 
-def stopped(given: Settings) -> None:
-    asked = 0
+def run_until_interrupted(asked: Settings) -> None:
+    calls = 0
 
     def stop(_progress: object) -> bool:
-        nonlocal asked
-        asked += 1
-        return asked == 9
+        nonlocal calls
+        calls += 1
+        return calls == 9
 
     with pytest.raises(Interrupted):
-        simulate(given, stop)
+        simulate(asked, stop)
 
 
-def test_a_checkpoint_that_is_a_pickle_is_refused_and_not_read(tmp_path: Path) -> None:
-    state, made = tmp_path / "state", tmp_path / "made"
-    given = settings(checkpoint=str(state))
-    stopped(given)
+def test_a_pickle_is_rejected_unread(tmp_path: Path) -> None:
+    state, touched = tmp_path / "state", tmp_path / "touched"
+    asked = settings(checkpoint=str(state))
+    run_until_interrupted(asked)
     mark, digest = b"levada simulation 2\n", state.read_bytes()[len(b"levada simulation 2\n") :][:32]
     for content in (b"levada simulation\n" + digest, mark + digest):
-        state.write_bytes(content + pickle.dumps(Evil(made)))
+        state.write_bytes(content + pickle.dumps(Evil(touched)))
         with pytest.raises(BadInput, match="delete it"):
-            simulate(given)
-    assert not made.exists()
+            simulate(asked)
+    assert not touched.exists()
 
 
-def test_a_state_cannot_bring_another_policy(tmp_path: Path) -> None:
-    """A policy may be a file of Python, so that its name in a state would be a program."""
+def test_a_state_cannot_name_another_policy(tmp_path: Path) -> None:
+    """A policy can be a Python file, so a name in a state would be code."""
     from levada.plugins import find_policy
 
-    with pytest.raises(LevadaError, match="keeps its policy"):
-        again(find_policy)(f"{tmp_path}/mine.py:Mine", {})
+    with pytest.raises(LevadaError, match="cannot change its policy"):
+        round_trip(find_policy)(f"{tmp_path}/mine.py:Mine", {})
 
 
-# ---------------------------------------------------------------------------------------------------------- all of it
+# ---------------------------------------------------------------------------------------------------------- whole runs
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_run_under_each_policy_goes_on_to_the_same_result(policy: str, tmp_path: Path) -> None:
+def test_a_run_under_each_policy_resumes_to_the_same_result(policy: str, tmp_path: Path) -> None:
     fields: dict[str, Any] = {"policy": policy, "jobs": 8, "rate": 6.0}
     whole = simulate(settings(**fields))
-    given = settings(**fields, checkpoint=str(tmp_path / "state"))
-    stopped(given)
-    assert facts(simulate(given)) == facts(whole)
+    asked = settings(**fields, checkpoint=str(tmp_path / "state"))
+    run_until_interrupted(asked)
+    assert facts(simulate(asked)) == facts(whole)
 
 
-def test_a_policy_of_the_users_own_keeps_its_state(tmp_path: Path) -> None:
+def test_a_user_policy_keeps_its_state(tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text(OWN)
     fields: dict[str, Any] = {"policy": f"{own}:Counting", "jobs": 8, "rate": 6.0}
     whole = simulate(settings(**fields))
-    given = settings(**fields, checkpoint=str(tmp_path / "state"))
-    stopped(given)
-    assert facts(simulate(given)) == facts(whole)
+    asked = settings(**fields, checkpoint=str(tmp_path / "state"))
+    run_until_interrupted(asked)
+    assert facts(simulate(asked)) == facts(whole)
 
 
 OWN = """

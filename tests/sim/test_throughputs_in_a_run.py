@@ -1,4 +1,4 @@
-"""Profiles through the engine and the simulated world: names become numbers, and jobs end when the table says."""
+"""Profiles in engine and simulation: jobs end when the throughput table says."""
 
 import numpy as np
 import pytest
@@ -11,14 +11,14 @@ from levada.engine import Engine
 from levada.perf import Beliefs, Online, ProfileModel
 from levada.sim import Costs, Simulation
 from levada.sim.catalogue import catalogue
-from tests.engine.inspect import state_of
+from tests.engine.engine_state import state_of
 
 LM, A3C = "LM (batch size 80)", "A3C"
 CLUSTER = Cluster(nodes=(Node.of("n", {"v100": 4}), Node.of("m", {"k80": 4})))
 
 
-def attached(model, engine):
-    """*model* follows the names of the engine's world."""
+def attach(model, engine):
+    """Bind *model* to the names of the engine's cluster."""
     engine.attach(model)
     return model
 
@@ -31,7 +31,7 @@ def alone(workload, gpu_type, size):
 def test_jobs_end_when_the_catalogue_says():
     belief = ProfileModel(catalogue())
     engine = Engine(cluster=CLUSTER, perf=belief, policy="fifo")
-    attached(belief, engine)
+    attach(belief, engine)
     world = Simulation(engine, belief, Costs(start_s=20.0))
     world.submit(
         JobBatch.of(
@@ -49,20 +49,20 @@ def test_jobs_end_when_the_catalogue_says():
     }
 
 
-def test_a_belief_learns_from_a_world_that_is_not_as_the_table_says():
+def test_a_belief_learns_speeds_that_differ_from_the_table():
     engine = Engine(cluster=CLUSTER, perf=Online(ProfileModel(catalogue())), policy="fifo")
-    belief = attached(state_of(engine).perf, engine)
+    belief = attach(state_of(engine).perf, engine)
     job = Job(id="a", submitted=0.0, min=2, max=2, steps=1e6, workload=LM, gpu_types=("v100",))
 
     class Half(Beliefs):
-        """Everything runs at half the speed that the catalogue says."""
+        """Half the speeds of the catalogue."""
 
         def rates(self, numbers, gpu_types, workers):
             return np.array([alone(LM, "v100", size) / 2 for size in workers])
 
     world = Simulation(engine, Half())
     world.submit(JobBatch.of([job]))
-    # Something must happen for progress to be told: other jobs come.
+    # Progress is reported at events, so other jobs must arrive.
     others = [Job(id=f"o{n}", submitted=600.0 * n, min=8, max=8, workload="x") for n in range(1, 30)]
     world.submit(JobBatch.of(others))
     world.run(until=18_000.0)
@@ -72,12 +72,12 @@ def test_a_belief_learns_from_a_world_that_is_not_as_the_table_says():
     assert believed == pytest.approx(alone(LM, "v100", 2) / 2, rel=0.05)
 
 
-def test_a_fork_meets_names_of_its_own():
+def test_a_fork_has_its_own_names():
     belief = ProfileModel(catalogue())
     engine = Engine(cluster=CLUSTER, perf=belief, policy="fifo")
-    attached(belief, engine)
+    attach(belief, engine)
     twin = engine.fork()
-    attached(state_of(twin).perf, twin)
+    attach(state_of(twin).perf, twin)
     arrival = Job(id="a", submitted=0.0, min=1, max=1, workload=LM)
     twin.handle(JobsSubmitted(at=0.0, jobs=JobBatch.of([arrival])))
     engine.handle(JobsSubmitted(at=0.0, jobs=JobBatch.of([Job(id="b", submitted=0.0, min=1, max=1, workload="x")])))

@@ -1,4 +1,4 @@
-"""Sia's folders become rates by model and batch size."""
+"""Sia's profile folders: rates by model and batch size."""
 
 import numpy as np
 import pytest
@@ -27,26 +27,26 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_few_nodes_are_alone_and_many_are_spread(folder):
-    found = read_throughputs(folder)
-    assert (found.workloads, found.types, found.sizes) == (("bert (batch size 8)",), ("t4",), (1, 2, 4, 8))
-    assert found.alone.tolist() == [[[2.0, 2.5, 4.0, 4.0]]]
-    np.testing.assert_equal(found.spread, [[[NAN, 2.0, 1.0, NAN]]])
-    assert found.restart_s.tolist() == [120.0]
+def test_fewest_nodes_are_alone_and_most_are_spread(folder):
+    table = read_throughputs(folder)
+    assert (table.workloads, table.types, table.sizes) == (("bert (batch size 8)",), ("t4",), (1, 2, 4, 8))
+    assert table.alone.tolist() == [[[2.0, 2.5, 4.0, 4.0]]]
+    np.testing.assert_equal(table.spread, [[[NAN, 2.0, 1.0, NAN]]])
+    assert table.restart_s.tolist() == [120.0]
 
 
-def test_the_folder_of_one_model_is_read_too(folder):
+def test_the_folder_of_one_model_is_accepted(folder):
     assert read_throughputs(folder / "bert").workloads == ("bert (batch size 8)",)
 
 
-def test_a_type_that_was_measured_again_counts_once(folder):
+def test_a_newer_measurement_replaces_the_older_one(folder):
     (folder / "bert" / "placements-t4-ext.csv").write_text(PLACEMENTS + "8,0.25,0.1,1\n", encoding="utf-8")
-    found = read_throughputs(folder)
-    assert found.types == ("t4",)
-    assert found.alone.tolist() == [[[4.0]]]
+    table = read_throughputs(folder)
+    assert table.types == ("t4",)
+    assert table.alone.tolist() == [[[4.0]]]
 
 
-def test_faults_tell_file_line_and_field(folder):
+def test_faults_name_file_line_and_field(folder):
     path = folder / "bert" / "placements-t4.csv"
     path.write_text(PLACEMENTS + "8,0,0,1\nx,1,0,00\n", encoding="utf-8")
     with pytest.raises(BadInput) as caught:
@@ -54,24 +54,24 @@ def test_faults_tell_file_line_and_field(folder):
     assert [str(fault).replace(str(path), "F") for fault in caught.value.faults] == [
         "F:2: step_time: must be a number above 0",
         "F:3: local_bsz: must be a whole number from 1 to 1073741824",
-        "F:3: placement: must be one digit per node, the GPUs used there",
+        "F:3: placement: must have one digit per node: its GPUs",
     ]
 
 
 def test_a_folder_without_profiles(tmp_path):
-    with pytest.raises(BadInput, match="holds no placements-<type>"):
+    with pytest.raises(BadInput, match="contains no placements-<type>"):
         read_throughputs(tmp_path)
 
 
-def test_sias_own_folders():
-    found = read_throughputs(peer_data("peers", "sia", "profiles"))
-    assert found.types == ("aws", "azure", "dgx", "quad", "rtx")
-    assert {name.partition(" ")[0] for name in found.workloads} == {
+def test_sias_published_folders():
+    table = read_throughputs(peer_data("peers", "sia", "profiles"))
+    assert table.types == ("aws", "azure", "dgx", "quad", "rtx")
+    assert {name.partition(" ")[0] for name in table.workloads} == {
         "bert", "cifar10", "deepspeech2", "gpt_pmp", "imagenet", "ncf", "yolov3",
     }  # fmt: skip
-    model = ProfileModel(found, found.workloads, found.types)
-    model.bind(np.arange(len(found.workloads)), np.arange(len(found.workloads)))
-    job = found.position("cifar10 (batch size 32)")
+    model = ProfileModel(table, table.workloads, table.types)
+    model.bind(np.arange(len(table.workloads)), np.arange(len(table.workloads)))
+    job = table.position("cifar10 (batch size 32)")
     assert model.rate(job, 0, 1) == 1 / 0.0427886962890625
-    # Four GPUs of one node are faster than of four.
+    # Four GPUs on one node are faster than on four.
     assert model.rate(job, 0, 4, spread=4) < model.rate(job, 0, 4)

@@ -1,4 +1,4 @@
-"""Levada's own tables come back as they were written, and tell what is wrong with them."""
+"""Levada's throughput tables survive a round trip, and their faults are reported."""
 
 import numpy as np
 import polars
@@ -16,7 +16,7 @@ HEADER = "workload,gpu_type,workers,steps_per_s,spread,with,with_steps_per_s,res
 NAN = float("nan")
 
 
-def same(one: Profiles, two: Profiles) -> None:
+def assert_same(one: Profiles, two: Profiles) -> None:
     for name in Profiles.__struct_fields__:
         np.testing.assert_equal(getattr(two, name), getattr(one, name), err_msg=name)
 
@@ -34,36 +34,36 @@ def faults(tmp_path, text):
 
 
 def test_every_kind_of_row(tmp_path):
-    found = read(
+    table = read(
         tmp_path,
         HEADER
         + '"a, large",v100,1,2.5,,,,30\n"a, large",v100,4,8,no,,,\n"a, large",v100,4,6,yes,,,\nb,k80,1,0,,,,\n'
         + '"a, large",v100,1,1.5,,b,0.5,\n',
     )
-    assert (found.workloads, found.types, found.sizes) == (("a, large", "b"), ("v100", "k80"), (1, 4))
-    np.testing.assert_equal(found.alone, [[[2.5, 8.0], [NAN, NAN]], [[NAN, NAN], [0.0, NAN]]])
-    np.testing.assert_equal(found.spread[0, 0], [NAN, 6.0])
-    np.testing.assert_equal(found.together[0, 0], [[NAN, 1.5], [0.5, NAN]])
-    assert found.restart_s.tolist() == [30.0, 0.0]
+    assert (table.workloads, table.types, table.sizes) == (("a, large", "b"), ("v100", "k80"), (1, 4))
+    np.testing.assert_equal(table.alone, [[[2.5, 8.0], [NAN, NAN]], [[NAN, NAN], [0.0, NAN]]])
+    np.testing.assert_equal(table.spread[0, 0], [NAN, 6.0])
+    np.testing.assert_equal(table.together[0, 0], [[NAN, 1.5], [0.5, NAN]])
+    assert table.restart_s.tolist() == [30.0, 0.0]
 
 
 def test_only_four_columns_are_needed_in_any_order(tmp_path):
-    found = read(tmp_path, "steps_per_s,workers,gpu_type,workload\n3,2,v100,a\n")
-    assert (found.alone.tolist(), found.sizes, found.spread, found.together) == ([[[3.0]]], (2,), None, None)
+    table = read(tmp_path, "steps_per_s,workers,gpu_type,workload\n3,2,v100,a\n")
+    assert (table.alone.tolist(), table.sizes, table.spread, table.together) == ([[[3.0]]], (2,), None, None)
 
 
-def test_written_and_read_again_it_is_the_same(tmp_path):
+def test_a_round_trip_changes_nothing(tmp_path):
     table = read_gavel(peer_data("gavel", "simulation_throughputs.json"))
-    same(table, read(tmp_path, table_text(table)))
+    assert_same(table, read(tmp_path, table_text(table)))
 
 
 def test_parquet_is_read_like_csv(tmp_path):
     text = HEADER + "a,v100,1,2.5,,,,30\na,v100,2,4,true,,,\na,v100,1,1.5,,a,1.25,\n"
     polars.read_csv(text.encode()).write_parquet(tmp_path / "table.parquet")
-    same(read(tmp_path, text), read_throughputs(tmp_path / "table.parquet"))
+    assert_same(read(tmp_path, text), read_throughputs(tmp_path / "table.parquet"))
 
 
-def test_every_fault_is_told_with_its_line_and_field(tmp_path):
+def test_every_fault_is_reported_with_line_and_field(tmp_path):
     text = (
         HEADER + "a,v100,1,2.5,,,,\n,v100,0,fast,perhaps,,,\na,v100,1,2.5,,b,,\na,v100,1,3,,,,\na,v100,2,1,yes,b,1,-1\n"
     )
@@ -73,32 +73,32 @@ def test_every_fault_is_told_with_its_line_and_field(tmp_path):
         "F:3: steps_per_s: must be a number of steps/s, 0 or more",
         "F:3: spread: must be true or false",
         "F:4: with_steps_per_s: must be a number of steps/s, 0 or more",
-        "F:5: workload: is given twice with this type and size",
-        "F:6: spread: must be false where two jobs run together",
+        "F:5: workload: duplicate row: same workload, type and size",
+        "F:6: spread: must be false if `with` is set",
         "F:6: restart_s: must be a number of seconds, 0 or more",
     ]
 
 
-def test_a_line_with_too_many_fields(tmp_path):
+def test_a_line_with_extra_fields(tmp_path):
     assert faults(tmp_path, "workload,gpu_type,workers,steps_per_s\na,v100,1,2,3\n") == [
-        "F:2: has more fields than the first line names"
+        "F:2: has more fields than the header"
     ]
 
 
-def test_columns_that_are_missing(tmp_path):
-    needed = "it needs workload, gpu_type, workers, steps_per_s"
+def test_missing_columns(tmp_path):
+    needed = "required columns: workload, gpu_type, workers, steps_per_s"
     assert faults(tmp_path, "workload,workers,rate\n") == [
         f"F:1: has no column gpu_type; {needed}",
         f"F:1: has no column steps_per_s; {needed}",
     ]
-    assert faults(tmp_path, HEADER) == ["F: holds no rate"]
+    assert faults(tmp_path, HEADER) == ["F: contains no rates"]
 
 
-def test_what_is_said_twice_must_agree(tmp_path):
+def test_repeated_measurements_must_agree(tmp_path):
     agreeing = HEADER + "a,v100,1,1.5,,b,0.5,\nb,v100,1,0.5,,a,1.5,\na,v100,1,2,,a,3,\n"
     np.testing.assert_equal(read(tmp_path, agreeing).together[0, 0], [[2.5, 1.5], [0.5, NAN]])
     assert faults(tmp_path, agreeing + "b,v100,1,0.75,,a,1.5,\n") == [
-        "F:5: with: is given twice with this workload, type and size, and not with the same rates"
+        "F:5: with: contradicts another row with the same workload, type and size"
     ]
     assert faults(tmp_path, "workload,gpu_type,workers,steps_per_s,workers\n") == ["F:1: has two columns workers"]
 
@@ -117,7 +117,7 @@ def test_any_text_is_a_table_or_has_faults(tmp_path_factory, lines):
         assert all(str(path) in fault.path or "more faults" in fault.text for fault in error.faults)
 
 
-def test_what_is_no_parquet(tmp_path):
+def test_files_that_are_not_parquet(tmp_path):
     path = tmp_path / "table.parquet"
     path.write_text("no", encoding="utf-8")
     with pytest.raises(BadInput, match="not parquet"):

@@ -1,4 +1,4 @@
-"""A minute of faults on each kind of store: jobs run once, nothing is lost, nothing is left. `make soak` runs longer."""
+"""30 s of faults on each store: jobs run once, nothing is lost, no process remains. `make soak` runs longer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.live.postgres import Postgres, postgres
 from tests.soak.soak import Soak
 
-#: Of faults; until all jobs have ended it takes as long as it takes.
+#: Duration of the faults; afterwards all jobs must end.
 _SECONDS = 30.0
 _SEED = int(os.environ.get("LEVADA_SEED", "1"))
 
@@ -22,16 +22,16 @@ def database() -> Iterator[Postgres]:
         yield server
 
 
-def test_nothing_is_lost_or_doubled_on_sqlite(tmp_path: Path) -> None:
-    _soak(Soak(tmp_path / "world", _SEED, _SECONDS))
+def test_nothing_is_lost_or_duplicated_on_sqlite(tmp_path: Path) -> None:
+    _assert_without_faults(Soak(tmp_path / "world", _SEED, _SECONDS))
 
 
-def test_nothing_is_lost_or_doubled_on_postgresql(tmp_path: Path, database: Postgres) -> None:
-    _soak(Soak(tmp_path / "world", _SEED, _SECONDS, database))
+def test_nothing_is_lost_or_duplicated_on_postgresql(tmp_path: Path, database: Postgres) -> None:
+    _assert_without_faults(Soak(tmp_path / "world", _SEED, _SECONDS, database))
 
 
-def _soak(soak: Soak) -> None:
-    found = soak.run()
-    assert found == [], f"seed {soak.seed}: {soak.summary()}; see {soak.world.folder}\n" + "\n".join(soak.log[-100:])
+def _assert_without_faults(soak: Soak) -> None:
+    faults = soak.run()
+    assert faults == [], f"seed {soak.seed}: {soak.summary()}; see {soak.world.folder}\n" + "\n".join(soak.log[-100:])
     assert soak.injector.done.total() > 0
     assert any(plan.id for plan in soak.plans)

@@ -1,4 +1,4 @@
-"""Runs a test with HiGHS alone, and with the price kernels in front of it."""
+"""Run a test with HiGHS alone, and with the price kernels before it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests import kernel_modes
 
 @pytest.fixture(params=["interpreted", "compiled"])
 def both_methods(request: pytest.FixtureRequest) -> Iterator[None]:
-    """numpy's kernels leave all to HiGHS, numba's find prices."""
+    """Interpreted kernels use HiGHS only; compiled ones try prices first."""
     before = kernel_modes.active()
     kernel_modes.use(request.param)
     yield

@@ -1,4 +1,4 @@
-"""Solve with one method, to compare it with the other."""
+"""Solve with the price method and with HiGHS, to compare both."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from levada.solve.problem import Solution
 
 @contextmanager
 def highs_only() -> Iterator[None]:
-    """No price method proves anything while this is entered, so that HiGHS is asked."""
+    """Disable the price method, so that HiGHS solves every problem."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("max_level", "leximin", "efficient", "least_ratio"):
             patch.setattr(price, name, lambda *_: None)
         yield
 
 
-def by_both(solver: Callable[[], Solution]) -> tuple[Solution, Solution]:
-    """What prices find (or HiGHS in their place), and what HiGHS finds."""
-    found = solver()
+def solve_both_ways(solver: Callable[[], Solution]) -> tuple[Solution, Solution]:
+    """The solutions of the price method (or its fallback to HiGHS) and of HiGHS."""
+    solution = solver()
     with highs_only():
-        return found, solver()
+        return solution, solver()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from levada.solve.problem import Problem, problem
+from levada.solve.problem import ShareProblem, problem
 
 whole_rates = st.sampled_from([0.0, 0.0, 1.0, 1.0, 2.0, 3.0, 5.0, 8.0])
-#: Not too far apart: what a program per job finds out depends on its tolerance times this.
+#: A limited ratio: the error of one program per job is its tolerance times this ratio.
 any_rates = st.floats(0.25, 16.0) | st.just(0.0)
 usual_weights = st.sampled_from([1.0, 1.0, 1.0, 2.0, 5.0])
 any_weights = st.sampled_from([1e-3, 0.1, 1.0, 1.0, 5.0, 1e3])
@@ -18,8 +18,8 @@ capacities = st.sampled_from([0.0, 1.0, 2.0, 3.0, 8.0, 64.0])
 @st.composite
 def problems(
     draw: st.DrawFn, most_jobs: int = 7, most_types: int = 4, weights: st.SearchStrategy[float] = usual_weights
-) -> Problem:
-    """A problem whose jobs are partly equal to each other."""
+) -> ShareProblem:
+    """A problem with groups of equal jobs."""
     types = draw(st.integers(1, most_types))
     rates = draw(st.sampled_from([whole_rates, any_rates]))
     kinds = draw(

@@ -1,4 +1,4 @@
-"""The small transportation problem has the optimum of AlloX's matrix with a column per GPU and position."""
+"""The transportation problem has the optimum of AlloX's matrix with a column per GPU and position."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ times = st.sampled_from([1.0, 1.0, 2.0, 3.0, np.inf]) | st.floats(0.1, 50.0)
         )
     )
 )
-def test_the_least_sum_of_completion_times(given_: tuple[list[list[float]], list[int]]) -> None:
-    time, capacity = np.array(given_[0]), np.array(given_[1])
+def test_assign_minimizes_the_sum_of_completion_times(instance: tuple[list[list[float]], list[int]]) -> None:
+    time, capacity = np.array(instance[0]), np.array(instance[1])
     queues = assign(time, capacity)
     runs = (np.isfinite(time) & (capacity > 0)).any(axis=1)
     assert (runs == (queues.gpu_type >= 0)).all()
@@ -33,15 +33,15 @@ def test_the_least_sum_of_completion_times(given_: tuple[list[list[float]], list
     matrix = np.where(np.isfinite(matrix), matrix, 1e7)
     rows, columns = linear_sum_assignment(matrix)
     assert queues.cost == pytest.approx(matrix[rows, columns].sum(), rel=1e-9, abs=1e-12)
-    # Every place of every GPU has one job at most, and the jobs' own times add up to the cost.
+    # Every position of every GPU has at most one job, and completion times add up to the cost.
     places = list(zip(queues.gpu_type[runs], queues.gpu[runs], queues.position[runs], strict=True))
     assert len(set(places)) == jobs
     assert (queues.gpu[runs] < capacity[queues.gpu_type[runs]]).all()
-    own = time[np.flatnonzero(runs), queues.gpu_type[runs]] * queues.position[runs]
-    assert own.sum() == pytest.approx(queues.cost, rel=1e-12)
+    completion = time[np.flatnonzero(runs), queues.gpu_type[runs]] * queues.position[runs]
+    assert completion.sum() == pytest.approx(queues.cost, rel=1e-12)
 
 
-def test_one_job_per_gpu_runs_first() -> None:
+def test_first_returns_one_job_per_gpu() -> None:
     queues = assign(np.array([[3.0], [1.0], [2.0]]), np.array([2]))
     assert sorted(queues.position.tolist()) == [1, 1, 2]
     first = queues.first()

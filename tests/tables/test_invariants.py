@@ -1,19 +1,18 @@
-"""Planted faults: each rule notices what breaks it, names the job, and lets the healthy twin pass."""
+"""Planted violations: each invariant detects them and names the job, and accepts the valid variant."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from levada.core.assignment import FREE, SHARED
 from levada.core.job import Phase
 from levada.core.plan import OpKind
-from levada.core.plane import FREE, SHARED
 from levada.core.reasons import Code
 from levada.core.types import CPU_TYPE
 from levada.tables.invariants import (
-    Violation,
     check,
     check_state,
     i1_no_device_beyond_whole,
@@ -21,27 +20,19 @@ from levada.tables.invariants import (
     i6_only_free_devices,
     i12_sums_kept,
 )
-from tests import kernel_modes
-from tests.tables.scenes import A100, JOBS, V100, Draft, Scene
+from levada.tables.violations import Violation
+from tests.tables.cluster_harness import A100, JOBS, V100, ClusterHarness, ProposalBuilder
+
+pytestmark = pytest.mark.usefixtures("both_kernels")
 
 
-@pytest.fixture(autouse=True, params=["interpreted", "compiled"])
-def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = kernel_modes.active()
-    if request.param == "compiled":
-        pytest.importorskip("numba")
-    kernel_modes.use(request.param)
-    yield
-    kernel_modes.use(before)
+# --- proposals: (invariant, job at fault, valid draft, invalid draft) -------------------------------------------------
 
 
-# --- proposals: (rule, who is at fault, the healthy draft, the broken one) --------------------------------------------
-
-
-def _closed(what: str) -> Scene:
-    """Device 8 and its node are closed, or others use the device."""
-    scene = Scene()
-    inventory = scene.world.inventory
+def _closed(what: str) -> ClusterHarness:
+    """Device 8 and its node are closed, or in foreign use."""
+    harness = ClusterHarness()
+    inventory = harness.world.inventory
     if what == "cordoned":
         inventory.set_cordoned(2, True)
     elif what == "lost":
@@ -54,63 +45,73 @@ def _closed(what: str) -> Scene:
         inventory.foreign_gpu_memory[8] = 20001
     elif what == "reserved":
         inventory.reserved[8] = 500
-    return scene
+    return harness
 
 
-def _two_parts(second: str, at: int) -> Draft:
-    return Scene().runs("part", (0, 8), kind=A100).propose(second).give(second, (0, at), kind=A100)
+def _two_parts(second: str, at: int) -> ProposalBuilder:
+    return ClusterHarness().runs("part", (0, 8), kind=A100).propose(second).give(second, (0, at), kind=A100)
 
 
-def _on_closed(what: str, name: str, at: int, kind: int = A100) -> Draft:
+def _on_closed(what: str, name: str, at: int, kind: int = A100) -> ProposalBuilder:
     return _closed(what).propose(name).give(name, (0, at), kind=kind)
 
 
-def _sized(name: str, count: int, kind: int) -> Draft:
-    draft = Scene().propose(name)
+def _sized(name: str, count: int, kind: int) -> ProposalBuilder:
+    draft = ClusterHarness().propose(name)
     devices = (0, 1, 2, 3, 4, 5, 6, 7) if kind == V100 else (8, 9)
-    each = 2 if name == "pairs" else 1
-    draft.give(name, *((i // each, devices[i]) for i in range(min(count * each, len(devices)))), kind=kind)
+    gpus = 2 if name == "pairs" else 1
+    draft.give(name, *((i // gpus, devices[i]) for i in range(min(count * gpus, len(devices)))), kind=kind)
     return draft.size(name, count, kind)
 
 
-def _whole(*places: tuple[int, int], kind: int = V100) -> Draft:
-    return Scene().propose("whole").give("whole", *places, kind=kind)
+def _whole(*places: tuple[int, int], kind: int = V100) -> ProposalBuilder:
+    return ClusterHarness().propose("whole").give("whole", *places, kind=kind)
 
 
-def _pairs(*places: tuple[int, int]) -> Draft:
-    return Scene().propose("pairs").give("pairs", *places)
+def _pairs(*places: tuple[int, int]) -> ProposalBuilder:
+    return ClusterHarness().propose("pairs").give("pairs", *places)
 
 
-def _served(*nodes: int) -> Draft:
-    return Scene().propose("served").give("served", (0, 0), servers=nodes)
+def _served(*nodes: int) -> ProposalBuilder:
+    return ClusterHarness().propose("served").give("served", (0, 0), servers=nodes)
 
 
-def _parts() -> Draft:
-    return Scene().propose("part").give("part", (0, 8), (1, 9), kind=A100)
+def _parts() -> ProposalBuilder:
+    return ClusterHarness().propose("part").give("part", (0, 8), (1, 9), kind=A100)
 
 
-def _running() -> Scene:
-    return Scene().runs("whole", (0, 0), (1, 1)).runs("part", (0, 8), kind=A100)
+def _running() -> ClusterHarness:
+    return ClusterHarness().runs("whole", (0, 0), (1, 1)).runs("part", (0, 8), kind=A100)
 
 
-def _cores(count: int, node: int = 0) -> Draft:
-    scene = Scene().runs("cores", (0, node), kind=CPU_TYPE)
-    return scene.propose("cores").give("cores", *((i, node) for i in range(count)), kind=CPU_TYPE)
+def _cores(count: int, node: int = 0) -> ProposalBuilder:
+    harness = ClusterHarness().runs("cores", (0, node), kind=CPU_TYPE)
+    return harness.propose("cores").give("cores", *((i, node) for i in range(count)), kind=CPU_TYPE)
 
 
-def _filled(name: str, count: int) -> Draft:
-    scene = Scene().runs("served", (0, 0), (1, 1), servers=(0, 0))
-    return scene.propose(name).give(name, *((i, 2 + i) for i in range(count)))
+def _filled(name: str, count: int) -> ProposalBuilder:
+    harness = ClusterHarness().runs("served", (0, 0), (1, 1), servers=(0, 0))
+    return harness.propose(name).give(name, *((i, 2 + i) for i in range(count)))
 
 
-def _extra_row(draft: Draft) -> Draft:
-    """A job of whole GPUs also has a worker without one, and pays for it."""
-    slot = draft.scene.slot("whole")
-    draft.scene.world.put_workers(draft.plane, slot, np.array([[slot, 9, 0, -1, 0, 0]]).T)
+def _of_class(name: str, place: int, kind: int, closed: int = 0) -> ProposalBuilder:
+    """A job with a class that node number *closed* does not take gets one place: a device, or a node for its cores."""
+    scene = ClusterHarness()
+    inventory = scene.world.inventory
+    scene.world.table.node_class[scene.slot(name)] = inventory.add_class("x")
+    inventory.eligible[1, closed] = False
+    inventory.changed()
+    return scene.propose(name).give(name, (0, place), kind=kind)
+
+
+def _extra_row(draft: ProposalBuilder) -> ProposalBuilder:
+    """A job of whole GPUs with an additional worker without a GPU, which uses cores."""
+    slot = draft.harness.slot("whole")
+    draft.harness.world.put_workers(draft.plane, slot, np.array([[slot, 9, 0, -1, 0, 0]]).T)
     return draft
 
 
-PROPOSALS: dict[str, tuple[str, str, Callable[[], Draft], Callable[[], Draft]]] = {
+PROPOSALS: dict[str, tuple[str, str, Callable[[], ProposalBuilder], Callable[[], ProposalBuilder]]] = {
     "beyond 1000/1000": ("I1", "slice", lambda: _two_parts("slice", 9), lambda: _two_parts_sized(600)),
     "beyond its memory": ("I1", "slice", lambda: _two_parts("slice", 9), lambda: _two_parts("slice", 8)),
     "whole over a part": ("I1", "other", lambda: _two_parts("other", 9), lambda: _two_parts("other", 8)),
@@ -159,163 +160,175 @@ PROPOSALS: dict[str, tuple[str, str, Callable[[], Draft], Callable[[], Draft]]] 
     "stops who is out of view": ("I5", "", lambda: _running().propose("part"), lambda: _running().propose("part").give("whole")),
     "drops parts out of view": ("I5", "", lambda: _running().propose("whole"), lambda: _running().propose("whole").give("part")),
     "cores of a node": ("I12", "cores", lambda: _cores(4), lambda: _cores(5)),
+    "node closed to its class": ("I14", "whole", lambda: _of_class("whole", 4, V100), lambda: _of_class("whole", 0, V100)),
+    "part on a node closed to its class": ("I14", "part", lambda: _of_class("part", 8, A100, closed=1), lambda: _of_class("part", 8, A100, closed=2)),
+    "cores of a node closed to its class": ("I14", "cores", lambda: _of_class("cores", 1, CPU_TYPE), lambda: _of_class("cores", 0, CPU_TYPE)),
     "queue's limit": ("I13", "queued", lambda: _filled("queued", 4), lambda: _filled("queued", 5)),
-    "child's own limit": ("I13", "queued", lambda: Scene().propose("queued").give("queued", (0, 8), kind=A100), lambda: Scene().propose("queued").give("queued", (0, 8), (1, 9), kind=A100)),
+    "child's own limit": ("I13", "queued", lambda: ClusterHarness().propose("queued").give("queued", (0, 8), kind=A100), lambda: ClusterHarness().propose("queued").give("queued", (0, 8), (1, 9), kind=A100)),
 }  # fmt: skip
 
 
-def _two_parts_sized(milli: int) -> Draft:
-    """Two parts that fit by memory but not by compute."""
-    scene = Scene()
-    table = scene.world.table
-    table.milli[scene.slot("slice")], table.gpu_memory[scene.slot("slice")] = milli, 10
-    return scene.runs("part", (0, 8), kind=A100).propose("slice").give("slice", (0, 8), kind=A100)
+def _two_parts_sized(milli: int) -> ProposalBuilder:
+    """Two fractions that fit by memory but not by compute."""
+    harness = ClusterHarness()
+    table = harness.world.table
+    table.milli[harness.slot("slice")], table.gpu_memory[harness.slot("slice")] = milli, 10
+    return harness.runs("part", (0, 8), kind=A100).propose("slice").give("slice", (0, 8), kind=A100)
 
 
-def _with_device(draft: Draft) -> Draft:
+def _with_device(draft: ProposalBuilder) -> ProposalBuilder:
     draft.row("served", device=3)
     draft.plane.owner[3] = SHARED
     return draft
 
 
-def _whole_for_part() -> Draft:
-    """A job of parts has the devices whole."""
-    draft = Scene().propose("part")
-    draft.plane.owner[[8, 9]], draft.plane.index[[8, 9]] = draft.scene.slot("part"), [0, 1]
+def _whole_for_part() -> ProposalBuilder:
+    """A job of fractions owns whole devices."""
+    draft = ClusterHarness().propose("part")
+    draft.plane.owner[[8, 9]], draft.plane.index[[8, 9]] = draft.harness.slot("part"), [0, 1]
     return draft.size("part", 2, A100)
 
 
 @pytest.mark.parametrize("fault", PROPOSALS)
-def test_a_broken_proposal_is_caught_and_its_healthy_twin_passes(fault: str) -> None:
+def test_an_invalid_proposal_is_rejected_and_its_valid_variant_accepted(fault: str) -> None:
     rule, guilty, healthy, broken = PROPOSALS[fault]
     twin = healthy()
-    assert check(twin.scene.world, twin.done()) == []
+    assert check(twin.harness.world, twin.done()) == []
     draft = broken()
-    assert draft.scene.names(check(draft.scene.world, draft.done())) == [(rule, guilty)]
+    assert draft.harness.names(check(draft.harness.world, draft.done())) == [(rule, guilty)]
 
 
-def test_every_rule_about_proposals_has_a_planted_fault() -> None:
-    assert {rule for rule, *_ in PROPOSALS.values()} == {"I1", "I2", "I3", "I4", "I5", "I12", "I13"}
+def test_every_proposal_invariant_has_a_planted_violation() -> None:
+    assert {rule for rule, *_ in PROPOSALS.values()} == {"I1", "I2", "I3", "I4", "I5", "I12", "I13", "I14"}
 
 
-def test_what_was_there_before_a_node_closed_is_no_violation() -> None:
-    scene = Scene().runs("whole", (0, 0), (1, 1)).runs("part", (0, 8), kind=A100).runs("cores", (0, 0), kind=CPU_TYPE)
-    inventory = scene.world.inventory
+def test_grants_older_than_a_cordon_are_no_violation() -> None:
+    harness = (
+        ClusterHarness()
+        .runs("whole", (0, 0), (1, 1))
+        .runs("part", (0, 8), kind=A100)
+        .runs("cores", (0, 0), kind=CPU_TYPE)
+    )
+    inventory = harness.world.inventory
     for node in range(3):
         inventory.set_cordoned(node, True)
     inventory.foreign[8], inventory.foreign_gpu_memory[8], inventory.foreign_cpu[0] = 1000, 32000, 8000
-    draft = scene.propose("whole", "part", "cores").give("whole", (1, 1))
-    assert check(scene.world, draft.done()) == []
+    draft = harness.propose("whole", "part", "cores").give("whole", (1, 1))
+    assert check(harness.world, draft.done()) == []
 
 
-def test_a_node_that_others_fill_may_keep_what_it_has_but_not_get_more() -> None:
-    scene = Scene().runs("cores", (0, 0), (1, 0), kind=CPU_TYPE).runs("whole", (0, 0))
-    scene.world.inventory.foreign_cpu[0] = 7000
-    draft = scene.propose("cores", "whole").give("cores", (0, 0), kind=CPU_TYPE)
-    assert check(scene.world, draft.done()) == []
+def test_a_node_full_of_foreign_use_keeps_its_workers_and_gets_no_more() -> None:
+    harness = ClusterHarness().runs("cores", (0, 0), (1, 0), kind=CPU_TYPE).runs("whole", (0, 0))
+    harness.world.inventory.foreign_cpu[0] = 7000
+    draft = harness.propose("cores", "whole").give("cores", (0, 0), kind=CPU_TYPE)
+    assert check(harness.world, draft.done()) == []
     draft.give("whole", (0, 0), (1, 1), (2, 2))
-    assert check(scene.world, draft.done()) == []  # no more than was there before
+    assert check(harness.world, draft.done()) == []  # no more than was there before
     draft.give("whole", (0, 0), (1, 1), (2, 2), (3, 3))
-    assert scene.names(check(scene.world, draft.done())) == [("I12", "whole")]
+    assert harness.names(check(harness.world, draft.done())) == [("I12", "whole")]
 
 
-def test_a_size_out_of_range_may_stay_but_not_change() -> None:
-    scene = Scene().runs("whole", (0, 0), (1, 1))
-    scene.world.table.min[scene.slot("whole")] = 3
-    assert check(scene.world, scene.propose("whole").done()) == []
-    assert scene.names(check(scene.world, scene.propose("whole").give("whole", (0, 0)).done())) == [("I3", "whole")]
+def test_an_out_of_range_size_may_stay_but_not_change() -> None:
+    harness = ClusterHarness().runs("whole", (0, 0), (1, 1))
+    harness.world.table.min[harness.slot("whole")] = 3
+    assert check(harness.world, harness.propose("whole").done()) == []
+    assert harness.names(check(harness.world, harness.propose("whole").give("whole", (0, 0)).done())) == [
+        ("I3", "whole")
+    ]
 
 
-# --- who is at fault where a sum is exceeded --------------------------------------------------------------------------
+# --- the job at fault if a sum is exceeded ----------------------------------------------------------------------------
 
 
-def test_memory_of_a_node_is_watched_like_its_cores() -> None:
-    scene = Scene()
-    scene.world.table.memory[scene.slot("cores")] = 3000
-    healthy = scene.propose("cores").give("cores", (0, 0), (1, 0), kind=CPU_TYPE)
-    assert check(scene.world, healthy.done()) == []
-    broken = scene.propose("cores").give("cores", (0, 0), (1, 0), (2, 0), kind=CPU_TYPE)
-    assert scene.names(check(scene.world, broken.done())) == [("I12", "cores")]
+def test_node_memory_is_checked_like_cores() -> None:
+    harness = ClusterHarness()
+    harness.world.table.memory[harness.slot("cores")] = 3000
+    healthy = harness.propose("cores").give("cores", (0, 0), (1, 0), kind=CPU_TYPE)
+    assert check(harness.world, healthy.done()) == []
+    broken = harness.propose("cores").give("cores", (0, 0), (1, 0), (2, 0), kind=CPU_TYPE)
+    assert harness.names(check(harness.world, broken.done())) == [("I12", "cores")]
 
 
-def test_nobody_is_at_fault_where_two_newcomers_together_are_too_much() -> None:
-    scene = Scene()
-    draft = scene.propose("cores", "whole", "other")
+def test_two_new_jobs_that_exceed_a_node_together_blame_no_single_job() -> None:
+    harness = ClusterHarness()
+    draft = harness.propose("cores", "whole", "other")
     draft.give("whole", (0, 0), (1, 1)).give("other", (0, 2))
     draft.give("cores", *((i, 0) for i in range(4)), kind=CPU_TYPE)
-    assert scene.names(check(scene.world, draft.done())) == [("I12", "cores")]  # without it, and only it, all is well
+    assert harness.names(check(harness.world, draft.done())) == [
+        ("I12", "cores")
+    ]  # without it, and only it, all is well
     draft.give("cores", *((i, 0) for i in range(3)), kind=CPU_TYPE)
-    assert scene.names(check(scene.world, draft.done())) == [("I12", "")]
+    assert harness.names(check(harness.world, draft.done())) == [("I12", "")]
 
 
-def test_a_full_queue_blames_the_one_that_grew() -> None:
-    scene = Scene().runs("queued", *((i, i) for i in range(6)))
-    assert check(scene.world, scene.propose("queued", "served").done()) == []
-    draft = scene.propose("queued", "served").give("served", (0, 6), servers=(0, 0))
-    assert scene.names(check(scene.world, draft.done())) == [("I13", "served")]
-    # Who makes room for it is not in the way, and who only fills the gap breaks nothing.
+def test_a_full_queue_blames_the_job_that_grew() -> None:
+    harness = ClusterHarness().runs("queued", *((i, i) for i in range(6)))
+    assert check(harness.world, harness.propose("queued", "served").done()) == []
+    draft = harness.propose("queued", "served").give("served", (0, 6), servers=(0, 0))
+    assert harness.names(check(harness.world, draft.done())) == [("I13", "served")]
+    # A job that shrinks makes room, and a job that only fills free capacity is no violation.
     draft.give("queued", *((i, i) for i in range(5)))
-    assert check(scene.world, draft.done()) == []
+    assert check(harness.world, draft.done()) == []
 
 
-def test_a_queue_that_is_over_a_new_limit_may_stay_but_not_grow() -> None:
-    scene = Scene().runs("queued", *((i, i) for i in range(7)))
-    assert check(scene.world, scene.propose("queued").give("queued", *((i, i) for i in range(6))).done()) == []
-    grown = scene.propose("queued").give("queued", *((i, i) for i in range(8)))
-    assert scene.names(check(scene.world, grown.done())) == [("I13", "queued")]
+def test_a_queue_over_a_lowered_limit_may_stay_but_not_grow() -> None:
+    harness = ClusterHarness().runs("queued", *((i, i) for i in range(7)))
+    assert check(harness.world, harness.propose("queued").give("queued", *((i, i) for i in range(6))).done()) == []
+    grown = harness.propose("queued").give("queued", *((i, i) for i in range(8)))
+    assert harness.names(check(harness.world, grown.done())) == [("I13", "queued")]
 
 
-def test_parts_laid_over_a_whole_device_are_the_robbers_fault() -> None:
-    scene = Scene().runs("whole", (0, 8), kind=A100)
-    draft = scene.propose("part").give("part", (0, 8), kind=A100)
-    assert scene.names(i5_protected_stay(scene.world, draft.done())) == [("I5", "part")]
+def test_a_fraction_on_a_whole_device_blames_the_new_job() -> None:
+    harness = ClusterHarness().runs("whole", (0, 8), kind=A100)
+    draft = harness.propose("part").give("part", (0, 8), kind=A100)
+    assert harness.names(i5_protected_stay(harness.world, draft.done())) == [("I5", "part")]
 
 
-def test_sums_that_a_proposal_keeps_wrong_are_found() -> None:
-    scene = Scene()
-    draft = scene.propose("whole").give("whole", (0, 0))
-    assert i12_sums_kept(scene.world, draft.plane) == []
+def test_wrong_sums_of_a_proposal_are_detected() -> None:
+    harness = ClusterHarness()
+    draft = harness.propose("whole").give("whole", (0, 0))
+    assert i12_sums_kept(harness.world, draft.plane) == []
     draft.plane.memory[0] += 1
-    assert scene.names(check(scene.world, draft.done())) == [("I12", "")]
+    assert harness.names(check(harness.world, draft.done())) == [("I12", "")]
 
 
 # --- I6 -------------------------------------------------------------------------------------------------------------
 
 
-def test_i6_a_device_that_another_holds_is_not_free() -> None:
-    scene = Scene().runs("whole", (0, 0), (1, 1)).runs("part", (0, 8), kind=A100)
-    other = scene.slot("other")
+def test_i6_a_device_held_by_another_job_is_not_free() -> None:
+    harness = ClusterHarness().runs("whole", (0, 0), (1, 1)).runs("part", (0, 8), kind=A100)
+    other = harness.slot("other")
 
     def ask(*devices: int, taker: int = other) -> list[tuple[str, str]]:
-        return scene.names(i6_only_free_devices(scene.world, np.array(devices), np.full(len(devices), taker)))
+        return harness.names(i6_only_free_devices(harness.world, np.array(devices), np.full(len(devices), taker)))
 
     assert ask(2, 3) == []
-    assert ask(0, 1, taker=scene.slot("whole")) == []  # its own
+    assert ask(0, 1, taker=harness.slot("whole")) == []  # its own
     assert ask(1, 2) == [("I6", "other")]
-    assert ask(8) == [("I6", "other")]  # in parts
+    assert ask(8) == [("I6", "other")]  # used in fractions
 
 
-def test_i6_parts_wait_until_enough_of_the_device_is_free() -> None:
-    scene = Scene().runs("whole", (0, 9), kind=A100).runs("part", (0, 8), kind=A100)
+def test_i6_fractions_wait_until_enough_of_the_device_is_free() -> None:
+    harness = ClusterHarness().runs("whole", (0, 9), kind=A100).runs("part", (0, 8), kind=A100)
     nothing = np.zeros(0, np.int64)
 
     def ask(name: str, at: int, milli: int, memory: int) -> list[Violation]:
-        row = np.array([[scene.slot(name), 1, 2, at, milli, memory]]).T
-        return i6_only_free_devices(scene.world, nothing, nothing, row)
+        row = np.array([[harness.slot(name), 1, 2, at, milli, memory]]).T
+        return i6_only_free_devices(harness.world, nothing, nothing, row)
 
     assert ask("slice", 8, 400, 20000) == []
-    assert scene.names(ask("slice", 8, 401, 0)) == [("I6", "slice")]
-    assert scene.names(ask("slice", 8, 300, 20001)) == [("I6", "slice")]
-    assert scene.names(ask("slice", 9, 1, 0)) == [("I6", "slice")]
+    assert harness.names(ask("slice", 8, 401, 0)) == [("I6", "slice")]
+    assert harness.names(ask("slice", 8, 300, 20001)) == [("I6", "slice")]
+    assert harness.names(ask("slice", 9, 1, 0)) == [("I6", "slice")]
 
 
 # --- states -----------------------------------------------------------------------------------------------------------
 
 
-def _busy() -> Scene:
-    """Every shape of job runs but one, which waits."""
+def _busy() -> ClusterHarness:
+    """One job of every shape runs, except one pending job."""
     return (
-        Scene()
+        ClusterHarness()
         .runs("whole", (0, 0), (1, 1))
         .runs("pairs", (0, 4), (0, 5))
         .runs("part", (0, 8), kind=A100)
@@ -324,59 +337,59 @@ def _busy() -> Scene:
     )
 
 
-def _set(column: str, name: str, value: int) -> Callable[[Scene], None]:
-    def plant(scene: Scene) -> None:
-        getattr(scene.world.table, column)[scene.slot(name)] = value
+def _set(column: str, name: str, value: int) -> Callable[[ClusterHarness], None]:
+    def plant(harness: ClusterHarness) -> None:
+        getattr(harness.world.table, column)[harness.slot(name)] = value
 
     return plant
 
 
-def _take(plane: str, device: int, name: str) -> Callable[[Scene], None]:
-    def plant(scene: Scene) -> None:
-        getattr(scene.world, plane).owner[device] = scene.slot(name)
+def _take(plane: str, device: int, name: str) -> Callable[[ClusterHarness], None]:
+    def plant(harness: ClusterHarness) -> None:
+        getattr(harness.world, plane).owner[device] = harness.slot(name)
 
     return plant
 
 
-def _duplicate(scene: Scene) -> None:
-    table = scene.world.table
-    table.order = np.append(table.order, scene.slot("other"))
+def _duplicate(harness: ClusterHarness) -> None:
+    table = harness.world.table
+    table.order = np.append(table.order, harness.slot("other"))
 
 
-def _suspend_in_silence(scene: Scene) -> None:
-    table, slot = scene.world.table, scene.slot("whole")
-    for plane in (scene.world.target, scene.world.held):
-        scene.put(plane, "whole")
+def _suspend_without_reason(harness: ClusterHarness) -> None:
+    table, slot = harness.world.table, harness.slot("whole")
+    for plane in (harness.world.target, harness.world.held):
+        harness.put(plane, "whole")
     table.count[slot] = table.held[slot] = 0
     table.type[slot] = table.held_type[slot] = -1
     table.phase[slot] = Phase.SUSPENDED
 
 
-def _double_part(scene: Scene) -> None:
-    """The part twice, for two workers, on one device."""
-    held = scene.world.held
-    row = held.rows_of(scene.slot("part")).copy()
+def _double_part(harness: ClusterHarness) -> None:
+    """Two workers with the same fraction on one device."""
+    held = harness.world.held
+    row = held.rows_of(harness.slot("part")).copy()
     row[1] = 1
     held.add_rows(row)
-    scene.world.table.held[scene.slot("part")] = 2
+    harness.world.table.held[harness.slot("part")] = 2
 
 
-def _forget(scene: Scene) -> None:
-    scene.world.ids.pop(scene.world.numbers.pop("other"))
+def _forget(harness: ClusterHarness) -> None:
+    harness.world.ids.pop(harness.world.numbers.pop("other"))
 
 
-def _leave(name: str) -> Callable[[Scene], None]:
-    """The job is gone, but what it had was not taken away."""
+def _leave(name: str) -> Callable[[ClusterHarness], None]:
+    """Remove a job without releasing its devices."""
 
-    def plant(scene: Scene) -> None:
-        scene.world.remove_jobs(np.array([scene.slot(name)]))
+    def plant(harness: ClusterHarness) -> None:
+        harness.world.remove_jobs(np.array([harness.slot(name)]))
 
     return plant
 
 
-STATES: dict[str, tuple[set[tuple[str, str]], Callable[[Scene], None]]] = {
+STATES: dict[str, tuple[set[tuple[str, str]], Callable[[ClusterHarness], None]]] = {
     "held beyond the device": ({("I1", "part")}, _double_part),
-    "cut up for nobody": ({("I1", "")}, lambda scene: scene.world.held.owner.__setitem__(9, SHARED)),
+    "shared without users": ({("I1", "")}, lambda harness: harness.world.held.owner.__setitem__(9, SHARED)),
     "target smaller than its count": ({("I4", "whole")}, _set("count", "whole", 3)),
     "holds more than it says": ({("I4", "whole")}, _set("held", "whole", 1)),
     "holds another type": ({("I4", "whole")}, _set("held_type", "whole", A100)),
@@ -388,7 +401,7 @@ STATES: dict[str, tuple[set[tuple[str, str]], Callable[[Scene], None]]] = {
     "an unknown reason": ({("I9", "other")}, _set("reason", "other", 999)),
     "suspended without a reason": (
         {("I9", "whole")},
-        _suspend_in_silence,
+        _suspend_without_reason,
     ),
     "over, and in the table": ({("I11", "other")}, _set("phase", "other", Phase.SUCCEEDED)),
     "twice in the order": ({("I11", "")}, _duplicate),
@@ -397,69 +410,69 @@ STATES: dict[str, tuple[set[tuple[str, str]], Callable[[Scene], None]]] = {
 
 
 @pytest.mark.parametrize("fault", STATES)
-def test_a_broken_state_is_caught(fault: str) -> None:
+def test_an_invalid_state_is_detected(fault: str) -> None:
     expected, plant = STATES[fault]
-    scene = _busy()
-    assert check_state(scene.world, submitted=len(JOBS), ended=0) == []
-    plant(scene)
-    assert set(scene.names(check_state(scene.world, submitted=len(JOBS), ended=0))) == expected
+    harness = _busy()
+    assert check_state(harness.world, submitted=len(JOBS), ended=0) == []
+    plant(harness)
+    assert set(harness.names(check_state(harness.world, submitted=len(JOBS), ended=0))) == expected
 
 
 @pytest.mark.parametrize("plane", ["target", "held"])
 @pytest.mark.parametrize("what", ["cpu", "memory"])
-def test_a_plane_that_keeps_wrong_sums_is_caught(plane: str, what: str) -> None:
-    scene = _busy()
-    getattr(getattr(scene.world, plane), what)[1] += 1
-    assert scene.names(check_state(scene.world, submitted=len(JOBS), ended=0)) == [("I12", "")]
+def test_wrong_sums_of_an_assignment_are_detected(plane: str, what: str) -> None:
+    harness = _busy()
+    getattr(getattr(harness.world, plane), what)[1] += 1
+    assert harness.names(check_state(harness.world, submitted=len(JOBS), ended=0)) == [("I12", "")]
 
 
 @pytest.mark.parametrize("plane", ["target", "held"])
-def test_a_device_with_two_masters_is_caught(plane: str) -> None:
-    """The second one overwrites the first, so both are off: one has too little, the other too much."""
-    scene = _busy()
-    _take(plane, 1, "other")(scene)
-    found = scene.names(check_state(scene.world, submitted=len(JOBS), ended=0))
-    assert {each for each in found if each[0] != "I12"} == {("I4", "whole"), ("I4", "other")}
+def test_a_device_granted_twice_is_detected(plane: str) -> None:
+    """The second grant overwrites the first: one job has too few devices, the other too many."""
+    harness = _busy()
+    _take(plane, 1, "other")(harness)
+    violations = harness.names(check_state(harness.world, submitted=len(JOBS), ended=0))
+    assert {violation for violation in violations if violation[0] != "I12"} == {("I4", "whole"), ("I4", "other")}
 
 
 @pytest.mark.parametrize("name", ["whole", "part", "cores"])
-def test_places_of_a_job_that_is_over_are_caught(name: str) -> None:
-    scene = _busy()
-    slot = scene.slot(name)
-    _leave(name)(scene)
-    found = check_state(scene.world, submitted=len(JOBS), ended=1)
-    assert [(each.rule, each.slot) for each in found] == [("I8", slot), ("I8", slot)]
-    for plane in (scene.world.target, scene.world.held):
-        scene.world.clear_workers(plane, slot)
-    assert check_state(scene.world, submitted=len(JOBS), ended=1) == []
+def test_placement_rows_of_an_ended_job_are_detected(name: str) -> None:
+    harness = _busy()
+    slot = harness.slot(name)
+    _leave(name)(harness)
+    violations = check_state(harness.world, submitted=len(JOBS), ended=1)
+    assert [(violation.rule, violation.slot) for violation in violations] == [("I8", slot), ("I8", slot)]
+    for plane in (harness.world.target, harness.world.held):
+        harness.world.clear_workers(plane, slot)
+    assert check_state(harness.world, submitted=len(JOBS), ended=1) == []
 
 
 @pytest.mark.parametrize(("submitted", "ended"), [(len(JOBS) + 1, 0), (len(JOBS), 1), (len(JOBS) - 1, 0)])
-def test_jobs_do_not_get_lost(submitted: int, ended: int) -> None:
-    scene = _busy()
-    assert scene.names(check_state(scene.world, submitted=submitted, ended=ended)) == [("I11", "")]
+def test_a_lost_job_is_detected(submitted: int, ended: int) -> None:
+    harness = _busy()
+    assert harness.names(check_state(harness.world, submitted=submitted, ended=ended)) == [("I11", "")]
 
 
-def test_a_job_that_cannot_be_found_by_its_number_is_caught() -> None:
-    scene = _busy()
-    slot = scene.slot("other")
-    scene.world.table.number[slot] = 77
-    found = check_state(scene.world, submitted=len(JOBS), ended=0)
-    assert [(each.rule, each.slot) for each in found] == [("I11", slot)]
+def test_a_job_missing_from_the_number_index_is_detected() -> None:
+    harness = _busy()
+    slot = harness.slot("other")
+    harness.world.table.number[slot] = 77
+    violations = check_state(harness.world, submitted=len(JOBS), ended=0)
+    assert [(violation.rule, violation.slot) for violation in violations] == [("I11", slot)]
 
 
-def test_a_job_on_its_way_may_hold_old_and_new() -> None:
-    scene = _busy()
-    table, slot = scene.world.table, scene.slot("whole")
-    scene.put(scene.world.held, "whole", (0, 0), (1, 1), (1, 6))
-    for issued in (1, 0):  # under way, or without an answer and to be asked for again
+def test_a_job_in_transition_may_hold_old_and_new_devices() -> None:
+    harness = _busy()
+    table, slot = harness.world.table, harness.slot("whole")
+    harness.put(harness.world.held, "whole", (0, 0), (1, 1), (1, 6))
+    for issued in (1, 0):  # pending, or unacknowledged and to be issued again
         table.phase[slot], table.op[slot], table.issued[slot] = Phase.RESIZING, OpKind.RESIZE, issued
-        assert check_state(scene.world, submitted=len(JOBS), ended=0) == []
+        assert check_state(harness.world, submitted=len(JOBS), ended=0) == []
     table.phase[slot], table.op[slot], table.issued[slot] = Phase.RUNNING, OpKind.NONE, 0
-    assert scene.names(check_state(scene.world, submitted=len(JOBS), ended=0)) == [("I4", "whole")]
+    assert harness.names(check_state(harness.world, submitted=len(JOBS), ended=0)) == [("I4", "whole")]
 
 
-def test_a_free_device_with_parts_is_no_free_device() -> None:
-    scene = _busy()
-    scene.world.held.owner[8] = FREE
-    assert scene.names(i1_no_device_beyond_whole(scene.world, scene.world.held)) == [("I1", "part")]
+def test_a_device_marked_free_with_fractions_is_detected() -> None:
+    harness = _busy()
+    harness.world.held.owner[8] = FREE
+    assert harness.names(i1_no_device_beyond_whole(harness.world, harness.world.held)) == [("I1", "part")]

@@ -1,1 +1,1 @@
-"""Where jobs really run: each backend does what the engine's operations ask, and reports what it sees."""
+"""Backends: carry out the engine's operations on real machines and report events."""

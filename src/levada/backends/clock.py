@@ -1,4 +1,4 @@
-"""The engine's time: unix time at the start, then whatever the machine's own clock adds; it never goes back."""
+"""Monotonic clock of the engine that starts at unix time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the time comes from."""
+    """A monotonic source of time."""
 
     def now(self) -> float:
         """Seconds; never less than before."""
@@ -15,18 +15,18 @@ class Clock(Protocol):
 
 
 class MachineClock:
-    """Starts at the wall clock, or at *last* where that is behind, and from then on counts seconds.
+    """Starts at the wall clock, or at *last* if that is later, and then counts seconds.
 
-    Somebody who sets the wall clock changes nothing; a machine that slept has aged.
+    Changes of the wall clock have no effect; time in which the machine is suspended counts.
     """
 
     def __init__(self, last: float = 0.0) -> None:
         self._start = max(time.time(), last)
-        self._counted = _seconds()
+        self._boot_start = _seconds()
 
     def now(self) -> float:
         """Seconds; never less than before."""
-        return self._start + (_seconds() - self._counted)
+        return self._start + (_seconds() - self._boot_start)
 
 
 def _seconds() -> float:

@@ -1,4 +1,4 @@
-"""`levada allocate`: one decision of one policy as a pure function, from a case to an answer."""
+"""`levada allocate`: one decision of one policy for a case file."""
 
 from __future__ import annotations
 
@@ -14,71 +14,74 @@ from levada.cli.output import columns, data, data_json
 from levada.errors import BadInput, Fault
 
 
-class Output(StrEnum):
-    """How the answer is printed."""
+class AllocateFormat(StrEnum):
+    """Output formats of `levada allocate`."""
 
     JSON = "json"
     TABLE = "table"
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verb `allocate`."""
+    """Add the verb `allocate`."""
     app.command("allocate")(allocate)
 
 
 def allocate(
-    file: Annotated[str, typer.Option("--filename", "-f", help="A case: JSON or YAML, - for standard input.")],
-    output: Annotated[Output, typer.Option("--output", "-o", help="How to print it.")] = Output.TABLE,
+    file: Annotated[str, typer.Option("--filename", "-f", help="Case file (JSON or YAML); - reads standard input.")],
+    output: Annotated[AllocateFormat, typer.Option("--output", "-o", help="Output format.")] = AllocateFormat.TABLE,
     policy: Annotated[
-        str | None, typer.Option("--policy", help="A name, or path/to/file.py:Class; overrides the case's.")
+        str | None, typer.Option("--policy", help="Policy: name or path/to/file.py:Class. Default: that of the case.")
     ] = None,
 ) -> None:
-    """Show what one policy would give to each job of a case."""
-    from levada.cases.decide import decide
+    """Run one policy once on a case file."""
+    from levada.allocate.decide import decide
 
     raw = parse(file, read(file))
-    # A user's policy may print what it likes, but stdout is for the answer alone.
+    # A user's policy may print; stdout carries only the answer.
     with redirect_stdout(sys.stderr):
         answer = decide(raw, policy)
-    if output is Output.JSON:
+    if output is AllocateFormat.JSON:
         data_json(answer)
     else:
         data(as_table(answer))
 
 
 def read(file: str, *, regular: bool = False) -> str:
-    """The text of a file, or of standard input for `-`; raises BadInput."""
+    """Return the text of a file, or of standard input for `-`; raises BadInput."""
     from levada.jobfile.read import read_bytes
 
     content = read_bytes(file, regular=regular)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadInput.one(f"{file}: not UTF-8 at byte {error.start}") from None
+        raise BadInput.one(f"{file}: invalid UTF-8 at byte {error.start}; save the file as UTF-8") from None
 
 
 def parse(file: str, text: str) -> dict[str, Any]:
-    """The mapping in *text*: YAML where the name says so, either on standard input, otherwise JSON; raises BadInput."""
+    """Parse *text* into a mapping; raises BadInput.
+
+    Files named .yaml or .yml are YAML, others JSON; on standard input, text that starts with { or [ is JSON.
+    """
     from levada.jobfile.text import parse_documents, parse_json
 
     if not text.strip():
-        raise BadInput.one(f"{file}: is empty")
+        raise BadInput.one(f"{file}: the file is empty")
     is_yaml = file.endswith((".yaml", ".yml")) or (file == "-" and text.lstrip()[0] not in "{[")
     try:
         documents = parse_documents(text) if is_yaml else [parse_json(text)]
     except BadInput as error:
-        # What is said of no field is said of the file.
-        faults = [each if each.path else Fault("", f"{file}: {each.text}") for each in error.faults]
+        # Errors without a field concern the whole file.
+        faults = [fault if fault.path else Fault("", f"{file}: {fault.text}") for fault in error.faults]
         raise BadInput(faults, error.more) from None
     if len(documents) != 1:
-        raise BadInput.one(f"{file}: must hold one case")
+        raise BadInput.one(f"{file}: has {len(documents)} documents; must have exactly one case")
     if not isinstance(documents[0], dict):
-        raise BadInput.one(f"{file}: a case must be a mapping")
+        raise BadInput.one(f"{file}: must be a mapping with the fields of a case; see docs/allocate.md")
     return documents[0]
 
 
 def as_table(answer: dict[str, Any]) -> str:
-    """The answer for people, one line per job, or per part of a DRAGON outcome."""
+    """Format the answer as a table: one row per job, or per field of a DRAGON outcome."""
     from levada.cli.main import one_line
 
     if "outcome" in answer:
@@ -96,9 +99,9 @@ def as_table(answer: dict[str, Any]) -> str:
 
 
 def shares_as_table(answer: dict[str, Any]) -> str:
-    """Shares in per cent of the time, one column per GPU type, and the objective below them."""
-    from levada.cases.formulas import meaning
-    from levada.cases.told import percent
+    """Format shares in percent of time, one column per GPU type, with the objective below."""
+    from levada.allocate.objectives import meaning
+    from levada.allocate.reasons import percent
     from levada.cli.main import one_line
 
     shares, reasons = answer["shares"], answer["reasons"]
@@ -107,7 +110,7 @@ def shares_as_table(answer: dict[str, Any]) -> str:
         (
             one_line(job),
             *(percent(share[name]) if name in share else "-" for name in types),
-            reasons[job]["text"] if job in reasons else "They run together.",
+            reasons[job]["text"] if job in reasons else "The two jobs run packed on the same GPUs.",
         )
         for job, share in shares.items()
     ]

@@ -1,6 +1,6 @@
-"""`levada completion bash|zsh|fish`: a script that completes verbs and options with the Tab key.
+"""`levada completion bash|zsh|fish`: print a shell completion script.
 
-The scripts ask `levada` itself, with the environment variables that typer answers to, so they never go stale.
+The scripts call `levada` with the environment variables of typer, so they do not depend on its version.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import typer
 
 from levada.cli.output import data
 
-#: Set by the scripts when they ask.
-ASKED = "_LEVADA_COMPLETE"
+#: Set by the scripts when they ask for completions.
+COMPLETE_VARIABLE = "_LEVADA_COMPLETE"
 
 
 class Shell(StrEnum):
-    """The shells that are supported."""
+    """Supported shells."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -51,21 +51,19 @@ complete --command levada --no-files --condition '_levada_completion is-args' \\
 
 
 def prepare() -> None:
-    """Makes `levada` answer the scripts; typer does this by itself only for the options that we switched off."""
+    """Enable typer's completion, which it enables itself only with its own options (`add_completion`)."""
     from typer.completion import get_completion_inspect_parameters
 
     get_completion_inspect_parameters()
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verb `completion`."""
+    """Add the verb `completion`."""
     app.command("completion")(completion)
 
 
 def completion(
-    shell: Annotated[
-        Shell, typer.Argument(metavar="SHELL", help="Which shell: bash, zsh or fish.", show_default=False)
-    ],
+    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="Shell: bash, zsh or fish.", show_default=False)],
 ) -> None:
-    """Print the completion script of a shell."""
+    """Print a completion script for bash, zsh or fish."""
     data(SCRIPTS[shell])

@@ -1,17 +1,16 @@
-"""Settings from files: `$XDG_CONFIG_HOME/levada/config.toml`, then `./.levada.toml`, which wins.
+"""Settings: `$XDG_CONFIG_HOME/levada/config.toml`, then `./.levada.toml`.
 
     server = "https://gpu.example.org"     # with its token
     token = "…"
-    state = "/srv/levada"                  # or the folder of a server of this machine
+    state = "/srv/levada"                  # or the state directory of a local server
     context = "lab"                        # or one of these
 
     [contexts.lab]
     server = "https://lab.example.org"
     token = "…"
 
-A token of a file is used with the server that the same table names, and with no other: the settings of a folder cannot
-send the user's own away. Nor can they send LEVADA_TOKEN away: it is for servers of flags, LEVADA_SERVER and the user's
-own file.
+A token in a file is sent only to the server of the same table, so the settings of a folder cannot leak the user's own
+token. LEVADA_TOKEN is sent only to servers of flags, LEVADA_SERVER and the user's own file.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from levada.errors import BadInput, NotFound, did_you_mean
 
 _KEYS = {"server": str, "token": str, "state": str, "context": str, "contexts": dict}
 
-#: The settings of a folder, which may be anybody's.
-_FOLDERS = ".levada.toml"
+#: Settings of the working folder. Untrusted: another user may own it.
+_FOLDER_FILE = ".levada.toml"
 
 
-class Place(NamedTuple):
-    """Where a server is: its address and token, or the folder of its state. Empty tokens are none."""
+class ServerSettings(NamedTuple):
+    """Address and token of a server, or its state directory. An empty token means none."""
 
     server: str | None = None
     token: str | None = None
@@ -36,13 +35,13 @@ class Place(NamedTuple):
 
 
 def own_file() -> str:
-    """The user's own settings."""
+    """Return the path of the user's own settings."""
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return os.path.join(base, "levada", "config.toml")
 
 
 def read(path: str) -> dict[str, Any]:
-    """What a file sets; nothing where there is none. Raises BadInput."""
+    """Return the settings of a file, {} if it does not exist; raises BadInput."""
     try:
         with open(path, "rb") as file:
             content = file.read()
@@ -55,58 +54,58 @@ def read(path: str) -> dict[str, Any]:
     try:
         settings = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput.one(f"{path}: not TOML: {error}") from None
+        raise BadInput.one(f"{path}: not valid TOML: {error}") from None
     for key, value in settings.items():
         if key not in _KEYS:
             raise BadInput.one("unknown setting" + did_you_mean(key, _KEYS), f"{path}: {key}")
         if not isinstance(value, _KEYS[key]):
             raise BadInput.one("must be text" if _KEYS[key] is str else "must be a table", f"{path}: {key}")
     for name, context in settings.get("contexts", {}).items():
-        known = isinstance(context, dict) and all(isinstance(value, str) for value in context.values())
-        if not known or set(context) - {"server", "token", "state"}:
-            raise BadInput.one("must hold server and token, or state", f"{path}: contexts.{name}")
+        is_table = isinstance(context, dict) and all(isinstance(value, str) for value in context.values())
+        if not is_table or set(context) - {"server", "token", "state"}:
+            raise BadInput.one("must have server and token, or state", f"{path}: contexts.{name}")
     return settings
 
 
-def contexts() -> tuple[dict[str, Place], str | None]:
-    """The named servers of both files, and the name of the one in use."""
-    found: dict[str, Place] = {}
+def contexts() -> tuple[dict[str, ServerSettings], str | None]:
+    """Return the named servers of both files, and the name of the one in use."""
+    servers: dict[str, ServerSettings] = {}
     current = None
-    for path in (own_file(), _FOLDERS):
+    for path in (own_file(), _FOLDER_FILE):
         settings = read(path)
-        found |= {name: _place(context, path) for name, context in settings.get("contexts", {}).items()}
+        servers |= {name: _server(context, path) for name, context in settings.get("contexts", {}).items()}
         current = settings.get("context", current)
-    return found, current
+    return servers, current
 
 
-def place(context: str | None = None) -> Place:
-    """The server that files name; nothing where they name none. *context* is a name that was asked for."""
-    for path in () if context else (_FOLDERS, own_file()):
+def find_server(context: str | None = None) -> ServerSettings:
+    """Return the server *context*, or the one that the files select; empty settings if they select none."""
+    for path in () if context else (_FOLDER_FILE, own_file()):
         settings = read(path)
         if "server" in settings or "state" in settings:
-            return _place(settings, path)
+            return _server(settings, path)
         if "context" in settings:
             context = settings["context"]
             break
     if not context:
-        return Place()
+        return ServerSettings()
     known = contexts()[0]
     if context not in known:
         raise NotFound(f"there is no context {context!r}" + did_you_mean(context, known, "see levada context ls"))
     return known[context]
 
 
-def _place(table: dict[str, Any], path: str) -> Place:
-    """The server of a table, with the token of that table; LEVADA_TOKEN instead, but never for a folder's server."""
-    if path == _FOLDERS:
+def _server(table: dict[str, Any], path: str) -> ServerSettings:
+    """Return the server of a table. LEVADA_TOKEN replaces its token, except for a folder's server."""
+    if path == _FOLDER_FILE:
         token = table.get("token", "")
     else:
         token = None if os.environ.get("LEVADA_TOKEN") else table.get("token")
-    return Place(table.get("server"), token, table.get("state"))
+    return ServerSettings(table.get("server"), token, table.get("state"))
 
 
 def write(settings: dict[str, Any]) -> None:
-    """Replaces the user's own settings, for their eyes only."""
+    """Replace the user's own settings file; only the user can read it."""
     from levada.errors import LevadaError
 
     path = own_file()
@@ -124,7 +123,7 @@ def write(settings: dict[str, Any]) -> None:
 
 
 def _quoted(text: str) -> str:
-    # A basic string of TOML is written as one of JSON; DEL alone must be escaped, too.
+    # TOML's basic strings are JSON strings, but DEL must be escaped, too.
     import json
 
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

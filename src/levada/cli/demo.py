@@ -1,4 +1,4 @@
-"""`levada demo`: a day on a small mixed cluster, simulated with the real engine, as a table and a chart."""
+"""`levada demo`: simulate a day on a small mixed cluster."""
 
 from __future__ import annotations
 
@@ -12,61 +12,61 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from levada.cli.gantt import ASCII, UNICODE, Bar, Chart, Glyphs, Row, letters
+from levada.cli.gantt import ASCII, UNICODE, Bar, Chart, ChartRow, Glyphs, letters
 from levada.cli.output import bold, colour, columns, data, data_json
 
 if TYPE_CHECKING:
-    from levada.sim.demo_day import DayStory, JobStory
+    from levada.sim.demo_day import DaySummary, JobSummary
 
-#: What stands in the columns of the table.
+#: Legend of the table columns.
 LEGEND = (
-    "GPUS: most it had / range it asked for; TYPE: on what; NODES: where it was last;",
-    "WAIT, RAN: hours:minutes; RESIZED, MOVED: how often; ENDED: time of day, which",
-    "after midnight goes on with 24:00",
+    "GPUS: peak / requested range; TYPE: GPU types used; NODES: last placement;",
+    "WAIT, RAN: hours:minutes; RESIZED, MOVED: number of times;",
+    "ENDED: time of day (24:00 and later: the next day)",
 )
 
-#: Width of the output where no terminal says otherwise.
+#: Width of the output without a terminal.
 PLAIN_WIDTH = 80
 
 
-class Output(StrEnum):
-    """How the day is printed."""
+class DemoFormat(StrEnum):
+    """Output formats of `levada demo`."""
 
     TABLE = "table"
     JSON = "json"
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verb `demo`."""
+    """Add the verb `demo`."""
     app.command("demo")(demo)
 
 
 def demo(
-    policy: Annotated[str, typer.Option("--policy", help="A name, or path/to/file.py:Class.")] = "elastic-fifo",
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Another seed, another day.")] = 0,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, max=500, help="How many jobs come.")] = 30,
-    output: Annotated[Output, typer.Option("--output", "-o", help="How to print it.")] = Output.TABLE,
+    policy: Annotated[str, typer.Option("--policy", help="Policy: name or path/to/file.py:Class.")] = "elastic-fifo",
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of the random jobs.")] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, max=500, help="Number of jobs.")] = 30,
+    output: Annotated[DemoFormat, typer.Option("--output", "-o", help="Output format.")] = DemoFormat.TABLE,
 ) -> None:
-    """Show a day of jobs on a mixed cluster, in simulated time."""
+    """Simulate a day of jobs on a mixed cluster."""
     from levada.plugins import find_policy
-    from levada.sim.demo_day import live
+    from levada.sim.demo_day import simulate_day
 
-    # A user's policy may print what it likes, but stdout is for the day alone.
+    # A user's policy may print; stdout carries only the result.
     with redirect_stdout(sys.stderr):
-        day = live(policy, count=jobs, seed=seed, make_policy=find_policy)
-    if output is Output.JSON:
+        day = simulate_day(policy, count=jobs, seed=seed, make_policy=find_policy)
+    if output is DemoFormat.JSON:
         data_json(as_json(day))
     else:
         data(as_text(day, width(), glyphs()))
 
 
 def width() -> int:
-    """Columns of the terminal on stdout, or a fixed number without one."""
+    """Return the width of the terminal on stdout; 80 without one."""
     return shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns if sys.stdout.isatty() else PLAIN_WIDTH
 
 
 def glyphs() -> Glyphs:
-    """What stdout's encoding can show."""
+    """Return the glyphs that the encoding of stdout supports."""
     try:
         "".join(UNICODE).encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -77,12 +77,12 @@ def glyphs() -> Glyphs:
 # ------------------------------------------------------------------------------------------------------------- text
 
 
-def as_text(day: DayStory, wide: int, marks: Glyphs) -> str:
-    """The whole page."""
+def as_text(day: DaySummary, wide: int, marks: Glyphs) -> str:
+    """Format the whole page: summary, table, chart and one explanation."""
     return "\n\n".join(part for part in (_head(day), _table(day, wide), _chart(day, wide, marks), _why(day)) if part)
 
 
-def _head(day: DayStory) -> str:
+def _head(day: DaySummary) -> str:
     done = [job for job in day.jobs if job.ended is not None]
     gpus = " + ".join(f"{count} {name}" for name, count in day.gpus.items())
     lines = [bold(f"{len(day.jobs)} jobs on {gpus} under {day.policy}, seed {day.seed}")]
@@ -90,16 +90,16 @@ def _head(day: DayStory) -> str:
         waited = sum(job.waited_s for job in done) / len(done)
         took = sum((job.ended or 0.0) - job.job.submitted for job in done) / len(done)
         lines.append(
-            f"{len(done)} ended after {day.decisions} decisions; "
-            f"on average they waited {_hours(waited)} and took {_hours(took)}"
+            f"{len(done)} jobs finished, {day.decisions} decisions; "
+            f"mean wait {_hours(waited)}, mean completion time {_hours(took)}"
         )
     if day.rejection:
-        lines.append(f"Decisions were refused, the last one so: {day.rejection}")
-        lines.append("After three refusals in a row plain FIFO decides.")
+        lines.append(f"Decisions were rejected; the last one: {day.rejection}")
+        lines.append("After 3 rejected decisions in a row, plain FIFO takes over.")
     return "\n".join(lines)
 
 
-def _table(day: DayStory, wide: int) -> str:
+def _table(day: DaySummary, wide: int) -> str:
     header = ("JOB", "WORKLOAD", "GPUS", "TYPE", "NODES", "WAIT", "RAN", "RESIZED", "MOVED", "ENDED")
     noted = [job for job in day.jobs if job.note]
     rows = [
@@ -125,14 +125,14 @@ def _table(day: DayStory, wide: int) -> str:
 
 
 def _where(nodes: Sequence[str]) -> str:
-    """Names of one or two nodes; more are counted, to keep the table narrow."""
+    """Return the names of up to two nodes, else their number, to keep the table narrow."""
     return ",".join(nodes) if len(nodes) <= 2 else f"{len(nodes)} nodes"
 
 
-def _chart(day: DayStory, wide: int, marks: Glyphs) -> str:
+def _chart(day: DaySummary, wide: int, marks: Glyphs) -> str:
     types = ["cpu", *day.gpus]
     rows = [
-        Row(
+        ChartRow(
             label=f"{job.job.id} {job.job.workload}",
             bars=[Bar(bar.begin, bar.end, bar.gpu_type, bar.workers) for bar in job.segments],
             begin=job.job.submitted,
@@ -142,11 +142,11 @@ def _chart(day: DayStory, wide: int, marks: Glyphs) -> str:
     ]
     served = [Bar(pod.begin, pod.end, pod.gpu_type or "cpu", round(pod.gpus)) for pod in day.served]
     if served:
-        rows.append(Row(day.served[0].pod, served, served[0].begin, served[-1].end))
+        rows.append(ChartRow(day.served[0].pod, served, served[0].begin, served[-1].end))
     gpu_types = list(day.gpus)
     chart = Chart([*(row.label for row in rows), *gpu_types], day.until, wide, types, marks, colour(sys.stdout))
     names = ", ".join(f"{letter} {name}" for name, letter in letters(types).items())
-    lines = [bold(f"Workers by time of day ({names}; {marks.waits} waits)"), chart.axis(), *map(chart.row, rows), ""]
+    lines = [bold(f"Workers by time of day ({names}; {marks.waits} waiting)"), chart.axis(), *map(chart.row, rows), ""]
     lines.append(bold("GPUs in use"))
     for name in gpu_types:
         weighed = [
@@ -159,26 +159,26 @@ def _chart(day: DayStory, wide: int, marks: Glyphs) -> str:
         use = chart.shares(weighed, day.gpus[name])
         lines.append(chart.level(name, use))
     means = ", ".join(f"{name} {_used(day, name):.0%}" for name in gpu_types)
-    return "\n".join([*lines, f"On average over the day: {means}"])
+    return "\n".join([*lines, f"Mean over the day: {means}"])
 
 
-def _why(day: DayStory) -> str:
-    """Why a job waited when most was wanted."""
-    told = day.explained
-    if told is None:
+def _why(day: DaySummary) -> str:
+    """Explain why a job waits at the time of the highest demand."""
+    job = day.explained
+    if job is None:
         return ""
-    place = "is the first" if told.position == 1 else f"is number {told.position}"
-    lines = [bold(f"Why does {told.job} wait at {_clock(day.busiest)}, the busiest moment?")]
-    lines += textwrap.wrap(told.reason.text, 78, initial_indent="  ", subsequent_indent="  ")
-    if told.would_help:
-        lines += ["  It could start with", *(f"    {sentence}" for sentence in told.would_help)]
-    if told.position is not None:
-        lines.append(f"  It {place} in line" + (f", after {', '.join(told.before)}." if told.before else "."))
+    lines = [bold(f"Why does {job.job} wait at {_clock(day.busiest)}, the time of the highest demand?")]
+    lines += textwrap.wrap(job.reason.text, 78, initial_indent="  ", subsequent_indent="  ")
+    if job.would_help:
+        lines += ["  What would help:", *(f"    {hint}" for hint in job.would_help)]
+    if job.position is not None:
+        behind = f", behind {', '.join(job.before)}" if job.before else ""
+        lines.append(f"  Position {job.position} in the queue{behind}.")
     return "\n".join(lines)
 
 
-def _used(day: DayStory, gpu_type: str) -> float:
-    """The share of all GPU time of a type that was used."""
+def _used(day: DaySummary, gpu_type: str) -> float:
+    """Return the used fraction of the GPU time of a type."""
     ran = sum(
         _gpus(job, bar.workers) * (bar.end - bar.begin)
         for job in day.jobs
@@ -189,12 +189,12 @@ def _used(day: DayStory, gpu_type: str) -> float:
     return ran / (day.gpus[gpu_type] * day.until)
 
 
-def _gpus(job: JobStory, workers: int) -> float:
+def _gpus(job: JobSummary, workers: int) -> float:
     return workers * job.job.milli / 1000
 
 
-def _most_of_range(job: JobStory) -> str:
-    """The most GPUs that it had, and the range that it asked for: 4/2-8; a rigid job's one size."""
+def _most_of_range(job: JobSummary) -> str:
+    """Format peak GPUs and requested range, e.g. `4/2-8`; only the size for a rigid job."""
     least, most = _gpus(job, job.job.min), _gpus(job, job.job.max)
     had = max((_gpus(job, bar.workers) for bar in job.segments), default=0.0)
     return f"{had:g}" if had == least == most else f"{had:g}/{least:g}" + ("" if least == most else f"-{most:g}")
@@ -206,13 +206,13 @@ def _hours(seconds: float) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """The time of day; after midnight it goes on with 24:00, as timetables do."""
+    """Format a time of day; times after midnight continue with 24:00."""
     minutes = round(seconds / 60)
     return f"{minutes // 60:02}:{minutes % 60:02}"
 
 
 def _wrapped(items: list[str], wide: int) -> list[str]:
-    """The items one after the other, on as few lines as they need."""
+    """Join *items* with semicolons into lines of at most *wide* characters."""
     lines: list[str] = []
     for item in items:
         if lines and len(lines[-1]) + 2 + len(item) <= wide:
@@ -225,8 +225,8 @@ def _wrapped(items: list[str], wide: int) -> list[str]:
 # ------------------------------------------------------------------------------------------------------------- json
 
 
-def as_json(day: DayStory) -> dict[str, Any]:
-    """The day as `-o json` prints it; times in seconds from midnight."""
+def as_json(day: DaySummary) -> dict[str, Any]:
+    """Return the day as `-o json` prints it; times are seconds from midnight."""
     import msgspec
 
     fields = ("id", "workload", "submitted", "min", "max", "milli")

@@ -1,4 +1,4 @@
-"""Job files and scripts as checked documents."""
+"""Read job files and scripts as checked documents."""
 
 from __future__ import annotations
 
@@ -10,56 +10,58 @@ from typing import Annotated, Any
 import typer
 
 from levada.cli.allocate import read
-from levada.cli.output import chatter
+from levada.cli.output import message
 from levada.errors import BadInput, Fault, Faults
 
 Files = Annotated[
     list[str] | None,
-    typer.Option("--filename", "-f", metavar="FILE", help="A job file: YAML or JSON, - for standard input."),
+    typer.Option(
+        "--filename", "-f", metavar="FILE", help="Job file: YAML or JSON; - = standard input; may be repeated."
+    ),
 ]
 
-#: How a script begins, and no YAML with a job in it.
+#: First characters of a script; a job file never starts with them.
 _SCRIPT = "#!"
 
 
 def read_files(files: Sequence[str]) -> list[Any]:
-    """The documents (`jobfile.document.Document`) of all files, in their order; raises BadInput with all faults."""
+    """Return the documents (`jobfile.document.Document`) of all files; raises BadInput with all faults."""
     from levada.jobfile.load import load
 
-    found: list[Any] = []
+    documents: list[Any] = []
     faults = Faults()
     file_of: dict[tuple[bool, str], str] = {}
     for path in files:
         try:
             content = read(path, regular=True)
             if content.startswith(_SCRIPT):
-                raise BadInput.one(f"is a script, not a job file: submit it with `levada submit {path}`")
-            here = load(content)
+                raise BadInput.one(f"is a script, not a job file; submit it with `levada submit {path}`")
+            loaded = load(content)
         except BadInput as error:
             faults.take(error, partial(_of_file, path=path, several=len(files) > 1))
             continue
-        for document in here:
+        for document in loaded:
             other = file_of.get((document.is_job, document.name))
             if other is not None:
-                faults.add(f"{path}: metadata.name", f"{document.name} is in {other}, too; name it otherwise")
-        file_of |= {(document.is_job, document.name): path for document in here}
-        found += [_in_its_folder(document, path) for document in here]
+                faults.add(f"{path}: metadata.name", f"{document.name} is also in {other}; rename one of them")
+        file_of |= {(document.is_job, document.name): path for document in loaded}
+        documents += [_with_absolute_folder(document, path) for document in loaded]
     faults.check()
-    return found
+    return documents
 
 
 def _of_file(fault: Fault, path: str, several: bool) -> Fault:
-    """What is said of no field, or among several files, is said of the file; once."""
+    """Prefix a fault with its file, if it has no field or there are several files."""
     if (fault.path and not several) or fault.text.startswith(f"{path}: "):
         return fault
     return Fault(f"{path}: {fault.path}".rstrip(": "), fault.text)
 
 
-def _in_its_folder(document: Any, path: str) -> Any:
-    """*document* with a relative folder that it names made absolute: it is below that of its file."""
+def _with_absolute_folder(document: Any, path: str) -> Any:
+    """Make the folder of a document absolute; it is relative to the folder of the file."""
     from dataclasses import replace
 
-    from levada.sdk.sending import folder_of, with_folder
+    from levada.sdk.prepare import folder_of, with_folder
 
     if path == "-" or folder_of(document.source) is None:
         return document
@@ -67,7 +69,7 @@ def _in_its_folder(document: Any, path: str) -> Any:
 
 
 def read_script(words: Sequence[str]) -> list[Any]:
-    """The document of a script with its arguments; what is not understood is said on stderr. Raises BadInput."""
+    """Return the document of a script with its arguments; prints warnings, raises BadInput."""
     from levada.jobfile.load import check
     from levada.jobfile.script import from_script
 
@@ -76,12 +78,12 @@ def read_script(words: Sequence[str]) -> list[Any]:
         read(words[0], regular=True), path, arguments=words[1:], folder=os.getcwd(), environment=dict(os.environ)
     )
     for warning in script.warnings:
-        chatter(f"levada: {words[0]}: {warning}")
+        message(f"levada: {words[0]}: {warning}")
     return [check(script.document)]
 
 
 def with_options(documents: list[Any], array: str | None, after: Sequence[str]) -> list[Any]:
-    """*documents* with what the command line says of all of them; raises BadInput."""
+    """Return *documents* with the flags `--array` and `--after` applied; raises BadInput."""
     if array is None and not after:
         return documents
     from levada.jobfile.load import check
@@ -90,7 +92,7 @@ def with_options(documents: list[Any], array: str | None, after: Sequence[str]) 
     for document in documents:
         if document.kind != "Job":
             option = "--array" if array is not None else "--after"
-            raise BadInput.one(f"{document.kind} {document.name}: works for jobs of kind Job alone", option)
+            raise BadInput.one(f"{document.kind} {document.name}: works only for jobs of kind Job", option)
         spec = {**document.source["spec"]}
         if array is not None:
             spec["array"] = array

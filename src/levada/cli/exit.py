@@ -1,16 +1,16 @@
-"""The exit codes of `levada` and which error ends with which."""
+"""The exit codes of `levada`, and the exit code of each error."""
 
 from enum import IntEnum
 
-from levada.errors import BadInput, LevadaError, NoServer, NotFound, Refused
+from levada.errors import BadInput, LevadaError, MissingExtra, NoServer, NotFound, Refused
 
 
 class ExitCode(IntEnum):
-    """What the shell sees. The codes from 100 are those of verbs that wait for a job."""
+    """Exit codes. Codes from 100 belong to verbs that wait for a job."""
 
     OK = 0
     ERROR = 1
-    USAGE = 2  #: wrong usage or a bad file
+    USAGE = 2  #: wrong usage, a bad file, or a missing extra
     INTERRUPTED = 3
     NOT_FOUND = 4
     REFUSED = 5
@@ -23,6 +23,7 @@ class ExitCode(IntEnum):
 
 _BY_ERROR: tuple[tuple[type[LevadaError], ExitCode], ...] = (
     (BadInput, ExitCode.USAGE),
+    (MissingExtra, ExitCode.USAGE),
     (NotFound, ExitCode.NOT_FOUND),
     (Refused, ExitCode.REFUSED),
     (NoServer, ExitCode.NO_SERVER),
@@ -30,5 +31,5 @@ _BY_ERROR: tuple[tuple[type[LevadaError], ExitCode], ...] = (
 
 
 def code_of(error: LevadaError) -> ExitCode:
-    """The exit code for *error*."""
+    """Return the exit code of *error*."""
     return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), ExitCode.ERROR)

@@ -1,9 +1,9 @@
-"""A chart of who ran when, in text: one line per job, one character per slice of time.
+"""Gantt chart in text: one line per job, one character per time slice.
 
     j05 resnet50  ····A444466666664422
 
-It waits; then comes the letter of the GPU type that it runs on, and the number of its workers. Colour, where there is
-some, says the type too; the letters stay, so that the chart reads the same without it.
+Dots: the job waits. A letter: the GPU type on which it runs from here on; digits: its number of workers. Colours repeat
+the GPU type, so the chart carries the same information without them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _COLOURS = (44, 42, 45, 43, 46, 41)
 
 
 class Glyphs(NamedTuple):
-    """Characters that the terminal can show."""
+    """Characters to draw with."""
 
     waits: str
-    shades: str  #: from nothing to all
+    shades: str  #: from empty to full
     line: str
 
 
@@ -30,7 +30,7 @@ ASCII = Glyphs(".", " .:-=+*#@", "-")
 
 
 class Bar(NamedTuple):
-    """A stretch of time on one grant."""
+    """A time interval with one grant."""
 
     begin: float
     end: float
@@ -38,12 +38,12 @@ class Bar(NamedTuple):
     workers: int
 
 
-class Row(NamedTuple):
+class ChartRow(NamedTuple):
     """One line of the chart."""
 
     label: str
     bars: Sequence[Bar]
-    #: When it began to want something, and when it was over.
+    #: Times of submission and end.
     begin: float
     end: float
 
@@ -63,7 +63,7 @@ class Chart:
         self._glyphs, self._colour = glyphs, colour
 
     def axis(self) -> str:
-        """The hours, as often as they fit."""
+        """Return the axis with as many hours as fit."""
         hours = int(self._until // HOUR_S)
         step = next((n for n in (1, 2, 3, 4, 6, 12, 24) if n * HOUR_S / self._slice_s >= 4), 24)
         line = " " * (self._label_width + 2)
@@ -73,8 +73,8 @@ class Chart:
                 line = f"{line:<{at}}{hour:02}"
         return line
 
-    def row(self, row: Row) -> str:
-        """One job."""
+    def row(self, row: ChartRow) -> str:
+        """Draw one job."""
         cells = [self._cell(row, at) for at in range(self._slices)]
         shown: list[str] = []
         before = ""
@@ -88,14 +88,14 @@ class Chart:
         return f"{row.label:<{self._label_width}}  {''.join(shown)}".rstrip()
 
     def level(self, label: str, use: Sequence[float]) -> str:
-        """A line of shades; *use* has a share from 0 to 1 for each slice."""
+        """Draw utilization as shades; *use* has a fraction from 0 to 1 per slice."""
         top = len(self._glyphs.shades) - 1
-        # Something is never drawn as nothing, and only all of it as all.
+        # Only 0 is drawn as empty, and only (nearly) 1 as full.
         marks = [0 if share <= 0 else top if share >= 0.995 else 1 + int(share * (top - 1)) for share in use]
         return f"{label:<{self._label_width}}  {''.join(self._glyphs.shades[mark] for mark in marks)}".rstrip()
 
     def shares(self, bars: Iterable[tuple[Bar, float]], whole: float) -> list[float]:
-        """Per slice the share of *whole* that the bars take, each weighing so much."""
+        """Return per slice the fraction of *whole* that the weighted bars use."""
         use = [0.0] * self._slices
         for bar, weight in bars:
             first, last = int(bar.begin / self._slice_s), min(int(bar.end / self._slice_s), self._slices - 1)
@@ -104,17 +104,17 @@ class Chart:
                 use[at] += weight * max(overlap, 0.0) / self._slice_s
         return [used / whole if whole else 0.0 for used in use]
 
-    def _cell(self, row: Row, at: int) -> tuple[str, str]:
-        """The type and the text of one slice: what took most of it, but a run never vanishes beside a wait."""
+    def _cell(self, row: ChartRow, at: int) -> tuple[str, str]:
+        """Return type and text of a slice: those of its longest run; a wait only if nothing runs in it."""
         begin, end = at * self._slice_s, (at + 1) * self._slice_s
-        longest, found = 0.0, ("", " ")
+        longest, cell = 0.0, ("", " ")
         for bar in row.bars:
             overlap = min(bar.end, end) - max(bar.begin, begin)
             if overlap > longest:
-                longest, found = overlap, (bar.gpu_type, str(bar.workers) if bar.workers < 10 else "+")
+                longest, cell = overlap, (bar.gpu_type, str(bar.workers) if bar.workers < 10 else "+")
         if longest == 0.0 and row.begin < end and row.end > begin:
             return "", self._glyphs.waits
-        return found
+        return cell
 
     @staticmethod
     def _ends(cells: list[tuple[str, str]], at: int) -> bool:
@@ -128,7 +128,7 @@ class Chart:
 
 
 def letters(types: Sequence[str]) -> Mapping[str, str]:
-    """A letter of its own for each type: its first one that is still free, in capitals."""
+    """Assign each type a distinct capital letter: the first unused letter of its name."""
     taken: dict[str, str] = {}
     for name in types:
         choices = [c for c in name.upper() if c.isalpha() and c not in taken.values()]

@@ -1,6 +1,6 @@
-"""Policies of other packages that are installed here, found without importing any of them.
+"""Policies of other installed packages, found without importing them.
 
-`importlib.metadata` would do as well, but importing it takes longer than everything that `levada policy ls` does.
+`importlib.metadata` does the same, but importing it takes longer than all of `levada policy ls`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-#: The group of entry points in which a package names its policies.
+#: The entry point group of policies.
 GROUP = "levada.policies"
 _SUFFIX = ".dist-info"
 
 
 class Installed(NamedTuple):
-    """One policy as its package announces it."""
+    """An entry point of a policy."""
 
     name: str
     target: str  #: `module:Class`
@@ -24,16 +24,16 @@ class Installed(NamedTuple):
 
 
 def installed() -> list[Installed]:
-    """What all packages announce, in the order in which Python finds them; of one name the first."""
-    found: dict[str, Installed] = {}
+    """Return the policies of all packages, in the order of `sys.path`; the first one of each name."""
+    policies: dict[str, Installed] = {}
     for folder, package in _packages():
-        for name, target in _announced(os.path.join(folder, "entry_points.txt")):
-            found.setdefault(name, Installed(name, target, package))
-    return list(found.values())
+        for name, target in _entry_points(os.path.join(folder, "entry_points.txt")):
+            policies.setdefault(name, Installed(name, target, package))
+    return list(policies.values())
 
 
 def _packages() -> Iterator[tuple[str, str]]:
-    """The folder of each package's metadata, and its name and version."""
+    """Yield the metadata folder of each package, and its name and version."""
     for path in dict.fromkeys(sys.path):
         try:
             names = sorted(os.listdir(path or os.curdir))
@@ -44,8 +44,8 @@ def _packages() -> Iterator[tuple[str, str]]:
                 yield os.path.join(path, name), name.removesuffix(_SUFFIX).replace("-", " ")
 
 
-def _announced(path: str) -> Iterator[tuple[str, str]]:
-    """The names and targets of our group in a file of entry points."""
+def _entry_points(path: str) -> Iterator[tuple[str, str]]:
+    """Yield names and targets of the group `levada.policies` in an `entry_points.txt`."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
@@ -57,5 +57,5 @@ def _announced(path: str) -> Iterator[tuple[str, str]]:
             group = line.strip("[] ")
         elif group == GROUP and "=" in line and not line.startswith(("#", ";")):
             name, _, target = line.partition("=")
-            # What stands in brackets behind the class are extras that it needs.
+            # Brackets after the class name extras that it needs.
             yield name.strip(), target.partition("[")[0].replace(" ", "")

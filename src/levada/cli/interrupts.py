@@ -1,4 +1,4 @@
-"""Ctrl-C at the wrong moment: between making something and knowing that it has to be tidied up."""
+"""Signal handling around critical sections and cleanup."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _not_ignored() -> list[signal.Signals]:
-    """What is ignored, as under nohup, stays so."""
-    return [number for number in _ENDS if signal.getsignal(number) is not signal.SIG_IGN]
+    """Return the signals to handle; those that are ignored, e.g. under nohup, stay ignored."""
+    return [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 @contextlib.contextmanager
-def deferred() -> Iterator[None]:
-    """What would end this process while the block runs ends it right after."""
-    heard: list[int] = []
-    before = {number: signal.signal(number, lambda came, _: heard.append(came)) for number in _not_ignored()}
+def signals_deferred() -> Iterator[None]:
+    """Deliver signals that arrive during the block right after it."""
+    pending: list[int] = []
+    before = {number: signal.signal(number, lambda received, _: pending.append(received)) for number in _not_ignored()}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if heard:
-            signal.raise_signal(heard[0])
+        if pending:
+            signal.raise_signal(pending[0])
 
 
 @contextlib.contextmanager
-def tidied_up() -> Iterator[None]:
-    """For a block that tidies up at its end: any of the ends is one KeyboardInterrupt, and further ones are not heard.
+def cleanup_protected() -> Iterator[None]:
+    """Turn the first signal during the block into KeyboardInterrupt and ignore further ones.
 
-    Ctrl-C reaches all processes of a terminal, and people press it until something happens; who tidies up must not be
-    stopped by it, nor end with another exit code where it comes while the interpreter goes down.
+    Users press Ctrl-C several times; that must neither interrupt the cleanup nor change the exit code while the
+    interpreter shuts down.
     """
     interrupted = False
 
-    def once(_came: int, _frame: FrameType | None) -> None:
+    def once(_received: int, _frame: FrameType | None) -> None:
         nonlocal interrupted
         interrupted = True
-        for number in _ENDS:
+        for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 

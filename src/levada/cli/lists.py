@@ -1,4 +1,4 @@
-"""Lists in the forms of `-o`: a table, or every field for other programs."""
+"""Print lists in the formats of `-o`: as a table, or with all fields for programs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from levada.cli.output import chatter, columns, data, data_json
+from levada.cli.output import columns, data, data_json, message
 
 
 class ListFormat(StrEnum):
-    """How a list is printed."""
+    """Output formats of a list."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -24,10 +24,10 @@ class ListFormat(StrEnum):
     NAME = "name"
 
 
-Output = Annotated[ListFormat, typer.Option("--output", "-o", help="How to print it.")]
-NoHeaders = Annotated[bool, typer.Option("--no-headers", help="Leave the line with the names of columns out.")]
+Output = Annotated[ListFormat, typer.Option("--output", "-o", help="Output format.")]
+NoHeaders = Annotated[bool, typer.Option("--no-headers", help="Print no column headers.")]
 
-#: A thing as the server tells of it.
+#: An object in a response of the server.
 Item = Mapping[str, Any]
 
 
@@ -41,14 +41,14 @@ def show(
     no_headers: bool = False,
     nothing: str = "",
 ) -> None:
-    """Prints *items*; *table* makes header and rows, wide ones or not, *key* is what `-o name` prints.
+    """Print *items*; *table* makes header and rows of a wide or normal table, *key* is the field of `-o name`.
 
-    *nothing* is said on stderr where a table would be empty.
+    *nothing* is printed to stderr instead of an empty table.
     """
     match output:
         case ListFormat.TABLE | ListFormat.WIDE:
             if nothing and not items:
-                chatter(nothing)
+                message(nothing)
                 return
             wide = output is ListFormat.WIDE
             header, rows = table(wide)
@@ -61,7 +61,7 @@ def show(
 
 
 def show_table(text: str, no_headers: bool) -> None:
-    """Prints a table, without its first line where nobody wants the names of columns."""
+    """Print a table, without its header if *no_headers*."""
     if no_headers:
         text = text.partition("\n")[2]
     if text:
@@ -69,7 +69,7 @@ def show_table(text: str, no_headers: bool) -> None:
 
 
 def data_as(output: ListFormat, value: Any) -> None:
-    """Prints plain values as JSON, YAML, lines of JSON, or CSV."""
+    """Print plain values as JSON, YAML, JSON lines or CSV."""
     match output:
         case ListFormat.JSONL:
             lines = [json.dumps(item, allow_nan=False) for item in (value if isinstance(value, list) else [value])]
@@ -86,13 +86,13 @@ def data_as(output: ListFormat, value: Any) -> None:
 
 
 def as_csv(items: Sequence[Item]) -> str:
-    """A line of names and one line per item; what lies deeper has a column of its own, as `progress.step`."""
+    """Format items as CSV; nested values get their own columns, e.g. `progress.step`."""
     import csv
     import io
 
     rows = [dict(_flat(item)) for item in items]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    # Where one has something deeper, nothing needs no column beside it.
+    # A column that is nested in some items and null in others has only the nested columns.
     names = [name for name in names if not any(other.startswith(f"{name}.") for other in names)]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -101,12 +101,12 @@ def as_csv(items: Sequence[Item]) -> str:
     return text.getvalue().rstrip("\n")
 
 
-def _flat(item: Item, before: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(item: Item, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in item.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
+            yield from _flat(value, f"{prefix}{name}.")
         elif isinstance(value, list):
-            plain = all(isinstance(each, str | int | float) for each in value)
-            yield before + name, ";".join(map(str, value)) if plain else json.dumps(value)
+            is_plain = all(isinstance(element, str | int | float) for element in value)
+            yield prefix + name, ";".join(map(str, value)) if is_plain else json.dumps(value)
         else:
-            yield before + name, value
+            yield prefix + name, value

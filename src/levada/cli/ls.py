@@ -1,4 +1,4 @@
-"""`levada ls`, `get` and `describe`: the jobs there are, in short and at length."""
+"""`levada ls`, `get` and `describe`: list and show jobs."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from levada.cli import jobtable
-from levada.cli.connection import JobName, Server, State, StateDir, connect
+from levada.cli import job_table
+from levada.cli.connection import JobName, Server, StateDir, connect
+from levada.cli.formatting import moment
 from levada.cli.lists import ListFormat, NoHeaders, Output, data_as, show, show_table
-from levada.cli.output import aligned, chatter, data
-from levada.cli.words import moment
+from levada.cli.output import aligned, data, message
 from levada.errors import BadInput, did_you_mean
 
 if TYPE_CHECKING:
     from levada.sdk.client import Client
 
 PHASES = ("Pending", "Starting", "Running", "Resizing", "Stopping", "Suspended", "Succeeded", "Failed", "Cancelled")
-#: Jobs that ended longer ago are listed with -A only.
+#: Jobs that ended before this time are listed only with -A.
 _RECENT_S = 86_400.0
-_NO_JOBS = "There are no jobs here. Submit one with: levada submit -f FILE"
+Phases = Annotated[
+    str | None,
+    typer.Option("--state", "-s", metavar="STATE,…", help="List only jobs in these states, e.g. Running,Pending."),
+]
+_NO_JOBS = "No jobs found. Submit one with: levada submit -f FILE"
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verbs `ls` (and its other names), `get` and `describe`."""
+    """Add the verbs `ls` (and its other names), `get` and `describe`."""
     app.command("ls")(ls)
     app.command("ps", hidden=True)(ls)
     app.command("queue", hidden=True)(ls)
@@ -35,123 +39,128 @@ def register(app: typer.Typer) -> None:
     app.command("describe")(describe)
 
 
-def ls(
+def ls(  # noqa: PLR0913 - one parameter per flag
     output: Output = ListFormat.TABLE,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Stay, and print jobs again when they change.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Keep running and print jobs again when they change.")
+    ] = False,
     sort_by: Annotated[
         str | None,
-        typer.Option("--sort-by", metavar="FIELD", help="A field of -o json; -FIELD for the largest first."),
+        typer.Option("--sort-by", metavar="FIELD", help="Sort by a field of -o json; -FIELD sorts descending."),
     ] = None,
-    state: Annotated[
-        str | None, typer.Option("--state", "-s", metavar="STATE", help="Only these, e.g. Running,Pending.")
+    state: Phases = None,
+    queue: Annotated[str | None, typer.Option("--queue", "-q", help="List only jobs of this queue.")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="List only jobs of this user.")] = None,
+    me: Annotated[bool, typer.Option("--me", help="List only my jobs.")] = False,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", "-l", metavar="NAME=VALUE", help="List only jobs with this label; may be repeated."),
     ] = None,
-    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Only of this queue.")] = None,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Only of this user.")] = None,
-    me: Annotated[bool, typer.Option("--me", help="Only mine.")] = False,
-    label: Annotated[list[str] | None, typer.Option("--label", "-l", metavar="NAME=VALUE", help="Only these.")] = None,
-    everything: Annotated[bool, typer.Option("--all", "-A", help="Also jobs that ended over a day ago.")] = False,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="The newest so many.")] = None,
+    everything: Annotated[bool, typer.Option("--all", "-A", help="Also list jobs that ended over a day ago.")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="List only the N newest jobs.")] = None,
     no_headers: NoHeaders = False,
     server: Server = None,
     state_dir: StateDir = None,
 ) -> None:
-    """List jobs: what each has, how far it is, and why it waits."""
+    """List jobs with GPUs, progress and the reason why they wait."""
     phases = phases_of(state, "--state")
-    which: dict[str, Any] = {
+    filters: dict[str, Any] = {
         "phases": phases,
         "user": "me" if me else user,
         "queue": queue,
         "labels": _labels(label or []),
     }
-    by, most_first = _order(sort_by)
-    ended_lately = not everything and phases is None
+    sort_field, descending = _order(sort_by)
+    recent_only = not everything and phases is None
 
-    def chosen(jobs: jobtable.Columns) -> list[int]:
-        places = list(range(len(jobs["finished"])))
-        if ended_lately:
-            places = _recent(jobs["finished"])
-        # The newest, whatever they are ordered by.
-        places = places[-limit:] if limit is not None else places
-        return places if by is None else sorted(places, key=lambda at: _comparable(jobs[by][at]), reverse=most_first)
+    def select(jobs: job_table.Columns) -> list[int]:
+        rows = list(range(len(jobs["finished"])))
+        if recent_only:
+            rows = _recent(jobs["finished"])
+        # --limit selects the newest jobs, also if they are sorted by another field.
+        rows = rows[-limit:] if limit is not None else rows
+        if sort_field is None:
+            return rows
+        return sorted(rows, key=lambda row: _comparable(jobs[sort_field][row]), reverse=descending)
 
-    wanted = ("finished", *([by] if by is not None else ()))
+    needed = ("finished", *([sort_field] if sort_field is not None else ()))
 
-    def found(client: Client) -> list[Any]:
-        jobs: list[Any] = client.jobs(**which)
-        return [jobs[at] for at in chosen(jobtable.columns_of(jobs, wanted))]
+    def selected(client: Client) -> list[Any]:
+        jobs: list[Any] = client.jobs(**filters)
+        return [jobs[row] for row in select(job_table.columns_of(jobs, needed))]
 
     with connect(server, state_dir) as client:
         if watch:
-            from levada.cli.watching import watch_jobs
+            from levada.cli.watch import watch_jobs
 
-            watch_jobs(client, found, output, no_headers)
+            watch_jobs(client, selected, output, no_headers)
         elif output in (ListFormat.TABLE, ListFormat.WIDE):
             wide = output is ListFormat.WIDE
-            listed = client.job_columns((*jobtable.fields(wide), *wanted), **which)
-            places = chosen(listed)
-            if by is not None or len(places) < len(listed["id"]):
-                listed = {name: [column[at] for at in places] for name, column in listed.items()}
-            _show_table(listed, wide, no_headers)
+            jobs = client.job_columns((*job_table.fields(wide), *needed), **filters)
+            rows = select(jobs)
+            if sort_field is not None or len(rows) < len(jobs["id"]):
+                jobs = {name: [column[row] for row in rows] for name, column in jobs.items()}
+            _show_table(jobs, wide, no_headers)
         else:
-            show_jobs(found(client), output, no_headers)
+            show_jobs(selected(client), output, no_headers)
 
 
-def _show_table(jobs: jobtable.Columns, wide: bool, no_headers: bool) -> None:
+def _show_table(jobs: job_table.Columns, wide: bool, no_headers: bool) -> None:
     if not jobs["id"]:
-        chatter(_NO_JOBS)
+        message(_NO_JOBS)
         return
-    header, texts = jobtable.table(jobs, wide)
-    show_table(aligned(header, texts, spare=None if wide else jobtable.SPARE), no_headers)
+    header, texts = job_table.table(jobs, wide)
+    show_table(aligned(header, texts, spare=None if wide else job_table.SPARE), no_headers)
 
 
 def show_jobs(jobs: list[Any], output: ListFormat, no_headers: bool = False) -> None:
-    """Prints jobs in one of the forms."""
+    """Print jobs in an output format."""
     if output is ListFormat.CSV:
-        # A line has no room for what each worker does.
+        # CSV has only the number of workers.
         jobs = [{**job, "workers": len(job["workers"])} for job in jobs]
     show(
         jobs,
         output,
-        lambda wide: jobtable.rows(jobs, wide),
+        lambda wide: job_table.rows(jobs, wide),
         key="id",
-        spare=jobtable.SPARE,
+        spare=job_table.SPARE,
         no_headers=no_headers,
         nothing=_NO_JOBS,
     )
 
 
 def phases_of(text: str | None, option: str) -> list[str] | None:
-    """The phases that an option names; raises BadInput."""
+    """Return the phases in the value of an option; raises BadInput."""
     if text is None:
         return None
     wanted = [part.capitalize() for part in text.split(",") if part]
     for phase in wanted:
         if phase not in PHASES:
             if "/" in text or os.path.isdir(text):
-                which = "--state-dir or LEVADA_STATE names the folder of a server"
-                raise BadInput.one(f"{option}: {text}: is no state of a job; {which}")
-            raise BadInput.one(f"{option}: there is no state {phase!r}{did_you_mean(phase, PHASES, ', '.join(PHASES))}")
+                hint = "use --state-dir or LEVADA_STATE for the state directory of a server"
+                raise BadInput.one(f"{option}: {text}: not a state of a job; {hint}")
+            raise BadInput.one(f"{option}: no such state: {phase!r}{did_you_mean(phase, PHASES, ', '.join(PHASES))}")
     return wanted
 
 
-def _labels(given: list[str]) -> dict[str, str]:
-    for each in given:
-        if "=" not in each:
-            raise BadInput.one(f"--label: {each}: must be NAME=VALUE")
-    return dict(each.split("=", 1) for each in given)
+def _labels(texts: list[str]) -> dict[str, str]:
+    for text in texts:
+        if "=" not in text:
+            raise BadInput.one(f"--label: {text}: must be NAME=VALUE")
+    return dict(text.split("=", 1) for text in texts)
 
 
 def _recent(finished: Sequence[str | None]) -> list[int]:
-    """The places of jobs that are not over, or not for long."""
+    """Return the rows of jobs that have not ended, or ended within the last day."""
     since = time.time() - _RECENT_S
-    return [at for at, text in enumerate(finished) if text is None or (moment(text) or 0.0) > since]
+    return [row for row, text in enumerate(finished) if text is None or (moment(text) or 0.0) > since]
 
 
 def _order(sort_by: str | None) -> tuple[str | None, bool]:
-    """The field to sort by, if any, and whether the largest comes first; raises BadInput."""
+    """Return the field to sort by, if any, and whether the order is descending; raises BadInput."""
     if sort_by is None:
         return None, False
-    from levada.sdk.models import Job
+    from levada.sdk import Job
 
     name = sort_by.lstrip("-").lower()
     name = {"age": "submitted", "prio": "priority", "state": "phase", "type": "gpu_type", "eta": "eta_s"}.get(
@@ -166,8 +175,8 @@ def _comparable(value: Any) -> tuple[bool, Any]:
     return value is None, "" if value is None else str(value) if isinstance(value, dict | list) else value
 
 
-class Kind(StrEnum):
-    """What `get` gets."""
+class ListKind(StrEnum):
+    """Kinds of objects that `get` lists."""
 
     JOBS = "jobs"
     JOB = "job"
@@ -178,26 +187,31 @@ class Kind(StrEnum):
 
 
 def get(
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="jobs, nodes or queues.", show_default=False)],
+    kind: Annotated[ListKind, typer.Argument(metavar="KIND", help="Kind: jobs, nodes or queues.", show_default=False)],
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME...", help="Only these.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="NAME...", help="Names of jobs, nodes or queues. Default: all.", show_default=False),
     ] = None,
     output: Output = ListFormat.TABLE,
+    state: Phases = None,
     no_headers: NoHeaders = False,
     server: Server = None,
-    state: State = None,
+    state_dir: StateDir = None,
 ) -> None:
-    """Get jobs, nodes or queues, all or by name; jobs as Voda prints them."""
-    with connect(server, state) as client:
-        if kind in (Kind.JOBS, Kind.JOB):
-            found: list[Any] = [client.get(name) for name in names] if names else list(client.jobs())
+    """List jobs (in the format of Voda), nodes or queues."""
+    phases = phases_of(state, "--state")
+    if phases is not None and (names or kind not in (ListKind.JOBS, ListKind.JOB)):
+        raise BadInput.one("--state: works only with `levada get jobs` without names")
+    with connect(server, state_dir) as client:
+        if kind in (ListKind.JOBS, ListKind.JOB):
+            jobs: list[Any] = [client.get(name) for name in names] if names else list(client.jobs(phases=phases))
             if output is not ListFormat.TABLE:
-                _one_or_all(found, output, no_headers, kind is Kind.JOB and names is not None and len(names) == 1)
+                _one_or_all(jobs, output, no_headers, kind is ListKind.JOB and names is not None and len(names) == 1)
                 return
-            text = jobtable.voda_table(found)
+            text = job_table.voda_table(jobs)
             data("\n".join(text.splitlines()[1:]) if no_headers else text)
             return
-        if kind in (Kind.NODES, Kind.NODE):
+        if kind in (ListKind.NODES, ListKind.NODE):
             from levada.cli.nodes import show_nodes
 
             show_nodes(_named(client.nodes(), names, "node"), output, no_headers)
@@ -220,7 +234,7 @@ def _named(items: Any, names: list[str] | None, kind: str) -> list[Any]:
     by_name = {item["name"]: item for item in items}
     for name in names or ():
         if name not in by_name:
-            raise NotFound(f"there is no {kind} {name}" + did_you_mean(name, by_name, f"see levada get {kind}s"))
+            raise NotFound(f"no such {kind}: {name}" + did_you_mean(name, by_name, f"see levada get {kind}s"))
     return [by_name[name] for name in names] if names else list(items)
 
 
@@ -228,10 +242,10 @@ def describe(
     name: JobName,
     output: Output = ListFormat.TABLE,
     server: Server = None,
-    state: State = None,
+    state: StateDir = None,
 ) -> None:
-    """Show one job at length: what it has, where it runs, how fast it is at every size, what happened to it."""
-    from levada.cli.page import job_page
+    """Show one job: state, placement, speed by size and events."""
+    from levada.cli.describe import job_page
 
     with connect(server, state) as client:
         job: Any = client.get(name)

@@ -1,4 +1,4 @@
-"""The command `levada`: collects the verbs, and turns every error into one line and an exit code."""
+"""The command `levada`: registers verbs, maps errors to a line and exit code."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ import typer
 from levada import __version__
 from levada.cli import completion
 from levada.cli.exit import ExitCode, code_of
-from levada.cli.output import chatter, data, open_streams, printable
+from levada.cli.extras import missing_extra
+from levada.cli.output import data, message, open_streams, printable
 from levada.cli.panels import Panels
 from levada.cli.usage import sentence
-from levada.errors import BadInput, LevadaError
+from levada.errors import BadInput, LevadaError, MissingExtra
 
-#: The modules of `levada.cli` with a `register(app)`, in the order of `--help`, and the verbs that each one adds: only
-#: the module of the verb in use is imported.
+#: Modules of `levada.cli` with a `register(app)`, in the order of `--help`, and the verbs that each registers. Only the
+#: module of the verb in use is imported.
 VERBS: dict[str, tuple[str, ...]] = {
     "up": ("up", "down", "serve"),
     "agent": ("agent",),
@@ -32,7 +33,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "logs": ("logs", "events"),
     "explain": ("explain", "decisions"),
     "wait": ("wait",),
-    "change": ("cancel", "delete", "suspend", "resume", "scale", "update"),
+    "modify": ("cancel", "delete", "suspend", "resume", "scale", "update"),
     "top": ("top",),
     "nodes": ("nodes", "sinfo", "cordon", "drain", "uncordon", "node", "reserve"),
     "queues": ("queues", "usage"),
@@ -45,30 +46,31 @@ VERBS: dict[str, tuple[str, ...]] = {
     "precompile": ("precompile",),
     "tour": ("tour",),
     "demo": ("demo",),
-    "people": ("user", "token"),
+    "users": ("user", "token"),
     "context": ("context", "login"),
     "metrics": ("metrics",),
     "doctor": ("doctor",),
+    "kubernetes": ("kubernetes",),
     "schema": ("schema",),
     "completion": ("completion",),
     "version": ("version",),
 }
 
-#: What typer answers when the user presses Ctrl-C.
+#: Exit code of typer after Ctrl-C.
 _TYPER_INTERRUPTED = 130
 
 
 def build(verb: str = "") -> typer.Typer:
-    """The app with the module of *verb*, or with all verbs where nobody has such a one."""
+    """Return the app with the module of *verb*, or with all modules if no module has it."""
     app = typer.Typer(
         cls=Panels,
         help="An elastic, heterogeneity-aware scheduler for deep-learning training.",
-        # Plain help: rich costs more start-up time than everything else together.
+        # Plain help: importing rich takes longer than the rest of the start-up.
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         # `levada completion` replaces the options that typer would add.
         add_completion=False,
-        # `usage` suggests names, for verbs as for everything else.
+        # `usage` suggests names, of verbs and of options.
         suggest_commands=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -79,7 +81,7 @@ def build(verb: str = "") -> typer.Typer:
         if find_spec(module) is not None:
             import_module(module).register(app)
     if owners:
-        # Typer reads the options of every command, also of those that nobody asked for.
+        # Typer reads the options of every registered command, which takes time.
         app.registered_commands = [command for command in app.registered_commands if command.name == verb]
     return app
 
@@ -97,12 +99,12 @@ def top(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs `levada` with *arguments* (those of the process by default) and returns its exit code."""
+    """Run `levada` with *arguments* (default: those of the process) and return its exit code."""
     try:
         return _run(arguments)
     finally:
         if arguments is None:
-            # The process ends: to look through all that was imported for rubbish once more costs more than most verbs.
+            # Skip the garbage collection at process exit: it takes longer than most verbs.
             gc.freeze()
 
 
@@ -111,44 +113,50 @@ def _run(arguments: Sequence[str] | None) -> int:
     if arguments is None and not sys.warnoptions:
         # Warnings with lines of source are for developers: `python -W default -m levada` shows them.
         warnings.simplefilter("ignore")
-    if completion.ASKED in os.environ:
+    if completion.COMPLETE_VARIABLE in os.environ:
         completion.prepare()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["help"]:
         # As with git and kubectl: `help policy` is `policy --help`.
         words = [*(word for word in words if word != "help"), "--help"]
     try:
-        verb = "" if completion.ASKED in os.environ else next(iter(words), "")
+        verb = "" if completion.COMPLETE_VARIABLE in os.environ else next(iter(words), "")
         code = build(verb)(args=words, prog_name="levada", standalone_mode=False)
     except typer.TyperException as error:
-        chatter(f"levada: {one_line(sentence(error))}")
+        message(f"levada: {one_line(sentence(error))}")
         return error.exit_code
     except (typer.Abort, KeyboardInterrupt):
         return _interrupted()
     except BadInput as error:
         for line in error.lines():
-            chatter(one_line(line))
+            message(one_line(line))
+        return code_of(error)
+    except MissingExtra as error:
+        message(one_line(str(error)))
         return code_of(error)
     except LevadaError as error:
-        chatter(f"levada: {one_line(str(error))}")
+        message(f"levada: {one_line(str(error))}")
         return code_of(error)
     except BaseException as error:
-        if isinstance(error, SystemExit) and completion.ASKED in os.environ:
-            # So typer ends when it has answered a completion script.
+        if isinstance(error, SystemExit) and completion.COMPLETE_VARIABLE in os.environ:
+            # Typer exits like this after it has answered a completion script.
             return error.code if isinstance(error.code, int) else ExitCode.OK
-        # A fault of Levada's, or a policy of the user's that raises what nobody expects.
+        if isinstance(error, ModuleNotFoundError) and (missing := missing_extra(words, error)) is not None:
+            message(one_line(str(missing)))
+            return code_of(missing)
+        # A bug in Levada, or an exception in a user's policy.
         if os.environ.get("LEVADA_DEBUG"):
             raise
-        chatter(f"levada: {one_line(_fault(error))}")
+        message(f"levada: {one_line(_fault(error))}")
         return ExitCode.ERROR
     if code == _TYPER_INTERRUPTED:
         return _interrupted()
-    # Verbs end with `raise typer.Exit(code)`; what one returns otherwise is not an exit code.
+    # Verbs exit with `raise typer.Exit(code)`; other return values are not exit codes.
     return code if isinstance(code, int) else ExitCode.OK
 
 
 def _interrupted() -> int:
-    chatter("levada: interrupted")
+    message("levada: interrupted")
     return ExitCode.INTERRUPTED
 
 
@@ -156,12 +164,12 @@ def _fault(error: BaseException) -> str:
     from traceback import extract_tb
 
     frame = extract_tb(error.__traceback__)[-1]
-    what = f"{type(error).__name__}: {error}".removesuffix(": ")
-    return f"stopped by a fault ({frame.filename}, line {frame.lineno}): {what}; LEVADA_DEBUG=1 shows how it got there"
+    cause = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return f"internal error ({frame.filename}, line {frame.lineno}): {cause}; set LEVADA_DEBUG=1 for a traceback"
 
 
 def one_line(text: str) -> str:
-    """*text* on a single line, without control characters: part of it may come from a file or from the arguments."""
+    """Return *text* on one line without control characters; it may quote files and arguments."""
     return printable(" ".join(text.split()))
 
 

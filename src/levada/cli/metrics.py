@@ -1,4 +1,4 @@
-"""`levada metrics`: what the server tells Prometheus, and a dashboard and alerts made from it."""
+"""`levada metrics`: metrics of the server, and a dashboard and alerts for them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from levada.cli.lists import ListFormat, NoHeaders, Output, show
 from levada.cli.output import data
 from levada.errors import LevadaError
 
-Out = Annotated[str | None, typer.Option("--out", metavar="FILE", help="Write it there instead of printing it.")]
+Out = Annotated[str | None, typer.Option("--out", metavar="FILE", help="Write to FILE instead of standard output.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the group `metrics`."""
-    group = typer.Typer(help="List the metrics; make a dashboard and alerts from them.", rich_markup_mode=None)
+    """Add the group `metrics`."""
+    group = typer.Typer(help="List metrics; print a Grafana dashboard and alerting rules.", rich_markup_mode=None)
     group.command("ls")(ls)
     group.command("dashboard")(dashboard)
     group.command("alerts")(alerts)
@@ -23,37 +23,39 @@ def register(app: typer.Typer) -> None:
 
 
 def ls(output: Output = ListFormat.TABLE, no_headers: NoHeaders = False) -> None:
-    """List what the server tells at /metrics."""
-    from levada.server.families import FAMILIES
+    """List the metrics of the server at /metrics."""
+    from levada.server.metric_defs import FAMILIES
 
     items = [
         {"name": family.name, "type": family.kind.value, "labels": list(family.labels), "help": family.help}
         for family in FAMILIES.values()
     ]
-    rows = [(each.name, each.kind.value, ",".join(each.labels) or "-", each.help) for each in FAMILIES.values()]
+    rows = [
+        (family.name, family.kind.value, ",".join(family.labels) or "-", family.help) for family in FAMILIES.values()
+    ]
     header = ("NAME", "TYPE", "LABELS", "HELP")
     show(items, output, lambda wide: (header, rows), spare=("TYPE", "LABELS"), no_headers=no_headers)
 
 
 def dashboard(out: Out = None) -> None:
-    """Print a dashboard of all metrics as JSON, for Grafana to import."""
+    """Print a Grafana dashboard of all metrics as JSON."""
     import json
 
-    from levada.server.dashboard import dashboard as made
+    from levada.server.dashboard import dashboard as build_dashboard
 
-    _give(json.dumps(made(), indent=2), out)
+    _write(json.dumps(build_dashboard(), indent=2), out)
 
 
 def alerts(out: Out = None) -> None:
-    """Print alerting rules as YAML, for Prometheus."""
+    """Print alerting rules for Prometheus as YAML."""
     import yaml
 
     from levada.server.alerts import rules
 
-    _give(yaml.safe_dump(rules(), sort_keys=False, width=120).rstrip("\n"), out)
+    _write(yaml.safe_dump(rules(), sort_keys=False, width=120).rstrip("\n"), out)
 
 
-def _give(text: str, out: str | None) -> None:
+def _write(text: str, out: str | None) -> None:
     if out is None:
         data(text)
         return

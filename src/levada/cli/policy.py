@@ -1,23 +1,25 @@
-"""`levada policy`: which policies there are, from the static table and of installed packages, and which one decides."""
+"""`levada policy`: list, show and set policies, built-in or from packages."""
 
 from __future__ import annotations
 
 import sys
+import textwrap
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from inspect import Parameter
 from typing import Annotated, Any
 
 import typer
 
-from levada.cli.confirm import confirm, is_asked
-from levada.cli.connection import Server, State, connect
+from levada.cli.confirm import confirm, is_interactive
+from levada.cli.connection import Server, StateDir, connect
 from levada.cli.installed import Installed, installed
-from levada.cli.output import Format, TextOrJson, chatter, columns, data, data_json
-from levada.errors import BadInput, Refused
-from levada.policies.record import Option, Record
-from levada.policies.table import POLICIES, alpha_of, lookup
+from levada.cli.output import Format, TextOrJson, bold, columns, data, data_json, line_width, message
+from levada.errors import BadInput, LevadaError, Refused
+from levada.policies.catalog import POLICIES, RECOMMENDED, Option, PolicyInfo
+from levada.policies.registry import alpha_of, lookup
 
-#: What a case gives for each of a policy's `Needs`.
+#: Field of a case for each of a policy's `Needs`.
 _FIELD_OF_NEED = {"RATE": "speedup", "REMAINING": "remaining_s", "PROGRESS": "steps_left", "DEADLINE": "deadline_s"}
 
 
@@ -26,8 +28,8 @@ def _complete(incomplete: str) -> list[str]:
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the group `policy`."""
-    group = typer.Typer(help="Look at the scheduling policies, and choose one.", rich_markup_mode=None)
+    """Add the group `policy`."""
+    group = typer.Typer(help="List, show and set scheduling policies.", rich_markup_mode=None)
     group.command("ls")(ls)
     group.command("describe")(describe)
     group.command("get")(get)
@@ -35,19 +37,52 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="policy")
 
 
-def ls(output: Annotated[Format, typer.Option("--output", "-o", help="How to print it.")] = Format.TABLE) -> None:
-    """List the policies."""
-    # Levada's own are installed as well, and a name of the table always means the table's.
-    others = [each for each in installed() if lookup(each.name) is None]
+def ls(
+    output: Annotated[Format, typer.Option("--output", "-o", help="Output format.")] = Format.TABLE,
+    server: Server = None,
+    state: StateDir = None,
+) -> None:
+    """List policies; mark the active and the recommended one."""
+    # Levada's own policies are entry points, too; built-in names take precedence.
+    others = [entry for entry in installed() if lookup(entry.name) is None]
     match output:
         case Format.JSON:
-            data_json([*map(as_json, POLICIES), *map(announced_as_json, others)])
+            data_json([*map(as_json, POLICIES), *map(installed_as_json, others)])
         case Format.NAME:
-            data("\n".join([*(record.name for record in POLICIES), *(each.name for each in others)]))
+            data("\n".join([*(record.name for record in POLICIES), *(entry.name for entry in others)]))
         case Format.TABLE:
+            marks = {RECOMMENDED: " (recommended)"}
+            if active := _active(server, state):
+                marks[active] = " (active, recommended)" if active == RECOMMENDED else " (active)"
             rows = [(r.name, ", ".join(r.aliases) or "-", ", ".join(r.needs) or "-", r.summary) for r in POLICIES]
-            rows += [(o.name, "-", "?", f"Of the package {o.package}: levada policy describe {o.name}") for o in others]
-            data(columns(("NAME", "ALIASES", "NEEDS", "SUMMARY"), rows, spare=("ALIASES", "NEEDS")))
+            rows += [
+                (o.name, "-", "?", f"From package {o.package}; see `levada policy describe {o.name}`") for o in others
+            ]
+            rows = [(row[0] + marks.get(row[0], ""), *row[1:]) for row in rows]
+            data(_table(rows))
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    """Format policies as a table, or with the summary below the name on a narrow terminal."""
+    table = columns(("NAME", "ALIASES", "NEEDS", "SUMMARY"), rows)
+    width = line_width()
+    if width is None or max(map(len, table.splitlines())) <= width:
+        return table
+    lines = []
+    for name, _, _, summary in rows:
+        lines += [bold(name), *textwrap.wrap(summary, width, initial_indent="    ", subsequent_indent="    ")]
+    return "\n".join(lines)
+
+
+def _active(server: str | None, state: str | None) -> str | None:
+    """Return the policy of the server; None if no server answers within 2 s."""
+    try:
+        with connect(server, state, timeout_s=2.0, patience_s=0.0, quiet=True) as client:
+            return str(client.policy()["name"])
+    except LevadaError:
+        if server is not None or state is not None:
+            raise
+        return None
 
 
 def describe(
@@ -55,14 +90,14 @@ def describe(
         str,
         typer.Argument(
             metavar="NAME",
-            help="A policy's name or alias, or path/to/file.py:Class.",
+            help="Name or alias of the policy, or path/to/file.py:Class.",
             autocompletion=_complete,
             show_default=False,
         ),
     ],
-    output: Annotated[TextOrJson, typer.Option("--output", "-o", help="How to print it.")] = TextOrJson.TEXT,
+    output: Annotated[TextOrJson, typer.Option("--output", "-o", help="Output format.")] = TextOrJson.TEXT,
 ) -> None:
-    """Show one policy: what it does, what it needs, its options and where it comes from."""
+    """Show one policy: summary, needs and options."""
     record = _with_alpha(lookup(name), name) or _of_user(name)
     if output is TextOrJson.JSON:
         data_json(as_json(record))
@@ -71,43 +106,46 @@ def describe(
 
 
 def get(
-    output: Annotated[TextOrJson, typer.Option("--output", "-o", help="How to print it.")] = TextOrJson.TEXT,
+    output: Annotated[TextOrJson, typer.Option("--output", "-o", help="Output format.")] = TextOrJson.TEXT,
     server: Server = None,
-    state: State = None,
+    state: StateDir = None,
 ) -> None:
-    """Show the policy that decides on the server, with its options."""
+    """Show the policy of the server and its options."""
     with connect(server, state) as client:
-        _tell(client.policy(), output)
+        _print_policy(client.policy(), output)
 
 
 def choose(
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="A policy's name or alias.", autocompletion=_complete, show_default=False),
+        typer.Argument(
+            metavar="NAME", help="Name or alias of the policy.", autocompletion=_complete, show_default=False
+        ),
     ],
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-O", metavar="NAME=VALUE", help="A setting of it; may be repeated.")
+        list[str] | None,
+        typer.Option("--option", "-O", metavar="NAME=VALUE", help="Set an option of the policy; may be repeated."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, whatever running jobs lose by it.")] = False,
-    output: Annotated[TextOrJson, typer.Option("--output", "-o", help="How to print it.")] = TextOrJson.TEXT,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    output: Annotated[TextOrJson, typer.Option("--output", "-o", help="Output format.")] = TextOrJson.TEXT,
     server: Server = None,
-    state: State = None,
+    state: StateDir = None,
 ) -> None:
-    """Let this policy decide on the server from now on.
+    """Change the policy of the server.
 
-    Prints which running jobs it stops or shrinks, and asks first on a terminal; scripts are warned and not asked.
+    Prints the running jobs that would be stopped or shrunk; on a terminal, asks for confirmation first.
     """
-    options = dict(_option(each) for each in option or ())
+    options = dict(_option(text) for text in option or ())
     with connect(server, state) as client:
-        if not yes and is_asked() and (warnings := client.set_policy(name, options, dry_run=True)["warnings"]):
-            if not confirm("\n".join(f"levada: {each}" for each in warnings), f"Let {name} decide?"):
+        if not yes and is_interactive() and (warnings := client.set_policy(name, options, dry_run=True)["warnings"]):
+            if not confirm("\n".join(f"levada: {warning}" for warning in warnings), f"Change the policy to {name}?"):
                 raise Refused("the policy was not changed")
-            _tell(client.set_policy(name, options), output)
+            _print_policy(client.set_policy(name, options), output)
             return
         changed = client.set_policy(name, options)
-    for each in changed.get("warnings") or ():
-        chatter(f"levada: {each}")
-    _tell(changed, output)
+    for warning in changed.get("warnings") or ():
+        message(f"levada: {warning}")
+    _print_policy(changed, output)
 
 
 def _option(text: str) -> tuple[str, Any]:
@@ -122,7 +160,7 @@ def _option(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _tell(policy: dict[str, Any], output: TextOrJson) -> None:
+def _print_policy(policy: Mapping[str, Any], output: TextOrJson) -> None:
     if output is TextOrJson.JSON:
         data_json(policy)
         return
@@ -130,46 +168,46 @@ def _tell(policy: dict[str, Any], output: TextOrJson) -> None:
     data(policy["name"] + options)
 
 
-def _with_alpha(record: Record | None, name: str) -> Record | None:
-    """The record as `allox_alpha=0.5` means it, with that default."""
+def _with_alpha(record: PolicyInfo | None, name: str) -> PolicyInfo | None:
+    """Return the record with the default alpha of a name like `allox_alpha=0.5`."""
     alpha = alpha_of(name)
     if record is None or alpha is None:
         return record
-    options = tuple(each._replace(default=alpha) if each.name == "alpha" else each for each in record.options)
+    options = tuple(o._replace(default=alpha) if o.name == "alpha" else o for o in record.options)
     return record._replace(name=name, options=options)
 
 
-def _of_user(name: str) -> Record:
-    """What a policy that is not in the table tells about itself; raises BadInput."""
-    # A user's policy may print what it likes, but stdout is for the answer alone.
+def _of_user(name: str) -> PolicyInfo:
+    """Return the record of a policy that is not built in; raises BadInput."""
+    # Output of a user's policy must not mix with ours on stdout.
     with redirect_stdout(sys.stderr):
         from levada.plugins import find_class, options_of
 
-        found: Any = find_class(name)
-    entry = next((each for each in installed() if each.name == name), None)
-    text = (found.__doc__ or getattr(sys.modules.get(found.__module__), "__doc__", None) or "-").strip()
-    file = getattr(sys.modules.get(found.__module__), "__file__", None) or found.__module__
-    options = [Option(one.name, _default(one.default), "", "-") for one in options_of(found) or ()]
-    return Record(
-        name=found.name if entry is None else name,
+        cls: Any = find_class(name)
+    entry = next((entry for entry in installed() if entry.name == name), None)
+    text = (cls.__doc__ or getattr(sys.modules.get(cls.__module__), "__doc__", None) or "-").strip()
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None) or cls.__module__
+    options = [Option(one.name, _default(one.default), "", "-") for one in options_of(cls) or ()]
+    return PolicyInfo(
+        name=cls.name if entry is None else name,
         aliases=(),
         target=name if entry is None else entry.target,
         summary=text.splitlines()[0].rstrip("."),
-        needs=tuple(_FIELD_OF_NEED[need.name or ""] for need in found.needs),
+        needs=tuple(_FIELD_OF_NEED[need.name or ""] for need in cls.needs),
         source=file if entry is None else f"{entry.package} ({file})",
         options=tuple(options),
     )
 
 
 def _default(value: Any) -> float | int | bool | str:
-    """The default of an option as it can be printed; one without is required."""
+    """Return the default of an option in printable form; "required" without one."""
     if value is Parameter.empty:
         return "required"
     return value if isinstance(value, float | int | bool | str) else repr(value)
 
 
-def as_text(record: Record) -> str:
-    """The policy as a page for people."""
+def as_text(record: PolicyInfo) -> str:
+    """Format a policy as text."""
     lines = [
         f"Name:     {record.name}",
         f"Aliases:  {', '.join(record.aliases) or '-'}",
@@ -190,23 +228,23 @@ def as_text(record: Record) -> str:
     return "\n".join([*lines, "Options:", *("  " + line for line in table.splitlines())])
 
 
-def _goal(record: Record) -> str:
-    """The objective of a share policy, by name and in words, as `levada allocate` prints it."""
+def _goal(record: PolicyInfo) -> str:
+    """Return name and meaning of the objective of a share policy, as `levada allocate` prints them."""
     from importlib import import_module
 
-    from levada.cases.formulas import NO_OBJECTIVE, meaning
+    from levada.allocate.objectives import NO_OBJECTIVE, meaning
 
     module, _, cls = record.target.partition(":")
     name = getattr(import_module(module), cls).objective or NO_OBJECTIVE
     return f"{name}: {meaning(name)}"
 
 
-def as_json(record: Record) -> dict[str, Any]:
-    """The policy as `-o json` prints it."""
+def as_json(record: PolicyInfo) -> dict[str, Any]:
+    """Return a policy as printed by `-o json`."""
     return {**record._asdict(), "options": [option._asdict() for option in record.options]}
 
 
-def announced_as_json(policy: Installed) -> dict[str, Any]:
-    """A policy of another package as `ls -o json` prints it: what only its code could tell is null."""
+def installed_as_json(policy: Installed) -> dict[str, Any]:
+    """Return a policy of another package for `ls -o json`; fields that only its code knows are null."""
     known = {"name": policy.name, "aliases": [], "target": policy.target, "source": policy.package}
-    return {field: known.get(field) for field in Record._fields}
+    return {field: known.get(field) for field in PolicyInfo._fields}

@@ -1,4 +1,4 @@
-"""`levada run`, `attach` and `exec`: being with a job while it runs."""
+"""`levada run`, `attach` and `exec`: follow a job while it runs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from levada.cli.connection import LONG_S, JobName, Server, State, connect
-from levada.cli.output import chatter
+from levada.cli.connection import LONG_S, JobName, Server, StateDir, connect
+from levada.cli.output import message
 from levada.errors import BadInput, NotFound, Refused
 
 if TYPE_CHECKING:
     from levada.sdk.client import Client
 
 
-class Framework(StrEnum):
-    """As in job files."""
+class FrameworkChoice(StrEnum):
+    """Values of `run.framework` in job files."""
 
     PLAIN = "plain"
     TORCHRUN = "torchrun"
@@ -26,41 +26,60 @@ class Framework(StrEnum):
     MPI = "mpi"
 
 
-Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run.", show_default=False)]
+Command = Annotated[
+    list[str], typer.Argument(metavar="-- COMMAND...", help="Command and its arguments.", show_default=False)
+]
 _COMMAND_ENDS_OPTIONS = {"allow_interspersed_args": False}
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verbs `run`, `attach` and `exec`."""
+    """Add the verbs `run`, `attach` and `exec`."""
     app.command("run", context_settings=_COMMAND_ENDS_OPTIONS)(run)
     app.command("attach")(attach)
     app.command("exec")(execute)
 
 
-def run(
+def run(  # noqa: PLR0913 - one parameter per flag
     command: Command,
-    gpus: Annotated[float, typer.Option("--gpus", "-g", min=0, help="GPUs of each worker.")] = 1,
-    workers: Annotated[str, typer.Option("--workers", "-w", metavar="N|MIN-MAX", help="How many workers.")] = "1",
+    gpus: Annotated[float, typer.Option("--gpus", "-g", min=0, help="GPUs per worker.")] = 1,
+    workers: Annotated[
+        str,
+        typer.Option("--workers", "-w", metavar="N|MIN-MAX", help="Number of workers, or a range for an elastic job."),
+    ] = "1",
     gpu_type: Annotated[
-        list[str] | None, typer.Option("--gpu-type", help="Allowed type, preferred first; may be repeated.")
+        list[str] | None,
+        typer.Option("--gpu-type", help="Allowed GPU type, preferred first; may be repeated. Default: any."),
     ] = None,
-    gpu_memory: Annotated[str | None, typer.Option("--gpu-memory", help="For a part of a GPU, e.g. 3Gi.")] = None,
-    name: Annotated[str | None, typer.Option("--name", help="What to call it; by default its script.")] = None,
-    queue: Annotated[str, typer.Option("--queue", "-q", help="The queue it waits in.")] = "default",
-    priority: Annotated[int, typer.Option("--priority", help="Higher is more important.")] = 0,
+    gpu_memory: Annotated[
+        str | None, typer.Option("--gpu-memory", help="GPU memory per worker for a fraction of a GPU, e.g. 3Gi.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the job. Default: name of its script.")] = None,
+    queue: Annotated[str, typer.Option("--queue", "-q", help="Queue of the job.")] = "default",
+    priority: Annotated[int, typer.Option("--priority", help="Priority; higher goes first.")] = 0,
     env: Annotated[
-        list[str] | None, typer.Option("--env", "-e", metavar="NAME[=VALUE]", help="A variable; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--env", "-e", metavar="NAME[=VALUE]", help="Set or pass on an environment variable; may be repeated."
+        ),
     ] = None,
     framework: Annotated[
-        Framework | None,
-        typer.Option("--framework", help="Who brings the workers together; see `run.framework` of job files."),
+        FrameworkChoice | None,
+        typer.Option(
+            "--framework",
+            help="Framework that connects the workers; see `run.framework` in job files. Default: detected.",
+        ),
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not stay with it.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return after the submission; do not follow the output.")
+    ] = False,
     server: Server = None,
-    state: State = None,
+    state: StateDir = None,
 ) -> None:
-    """Submit a command and stay with it: its output here, and an exit code as of `levada wait`."""
-    from levada.cli.submit import Answer, tell, warn_of
+    """Submit a command and follow its output.
+
+    The exit code is that of `levada wait`. Ctrl-C leaves the job running.
+    """
+    from levada.cli.submit import SubmitFormat, print_submitted, warn_of
     from levada.jobfile.load import check
     from levada.jobfile.model import API_VERSION
     from levada.jobfile.script import as_name
@@ -78,17 +97,17 @@ def run(
         spec["run"]["framework"] = framework.value
     if gpu_memory is not None:
         spec["gpuMemory"] = gpu_memory
-    called = name if name is not None else as_name(workload_of(command))
-    document = {"apiVersion": API_VERSION, "kind": "Job", "metadata": {"name": called}, "spec": spec}
+    job_name = name if name is not None else as_name(workload_of(command))
+    document = {"apiVersion": API_VERSION, "kind": "Job", "metadata": {"name": job_name}, "spec": spec}
     check(document)
     with connect(server, state, timeout_s=LONG_S) as client:
         (job,) = client.submit(document)
         if detach:
-            tell([job], Answer.TEXT)
+            print_submitted([job], SubmitFormat.TEXT)
             return
-        chatter(f"Submitted {job['id']}")
+        message(f"Submitted {job['id']}")
         warn_of([job])
-        _stay(client, job, tail=None)
+        _follow(client, job, tail=None)
 
 
 def _workers(text: str) -> Any:
@@ -98,42 +117,48 @@ def _workers(text: str) -> Any:
     return {"min": int(least), "max": int(most)} if dash else int(least)
 
 
-def _env(given: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for each in given:
-        name, separator, value = each.partition("=")
+def _env(texts: list[str]) -> dict[str, str]:
+    variables: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
         if not separator and name not in os.environ:
-            raise BadInput.one(f"--env: {name} is not set here; give NAME=VALUE")
-        found[name] = value if separator else os.environ[name]
-    return found
+            raise BadInput.one(f"--env: {name} is not set in this shell; use NAME=VALUE")
+        variables[name] = value if separator else os.environ[name]
+    return variables
 
 
 def attach(
     name: JobName,
-    tail: Annotated[int, typer.Option("--tail", "-n", min=0, help="Begin with the last so many lines.")] = 10,
+    tail: Annotated[int, typer.Option("--tail", "-n", min=0, help="Begin with this many previous lines.")] = 10,
     server: Server = None,
-    state: State = None,
+    state: StateDir = None,
 ) -> None:
-    """Stay with a job: its output from now on, and an exit code as of `levada wait`."""
+    """Follow the output of a job until it finishes.
+
+    The exit code is that of `levada wait`. Ctrl-C leaves the job running.
+    """
     with connect(server, state) as client:
-        _stay(client, client.get(name), tail)
+        _follow(client, client.get(name), tail)
 
 
-def _stay(client: Client, job: Any, tail: int | None) -> None:
-    """Prints what a job says until it is over, and ends with its exit code; Ctrl-C leaves it to itself."""
-    from levada.cli.logs import print_lines, until_it_runs
+def _follow(client: Client, job: Any, tail: int | None) -> None:
+    """Print the output of a job until it finishes, then exit with its code; Ctrl-C leaves the job running."""
+    from levada.cli.logs import print_lines, wait_for_start
     from levada.cli.wait import code_of_phase
 
     try:
-        until_it_runs(client, job)
+        wait_for_start(client, job)
         print_lines(client.logs(job["id"], follow=True, tail=tail), job["max"] > 1)
         ended = client.wait(job["id"])
     except KeyboardInterrupt:
-        chatter(f"{job['id']} goes on; levada attach {job['id']} comes back to it, levada cancel {job['id']} ends it")
+        message(
+            f"{job['id']} keeps running; follow it with `levada attach {job['id']}`, "
+            f"stop it with `levada cancel {job['id']}`"
+        )
         raise
     if ended["phase"] != "Succeeded":
         code = "" if ended["exit_code"] is None else f" with exit code {ended['exit_code']}"
-        chatter(f"levada: {ended['id']} has ended as {ended['phase']}{code}")
+        message(f"levada: {ended['id']} ended: {ended['phase']}{code}")
     raise typer.Exit(code_of_phase(ended["phase"]))
 
 
@@ -141,46 +166,51 @@ def execute(
     name: JobName,
     command: Command,
     worker: Annotated[
-        str | None, typer.Option("--worker", help="A worker's number or name; by default the first.")
+        str | None, typer.Option("--worker", help="Number or name of the worker. Default: the first one.")
     ] = None,
     server: Server = None,
-    state: State = None,
+    state: StateDir = None,
 ) -> None:
-    """Run a command beside a worker of a job: in its folder, with its environment and devices."""
+    """Run a command in the environment of a worker, with its GPUs.
+
+    The worker must run on this machine; the command starts in its folder.
+    """
     with connect(server, state) as client:
         job: Any = client.get(name)
     spec = _spec_of(job, worker, state)
-    doing = spec["cwd"]
+    target = spec["cwd"]
     try:
-        os.chdir(doing)
-        doing = command[0]
-        os.execvpe(doing, command, {**spec["env"], **_terminal()})
+        os.chdir(target)
+        target = command[0]
+        os.execvpe(target, command, {**spec["env"], **_terminal()})
     except OSError as error:
-        raise BadInput.one(f"{doing}: {error.strerror}") from None
+        raise BadInput.one(f"{target}: {error.strerror}") from None
 
 
 def _spec_of(job: Any, worker: str | None, state: str | None) -> Any:
-    """What a running worker was started with; raises NotFound, and Refused where it runs on another machine."""
+    """Return the start specification of a worker; raises NotFound, or Refused if it is on another machine."""
     import json
 
-    from levada.sdk.place import state_dir
+    from levada.sdk.discovery import state_dir
 
     folder = os.path.join(state_dir(state), "jobs", job["id"], "workers")
     if not job["workers"]:
-        raise NotFound(f"{job['id']} has no worker now; it is {job['phase']}")
+        raise NotFound(f"{job['id']} has no workers: it is {job['phase']}")
     try:
-        there = sorted(
-            each for each in os.listdir(folder) if not os.path.exists(os.path.join(folder, each, "exit.json"))
+        running = sorted(
+            name for name in os.listdir(folder) if not os.path.exists(os.path.join(folder, name, "exit.json"))
         )
     except OSError:
-        raise Refused(f"{job['id']} runs on another machine; levada exec works beside its workers") from None
-    fitting = [each for each in there if worker is None or each == worker or each.rpartition("-")[2] == worker]
-    if not fitting:
-        raise NotFound(f"{job['id']} has no worker {worker} here; there are {', '.join(there) or 'none'}")
-    with open(os.path.join(folder, fitting[0], "spec.json"), encoding="utf-8") as file:
+        raise Refused(f"{job['id']} runs on another machine; run `levada exec` there") from None
+    matching = [name for name in running if worker is None or name == worker or name.rpartition("-")[2] == worker]
+    if not matching:
+        raise NotFound(
+            f"{job['id']} has no worker {worker} on this machine; workers here: {', '.join(running) or 'none'}"
+        )
+    with open(os.path.join(folder, matching[0], "spec.json"), encoding="utf-8") as file:
         return json.load(file)
 
 
 def _terminal() -> dict[str, str]:
-    """What a program needs to know of this terminal."""
+    """Return the variables that describe this terminal."""
     return {name: os.environ[name] for name in ("TERM", "COLORTERM", "LANG", "LC_ALL") if name in os.environ}

@@ -1,4 +1,4 @@
-"""`levada schema job|queue|case`: the JSON Schema of a file, for editors and for other programs."""
+"""`levada schema job|queue|case`: print the JSON Schema of a file."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import typer
 from levada.cli.output import data_json
 
 
-class Kind(StrEnum):
-    """What a schema can be printed of."""
+class SchemaKind(StrEnum):
+    """Files with a schema."""
 
     JOB = "job"
     QUEUE = "queue"
@@ -19,22 +19,27 @@ class Kind(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verb `schema`."""
+    """Add the verb `schema`."""
     app.command("schema")(schema)
 
 
 def schema(
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="Which file: job, queue or case.", show_default=False)],
+    kind: Annotated[
+        SchemaKind, typer.Argument(metavar="KIND", help="Kind of file: job, queue or case.", show_default=False)
+    ],
 ) -> None:
-    """Print the JSON Schema of a job file, a queue file or a case, be it of jobs or of DRAGON's pods."""
+    """Print the JSON Schema of a job, queue or case file.
+
+    A case holds jobs, or pods for DRAGON.
+    """
     from typing import Any
 
     from pydantic import TypeAdapter
 
-    from levada.cases.casefile import Case
-    from levada.cases.dragon_case import DragonCase
+    from levada.allocate.case_file import Case
+    from levada.allocate.dragon_case import DragonCase
     from levada.jobfile.model import Job, Queue
 
-    models: dict[Kind, Any] = {Kind.JOB: Job, Kind.QUEUE: Queue, Kind.CASE: Case | DragonCase}
-    made = TypeAdapter(models[kind]).json_schema()
-    data_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **made})
+    models: dict[SchemaKind, Any] = {SchemaKind.JOB: Job, SchemaKind.QUEUE: Queue, SchemaKind.CASE: Case | DragonCase}
+    json_schema = TypeAdapter(models[kind]).json_schema()
+    data_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **json_schema})

@@ -1,4 +1,4 @@
-"""`levada sim`: what policies would do with many jobs, in simulated time."""
+"""`levada sim`: simulate policies on many jobs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from levada.cli import sim_compare, sim_plot, sim_sweep, sim_trace
-from levada.cli.output import chatter, columns, data, data_json
-from levada.cli.sim_flags import Output, command
+from levada.cli.output import columns, data, data_json, message
+from levada.cli.sim_flags import SimFormat, command
 
 if TYPE_CHECKING:
     from levada.sim.run import Result
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the group `sim`."""
-    group = typer.Typer(help="Simulate policies on traces and drawn jobs.", rich_markup_mode=None)
+    """Add the group `sim`."""
+    group = typer.Typer(help="Simulate policies on traces and generated jobs.", rich_markup_mode=None)
     group.command("run")(command(run))
     sim_sweep.add(group)
     sim_compare.add(group)
@@ -28,33 +28,33 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="sim")
 
 
-def run(settings: Settings, output: Output) -> None:
-    """Run one simulation and print what came of it."""
-    from levada.cli.sim_watch import prepare, watched
+def run(settings: Settings, output: SimFormat) -> None:
+    """Run one simulation and print its metrics."""
+    from levada.cli.sim_watch import prepare, run_watched
 
-    # A user's policy may print what it likes, but stdout is for the result alone.
+    # A user's policy may print; stdout carries only the result.
     with redirect_stdout(sys.stderr):
         prepare(settings)
-        result = watched(settings)
+        result = run_watched(settings)
     for note in result.notes:
-        chatter(note)
-    if output is Output.JSON:
+        message(note)
+    if output is SimFormat.JSON:
         data_json(as_json(result, settings))
     else:
         data(as_text(result, settings))
 
 
 def as_json(result: Result, settings: Settings) -> dict[str, Any]:
-    """The report, what the table tells beyond it, and which simulation it is of."""
+    """Return the report, further metrics and the settings of the simulation."""
     import msgspec
 
-    from levada.sim.sweep.one import cluster_text
+    from levada.sim.sweep.run import cluster_text
 
     more = msgspec.to_builtins(result.detail)
-    told = ("queueing_s", "dropped", "deadlines", "moves", "resizes", "lease_extensions")
+    fields = ("queueing_s", "dropped", "deadlines", "moves", "resizes", "lease_extensions")
     return {
         **msgspec.to_builtins(result.report),
-        **{name: more[name] for name in told},
+        **{name: more[name] for name in fields},
         "utilization_by_type": more["utilization"],
         "measured": _measured(result, settings),
         "events": result.events,
@@ -71,14 +71,14 @@ def as_json(result: Result, settings: Settings) -> dict[str, Any]:
 
 
 def _measured(result: Result, settings: Settings) -> int:
-    """How many jobs the means are about."""
+    """Return the number of jobs in the measuring window."""
     rows = settings.window.rows(len(result.jobs))
     return int(rows.stop - rows.start)
 
 
 def as_text(result: Result, settings: Settings) -> str:
-    """The result for people."""
-    from levada.sim.sweep.one import cluster_text
+    """Format the result as a table."""
+    from levada.sim.sweep.run import cluster_text
 
     report, more = result.report, result.detail
     window = settings.window.rows(len(result.jobs))
@@ -100,7 +100,7 @@ def as_text(result: Result, settings: Settings) -> str:
         ("rounds, decisions", f"{report.rounds:,}, {report.decisions:,}"),
         ("preemptions, moves, resizes", f"{report.preemptions:,}, {more.moves:,}, {more.resizes:,}"),
         ("kept their GPUs", "-" if more.lease_extensions is None else f"{more.lease_extensions:.1%} of rounds"),
-        ("took", f"{report.cpu_s:.2f} s CPU, {report.wall_s:.2f} s, {report.peak_rss_mb:.0f} MiB"),
+        ("run time", f"{report.cpu_s:.2f} s CPU, {report.wall_s:.2f} s wall, {report.peak_rss_mb:.0f} MiB"),
     ]
     return columns(("METRIC", "VALUE"), rows)
 

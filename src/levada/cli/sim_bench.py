@@ -1,4 +1,4 @@
-"""`levada bench sim`: how quick a simulation is."""
+"""`levada bench sim`: speed of a simulation."""
 
 from __future__ import annotations
 
@@ -10,33 +10,36 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from levada.cli.output import columns, data, data_json
-from levada.cli.sim_flags import Output, command
+from levada.cli.sim_flags import SimFormat, command
 
 if TYPE_CHECKING:
     from levada.sim.settings import Settings
 
 
 def add(group: typer.Typer) -> None:
-    """Adds `sim` to the group `bench`."""
+    """Add `sim` to the group `bench`."""
     group.command("sim")(command(bench))
 
 
-def bench(settings: Settings, output: Output) -> None:
-    """Time one simulation: CPU seconds, start-up apart."""
+def bench(settings: Settings, output: SimFormat) -> None:
+    """Measure the CPU time of one simulation.
+
+    Start-up is measured separately.
+    """
     with redirect_stdout(sys.stderr):
-        figures = measure(settings)
-    if output is Output.JSON:
-        data_json(figures)
+        results = measure(settings)
+    if output is SimFormat.JSON:
+        data_json(results)
     else:
-        data(columns(("METRIC", "VALUE"), [(name, _shown(value)) for name, value in figures.items()]))
+        data(columns(("METRIC", "VALUE"), [(name, _shown(value)) for name, value in results.items()]))
 
 
 def measure(settings: Settings) -> dict[str, Any]:
-    """The figures of one run. `start_s` and `cpu_s` together are what the process has used."""
-    from levada.cli.sim_watch import prepare, watched
+    """Run the simulation; `start_s` plus `cpu_s` is the CPU time of the process."""
+    from levada.cli.sim_watch import prepare, run_watched
 
     prepare(settings)
-    result = watched(settings)
+    result = run_watched(settings)
     used_s = time.process_time()
     report = result.report
     cpu_s = report.cpu_s

@@ -1,4 +1,4 @@
-"""`levada sim compare`: policies side by side, by load, with how sure the figures are and who is best."""
+"""`levada sim compare`: compare policies by load, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from levada.cli.output import bold, colour, data, data_json, line_width
 
 if TYPE_CHECKING:
     from levada.report.data import Runs
-    from levada.report.table import Row
+    from levada.report.table import ComparisonRow
 
 
-class Output(StrEnum):
-    """How a comparison is printed."""
+class CompareFormat(StrEnum):
+    """Output formats of a comparison."""
 
     TABLE = "table"
     JSON = "json"
@@ -27,54 +27,59 @@ class Output(StrEnum):
     MD = "md"
 
 
-PRINTED = Annotated[Output, typer.Option("--output", "-o", help="How to print the comparison.")]
+PRINTED = Annotated[CompareFormat, typer.Option("--output", "-o", help="Output format.")]
 METRIC = Annotated[
     list[str] | None,
-    typer.Option("--metric", help="A figure of runs.parquet, such as avg_jct_s; may be given several times."),
+    typer.Option("--metric", help="Column of runs.parquet, e.g. avg_jct_s; repeatable."),
 ]
 
 
 def add(group: typer.Typer) -> None:
-    """Adds `compare` to the group `sim`."""
+    """Add `compare` to the group `sim`."""
     group.command("compare")(compare)
 
 
 def compare(
     inputs: Annotated[
-        list[str], typer.Argument(metavar="INPUT...", help="Folders of sweeps, or files of `sim run -o json`.")
+        list[str], typer.Argument(metavar="INPUT...", help="Sweep folders, or output files of `sim run -o json`.")
     ],
     metric: METRIC = None,
-    output: PRINTED = Output.TABLE,
+    output: PRINTED = CompareFormat.TABLE,
 ) -> None:
-    """Compare policies: means over seeds by load, with 95 % intervals, and the best of each load."""
+    """Compare policies by load.
+
+    Values are means over seeds with 95 % confidence intervals; the best policy at each load is marked.
+    """
     from levada.report.data import read
 
     show(read(inputs), metric, output)
 
 
-def show(runs: Runs, metrics: Sequence[str] | None, output: Output) -> None:
-    """Prints the comparison of *runs*; programs get all metrics unless some are named."""
+def show(runs: Runs, metrics: Sequence[str] | None, output: CompareFormat) -> None:
+    """Print the comparison of *runs*; JSON and CSV have all metrics unless some are named."""
     from levada.report.table import METRICS, USUAL
     from levada.report.table import compare as rows_of
 
-    everything = output in (Output.JSON, Output.CSV)
+    everything = output in (CompareFormat.JSON, CompareFormat.CSV)
     names = tuple(metrics) if metrics else tuple(METRICS) if everything else USUAL
     rows = rows_of(runs, names)
     match output:
-        case Output.JSON:
+        case CompareFormat.JSON:
             import msgspec
 
             data_json(msgspec.to_builtins(rows))
-        case Output.CSV:
+        case CompareFormat.CSV:
             data(_csv(rows, names))
-        case Output.MD:
+        case CompareFormat.MD:
             data(_markdown(rows, names, runs.load_unit))
-        case Output.TABLE:
+        case CompareFormat.TABLE:
             data(_table(rows, names, runs.load_unit))
 
 
-def _cells(rows: list[Row], names: Sequence[str], load_unit: str) -> tuple[list[str], list[list[tuple[str, bool]]]]:
-    """The header, and the cells of each row with whether it is the best; columns that say nothing are left out."""
+def _cells(
+    rows: list[ComparisonRow], names: Sequence[str], load_unit: str
+) -> tuple[list[str], list[list[tuple[str, bool]]]]:
+    """Return the header, and per row (text, is best) of each cell, without uninformative columns."""
     from levada.report.table import METRICS, cell, heading
 
     header = ["policy", "cluster", load_unit, "runs", *(heading(METRICS[name]) for name in names)]
@@ -88,23 +93,23 @@ def _cells(rows: list[Row], names: Sequence[str], load_unit: str) -> tuple[list[
         ]
         for row in rows
     ]
-    silent = [i for i in (1, 2) if len({line[i][0] for line in table}) == 1 and table[0][i][0] == "-"]
-    if len({row.cluster for row in rows}) == 1 and 1 not in silent:
-        silent.append(1)
-    keep = [i for i in range(len(header)) if i not in silent]
+    constant = [i for i in (1, 2) if len({line[i][0] for line in table}) == 1 and table[0][i][0] == "-"]
+    if len({row.cluster for row in rows}) == 1 and 1 not in constant:
+        constant.append(1)
+    keep = [i for i in range(len(header)) if i not in constant]
     return [header[i] for i in keep], [[line[i] for i in keep] for line in table]
 
 
-def _table(rows: list[Row], names: Sequence[str], load_unit: str) -> str:
+def _table(rows: list[ComparisonRow], names: Sequence[str], load_unit: str) -> str:
     from levada.report.table import LEAST_RUNS, too_few_runs
 
     header, table = _cells(rows, names, load_unit)
-    paints = colour(sys.stdout)
-    # Without bold letters a star says who is best.
-    marked = [[text if paints or not best else f"{text} *" for text, best in line] for line in table]
+    has_bold = colour(sys.stdout)
+    # Without bold text, a star marks the best.
+    marked = [[text if has_bold or not best else f"{text} *" for text, best in line] for line in table]
     widths = [max(len(header[i]), *(len(line[i]) for line in marked)) for i in range(len(header))]
-    fits = _that_fit(widths, len(header) - len(names) + 1)
-    left_out = [_upper(name) for name in header[fits:]]
+    fits = _fitting_columns(widths, len(header) - len(names) + 1)
+    dropped = [_upper(name) for name in header[fits:]]
     widths = widths[:fits]
     lines = [bold("  ".join(_upper(name).ljust(width) for name, width in zip(header, widths, strict=False)).rstrip())]
     loads = [row.load for row in rows]
@@ -116,17 +121,17 @@ def _table(rows: list[Row], names: Sequence[str], load_unit: str) -> str:
         lines.append("  ".join(shown).rstrip())
     notes = []
     if any(best for line in table for _, best in line):
-        what = "the best of its load beyond doubt: its 95 % interval overlaps with no other"
-        notes.append(f"{bold('bold')}: {what}" if paints else f"* {what}")
+        meaning = "best at its load: its 95 % confidence interval overlaps no other"
+        notes.append(f"{bold('bold')}: {meaning}" if has_bold else f"* {meaning}")
     if too_few_runs(rows):
-        notes.append(f"no best is marked where a policy has fewer than {LEAST_RUNS} runs: add seeds")
-    if left_out:
-        notes.append(f"left out, for want of room: {', '.join(left_out)}; -o md has all")
+        notes.append(f"no best is marked: a policy has fewer than {LEAST_RUNS} runs; add seeds")
+    if dropped:
+        notes.append(f"columns dropped, terminal too narrow: {', '.join(dropped)}; `-o md` prints all")
     return "\n".join([*lines, "", *notes] if notes else lines)
 
 
-def _that_fit(widths: list[int], least: int) -> int:
-    """How many columns, two spaces between them, a line of the terminal holds; *least* of them in any case."""
+def _fitting_columns(widths: list[int], least: int) -> int:
+    """Return how many columns fit on a line of the terminal; at least *least*."""
     room = line_width()
     count = len(widths)
     while room is not None and count > least and sum(widths[:count]) + 2 * (count - 1) > room:
@@ -135,19 +140,19 @@ def _that_fit(widths: list[int], least: int) -> int:
 
 
 def _upper(heading: str) -> str:
-    """In capitals, but for the unit."""
+    """Convert a heading to upper case, except its unit."""
     title, bracket, unit = heading.partition(" (")
     return title.upper() + bracket + unit
 
 
-def _markdown(rows: list[Row], names: Sequence[str], load_unit: str) -> str:
+def _markdown(rows: list[ComparisonRow], names: Sequence[str], load_unit: str) -> str:
     header, table = _cells(rows, names, load_unit)
     lines = [header, ["---"] * len(header)]
     lines += [[f"**{text}**" if best else text for text, best in line] for line in table]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
-def _csv(rows: list[Row], names: Sequence[str]) -> str:
+def _csv(rows: list[ComparisonRow], names: Sequence[str]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(

@@ -1,4 +1,4 @@
-"""`levada sim trace`: look at traces, turn one format into another, and draw new ones."""
+"""`levada sim trace`: describe, convert and generate traces."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from levada.cli.output import TextOrJson, chatter, data, data_json
+from levada.cli.output import TextOrJson, data, data_json, message
 from levada.errors import BadInput, LevadaError
 
 if TYPE_CHECKING:
     from levada.sim.source import Source
     from levada.sim.traces import Trace
 
-#: What a trace is drawn or filled with does not depend on the cluster; but somebody has to name a type of the table.
 _THROUGHPUTS = Annotated[
     str | None,
-    typer.Option("--throughputs", help="A table of speeds, between steps and seconds; the catalogue unless given."),
+    typer.Option(
+        "--throughputs", help="Throughput table, to convert steps and seconds.", show_default="built-in catalogue"
+    ),
 ]
 _FORMAT = Annotated[
-    str | None, typer.Option("--format", help="csv, parquet, gavel, …; the file's ending tells it otherwise.")
+    str | None, typer.Option("--format", help="csv, parquet, gavel, …", show_default="from the file name")
 ]
-_OUT = Annotated[str, typer.Argument(metavar="OUT", help="The file to write; - for standard output, with --format.")]
+_OUT = Annotated[str, typer.Argument(metavar="OUT", help="Output file; - writes to standard output (needs --format).")]
 
 
 def add(group: typer.Typer) -> None:
-    """Adds `trace` to the group `sim`."""
-    traces = typer.Typer(help="Describe, convert and draw traces.", rich_markup_mode=None)
+    """Add `trace` to the group `sim`."""
+    traces = typer.Typer(help="Describe, convert and generate traces.", rich_markup_mode=None)
     traces.command("describe")(describe)
     traces.command("convert")(convert)
     traces.command("generate")(generate)
@@ -35,11 +36,11 @@ def add(group: typer.Typer) -> None:
 
 
 def describe(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A trace in any format that is known.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Trace file, in any supported format.")],
     throughputs: _THROUGHPUTS = None,
-    output: Annotated[TextOrJson, typer.Option("--output", "-o", help="How to print it.")] = TextOrJson.TEXT,
+    output: Annotated[TextOrJson, typer.Option("--output", "-o", help="Output format.")] = TextOrJson.TEXT,
 ) -> None:
-    """Tell what a trace holds: jobs, times, work, sizes and kinds."""
+    """Describe a trace: jobs, times, work, sizes and workloads."""
     from levada.sim import traces
 
     about = traces.describe(_filled(traces.read(file), throughputs))
@@ -52,13 +53,16 @@ def describe(
 
 
 def convert(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A trace in any format that is known.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Trace file, in any supported format.")],
     out: _OUT,
     format: _FORMAT = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Only the first so many.")] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, metavar="N", help="Write only the first N jobs.")] = None,
     throughputs: _THROUGHPUTS = None,
 ) -> None:
-    """Write a trace in another format; steps and durations that are missing follow from each other."""
+    """Convert a trace to another format.
+
+    Missing steps and durations are computed from each other with the throughput table.
+    """
     from levada.sim.traces import read
 
     trace = read(file)
@@ -67,31 +71,31 @@ def convert(
     _write(_filled(trace, throughputs), out, format)
 
 
-def generate(
+def generate(  # noqa: PLR0913 - one parameter per flag
     out: _OUT,
-    workload: Annotated[str, typer.Option("--workload", help="gavel, gavel-trace, philly, or FILE.yaml.")],
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="How many.")],
+    workload: Annotated[str, typer.Option("--workload", help="Workload: gavel, gavel-trace, philly or FILE.yaml.")],
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Number of jobs.")],
     rate: Annotated[
-        float | None, typer.Option("--rate", min=0.0, help="Jobs per hour; 0 or not given: all at time 0.")
+        float | None, typer.Option("--rate", min=0.0, help="Arrivals per hour; 0 (default): all at time 0.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Another seed, other jobs.")] = 0,
-    multi_gpu: Annotated[bool, typer.Option("--multi-gpu", help="Draw jobs of several GPUs, too.")] = False,
-    priorities: Annotated[bool, typer.Option("--priorities", help="One job in five has weight 5.")] = False,
-    slos: Annotated[bool, typer.Option("--slos", help="Draw deadlines.")] = False,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of the random jobs.")] = 0,
+    multi_gpu: Annotated[bool, typer.Option("--multi-gpu", help="Also generate jobs with several GPUs.")] = False,
+    priorities: Annotated[bool, typer.Option("--priorities", help="Give 20 % of the jobs weight 5.")] = False,
+    slos: Annotated[bool, typer.Option("--slos", help="Generate deadlines.")] = False,
     fixed_duration: Annotated[
-        float | None, typer.Option("--fixed-duration", help="Seconds that every job takes on a v100.")
+        float | None, typer.Option("--fixed-duration", help="Duration of each job on a v100, in seconds.")
     ] = None,
     throughputs: _THROUGHPUTS = None,
     format: _FORMAT = None,
 ) -> None:
-    """Draw jobs from a seed and write them as a trace."""
+    """Generate jobs from a seed and write them as a trace."""
     from itertools import islice
 
     from levada.sim import workloads
     from levada.sim.traces import Trace
 
     if fixed_duration is not None and not 0 < fixed_duration < float("inf"):
-        raise BadInput.one("--fixed-duration must be a number of seconds above 0")
+        raise BadInput.one(f"--fixed-duration {fixed_duration:g}: must be a number of seconds above 0")
     stream = workloads.jobs(
         workload,
         seed=seed,
@@ -106,7 +110,7 @@ def generate(
 
 
 def _filled(trace: Trace, throughputs: str | None) -> Trace:
-    """The trace with what is missing of steps and durations, for the workloads that the table knows."""
+    """Fill in missing steps and durations for the workloads in the throughput table."""
     return trace.filled(_source(throughputs).rate_if_known)
 
 
@@ -117,6 +121,7 @@ def _source(throughputs: str | None) -> Source:
     from levada.sim.throughputs import read_throughputs
     from levada.sim.traces import find
 
+    # A source needs a cluster; any type of the table will do.
     profiles = catalogue() if throughputs is None else read_throughputs(find(throughputs))
     return Source(Settings(policy="", cluster={profiles.types[0]: 1}, throughputs=throughputs))
 
@@ -126,12 +131,12 @@ def _write(trace: Trace, out: str, format: str | None) -> None:
 
     if out != "-":
         traces.write(trace, out, format)
-        chatter(f"{out}: {len(trace):,} jobs")
+        message(f"{out}: {len(trace):,} jobs")
         return
     if format is None:
-        raise BadInput.one(f"say --format for standard output: {', '.join(traces.WRITERS)}")
+        raise BadInput.one(f"standard output needs --format: one of {', '.join(traces.WRITERS)}")
     try:
         sys.stdout.buffer.write(traces.render(trace, format))
         sys.stdout.buffer.flush()
     except BrokenPipeError:
-        raise LevadaError("nobody reads the answer") from None
+        raise LevadaError("cannot write to standard output: the reader closed the pipe") from None

@@ -1,4 +1,4 @@
-"""What stands between a simulation and the person at the terminal: progress, and Ctrl-C."""
+"""Progress display and Ctrl-C handling of a simulation."""
 
 from __future__ import annotations
 
@@ -12,80 +12,80 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from levada.cli.exit import ExitCode
-from levada.cli.output import chatter
+from levada.cli.output import message
 
 if TYPE_CHECKING:
-    from levada.sim.run import Progress, Result
+    from levada.sim.run import Result, RunProgress
     from levada.sim.settings import Settings
 
-#: Seconds between two lines of progress.
-_EVERY_S = 0.5
-#: The clock is looked at once in so many moments.
-_SELDOM = 64
+#: Seconds between two updates of the progress line.
+_UPDATE_S = 0.5
+#: Calls between two reads of the clock.
+_CALLS_PER_CHECK = 64
 
 
-class Watch:
-    """Shows progress on a terminal, and tells a run to stop in good order; a second Ctrl-C does not wait for that."""
+class SimWatch:
+    """Show progress on a terminal, and stop the run cleanly on Ctrl-C; a second Ctrl-C aborts it."""
 
     def __init__(self) -> None:
-        self._shows = sys.stderr.isatty()
-        self._asked = False
+        self._is_terminal = sys.stderr.isatty()
+        self._stop_requested = False
         self._calls = 0
-        self._next = time.monotonic() + _EVERY_S
-        self._before: dict[int, Any] = {}
+        self._next = time.monotonic() + _UPDATE_S
+        self._old_handlers: dict[int, Any] = {}
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> SimWatch:
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._ask)
+            self._old_handlers[number] = signal.signal(number, self._request_stop)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
-        if self._shows:
+        if self._is_terminal:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
-    def __call__(self, progress: Progress) -> bool:
-        """Whether the run shall stop."""
+    def __call__(self, progress: RunProgress) -> bool:
+        """Update the display; return whether the run must stop."""
         self._calls += 1
-        if self._shows and self._calls % _SELDOM == 0 and time.monotonic() >= self._next:
-            self._next = time.monotonic() + _EVERY_S
+        if self._is_terminal and self._calls % _CALLS_PER_CHECK == 0 and time.monotonic() >= self._next:
+            self._next = time.monotonic() + _UPDATE_S
             of = "" if progress.of is None else f" of {progress.of:,}"
             sys.stderr.write(f"\r\x1b[K{progress.over:,}{of} jobs done, day {progress.now_s / 86400:,.1f}")
             sys.stderr.flush()
-        return self._asked
+        return self._stop_requested
 
-    def _ask(self, number: int, _frame: FrameType | None) -> None:
-        if self._asked:
+    def _request_stop(self, number: int, _frame: FrameType | None) -> None:
+        if self._stop_requested:
             raise KeyboardInterrupt
-        self._asked = True
+        self._stop_requested = True
 
 
-def watched(settings: Settings) -> Result:
-    """The result of a simulation; one that is interrupted ends with a line and exit code 3."""
+def run_watched(settings: Settings) -> Result:
+    """Run a simulation with progress; an interrupt exits with a message and code 3."""
     from levada.sim.run import Interrupted, simulate
 
     try:
-        with Watch() as watch:
+        with SimWatch() as watch:
             return simulate(settings, watch)
     except Interrupted as interrupted:
-        more = f"; the same command goes on from {settings.checkpoint}" if settings.checkpoint is not None else ""
-        chatter(f"levada: {interrupted}{more}")
+        hint = f"; run the same command to resume from {settings.checkpoint}" if settings.checkpoint is not None else ""
+        message(f"levada: {interrupted}{hint}")
     except KeyboardInterrupt:
-        chatter("levada: interrupted")
+        message("levada: interrupted")
     raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 def prepare(settings: Settings) -> None:
-    """Loads what the simulation will need, and runs a tiny one, so that its figures are without that.
+    """Import modules and load kernels with a tiny simulation, to exclude them from the measured time.
 
-    Where that takes long, whoever waits is told so.
+    Shows a spinner if kernels must be compiled.
     """
     import msgspec
 
     from levada import jit
-    from levada.cli.waiting import Waiting
+    from levada.cli.spinner import Spinner
     from levada.sim.kernel_choice import choose_kernels
     from levada.sim.metrics import ALL
     from levada.sim.run import simulate
@@ -115,10 +115,10 @@ def prepare(settings: Settings) -> None:
     )
     try:
         choose_kernels(settings)
-        text = "getting ready (a minute or two the first time, while kernels are compiled)"
-        with Waiting(text) if jit.is_compiled() and not jit.is_ready() else nullcontext():
+        text = "compiling kernels (1 to 2 minutes, first run only)"
+        with Spinner(text) if jit.is_compiled() and not jit.is_ready() else nullcontext():
             simulate(tiny)
     except KeyboardInterrupt:
-        kept = "" if settings.checkpoint is None else f", and nothing is kept in {settings.checkpoint}"
-        chatter(f"levada: interrupted while getting ready: the simulation had not begun{kept}")
+        unsaved = "" if settings.checkpoint is None else f"; no checkpoint was written to {settings.checkpoint}"
+        message(f"levada: interrupted before the simulation started{unsaved}")
         raise typer.Exit(ExitCode.INTERRUPTED) from None

@@ -1,4 +1,4 @@
-"""`levada snapshot` and `replay`: the state of a server as a file, and what a policy would make of it."""
+"""`levada snapshot` and `replay`: save a server's state, run a policy on it."""
 
 from __future__ import annotations
 
@@ -8,117 +8,119 @@ from typing import Annotated, Any
 
 import typer
 
-from levada.cli.connection import LONG_S, Server, State, connect
+from levada.cli.connection import LONG_S, Server, StateDir, connect
+from levada.cli.formatting import moment
 from levada.cli.output import TextOrJson, columns, data, data_json
-from levada.cli.words import moment
 from levada.errors import BadInput, LevadaError
 
-#: Of a job's sizes, those whose speed is told.
+#: Speeds of at most this many sizes are written.
 _MOST_SIZES = 64
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verbs `snapshot` and `replay`."""
+    """Add the verbs `snapshot` and `replay`."""
     app.command("snapshot")(snapshot)
     app.command("replay")(replay)
 
 
 def snapshot(
     out: Annotated[
-        str | None, typer.Option("--out", metavar="FILE", help="Write it there instead of printing it.")
+        str | None, typer.Option("--out", metavar="FILE", help="Write to FILE instead of standard output.")
     ] = None,
     server: Server = None,
-    state: State = None,
+    state: StateDir = None,
 ) -> None:
-    """Print the whole state of the server as JSON: nodes, queues, jobs, the policy.
+    """Print nodes, queues, jobs and policy of the server as JSON.
 
-    Jobs are in it as they were submitted, with the environment of each in the clear: keys and passwords, too. Look
-    before you pass it on.
+    Jobs include their environment variables in clear text, with any keys and passwords. Check the file before you
+    share it.
     """
     with connect(server, state, timeout_s=LONG_S) as client:
-        told = client.snapshot()
+        state_now = client.snapshot()
     if out is None:
-        data_json(told)
+        data_json(state_now)
         return
     import json
 
     try:
         with open(out, "w", encoding="utf-8") as file:
-            json.dump(told, file, indent=2)
+            json.dump(state_now, file, indent=2)
     except OSError as error:
         raise LevadaError(f"cannot write {out}: {error.strerror}") from None
     data(out)
 
 
 def replay(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Of levada snapshot; - for standard input.")],
-    policy: Annotated[str | None, typer.Option("--policy", help="Another policy than the one that decided.")] = None,
-    case: Annotated[bool, typer.Option("--case", help="Print the case for levada allocate instead.")] = False,
-    output: Annotated[TextOrJson, typer.Option("--output", "-o", help="How to print it.")] = TextOrJson.TEXT,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Output of `levada snapshot`; - = standard input.")],
+    policy: Annotated[
+        str | None, typer.Option("--policy", help="Policy to run. Default: that of the snapshot.")
+    ] = None,
+    case: Annotated[bool, typer.Option("--case", help="Print the case for `levada allocate` instead.")] = False,
+    output: Annotated[TextOrJson, typer.Option("--output", "-o", help="Output format.")] = TextOrJson.TEXT,
 ) -> None:
-    """Show what a policy would decide in the state of a snapshot, beside what each job had."""
+    """Run a policy on a snapshot; compare with what jobs had."""
     from levada.cli.allocate import parse, read
 
-    told = parse(file, read(file))
+    content = parse(file, read(file))
     try:
-        made = case_of(told)
+        allocate_case = case_of(content)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, BadInput):
             raise
-        raise BadInput.one(f"{file}: is no snapshot of this version (levada snapshot makes one)") from None
+        raise BadInput.one(f"{file}: not a snapshot of this version; create one with `levada snapshot`") from None
     if policy is not None:
-        made |= {"policy": policy, "options": {}}
+        allocate_case |= {"policy": policy, "options": {}}
     if case:
-        data_json(made)
+        data_json(allocate_case)
         return
-    from levada.cases.decide import decide
+    from levada.allocate.decide import decide
 
     with redirect_stdout(sys.stderr):
-        answer = decide(made)
+        answer = decide(allocate_case)
     if output is TextOrJson.JSON:
         data_json(answer)
     else:
-        data(_beside(made, answer))
+        data(_comparison(allocate_case, answer))
 
 
-def _beside(case: dict[str, Any], answer: dict[str, Any]) -> str:
-    """What each job had, and what it would be given."""
+def _comparison(case: dict[str, Any], answer: dict[str, Any]) -> str:
+    """Format what each job had and what it would get."""
     if "allocations" not in answer:
         from levada.cli.allocate import as_table
 
         return as_table(answer)
 
-    def plain(grant: Any) -> str:
+    def amounts(grant: Any) -> str:
         return ",".join(f"{kind}={count}" for kind, count in (grant or {}).items()) or "-"
 
     rows = [
-        (job["id"], plain(job.get("running")), plain(answer["allocations"].get(job["id"])),
+        (job["id"], amounts(job.get("running")), amounts(answer["allocations"].get(job["id"])),
          answer["reasons"].get(job["id"], {}).get("text", "-"))
         for job in case["jobs"]
     ]  # fmt: skip
     return columns(("JOB", "HAD", answer["policy"].upper(), "REASON"), rows, spare=())
 
 
-def case_of(told: dict[str, Any]) -> dict[str, Any]:
-    """A snapshot as a case of `levada allocate`."""
+def case_of(state: dict[str, Any]) -> dict[str, Any]:
+    """Convert a snapshot to a case of `levada allocate`."""
     nodes = [
         {
             "name": node["name"],
-            "gpus": {kind: of["total"] for kind, of in node["gpus"].items()},
+            "gpus": {kind: count["total"] for kind, count in node["gpus"].items()},
             "cpu": node["cpu"],
             "memory": node["memory_mib"],
         }
-        for node in told["nodes"]
+        for node in state["nodes"]
         if node["phase"] == "Ready"
     ]
     fields = ("parent", "weight", "guaranteed", "limit", "borrow")
     return {
-        "policy": told["policy"]["name"],
-        "options": told["policy"]["options"],
-        "now": moment(told["time"]),
+        "policy": state["policy"]["name"],
+        "options": state["policy"]["options"],
+        "now": moment(state["time"]),
         "cluster": {"nodes": nodes},
-        "queues": {queue["name"]: {field: queue[field] for field in fields} for queue in told["queues"]},
-        "jobs": [_case_job(job) for job in told["jobs"] if job["phase"] != "Suspended"],
+        "queues": {queue["name"]: {field: queue[field] for field in fields} for queue in state["queues"]},
+        "jobs": [_case_job(job) for job in state["jobs"] if job["phase"] != "Suspended"],
     }
 
 
@@ -130,10 +132,10 @@ def _case_job(job: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(content, Job):
         raise KeyError("spec")
     spec = content.spec
-    done = job["progress"] or {}
+    progress = job["progress"] or {}
     if job.get("fixed"):
         job = {**job, "min": job["fixed"], "max": job["fixed"]}
-    made: dict[str, Any] = {
+    case: dict[str, Any] = {
         "id": job["id"],
         "submitted": moment(job["submitted"]),
         "first_started": moment(job["started"]),
@@ -149,19 +151,19 @@ def _case_job(job: dict[str, Any]) -> dict[str, Any]:
         "weight": spec.weight,
     }
     workers = len(job["workers"])
-    # One that was just told to have another size may not have it yet.
+    # A job with a new range may still run at its old size.
     if job["min"] <= workers <= job["max"] and job["gpu_type"]:
-        made["running"] = {job["gpu_type"]: workers}
-    desired = made["min"] if spec.workers.desired is None else spec.workers.desired
-    made["desired"] = max(job["min"], min(job["max"], desired))
-    # What is not known of its speed is taken as Voda takes it: twice the workers, twice as fast.
-    made["speedup"] = {str(size): float(size) for size in range(1, min(job["max"], _MOST_SIZES) + 1)}
-    if "running" in made and done.get("rate"):
-        # For policies that do not choose sizes this is its size, too.
-        rate = done["rate"] * made["desired"] / workers
-        made |= {"scale_factor": made["desired"], "throughput": {job["gpu_type"]: rate}}
+        case["running"] = {job["gpu_type"]: workers}
+    desired = case["min"] if spec.workers.desired is None else spec.workers.desired
+    case["desired"] = max(job["min"], min(job["max"], desired))
+    # Like Voda, assume linear speed-up where the speed is unknown.
+    case["speedup"] = {str(size): float(size) for size in range(1, min(job["max"], _MOST_SIZES) + 1)}
+    if "running" in case and progress.get("rate"):
+        # For policies that do not choose sizes, this is also the size.
+        rate = progress["rate"] * case["desired"] / workers
+        case |= {"scale_factor": case["desired"], "throughput": {job["gpu_type"]: rate}}
     if job["eta_s"] is not None:
-        made["remaining_s"] = job["eta_s"] * max(1, workers)
-    elif done.get("total") is not None:
-        made["steps_left"] = max(0.0, done["total"] - (done.get("step") or 0))
-    return made
+        case["remaining_s"] = job["eta_s"] * max(1, workers)
+    elif progress.get("total") is not None:
+        case["steps_left"] = max(0.0, progress["total"] - (progress.get("step") or 0))
+    return case

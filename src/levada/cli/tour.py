@@ -1,4 +1,4 @@
-"""`levada tour`: a server of its own on pretend GPUs, sample jobs that come and go, and a table to watch them."""
+"""`levada tour`: run sample jobs on a temporary server with simulated GPUs."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from levada.cli.interrupts import deferred, tidied_up
-from levada.cli.output import chatter, data
+from levada.cli.extras import require
+from levada.cli.interrupts import cleanup_protected, signals_deferred
+from levada.cli.output import data, message
 from levada.errors import BadInput, LevadaError
 
 if TYPE_CHECKING:
     from levada.sdk.client import Client
 
-_OVER = ("Succeeded", "Failed", "Cancelled")
-_LOOK_S = 0.5
-#: The tour is over after so long even if a job is not.
-_LONGEST_S = 240.0
+_FINISHED = ("Succeeded", "Failed", "Cancelled")
+_POLL_S = 0.5
+#: Time limit of the tour.
+_MAX_S = 240.0
 
 
-#: A tour has no time for the pauses that spare real jobs.
+#: Shorter minimum run times and cooldowns than for real jobs.
 _SETUP: dict[str, Any] = {
     "host": "127.0.0.1",
     "port": 0,
@@ -44,49 +45,49 @@ _SETUP: dict[str, Any] = {
 _NEXT = """
 Next, with a server of your own:
     source .venv/bin/activate
-    levada up                                    GPUs of this machine, or pretend ones
-    levada submit -f examples/numpy/job.yaml     README.md goes on from here"""
+    levada up                                    GPUs of this machine, or simulated ones
+    levada submit -f examples/numpy/job.yaml     README.md continues from here"""
 
 
 class Sample(NamedTuple):
-    """A job of the tour: when it comes, and what it shows."""
+    """A job of the tour."""
 
-    #: Comes this long after the one before it has run, so that what it shows is true on a slow machine, too.
-    later_s: float
+    #: Delay after the start of the previous job; the tour then works on a slow machine, too.
+    delay_s: float
     name: str
     shows: str
     spec: dict[str, Any]
 
 
-#: The second and the last may go to either type, and the story is true wherever they do.
+#: `second` and `small` may run on either type; their texts hold for both.
 SAMPLES = (
     Sample(
         0.0,
         "first",
-        "alone, it takes all v100",
+        "alone: uses all four v100",
         {"workers": {"min": 1, "max": 4}, "gpuTypes": ["v100"], "steps": 280},
     ),
-    Sample(0.5, "second", "finds room beside it", {"workers": {"min": 1, "max": 4}, "steps": 220}),
+    Sample(0.5, "second", "runs beside the first", {"workers": {"min": 1, "max": 4}, "steps": 220}),
     Sample(
         6.0,
         "third",
-        "others shrink for it, without a restart",
+        "the others shrink for it, without a restart",
         {"workers": {"min": 2, "max": 4}, "gpuTypes": ["v100"], "steps": 90},
     ),
     Sample(
         1.0,
         "picky",
-        "wants four v100 at once, and waits with a reason",
+        "needs four v100 at once: waits",
         {"workers": 4, "gpuTypes": ["v100"], "steps": 60},
     ),
-    Sample(1.0, "small", "one worker is enough", {"workers": 1, "steps": 40}),
+    Sample(1.0, "small", "needs one worker: starts at once", {"workers": 1, "steps": 40}),
 )
-#: This one has to wait; who comes after it does not wait until it runs.
-_WAITS = "picky"
+#: This job has to wait; the job after it is submitted before it starts.
+_WAITING_SAMPLE = "picky"
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verb `tour`."""
+    """Add the verb `tour`."""
     app.command("tour")(tour)
 
 
@@ -95,27 +96,29 @@ def tour(
         str,
         typer.Argument(
             metavar="SCRIPT",
-            help="A training script that takes STEPS and STEP_SECONDS, as examples/numpy/train.py does.",
+            help="Training script that reads STEPS and STEP_SECONDS, like examples/numpy/train.py.",
         ),
     ],
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the server up afterwards.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the server running afterwards.")] = False,
 ) -> None:
-    """Watch real jobs start, grow, shrink, wait and finish on a pretend cluster of two GPU types; about a minute.
+    """Watch real jobs share a simulated cluster (1 minute).
 
-    It has a server and a folder of its own, and leaves nothing behind, after Ctrl-C neither.
+    Jobs start, grow, shrink, wait and finish on two GPU types. The tour uses its own server and folder and removes
+    both at the end, also after Ctrl-C.
     """
+    require("server", "levada tour")
     if not os.path.isfile(script):
-        raise BadInput.one(f"{script}: is no file; examples/numpy/train.py is one")
+        raise BadInput.one(f"{script}: no such file; use e.g. examples/numpy/train.py")
     folder = None
-    with tidied_up():
+    with cleanup_protected():
         try:
-            with deferred():
+            with signals_deferred():
                 folder = Path(tempfile.mkdtemp(prefix="levada-tour-"))
             with _server(folder, keep) as client:
                 _watch(client, os.path.abspath(script))
                 if keep:
-                    chatter(f"the server stays up: levada ls --state-dir {folder}; levada down --state {folder}")
-            chatter(_NEXT)
+                    message(f"the server keeps running; stop it with `levada down --state-dir {folder}`")
+            message(_NEXT)
         finally:
             if folder is not None and not keep:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -123,58 +126,62 @@ def tour(
 
 @contextlib.contextmanager
 def _server(folder: Path, keep: bool) -> Iterator[Client]:
-    """A server that is up, and goes with all its jobs."""
-    from levada.cli.starting import bring_up, take_down
+    """Start a server; stop it and its jobs at the end unless *keep*."""
+    from levada.cli.daemon import start_server, stop_server
     from levada.sdk.client import Client
-    from levada.server.home import SERVER, Home
+    from levada.server.state_dir import SERVER, StateFolder
 
-    home = Home(folder)
-    up = False
+    home = StateFolder(folder)
+    is_up = False
     try:
-        bring_up(home, _SETUP)
-        told = home.read(SERVER)
-        data(f"Levada is up at {told['url']}, for this tour alone")
-        with Client(told["url"], told["token"]) as client:
-            up = True
+        start_server(home, _SETUP)
+        server = home.read(SERVER)
+        data(f"Levada is up at {server['url']} for this tour")
+        with Client(server["url"], server["token"]) as client:
+            is_up = True
             yield client
     finally:
-        if not keep or not up:
-            # The terminal may be gone.
+        if not keep or not is_up:
+            # The terminal may be closed.
             with contextlib.suppress(OSError):
-                chatter("everything is taken down")
-            take_down(home)
+                message("stopping the server and its jobs")
+            stop_server(home)
 
 
 def _watch(client: Client, script: str) -> None:
     began = ready = time.monotonic()
-    coming = list(SAMPLES)
+    remaining = list(SAMPLES)
     shows: dict[str, str] = {}
-    before: str | None = None
-    data("\nA pretend cluster: four a100, four v100. Jobs come; watch GPUS, STATE and REASON.\n")
+    previous: str | None = None
+    data("\nA simulated cluster: 4 a100, 4 v100. Five jobs arrive; watch GPUS, STATE and REASON.\n")
     with _screen() as show:
         while True:
             jobs = client.jobs()
             now = time.monotonic()
-            if before is not None and any(job["id"] == before and _has_run(job) for job in jobs):
-                before, ready = None, now
-            if coming and before is None and now >= ready + coming[0].later_s:
-                sample = coming.pop(0)
+            if previous is not None and any(job["id"] == previous and _has_run(job) for job in jobs):
+                previous, ready = None, now
+            if remaining and previous is None and now >= ready + remaining[0].delay_s:
+                sample = remaining.pop(0)
                 (job,) = client.submit(_document(sample, script))
-                before = job["id"]
-                shows[before] = sample.shows
+                previous = job["id"]
+                shows[previous] = sample.shows
                 continue
             show(jobs, shows)
-            if not coming and all(job["phase"] in _OVER for job in jobs):
+            if not remaining and all(job["phase"] in _FINISHED for job in jobs):
                 break
-            if now - began > _LONGEST_S:
-                late = ", ".join(f"{job['workload']} is {job['phase']}" for job in jobs if job["phase"] not in _OVER)
-                raise LevadaError(f"the tour took too long ({late}); is the machine busy?")
-            time.sleep(_LOOK_S)
+            if now - began > _MAX_S:
+                late = ", ".join(
+                    f"{job['workload']} is {job['phase']}" for job in jobs if job["phase"] not in _FINISHED
+                )
+                raise LevadaError(
+                    f"the tour did not finish within {_MAX_S:.0f} s ({late}); try again when the machine is less busy"
+                )
+            time.sleep(_POLL_S)
     _summary(client)
 
 
 def _has_run(job: Any) -> bool:
-    return job["workload"] == _WAITS or job["started"] is not None
+    return job["workload"] == _WAITING_SAMPLE or job["started"] is not None
 
 
 def _document(sample: Sample, script: str) -> dict[str, Any]:
@@ -190,21 +197,25 @@ def _document(sample: Sample, script: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _screen() -> Iterator[Any]:
-    """Shows jobs: a table that changes on a terminal, a line for every change elsewhere."""
-    from levada.cli.words import number
+    """Show jobs: a live table on a terminal, else one line per change."""
+    from levada.cli.formatting import exact, number
 
     if not sys.stdout.isatty():
-        seen: dict[str, str] = {}
+        seen: dict[str, tuple[str, ...]] = {}
+        began = time.monotonic()
+        form = "{:<6} {:<8} {:<10} {:<4} {:<5} {}"
+        data(form.format("TIME", "JOB", "STATE", "GPUS", "TYPE", "REASON"))
 
-        def tell(jobs: list[dict[str, Any]], _names: dict[str, str]) -> None:
+        def print_changes(jobs: list[dict[str, Any]], _names: dict[str, str]) -> None:
+            passed = exact(time.monotonic() - began)
             for job in jobs:
-                on = f"{number(job['gpus'])} {job['gpu_type'] or '-':<5}"
-                line = f"{job['workload']:<8} {job['phase']:<10} {on} {job['reason']['text']}"
-                if seen.get(job["id"]) != line:
-                    seen[job["id"]] = line
-                    data(line)
+                on = (number(job["gpus"]), job["gpu_type"] or "-")
+                cells = (job["workload"], job["phase"], *on, job["reason"]["text"])
+                if seen.get(job["id"]) != cells:
+                    seen[job["id"]] = cells
+                    data(form.format(passed, *cells).rstrip())
 
-        yield tell
+        yield print_changes
         return
     from rich.live import Live
 
@@ -215,8 +226,8 @@ def _screen() -> Iterator[Any]:
 def _table(jobs: list[dict[str, Any]], names: dict[str, str]) -> Any:
     from rich.table import Table
 
-    from levada.cli.jobtable import gpus as of_range
-    from levada.cli.jobtable import progress
+    from levada.cli.job_table import gpus as of_range
+    from levada.cli.job_table import progress
 
     table = Table(box=None, pad_edge=False)
     for heading in ("JOB", "STATE", "GPUS", "TYPE", "PROGRESS", "REASON", "WHAT IT SHOWS"):
@@ -239,8 +250,8 @@ def _table(jobs: list[dict[str, Any]], names: dict[str, str]) -> Any:
 
 
 def _summary(client: Client) -> None:
+    from levada.cli.formatting import short
     from levada.cli.output import columns
-    from levada.cli.words import short
 
     rows = [
         (

@@ -1,68 +1,81 @@
-"""`levada up|down|serve`: the server of this machine."""
+"""`levada up|down|serve`: the local server."""
 
 from __future__ import annotations
 
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from levada.cli.output import TextOrJson, chatter, data, data_json
+from levada.cli.extras import require
+from levada.cli.output import TextOrJson, data, data_json, message
 from levada.errors import BadInput, LevadaError, Refused
 
 if TYPE_CHECKING:
-    from levada.server.home import Home
+    from levada.server.state_dir import StateFolder
 
-State = Annotated[
+
+class BackendName(StrEnum):
+    """What runs jobs."""
+
+    LOCAL = "local"
+    KUBERNETES = "kubernetes"
+
+
+StateDir = Annotated[
     str | None,
     typer.Option(
-        "--state",
         "--state-dir",
         metavar="DIR",
-        help="The server's folder; several servers live side by side in folders of their own.",
-        show_default="$XDG_STATE_HOME/levada",
+        help="State directory of the server; each server needs its own.",
+        show_default="$LEVADA_STATE or $XDG_STATE_HOME/levada",
     ),
 ]
+#: The old name of `--state-dir`, for one version.
+OldState = Annotated[str | None, typer.Option("--state", hidden=True)]
 Node = Annotated[
     list[str] | None,
-    typer.Option("--node", metavar="TYPE=N,…", help="A pretend node with its GPUs by type; may be repeated."),
+    typer.Option("--node", metavar="TYPE=N,…", help="Simulate a node with these GPUs by type; may be repeated."),
 ]
-Nodes = Annotated[int | None, typer.Option("--nodes", help="So many pretend nodes.", show_default="2")]
-GpusPerNode = Annotated[int | None, typer.Option("--gpus-per-node", help="GPUs of each of them.", show_default="4")]
-GpuType = Annotated[str | None, typer.Option("--gpu-type", help="The type of their GPUs.", show_default="gpu")]
-Host = Annotated[str, typer.Option("--host", help="The address to listen on.")]
-Port = Annotated[int | None, typer.Option("--port", help="The port; 0 takes a free one.", show_default="7373")]
+Nodes = Annotated[int | None, typer.Option("--nodes", help="Number of simulated nodes.", show_default="2")]
+GpusPerNode = Annotated[
+    int | None, typer.Option("--gpus-per-node", help="GPUs of each simulated node.", show_default="4")
+]
+GpuType = Annotated[str | None, typer.Option("--gpu-type", help="GPU type of the simulated nodes.", show_default="gpu")]
+Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+Port = Annotated[int | None, typer.Option("--port", help="Port to listen on; 0 = any free port.", show_default="7373")]
 StoreUrl = Annotated[
     str | None,
     typer.Option(
         "--store",
         metavar="URL",
         envvar="LEVADA_STORE",
-        help="The database: sqlite:///FILE or postgresql://…; one with a password is better in LEVADA_STORE.",
-        show_default=False,
+        help="Database: sqlite:///FILE or postgresql://…. Pass a URL with a password in LEVADA_STORE instead.",
+        show_default="levada.db in the state directory",
     ),
 ]
 Checkpoints = Annotated[
     str | None,
     typer.Option(
-        "--checkpoints", metavar="DIR", help="A folder for checkpoints that all machines share.", show_default=False
+        "--checkpoints", metavar="DIR", help="Checkpoint directory that all machines share.", show_default=False
     ),
 ]
 PolicyName = Annotated[
-    str | None, typer.Option("--policy", help="The policy of a new server.", show_default="elastic-fifo")
+    str | None, typer.Option("--policy", help="Policy of a new server.", show_default="elastic-fifo")
 ]
 Option = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="An option of the engine, as min_run_s=10; may be repeated."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Set an engine option, e.g. min_run_s=10; may be repeated."),
 ]
 StuckAfter = Annotated[
     str | None,
     typer.Option(
         "--stuck-after",
         metavar="TIME",
-        help="Warn of jobs that make no step, or whose GPUs do nothing, for so long; 0 for never.",
+        help="Warn about jobs without a step, or with idle GPUs, for this time; 0 = never.",
         show_default="30m",
     ),
 ]
@@ -71,14 +84,16 @@ Keep = Annotated[
     typer.Option(
         "--keep",
         metavar="WHAT=TIME",
-        help="How long events, jobs that are over, or the audit are kept, as events=30d; may be repeated.",
+        help="Keep events, finished jobs or the audit log this long, e.g. events=30d; may be repeated.",
         show_default="events=90d, jobs=400d, audit=400d",
     ),
 ]
-Certfile = Annotated[str | None, typer.Option("--certfile", help="TLS certificate.", show_default=False)]
-Keyfile = Annotated[str | None, typer.Option("--keyfile", help="Its private key.", show_default=False)]
+Certfile = Annotated[str | None, typer.Option("--certfile", help="TLS certificate file.", show_default=False)]
+Keyfile = Annotated[
+    str | None, typer.Option("--keyfile", help="Private key file of the TLS certificate.", show_default=False)
+]
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Listen without TLS where others can reach it: something else encrypts.")
+    bool, typer.Option("--insecure", help="Allow plain HTTP on a non-loopback address (only behind a TLS proxy).")
 ]
 
 TakeOver = Annotated[
@@ -86,8 +101,8 @@ TakeOver = Annotated[
     typer.Option(
         "--take-over",
         metavar="HOST",
-        help="Nothing runs any more of what the server of this machine had, which acted on the store before: start its "
-        "jobs again here.",
+        help="Take over the store from HOST. Use only when none of HOST's jobs are still running; they are restarted "
+        "here.",
     ),
 ]
 AllowHost = Annotated[
@@ -95,21 +110,22 @@ AllowHost = Annotated[
     typer.Option(
         "--allow-host",
         metavar="NAME",
-        help="A name that a proxy before it asks for; may be repeated.",
+        help="Accept requests with this Host header, e.g. of a proxy; may be repeated.",
         show_default=False,
     ),
 ]
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verbs."""
+    """Add the verbs."""
     app.command("up")(up)
     app.command("down")(down)
     app.command("serve")(serve)
 
 
-def up(
-    state: State = None,
+def up(  # noqa: PLR0913 - one parameter per flag
+    state: StateDir = None,
+    old_state: OldState = None,
     node: Node = None,
     nodes: Nodes = None,
     gpus_per_node: GpusPerNode = None,
@@ -127,18 +143,21 @@ def up(
     insecure: Insecure = False,
     allow_host: AllowHost = None,
     take_over: TakeOver = None,
-    foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and stop everything at Ctrl-C.")] = False,
-    output: Annotated[TextOrJson, typer.Option("--output", "-o", help="How to print it.")] = TextOrJson.TEXT,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay in the foreground; Ctrl-C stops the server and its jobs.")
+    ] = False,
+    output: Annotated[TextOrJson, typer.Option("--output", "-o", help="Output format.")] = TextOrJson.TEXT,
 ) -> None:
-    """Start the server of this machine, and print its address and token.
+    """Start the local server in the background; print URL and token.
 
-    It goes on in the background; `levada down` stops it. GPUs are those of this machine, or pretend ones as declared.
+    `levada down` stops it. It uses the GPUs of this machine, or simulated nodes with --node or --nodes.
     """
+    require("server", "levada up")
     nodes_asked = declared(node, nodes, gpus_per_node, gpu_type)
     setup: dict[str, Any] = {
         "host": host,
         "port": _valid(port),
-        "store": _same_store(store),
+        "store": _absolute_store(store),
         "checkpoints": _absolute(checkpoints),
         "nodes": nodes_asked,
         "policy": policy,
@@ -152,26 +171,27 @@ def up(
         "gone": _host(take_over),
     }
     if foreground:
-        _stay(_folder(state), setup, output)
+        _serve_here(_folder(renamed(state, old_state)), setup, output)
         return
-    from levada.cli.interrupts import tidied_up
-    from levada.cli.starting import bring_up
-    from levada.server.home import SERVER, Home
+    from levada.cli.daemon import start_server
+    from levada.cli.interrupts import cleanup_protected
+    from levada.server.state_dir import SERVER, StateFolder
 
-    home = Home(_folder(state))
-    with tidied_up():
-        bring_up(home, setup)
-    _tell(home.read(SERVER), output)
+    home = StateFolder(_folder(renamed(state, old_state)))
+    with cleanup_protected():
+        start_server(home, setup)
+    _print_address(home.read(SERVER), output)
 
 
 def _host(name: str | None) -> str | None:
     if name is not None and not name.strip():
-        raise BadInput.one("--take-over: must be the host that a server which refuses to start has named")
+        raise BadInput.one("--take-over: must be a host name, as printed by the server that refuses to start")
     return name
 
 
-def serve(
-    state: State = None,
+def serve(  # noqa: PLR0913 - one parameter per flag
+    state: StateDir = None,
+    old_state: OldState = None,
     node: Node = None,
     nodes: Nodes = None,
     gpus_per_node: GpusPerNode = None,
@@ -188,15 +208,39 @@ def serve(
     keyfile: Keyfile = None,
     insecure: Insecure = False,
     allow_host: AllowHost = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Stand by while another server acts on the store.")] = False,
+    backend: Annotated[
+        BackendName, typer.Option("--backend", help="Run jobs on this machine and its agents, or on Kubernetes.")
+    ] = BackendName.LOCAL,
+    kubeconfig: Annotated[
+        str | None,
+        typer.Option(
+            "--kubeconfig",
+            metavar="FILE",
+            help="Kubernetes configuration file.",
+            show_default="the service account of this pod, $KUBECONFIG or ~/.kube/config",
+        ),
+    ] = None,
+    public_url: Annotated[
+        str | None,
+        typer.Option(
+            "--public-url", metavar="URL", help="URL under which workers reach the server.", show_default=False
+        ),
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait as a standby while another server holds the lease.")
+    ] = False,
     take_over: TakeOver = None,
 ) -> None:
-    """Serve in the foreground, as service managers want it: SIGTERM leaves jobs running for the next start."""
+    """Run the server in the foreground, for service managers.
+
+    SIGTERM leaves jobs running; the next start adopts them.
+    """
+    require("server", "levada serve")
     nodes_asked = declared(node, nodes, gpus_per_node, gpu_type)
     setup = {
         "host": host,
         "port": _valid(port),
-        "store": _same_store(store),
+        "store": _absolute_store(store),
         "checkpoints": _absolute(checkpoints),
         "nodes": nodes_asked,
         "policy": policy,
@@ -209,60 +253,80 @@ def serve(
         "names": allow_host or None,
         "wait": wait,
         "gone": _host(take_over),
+        "backend": backend.value,
+        "kubeconfig": _absolute(kubeconfig),
+        "public_url": public_url,
     }
-    _stay(_folder(state), setup, None)
+    if backend is BackendName.KUBERNETES:
+        require("kubernetes", "levada serve --backend kubernetes")
+        if nodes_asked is not None:
+            raise BadInput.one("--backend kubernetes: nodes are those of the cluster; leave out --node and --nodes")
+    elif kubeconfig is not None:
+        raise BadInput.one("--kubeconfig: needs --backend kubernetes")
+    _serve_here(_folder(renamed(state, old_state)), setup, None)
 
 
 def down(
-    state: State = None,
+    state: StateDir = None,
+    old_state: OldState = None,
     stop_jobs: Annotated[
-        bool, typer.Option("--stop-jobs", help="Stop jobs; `up` restarts them from their checkpoints.")
+        bool, typer.Option("--stop-jobs", help="Stop the jobs (default); `up` restarts them from their checkpoints.")
     ] = False,
-    leave_jobs: Annotated[bool, typer.Option("--leave-jobs", help="Jobs run on; the next `up` finds them.")] = False,
+    leave_jobs: Annotated[
+        bool, typer.Option("--leave-jobs", help="Keep jobs running; the next `up` adopts them.")
+    ] = False,
 ) -> None:
-    """Stop the server and its jobs; `levada up` restarts jobs from their last checkpoint.
+    """Stop the server and its jobs (`up` restarts them).
 
-    A job without a checkpoint starts from the beginning then: `--leave-jobs` lets jobs run on without the server.
+    `levada up` restarts each job from its last checkpoint, or from the beginning if it has none. `--leave-jobs` keeps
+    jobs running without the server.
     """
-    from levada.cli.starting import take_down
-    from levada.server.home import Home
+    from levada.cli.daemon import stop_server
+    from levada.server.state_dir import StateFolder
 
     if stop_jobs and leave_jobs:
-        raise BadInput.one("--stop-jobs or --leave-jobs, not both")
-    home = Home(_folder(state))
+        raise BadInput.one("use either --stop-jobs or --leave-jobs, not both")
+    home = StateFolder(_folder(renamed(state, old_state)))
     if home.holder() is None:
-        chatter("no server is up")
+        message("no server is running")
         return
     if not stop_jobs and not leave_jobs:
-        _ask_for_others(home)
-    take_down(home, leave_jobs=leave_jobs)
-    jobs = "its jobs run on" if leave_jobs else "the next `levada up` restarts its jobs from their last checkpoints"
-    chatter(f"the server is down; {jobs}")
+        _protect_other_users(home)
+    stop_server(home, leave_jobs=leave_jobs)
+    jobs = "its jobs keep running" if leave_jobs else "the next `levada up` restarts its jobs from their checkpoints"
+    message(f"server stopped; {jobs}")
 
 
-def _ask_for_others(home: Home) -> None:
-    """Jobs of other people are not stopped in passing."""
+def _protect_other_users(home: StateFolder) -> None:
+    """Raise Refused if jobs of other users are running."""
     import getpass
 
     from levada.sdk.client import Client
-    from levada.sdk.place import owners
+    from levada.sdk.discovery import owners
 
-    # Whoever may stop a server is its owner, whatever token is in the environment.
-    there = owners(str(home.folder))
-    if there is None:
+    # Only its owner can stop a server, so use the owner's token, not LEVADA_TOKEN.
+    place = owners(str(home.folder))
+    if place is None:
         return
     try:
-        asked = Client(*there, timeout_s=10.0, patience_s=0.0, insecure=True)
-        running = asked.jobs(phases=["Running", "Starting", "Resizing"])
+        client = Client(*place, timeout_s=10.0, patience_s=0.0, insecure=True)
+        running = client.jobs(phases=["Running", "Starting", "Resizing"])
     except LevadaError:
-        return  # who cannot be asked cannot be spared
+        return  # a server that does not answer can still be stopped
     others = sorted({job["user"] for job in running} - {getpass.getuser()})
     if others:
-        raise Refused(f"jobs of {', '.join(others)} run; say --stop-jobs or --leave-jobs")
+        raise Refused(f"jobs of {', '.join(others)} are running; use --stop-jobs or --leave-jobs")
+
+
+def renamed(state: str | None, old_state: str | None) -> str | None:
+    """Return the value of `--state-dir`, or of the deprecated `--state` with a warning."""
+    if old_state is not None:
+        message("levada: --state is deprecated; use --state-dir")
+    return old_state if state is None else state
 
 
 def _folder(state: str | None) -> Path:
-    from levada.sdk.place import state_dir
+    from levada.sdk.discovery import state_dir
 
     return Path(state_dir(state)).absolute()
 
@@ -274,26 +338,26 @@ def _valid(port: int | None) -> int | None:
 
 
 def _absolute(path: str | None) -> str | None:
-    """The same file for a server, whose working folder is another one."""
+    """Return an absolute path: the server has another working directory."""
     return None if path is None else os.path.abspath(path)
 
 
-def _same_store(url: str | None) -> str | None:
-    """As `_absolute`, for a file of SQLite: `sqlite:///levada.db` lies in the folder of who says so."""
-    mark = "sqlite:///"
-    if url is None or not url.startswith(mark):
+def _absolute_store(url: str | None) -> str | None:
+    """Like `_absolute`, for the URL of an SQLite file."""
+    scheme = "sqlite:///"
+    if url is None or not url.startswith(scheme):
         return url
-    return mark + os.path.abspath(url.removeprefix(mark))
+    return scheme + os.path.abspath(url.removeprefix(scheme))
 
 
 def declared(
     node: list[str] | None, nodes: int | None, gpus_per_node: int | None, gpu_type: str | None
 ) -> list[dict[str, int]] | None:
-    """The pretend nodes that are asked for; None where nothing is said."""
+    """Return the GPUs of each simulated node; None if none are requested."""
     if node:
         if nodes is not None or gpus_per_node is not None or gpu_type is not None:
-            raise BadInput.one("--node declares single nodes; leave out --nodes, --gpus-per-node and --gpu-type")
-        return [_gpus(each) for each in node]
+            raise BadInput.one("--node cannot be combined with --nodes, --gpus-per-node or --gpu-type")
+        return [_gpus(text) for text in node]
     if nodes is None and gpus_per_node is None and gpu_type is None:
         return None
     count, size = 2 if nodes is None else nodes, 4 if gpus_per_node is None else gpus_per_node
@@ -305,88 +369,90 @@ def declared(
 
 
 def _gpus(text: str) -> dict[str, int]:
-    found: dict[str, int] = {}
+    gpus: dict[str, int] = {}
     for part in text.split(","):
         name, equals, amount = part.strip().partition("=")
         if not name or not equals or not (amount.isascii() and amount.isdecimal()) or int(amount[:9]) > 1_000:
-            raise BadInput.one(f"--node {text}: must be GPUs by type, as in a100=4 or a100=2,v100=2")
-        if name in found:
-            raise BadInput.one(f"--node {text}: {name} is there twice")
-        found[name] = int(amount)
-    return found
+            raise BadInput.one(f"--node {text}: must be GPUs by type, e.g. a100=4 or a100=2,v100=2")
+        if name in gpus:
+            raise BadInput.one(f"--node {text}: {name} occurs twice")
+        gpus[name] = int(amount)
+    return gpus
 
 
-def _options(given: list[str]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for text in given:
+def _options(texts: list[str]) -> dict[str, float]:
+    options: dict[str, float] = {}
+    for text in texts:
         name, equals, value = text.partition("=")
         try:
-            found[name.strip()] = float(value) if "." in value or "e" in value.lower() else int(value)
+            options[name.strip()] = float(value) if "." in value or "e" in value.lower() else int(value)
         except ValueError:
             equals = ""
         if not equals:
-            raise BadInput.one(f"--set {text}: must be a name and a number, as in min_run_s=10")
-    return found
+            raise BadInput.one(f"--set {text}: must be a name and a number, e.g. min_run_s=10")
+    return options
 
 
-def _seconds(given: str | None) -> float | None:
-    if given is None:
+def _seconds(text: str | None) -> float | None:
+    if text is None:
         return None
     from levada.cli.logs import seconds
 
-    return seconds(given, "--stuck-after")
+    return seconds(text, "--stuck-after")
 
 
-def _times(given: list[str] | None) -> dict[str, float] | None:
-    """How long things are kept, by their name; None where nothing is said."""
-    if not given:
+def _times(texts: list[str] | None) -> dict[str, float] | None:
+    """Return the retention times of `--keep` in seconds; None without the flag."""
+    if not texts:
         return None
     from levada.cli.logs import seconds
 
-    found: dict[str, float] = {}
-    for text in given:
+    times: dict[str, float] = {}
+    for text in texts:
         name, equals, time = text.partition("=")
         if not equals:
-            raise BadInput.one(f"--keep {text}: must be a name and a time, as in events=30d")
-        found[name.strip()] = seconds(time.strip(), f"--keep {name}")
-    return found
+            raise BadInput.one(f"--keep {text}: must be a name and a time, e.g. events=30d")
+        times[name.strip()] = seconds(time.strip(), f"--keep {name}")
+    return times
 
 
-def _stay(folder: Path, setup: dict[str, Any], output: TextOrJson | None) -> None:
-    """Serves in this process. Without *output* the token stays in the server's folder: a log is no place for it."""
+def _serve_here(folder: Path, setup: dict[str, Any], output: TextOrJson | None) -> None:
+    """Run the server in this process. Without *output* it does not print the token, to keep it out of logs."""
     import asyncio
     import logging
 
     import uvloop
 
-    from levada.backends.local.processes import keep_private
+    from levada.backends.local.processes import restrict_umask
     from levada.server.main import Setup, run
 
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr, force=True
     )
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    # What a server writes is for its owner, and the address of its store for nobody that it starts.
-    keep_private()
+    # Files of a server are private to its owner; jobs must not inherit the URL of the store.
+    restrict_umask()
     os.environ.pop("LEVADA_STORE", None)
 
     def ready(url: str, token: str) -> None:
         if output is None:
-            logging.getLogger(__name__).info("up at %s; the owner's token is in %s", url, folder)
+            logging.getLogger(__name__).info("listening on %s; the owner's token is in %s", url, folder)
         else:
-            _tell({"url": url, "token": token}, output)
+            _print_address({"url": url, "token": token}, output)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run(folder, Setup(**setup), ready))
 
 
-def _tell(told: dict[str, Any], output: TextOrJson) -> None:
+def _print_address(server: dict[str, Any], output: TextOrJson) -> None:
     if output is TextOrJson.JSON:
-        data_json({"url": told["url"], "token": told["token"]})
+        data_json({"url": server["url"], "token": server["token"]})
         sys.stdout.flush()
         return
-    data(f"Levada is up at {told['url']}")
-    data(f"token: {told['token']}")
-    chatter("")
-    chatter("Next: levada submit -f JOB.yaml   levada ls   levada top   levada down")
+    data(f"Levada is up at {server['url']}")
+    data(f"token: {server['token']}")
+    if gpus := server.get("gpus"):
+        message(gpus)
+    message("")
+    message("Next: levada submit -f JOB.yaml   levada ls   levada top   levada down")
     sys.stdout.flush()

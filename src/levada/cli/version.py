@@ -1,4 +1,4 @@
-"""`levada version`: which Levada this is."""
+"""`levada version`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from levada.cli.output import TextOrJson, data, data_json
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the verb `version`."""
+    """Add the verb `version`."""
     app.command("version")(version)
 
 
 def version(
-    output: Annotated[TextOrJson, typer.Option("--output", "-o", help="How to print it.")] = TextOrJson.TEXT,
+    output: Annotated[TextOrJson, typer.Option("--output", "-o", help="Output format.")] = TextOrJson.TEXT,
 ) -> None:
     """Print the version of Levada and of Python."""
     python = ".".join(map(str, sys.version_info[:3]))

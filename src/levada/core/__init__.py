@@ -1,7 +1,7 @@
-"""Values and pure rules that every other package uses.
+"""Values and pure rules that all other packages use.
 
-Here: jobs, the cluster, queues, the layout of columns, what a policy says (`Decision`), what follows from it (`Plan`),
-events and commands, and reasons. The columns themselves are in `tables`.
+Jobs, the cluster, queues, the layout of columns, decisions of policies (`Decision`), operations (`Plan`), events,
+commands and reasons. The columns themselves are in `tables`.
 
-Not here: any clock, file, log line, environment variable or random number, and nothing of the other packages.
+The package uses no clock, files, logging, environment variables or random numbers, and imports no other package.
 """

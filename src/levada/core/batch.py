@@ -1,4 +1,4 @@
-"""Many jobs at once, as columns: what the submission event carries."""
+"""A batch of new jobs as columns, as in the event `JobsSubmitted`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLAIN = ("submitted", "min", "max", "step", "milli", "gpu_memory", "cpu", "memo
 
 
 class JobBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs in the order of their submission. Text that is the same for all of them may be given once."""
+    """Jobs in the order of their submission. Text columns may have one entry for all jobs."""
 
     id: tuple[str, ...]
     #: By name of the column (see `JobColumns`); `submitted` is required, `desired` defaults to `min`.
@@ -24,21 +24,22 @@ class JobBatch(msgspec.Struct, frozen=True, kw_only=True):
     workload: tuple[str, ...] = ("",)
     queue: tuple[str, ...] = ("default",)
     entity: tuple[str, ...] = ("",)
-    #: (affinity, anti-affinity, exclusion) by row, where a job has any.
+    node_class: tuple[str, ...] = ("",)
+    #: (affinity, anti-affinity, exclusion) of jobs with tags, by row.
     tags: Mapping[int, tuple[str, str, str]] = {}
-    #: Ids of the jobs it comes after, by row.
+    #: Ids of dependencies, by row.
     after: Mapping[int, tuple[str, ...]] = {}
 
     def __len__(self) -> int:
         return len(self.id)
 
     def rows(self, rows: Sequence[int]) -> JobBatch:
-        """Some of the jobs."""
+        """The batch with only these rows."""
 
         def pick(texts: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(texts[row] for row in rows) if len(texts) > 1 else texts
 
-        place = {row: at for at, row in enumerate(rows)}
+        new_row = {row: at for at, row in enumerate(rows)}
         return JobBatch(
             id=tuple(self.id[row] for row in rows),
             columns={name: column[rows] for name, column in self.columns.items()},
@@ -46,13 +47,14 @@ class JobBatch(msgspec.Struct, frozen=True, kw_only=True):
             workload=pick(self.workload),
             queue=pick(self.queue),
             entity=pick(self.entity),
-            tags={place[row]: tags for row, tags in self.tags.items() if row in place},
-            after={place[row]: after for row, after in self.after.items() if row in place},
+            node_class=pick(self.node_class),
+            tags={new_row[row]: tags for row, tags in self.tags.items() if row in new_row},
+            after={new_row[row]: after for row, after in self.after.items() if row in new_row},
         )
 
     @staticmethod
     def of(jobs: Sequence[Job]) -> JobBatch:
-        """The columns of *jobs*."""
+        """*jobs* as columns."""
         columns: dict[str, np.ndarray[Any, Any]] = {
             name: np.array([getattr(job, name) for job in jobs]) for name in _PLAIN
         }
@@ -77,6 +79,7 @@ class JobBatch(msgspec.Struct, frozen=True, kw_only=True):
             workload=tuple(job.workload for job in jobs),
             queue=tuple(job.queue for job in jobs),
             entity=tuple(job.entity or job.user for job in jobs),
+            node_class=tuple(job.node_class for job in jobs) if any(job.node_class for job in jobs) else ("",),
             tags=tags,
             after={row: job.after for row, job in enumerate(jobs) if job.after},
         )

@@ -1,4 +1,4 @@
-"""The machines as objects, for the edge; `Inventory` holds the same as columns."""
+"""The cluster as objects; `Inventory` has the same as columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU."""
+    """A GPU."""
 
     id: str
     type: str
@@ -18,20 +18,23 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """One machine with its GPUs, which may be of several types."""
+    """A machine with its GPUs, which may be of several types."""
 
     name: str
     devices: tuple[Device, ...] = ()
-    #: Allocatable cores in 1/1000ths and MiB; None = not limited.
+    #: Allocatable 1/1000ths of cores, and MiB; None = unlimited.
     cpu: int | None = None
     memory: int | None = None
-    #: `rack` and `zone` are topology; the rest is the backend's.
+    #: `rack` and `zone` define the topology; other labels belong to the backend.
     labels: Mapping[str, str] = {}
+    #: By the backend. Cordons of the operator are separate; see `Inventory.set_cordoned`.
     cordoned: bool = False
+    #: Classes of jobs that may use the node; None = all. Jobs without a class may use every node.
+    open_to: tuple[str, ...] | None = None
 
     @staticmethod
     def of(name: str, gpus: Mapping[str, int], *, gpu_memory: int = 0, **fields: object) -> Node:
-        """A node with so many GPUs of each type, numbered from 0."""
+        """A node with *gpus* (count by type), with device ids from 0."""
         types = [gpu_type for gpu_type, count in gpus.items() for _ in range(count)]
         devices = tuple(Device(id=str(i), type=gpu_type, memory=gpu_memory) for i, gpu_type in enumerate(types))
         return msgspec.convert({"name": name, "devices": devices, **fields}, Node)
@@ -44,7 +47,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def merged(cluster: Cluster) -> Cluster:
-    """The cluster as one node without limits, for backends that place by themselves: then only sizes are decided."""
+    """The cluster as one unlimited node, for backends that place workers themselves."""
     devices = tuple(
         Device(id=f"{node.name}/{device.id}", type=device.type, memory=device.memory, healthy=device.healthy)
         for node in cluster.nodes
@@ -55,20 +58,22 @@ def merged(cluster: Cluster) -> Cluster:
 
 
 class Foreign(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody else uses, or (a serving pod that waits) wants: training makes room for serving."""
+    """A foreign pod or process with the resources that it uses, or that a waiting serving pod needs."""
 
     id: str
-    #: Where it runs; None while it waits for room.
+    #: None while it waits for capacity.
     node: str | None = None
-    #: Device ids on that node, where the backend knows them; otherwise any free ones are counted.
+    #: Device ids on that node, if the backend knows them; otherwise arbitrary free ones are counted.
     devices: tuple[str, ...] = ()
     milli: int = 0
     gpu_memory: int = 0
     gpu_type: str | None = None
+    #: The class of nodes that a serving pod may use; empty = all nodes.
+    node_class: str = ""
     cpu: int = 0
     memory: int = 0
     serving: bool = False
     priority: int = 0
     created: float = 0.0
-    #: It is on its way out; what it holds will be free soon.
+    #: It is terminating and will release its resources soon.
     leaving: bool = False

@@ -1,4 +1,4 @@
-"""Names for the whole numbers that stand in columns."""
+"""Named integer codes for columns."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from functools import cache
 
 
 class Codes:
-    """`Phase.RUNNING` is a plain int: numpy takes five times as long to compare a column with a member of an enum."""
+    """Base of named codes. They are plain ints: numpy compares columns with enum members five times slower."""
 
     @classmethod
     def names(cls) -> dict[str, int]:
-        """All numbers, by name."""
+        """All codes by name."""
         return {name: number for name, number in vars(cls).items() if name.isupper()}
 
     @classmethod
     def numbers(cls) -> list[int]:
-        """All numbers."""
+        """All codes."""
         return list(cls.names().values())
 
     @classmethod
     @cache
     def name(cls, number: int) -> str:
-        """The name of a number."""
+        """The name of a code."""
         for name, known in cls.names().items():
             if known == number:
                 return name
-        raise ValueError(f"{number} is no {cls.__name__}")
+        raise ValueError(f"{number} is not a {cls.__name__}")

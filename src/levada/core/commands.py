@@ -1,4 +1,4 @@
-"""What the engine asks of the shell around it."""
+"""Commands of the engine to the shell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Decide(msgspec.Struct, frozen=True, kw_only=True):
-    """Run the policy on this snapshot and come back with `Decided` or `DecideFailed` of the same revision."""
+    """Run the policy on this snapshot and answer with `Decided` or `DecideFailed` of the same revision."""
 
     revision: int
     snapshot: Snapshot
@@ -26,30 +26,30 @@ class Decide(msgspec.Struct, frozen=True, kw_only=True):
     state: Any
 
     def detached(self) -> Decide:
-        """The same question on copies that later events do not change, for a policy that runs beside the engine."""
+        """The same command with copies, for a policy that runs in another thread than the engine."""
         return msgspec.structs.replace(self, snapshot=self.snapshot.detached(), perf=self.perf.copy())
 
 
 class Apply(msgspec.Struct, frozen=True, kw_only=True):
-    """Carry out these operations; what happens comes back as events."""
+    """Carry out these operations; the results return as events."""
 
     plan: Plan
 
 
 class BindPods(msgspec.Struct, frozen=True, kw_only=True):
-    """Serving pods have room here."""
+    """Bind serving pods to nodes."""
 
     binds: tuple[Bind, ...]
 
 
 class StopStray(msgspec.Struct, frozen=True, kw_only=True):
-    """The backend runs what it should not: jobs that are over, unknown, or of an old generation."""
+    """Stop jobs that the backend must not run: ended, unknown, or of an old generation."""
 
     number: tuple[int, ...]
 
 
 class JobsEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs are over; the engine forgets them after this."""
+    """Jobs have ended; the engine forgets them."""
 
     number: Ints
     id: tuple[str, ...]
@@ -65,37 +65,37 @@ class JobsEnded(msgspec.Struct, frozen=True, kw_only=True):
     restarts: Ints
     resizes: Ints
     moves: Ints
-    #: How far it came; `reported` and `resized` as in the job table.
+    #: Last known step; `reported` and `resized` as in the job table.
     steps_done: Floats
     reported: Floats
     resized: Floats
 
     def last_step(self, row: int) -> float | None:
-        """How far the job in *row* came; None where it never told."""
+        """The last step of the job in *row*; None if it never reported progress."""
         steps = self.steps_done.item(row)
         return steps if steps > 0 or self.reported.item(row) > self.resized.item(row) else None
 
 
 class Wake(msgspec.Struct, frozen=True, kw_only=True):
-    """Send `Tick` at this time, unless a later `Wake` names another one."""
+    """Send `Tick` at this time; a later `Wake` replaces it."""
 
     at: float
 
 
 class Faulted(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine failed on an event, or on its own work after events: a bug. What it did there was undone.
+    """The engine failed on an event, or on its own work after events, which is a bug; the step was rolled back.
 
-    The engine goes on as if the event had not happened; see `engine.faults`. A shell keeps all of this for a report.
+    The engine continues as if the event had not happened; see `engine.faults`. The shell stores it for a bug report.
     """
 
-    #: The type of the event; or Alarms, Drains, Operations, Learning, Decision; or Engine, where a second try worked.
+    #: The type of the event; or Alarms, Drains, Operations, Learning, Decision; or Engine if the second attempt worked.
     kind: str
-    #: The event, or that part of it that failed: the rest counts.
+    #: The event, or the part of it that failed; the rest was applied.
     event: Event | None = None
-    #: Which event of the call of `handle` it was; -1 for the engine's own work.
+    #: Index of the event in the call of `handle`; -1 for the engine's own work.
     position: int = -1
     revision: int
-    #: Numbers of the jobs concerned, as far as they are known.
+    #: Numbers of the jobs concerned, if known.
     number: tuple[int, ...] = ()
     error: str
     traceback: str

@@ -1,8 +1,10 @@
-"""What can happen, in batches of columns; one live event is a batch of one.
+"""Events: the inputs of the engine, as batches of columns.
 
-`at` is when it happened; the engine's clock is the latest of them. Jobs are named by number. Reports about operations
-carry the generation they speak of, and those of an old one change nothing. Reports say how things *are* (so many
-workers run), not what changed, so that a doubled or late one does no harm.
+A live event is a batch of one.
+
+`at` is the time of the event; the engine's clock is the latest of them. Jobs are named by number. Reports about
+operations carry a generation, and reports of an old generation change nothing. Reports describe a state (4 workers
+run), not a change, so that duplicate or late reports do no harm.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from levada.core.types import Floats, Ints
 
 
 class InvalidEvent(ValueError):
-    """An event that makes no sense: it is refused before it changes anything, which is no fault of the engine."""
+    """The event is invalid and changes nothing; this is not a fault of the engine."""
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -28,19 +30,19 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class JobEvent(_Event, frozen=True, kw_only=True):
-    """Something that happened to jobs, one row for each."""
+    """An event about jobs, with one row for each."""
 
     number: Ints
 
 
 class JobsSubmitted(_Event, frozen=True, kw_only=True):
-    """New jobs; they get the next numbers, in order."""
+    """New jobs, which get the next numbers in order."""
 
     jobs: JobBatch
 
 
 class JobUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """New values for some fields of a job; None leaves a field as it is."""
+    """New values for fields of a job; None = unchanged."""
 
     number: int
     min: int | None = None
@@ -51,9 +53,9 @@ class JobUpdate(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     #: A `Preemptible`.
     preemptible: int | None = None
-    #: Fixes the size inside the job's own range, which grows to include it; a new `min` or `max` ends that.
+    #: Fixes the size; the range of the job is extended if necessary. A new `min` or `max` ends that.
     fixed: int | None = None
-    #: A size that takes a restart is taken at once, though the job has saved nothing or is not preemptible.
+    #: Resize at once, even if the job must restart without a checkpoint or is not preemptible.
     force: bool = False
 
 
@@ -64,33 +66,33 @@ class JobsUpdated(_Event, frozen=True, kw_only=True):
 
 
 class JobsCancelled(JobEvent, frozen=True, kw_only=True):
-    """Users gave up their jobs."""
+    """Users cancelled their jobs."""
 
 
 class JobsSuspended(JobEvent, frozen=True, kw_only=True):
-    """Users paused their jobs."""
+    """Users suspended their jobs."""
 
 
 class JobsResumed(JobEvent, frozen=True, kw_only=True):
-    """Users want suspended jobs, or jobs set aside, to go on."""
+    """Users resumed suspended jobs, or jobs set aside."""
 
 
 class WorkersStarted(JobEvent, frozen=True, kw_only=True):
-    """So many workers of each job run now, after some came up."""
+    """The number of running workers of each job, after some started."""
 
     generation: Ints
     running: Ints
 
 
 class WorkersStopped(JobEvent, frozen=True, kw_only=True):
-    """So many workers of each job run now, after some left as they were told or had finished."""
+    """The number of running workers of each job, after some were stopped or finished."""
 
     generation: Ints
     running: Ints
 
 
 class WorkersFailed(JobEvent, frozen=True, kw_only=True):
-    """So many workers of each job run now, after the one with *index* was lost or left with an error."""
+    """The number of running workers of each job, after worker *index* was lost or failed."""
 
     generation: Ints
     running: Ints
@@ -98,173 +100,173 @@ class WorkersFailed(JobEvent, frozen=True, kw_only=True):
 
 
 class JobsFinished(JobEvent, frozen=True, kw_only=True):
-    """Jobs are done, and nothing of these generations runs any more. True whatever generation says so.
+    """Jobs have finished, and no worker of these generations runs. It counts for reports of any generation.
 
-    A start or resize of a newer generation is withdrawn: it is stopped before the job counts as succeeded.
+    A start or resize of a newer generation is withdrawn and stopped before the job counts as succeeded.
     """
 
-    #: None: the current ones, as in logs that do not have it.
+    #: None = the current ones (older logs).
     generation: Ints | None = None
 
 
 class JobsLeft(JobEvent, frozen=True, kw_only=True):
-    """Jobs saved and left though nobody had asked; nothing of them runs any more."""
+    """Jobs saved a checkpoint and exited voluntarily; none of their workers runs."""
 
     generation: Ints
 
 
 class JobsFailed(JobEvent, frozen=True, kw_only=True):
-    """Jobs broke; nothing of them runs any more."""
+    """Jobs failed; none of their workers runs."""
 
     generation: Ints
 
 
 class Progress(JobEvent, frozen=True, kw_only=True):
-    """How far jobs are, in steps from their start."""
+    """Steps that jobs have done in total."""
 
     steps: Floats
 
 
 class CheckpointSaved(JobEvent, frozen=True, kw_only=True):
-    """Jobs could go on from here."""
+    """Jobs saved a checkpoint."""
 
     generation: Ints
 
 
 class SavesOnStop(JobEvent, frozen=True, kw_only=True):
-    """Jobs save when they are asked to stop: stopping them loses nothing, though they have no checkpoint yet."""
+    """Jobs save a checkpoint when they are asked to stop, so that a stop loses no work."""
 
     generation: Ints
 
 
 class ResizesInPlace(JobEvent, frozen=True, kw_only=True):
-    """Jobs turned out to change their size without a restart, and to survive the loss of any worker, the first too."""
+    """Jobs can resize in place and tolerate the loss of any worker, including worker 0."""
 
     generation: Ints
 
 
 class ResizeModes(JobEvent, frozen=True, kw_only=True):
-    """Whether the backend resizes these jobs in place (1) or restarts them (0), by their framework."""
+    """Whether the backend resizes these jobs in place (1) or by a restart (0)."""
 
     in_place: Ints
 
 
 class JobsRestarted(JobEvent, frozen=True, kw_only=True):
-    """All workers of these jobs were stopped and started again, as part of an operation or by the backend itself."""
+    """All workers of these jobs were restarted, by an operation or by the backend itself."""
 
     generation: Ints
 
 
 class NodesAdded(_Event, frozen=True, kw_only=True):
-    """Machines joined, or came back."""
+    """Nodes joined or came back."""
 
     nodes: tuple[Node, ...]
 
 
 class NodesChanged(_Event, frozen=True, kw_only=True):
-    """Machines have other devices, health, labels or size than before."""
+    """Nodes changed: devices, health, labels, CPU or memory."""
 
     nodes: tuple[Node, ...]
 
 
 class NodesCordoned(_Event, frozen=True, kw_only=True):
-    """No new work on these machines, or (cordoned=False) again."""
+    """Nodes were cordoned or (cordoned=False) uncordoned."""
 
     names: tuple[str, ...]
     cordoned: bool = True
 
 
 class NodesDrained(_Event, frozen=True, kw_only=True):
-    """No new work on these machines, and who may be stopped leaves them now or as soon as it may; with *force* all."""
+    """Nodes are being drained: cordoned, and jobs stop as soon as they may; with *force*, all stop at once."""
 
     names: tuple[str, ...]
     force: bool = False
 
 
 class NodesLost(_Event, frozen=True, kw_only=True):
-    """Machines are gone, with what ran on them."""
+    """Nodes are lost, with all workers on them."""
 
     names: tuple[str, ...]
 
 
 class NodesRemoved(_Event, frozen=True, kw_only=True):
-    """Machines that were lost shall not be spoken of any more; one that joins later is new."""
+    """Lost nodes were removed from the cluster; a node that joins later is new."""
 
     names: tuple[str, ...]
 
 
 class ForeignAppeared(_Event, frozen=True, kw_only=True):
-    """Others use something, or a serving pod wants room. Known ids are replaced."""
+    """Foreign pods or processes use resources, or serving pods wait for capacity. Known ids are replaced."""
 
     foreign: tuple[Foreign, ...]
 
 
 class ForeignGone(_Event, frozen=True, kw_only=True):
-    """They do not any more."""
+    """Foreign pods or processes are gone."""
 
     ids: tuple[str, ...]
 
 
 class Released(JobEvent, frozen=True, kw_only=True):
-    """What the operation of that generation gives up is free again."""
+    """The devices that the operation of that generation drops are free."""
 
     generation: Ints
 
 
 class Running(JobEvent, frozen=True, kw_only=True):
-    """The operation of that generation is complete; all workers run where they should."""
+    """The operation of that generation is complete; all workers run on their target devices."""
 
     generation: Ints
 
 
 class OperationFailed(JobEvent, frozen=True, kw_only=True):
-    """The operation of that generation was not done."""
+    """The operation of that generation failed and was rolled back."""
 
     generation: Ints
     why: str = ""
 
 
 class OperationTimedOut(JobEvent, frozen=True, kw_only=True):
-    """No word came of the operation of that generation."""
+    """The operation of that generation was not acknowledged in time."""
 
     generation: Ints
 
 
 class Paused(JobEvent, frozen=True, kw_only=True):
-    """For the operation of that generation training stood still so long, as the workers who went through it say."""
+    """How long training paused for the operation of that generation, as measured by the workers."""
 
     generation: Ints
     seconds: Floats
 
 
 class ReservationExpired(_Event, frozen=True, kw_only=True):
-    """Room is no longer kept."""
+    """Reservations expired."""
 
     ids: tuple[str, ...]
 
 
 class Observed(JobEvent, frozen=True, kw_only=True):
-    """All that the backend runs now: after a restart, and from time to time, belief is compared with fact."""
+    """All jobs that the backend runs now, to reconcile with, after a restart and from time to time."""
 
     generation: Ints
     running: Ints
 
 
 class PolicyChanged(_Event, frozen=True, kw_only=True):
-    """Another policy decides from now on."""
+    """The policy was changed."""
 
     name: str
     options: Mapping[str, Any] = {}
 
 
 class OptionsChanged(_Event, frozen=True, kw_only=True):
-    """The engine's own options; see `engine.options`."""
+    """Options of the engine were changed; see `engine.options`."""
 
     options: Mapping[str, Any]
 
 
 class QueuesChanged(_Event, frozen=True, kw_only=True):
-    """All queues, new and old."""
+    """The queues were changed; contains all of them."""
 
     queues: tuple[Queue, ...]
 
@@ -276,29 +278,37 @@ class PricesChanged(_Event, frozen=True, kw_only=True):
 
 
 class BeliefsChanged(_Event, frozen=True, kw_only=True):
-    """What is believed of the jobs' speed changed outside the engine."""
+    """The throughput model was changed outside the engine."""
 
 
 class Decided(_Event, frozen=True, kw_only=True):
-    """A policy's answer to `Decide`."""
+    """The policy's answer to `Decide`."""
 
     revision: int
     decision: Decision
-    #: The policy's state after it, to be given to the next call.
+    #: The new state of the policy, for the next call.
     state: Any = None
-    #: To be told to people; whether that was too long, whoever asked has judged.
+    #: For reports only; the shell enforces the time limit.
     took_s: float = 0.0
 
 
 class DecideFailed(_Event, frozen=True, kw_only=True):
-    """The policy broke."""
+    """The policy failed."""
 
     revision: int
     why: str
 
 
+class BackendAway(_Event, frozen=True, kw_only=True):
+    """The backend cannot be reached: operations cannot be issued, and none is acknowledged."""
+
+
+class BackendBack(_Event, frozen=True, kw_only=True):
+    """The backend can be reached again."""
+
+
 class Restarted(_Event, frozen=True, kw_only=True):
-    """The shell came back after it had ended in the middle of something: what was being decided is asked again."""
+    """The shell restarted; a pending decision is requested again."""
 
 
 class Tick(_Event, frozen=True, kw_only=True):
@@ -345,6 +355,8 @@ Event: TypeAlias = (
     | BeliefsChanged
     | Decided
     | DecideFailed
+    | BackendAway
+    | BackendBack
     | Restarted
     | Tick
 )

@@ -1,4 +1,4 @@
-"""What a job holds or should hold, as objects for people and backends."""
+"""Held or target devices of a job as objects, for users and backends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class WorkerPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker (or parameter server) and where it is."""
+    """A worker or parameter server and its devices."""
 
     index: int
     node: str
@@ -16,12 +16,12 @@ class WorkerPlace(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     #: "worker" or "server".
     group: str = "worker"
-    #: 1/1000ths that it has of each of its devices; less than all where somebody else is on them too.
+    #: 1/1000ths of each of its devices; below 1000 for shared devices.
     milli: int = 1000
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """Allocation and placement: what a job should hold now."""
+    """Allocation and placement of a job."""
 
     gpu_type: str
     workers: int
@@ -29,5 +29,5 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def allocation(self) -> Mapping[str, int]:
-        """How many workers on which GPU type."""
+        """The number of workers by GPU type."""
         return {self.gpu_type: self.workers} if self.workers else {}

@@ -1,4 +1,4 @@
-"""A job as its user wrote it: what to run is the backend's affair; here is its shape and what it is worth."""
+"""A job as submitted, without the command, which only the backend needs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import msgspec
 
 from levada.core.codes import Codes
 
-#: Workers, or parameter servers, that one job may have.
+#: Most workers, or parameter servers, of a job.
 LARGEST_SIZE = 1_000_000
 LARGEST_PRIORITY = 1_000_000_000
 
 
 class Phase(Codes):
-    """Where a job stands. The last three are final."""
+    """The phase of a job. The last three are final."""
 
     PENDING: Final = 0
     STARTING: Final = 1
@@ -28,23 +28,23 @@ class Phase(Codes):
 
     @classmethod
     def label(cls, number: int) -> str:
-        """The word that users see."""
+        """The name that users see."""
         return cls.name(number).capitalize()
 
 
 class Preemptible(Codes):
-    """Whether a running job may be resized, moved or stopped for others."""
+    """Whether a running job may be resized, moved or stopped in favour of other jobs."""
 
     NEVER: Final = 0
-    #: In place at once; by restart only after a checkpoint, so that no work is lost silently.
+    #: In place at any time; by restart only after a checkpoint, so that no work is lost.
     AUTO: Final = 1
     ALWAYS: Final = 2
-    #: As `ALWAYS`, by its user's own word: not even left alone for having just started.
+    #: Like `ALWAYS`, even within the minimum run time, as set by the user.
     AT_ONCE: Final = 3
 
 
 class ParameterServers(msgspec.Struct, frozen=True, kw_only=True):
-    """A fixed group of workers without GPUs that hold the model."""
+    """A fixed group of processes without GPUs that store the model."""
 
     replicas: int
     cpu: int = 0
@@ -52,7 +52,7 @@ class ParameterServers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tags(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may share a GPU with whom (only fractions of a GPU have them)."""
+    """Which jobs may share a GPU; only for jobs with fractions of a GPU."""
 
     affinity: str | None = None
     anti_affinity: str | None = None
@@ -63,31 +63,34 @@ NO_TAGS = Tags()
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One training job. Counts are workers."""
+    """A training job. Counts are workers."""
 
     id: str
     submitted: float
     min: int = 1
     max: int = 1
-    #: What the user asked for; policies without elasticity that honour a request start with it.
+    #: The requested size, which policies without elasticity use.
     desired: int | None = None
     #: Sizes are `min` plus multiples of this.
     step: int = 1
-    #: GPU per worker in 1/1000ths: 0, a multiple of 1000, or a part of one GPU.
+    #: 1/1000ths of GPUs per worker: 0, a multiple of 1000, or a fraction of one GPU.
     milli: int = 1000
-    #: MiB of GPU memory per worker; counts only for parts of a GPU.
+    #: MiB of GPU memory per worker; only for fractions of a GPU.
     gpu_memory: int = 0
-    #: Cores per worker in 1/1000ths, and MiB.
+    #: 1/1000ths of cores and MiB per worker.
     cpu: int = 0
     memory: int = 0
     #: Allowed GPU types, preferred first; empty means any.
     gpu_types: tuple[str, ...] = ()
+    #: Only nodes that are open to this class may be used; empty = all nodes. The backend defines classes, e.g. one for
+    #: each combination of node selector, tolerations and volume zones.
+    node_class: str = ""
     servers: ParameterServers | None = None
     tags: Tags = NO_TAGS
     workload: str = ""
     user: str = ""
     queue: str = "default"
-    #: Whose job it is where resources are counted by owner: the user, unless said otherwise.
+    #: The owner for limits per user; default: the user.
     entity: str = ""
     #: Higher is more important.
     priority: int = 0
@@ -97,44 +100,44 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     deadline: float | None = None
     time_limit_s: float | None = None
     retries: int = 0
-    #: Jobs that must have succeeded before this one starts.
+    #: Ids of jobs that must succeed before this one starts.
     after: tuple[str, ...] = ()
     preemptible: int = Preemptible.ALWAYS
-    #: The backend changes its size without a restart of all workers.
+    #: The backend resizes it without a restart.
     resizes_in_place: bool = True
 
     @property
     def size(self) -> int:
-        """What the user asked for, inside the range."""
-        asked = self.min if self.desired is None else self.desired
-        return max(self.min, min(self.max, asked))
+        """The requested size, limited to the range."""
+        desired = self.min if self.desired is None else self.desired
+        return max(self.min, min(self.max, desired))
 
 
 def faults_of(job: Job) -> list[tuple[str, str]]:
-    """What is wrong with *job* by itself, as (field, sentence); empty when it may be accepted."""
+    """Errors in the fields of *job*, as (field, sentence)."""
     faults: list[tuple[str, str]] = []
 
-    def demand(ok: bool, field: str, text: str) -> None:
+    def check(ok: bool, field: str, text: str) -> None:
         if not ok:
             faults.append((field, text))
 
-    demand(job.id != "", "id", "must not be empty")
-    demand(job.min >= 1, "min", "must be at least 1")
-    demand(job.max >= job.min, "max", f"must be at least min ({job.min})")
-    demand(job.max <= LARGEST_SIZE, "max", f"must be at most {LARGEST_SIZE}")
-    demand(job.step >= 1, "step", "must be at least 1")
+    check(job.id != "", "id", "must not be empty")
+    check(job.min >= 1, "min", "must be at least 1")
+    check(job.max >= job.min, "max", f"must be at least min ({job.min})")
+    check(job.max <= LARGEST_SIZE, "max", f"must be at most {LARGEST_SIZE}")
+    check(job.step >= 1, "step", "must be at least 1")
     if job.desired is not None:
-        demand(job.min <= job.desired <= job.max, "desired", f"must be between min ({job.min}) and max ({job.max})")
+        check(job.min <= job.desired <= job.max, "desired", f"must be between min ({job.min}) and max ({job.max})")
     whole_or_part = job.milli % 1000 == 0 or 0 < job.milli < 1000
-    demand(job.milli >= 0 and whole_or_part, "milli", "must be 0, a whole number of GPUs, or a part of one")
+    check(job.milli >= 0 and whole_or_part, "milli", "must be 0, a whole number of GPUs, or a fraction of one")
     for field in ("gpu_memory", "cpu", "memory", "retries"):
-        demand(getattr(job, field) >= 0, field, "must not be negative")
+        check(getattr(job, field) >= 0, field, "must not be negative")
     for field in ("submitted", "weight"):
-        demand(abs(getattr(job, field)) < float("inf"), field, "must be a finite number")
-    demand(job.weight > 0, "weight", "must be above 0")
+        check(abs(getattr(job, field)) < float("inf"), field, "must be a finite number")
+    check(job.weight > 0, "weight", "must be above 0")
     if job.steps is not None:
-        demand(0 <= job.steps < float("inf"), "steps", "must be a finite number, 0 or more")
+        check(0 <= job.steps < float("inf"), "steps", "must be a finite number, 0 or more")
     if job.servers is not None:
-        demand(job.servers.replicas >= 0, "servers.replicas", "must not be negative")
-        demand(job.servers.cpu >= 0 and job.servers.memory >= 0, "servers", "cpu and memory must not be negative")
+        check(job.servers.replicas >= 0, "servers.replicas", "must not be negative")
+        check(job.servers.cpu >= 0 and job.servers.memory >= 0, "servers", "cpu and memory must not be negative")
     return faults

@@ -1,6 +1,6 @@
-"""The layout of the job table, and the numbers that stand in its columns, as plain module constants.
+"""The layout of the job table and the codes in its columns, as module constants.
 
-Kernels use these names: a compiler folds a constant of a module, but knows no class like `Phase` or `Code`.
+Kernels use these names: the compiler folds module constants, but does not know classes like `Phase` or `Code`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from levada.core.plan import OpKind
 from levada.core.reasons import Code
 
 _BEFORE = len(globals())
-# Rows of the block of whole numbers.
+# Rows of the integer block.
 (
     NUMBER,
     MIN,
@@ -41,6 +41,7 @@ _BEFORE = len(globals())
     AFFINITY,
     ANTI_AFFINITY,
     EXCLUSION,
+    NODE_CLASS,
     HAS_ROWS,
     TYPE,
     COUNT,
@@ -70,11 +71,11 @@ _BEFORE = len(globals())
     BATCH,
     RANK,
     RAN,
-) = range(57)
+) = range(58)
 INT_COLUMNS = tuple(name.lower() for name in list(globals())[_BEFORE + 1 :])
 
 _BEFORE = len(globals())
-# Rows of the block of floating-point numbers.
+# Rows of the float block.
 (
     SUBMITTED,
     WEIGHT,
@@ -117,36 +118,37 @@ SET_ASIDE, INTERRUPTED, DRAINED, LEFT = Code.SET_ASIDE, Code.INTERRUPTED, Code.D
 SAYS_STARTING, SAYS_STOPPING, WAITS_FOR_DEVICES = Code.STARTING, Code.STOPPING, Code.WAITS_FOR_DEVICES
 INVALID, DEPENDENCY, DEPENDENCY_FAILED = Code.INVALID, Code.DEPENDENCY, Code.DEPENDENCY_FAILED
 SAYS_RESIZING, SAYS_RESTARTING_RESIZED, MADE_ROOM = Code.RESIZING, Code.RESTARTING_RESIZED, Code.MADE_ROOM
-#: The last reason, and those that only the engine gives: that a job is over.
+INELIGIBLE_NODES = Code.INELIGIBLE_NODES
+#: The last code, and codes that only the engine sets, for ended jobs.
 LAST_REASON = max(Code.numbers())
 FINISHED, CANCELLED, FAILED, TIME_LIMIT_REACHED = Code.FINISHED, Code.CANCELLED, Code.FAILED, Code.TIME_LIMIT
-#: A reason and its number in one, as `core.reasons.packed` has it.
+#: Factor of packed reasons; see `core.reasons.packed`.
 PACKED = reasons.PACKED
 
-# Values of a device's owner besides a slot.
+# Values of `owner` besides slots.
 FREE, SHARED = -1, -2
-#: The type of workers without a GPU. It is the first one, so that its number is always the same.
+#: The type of workers without a GPU, always number 0.
 CORES = types.CPU_TYPE
-#: One whole GPU in 1/1000ths, and what each of two jobs gets of a device that they share as packed jobs.
+#: One whole GPU in 1/1000ths, and the part of each of two packed jobs.
 WHOLE, HALF = types.WHOLE, types.PACKED
-#: Preference for a type that the job may not use.
+#: Value of `preference` for types that a job may not use.
 NOT_ALLOWED = 32767
 
-# Rows of a plane's `devices` and `nodes`.
+# Rows of `Assignment.devices` and `Assignment.nodes`.
 OWNER, INDEX = range(2)
 USED_CPU, USED_MEMORY = range(2)
 
-# Rows of `Openings.devices`: node, type, whether it is there, whether new grants may touch it, whether they may take it
-# whole, what others leave of it in 1/1000ths, its memory, and what others leave of that in MiB.
+# Rows of `Allocatable.devices`: node, type, whether it exists, whether new grants may use it, whether they may use all
+# of it, free 1/1000ths, total MiB of memory, free MiB (free: without foreign use and reservations).
 NODE_OF, TYPE_OF, PRESENT, DEVICE_OPEN, WHOLE_OPEN, MILLI_LEFT, GPU_MEMORY_OF, GPU_MEMORY_LEFT = range(8)
-# Rows of `Openings.nodes`: cores and memory that others leave (0 where no new grant may go), whether new grants may go
-# there, whether it is lost, rack and zone.
+# Rows of `Allocatable.nodes`: free CPU and memory (0 if unusable), whether new grants may use it, whether it is lost,
+# rack and zone.
 CPU_FREE, MEMORY_FREE, NODE_OPEN, LOST, RACK, ZONE = range(6)
-# Rows of `Openings.pools`.
+# Rows of `Allocatable.pools`.
 POOL_START, POOL_STOP, POOL_NODE, POOL_TYPE = range(4)
 
-# Rows of places: see `core.plane`.
+# Rows of `Assignment.rows`.
 ROW_SLOT, ROW_INDEX, ROW_NODE, ROW_DEVICE, ROW_MILLI, ROW_MEMORY = range(6)
 
-#: Stands for "not limited" in amounts of cores and memory; small enough that a thousand of them add up.
+#: Means "unlimited" for CPU and memory; small enough to add a thousand of them.
 UNLIMITED = 1 << 50

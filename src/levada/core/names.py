@@ -1,4 +1,4 @@
-"""Small integers for names: columns hold the number, people see the name."""
+"""Numbers for names: columns contain the number, users see the name."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 
 class Names(list[str]):
-    """A growing list of distinct names; a name keeps its number for ever. It is only ever added to, by `add`."""
+    """A list of distinct names with permanent numbers; use only `add` to change it."""
 
-    # A list, for its length is asked some ten times for each job simulated.
+    # A list subclass, because `len` is called about ten times per simulated job.
     __slots__ = ("_index",)
 
     def __init__(self, names: Iterable[str] = ()) -> None:
@@ -18,7 +18,7 @@ class Names(list[str]):
             self.add(name)
 
     def add(self, name: str) -> int:
-        """The number of *name*, which is new or known."""
+        """The number of *name*, which is added if it is new."""
         number = self._index.get(name)
         if number is None:
             number = self._index[name] = len(self)

@@ -1,4 +1,4 @@
-"""The operations that lead from held to target, as columns; objects are made only when asked for."""
+"""Operations that lead from held to target devices, as columns and as objects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from levada.core.types import Ints
 
 
 class OpKind(Codes):
-    """What a backend is asked to do with a job."""
+    """Kinds of operations."""
 
     NONE: Final = 0
     START: Final = 1
@@ -21,29 +21,29 @@ class OpKind(Codes):
 
 
 class Op(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation on one job, for a backend: idempotent on (job, generation)."""
+    """An operation on a job, for a backend: idempotent on (job, generation)."""
 
     job: str
     number: int
     kind: int  #: an OpKind
     generation: int
-    #: What the job shall hold after it; None for a stop.
+    #: The target of the job; None for a stop.
     grant: Grant | None
-    #: (node, device id) that it takes and gives up. Workers without a GPU have none.
+    #: (node, device id) of added and dropped devices.
     adds: tuple[tuple[str, str], ...] = ()
     drops: tuple[tuple[str, str], ...] = ()
     batch: int = 0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Operations issued together; row i of the first columns is one operation."""
+    """Operations that are issued together; row i of the first five columns is one operation."""
 
     number: Ints
     kind: Ints
     generation: Ints
     type: Ints
     count: Ints
-    #: Whole devices taken and given up: device number and the row of its operation.
+    #: Added and dropped whole devices: device number and row of the operation.
     add_device: Ints
     add_row: Ints
     drop_device: Ints
@@ -57,9 +57,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return (self.kind == kind).nonzero()[0]
 
     def adds(self, row: int) -> Ints:
-        """The whole devices that an operation takes."""
+        """The whole devices that an operation adds."""
         return self.add_device[self.add_row == row]
 
     def drops(self, row: int) -> Ints:
-        """The whole devices that an operation gives up."""
+        """The whole devices that an operation drops."""
         return self.drop_device[self.drop_row == row]

@@ -1,4 +1,4 @@
-"""Why a job waits, or has the size it has: a code and one number as evidence in columns, a sentence when asked for."""
+"""Reasons why a job waits or has its size: codes in columns, and texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from levada.core.types import Ints
 
 
 class Code(Codes):
-    """Each waiting job has exactly one of these."""
+    """Codes of reasons. Each waiting job has exactly one."""
 
     #: Not waiting.
     RUNS: Final = 0
@@ -51,72 +51,80 @@ class Code(Codes):
     DRAINED: Final = 33
     LEFT: Final = 34
     RESIZING: Final = 35
-    #: As `RESIZING`, of a job whose workers all stop and start again for it.
+    #: Like `RESIZING`, by a restart of all workers.
     RESTARTING_RESIZED: Final = 36
-    #: A worker was lost, too few are left, and the job may not start again.
+    #: A worker was lost, fewer than the minimum are left, and no retries remain.
     NO_RETRIES: Final = 37
     #: Preempted by a job that had to leave its node.
     MADE_ROOM: Final = 38
+    #: Free devices are on nodes that are closed to its class.
+    INELIGIBLE_NODES: Final = 39
+    #: Instead of any other reason to wait for an operation; not stored in columns.
+    BACKEND_AWAY: Final = 40
 
 
-#: One sentence per code. `{evidence}` is the number in the evidence column, `{workers}` so many workers.
+#: A sentence per code, for callers without an engine; `engine.reason_text` writes sentences with current numbers. Empty
+#: where the phase says enough. `{evidence}` is the number in the evidence column, `{workers}` and `{others}` that many
+#: workers or other jobs.
 SENTENCES: dict[int, str] = {
-    Code.RUNS: "It runs.",
-    Code.NEW: "It has just arrived; the next decision is about it.",
-    Code.CAPACITY: "Not enough is free for it; jobs before it have the rest, or it is out of service.",
-    Code.FRAGMENTED: "Enough is free in all, but not where its workers fit ({evidence} of them could be placed).",
-    Code.QUEUE_SHARE: "What its queue has left of its share, and may borrow, is too little for it.",
-    Code.QUEUE_LIMIT: "Its queue's limit leaves no room for its minimum.",
-    Code.TOO_LARGE: "No state of this cluster could hold its minimum ({evidence} workers at most).",
-    Code.UNKNOWN_TYPE: "None of the GPU types it allows exists in this cluster.",
-    Code.DEPENDENCY: "It starts when the jobs it comes after have succeeded: {evidence} to go.",
-    Code.DEPENDENCY_FAILED: "A job it comes after has not succeeded and never will.",
-    Code.SUSPENDED: "Its user has suspended it.",
-    Code.PREEMPTED: "It was stopped so that others could run; it goes on when its turn comes.",
-    Code.NODE_LOST: "A node it ran on was lost; it starts again from its checkpoint.",
+    Code.RUNS: "",
+    Code.NEW: "Queued; waiting for the next scheduling decision.",
+    Code.CAPACITY: "Insufficient free GPUs: the rest are used by jobs ahead of it or are out of service.",
+    Code.FRAGMENTED: "Enough GPUs are free, but the nodes can hold only {workers}.",
+    Code.QUEUE_SHARE: "Its queue may not use enough GPUs now: its share is used, and it may not borrow more.",
+    Code.QUEUE_LIMIT: "The limit of its queue leaves no room for its minimum.",
+    Code.TOO_LARGE: "Can never start: the cluster can hold {workers} at most, fewer than its minimum.",
+    Code.UNKNOWN_TYPE: "Can never start: no node has a GPU of a type that it allows.",
+    Code.DEPENDENCY: "Waiting for {others} to succeed.",
+    Code.DEPENDENCY_FAILED: "Depends on a job that did not succeed: cancel and resubmit.",
+    Code.SUSPENDED: "Suspended by its user; `levada resume` continues it.",
+    Code.PREEMPTED: "Preempted by other jobs; waiting for free GPUs.",
+    Code.NODE_LOST: "Lost a node that it ran on; restarting from its checkpoint.",
     Code.RESTARTING: "Failed; restarting from its checkpoint (retry {evidence}).",
-    Code.BACKOFF: "An operation on it failed; the next try comes after a pause (try {evidence}).",
-    Code.SET_ASIDE: "It kept failing ({evidence} times in a row) and is set aside until it is updated or resumed.",
-    Code.REJECTED: "The policy's last decision broke a rule and was not carried out.",
-    Code.STARTING: "It is starting.",
-    Code.STOPPING: "It is stopping.",
-    Code.RESERVED: "What it needs is kept free for somebody else (a serving pod, or a job that waits longer).",
-    Code.HELD_DOWN: "It may grow again when {evidence} s have passed without new demand by serving pods.",
-    Code.NO_GAIN: "It would not run faster with more.",
-    Code.UNKNOWN_SPEED: "The policy needs to know how fast it runs or how much is left, and nothing is known yet.",
-    Code.FINISHED: "It has succeeded.",
-    Code.CANCELLED: "It was cancelled.",
+    Code.BACKOFF: "Start, resize or stop failed; retrying after a backoff (attempt {evidence}).",
+    Code.SET_ASIDE: "Set aside after {evidence} failures in a row, until it is updated or resumed.",
+    Code.REJECTED: "The last decision of the policy was invalid and rejected.",
+    Code.STARTING: "Starting.",
+    Code.STOPPING: "Stopping.",
+    Code.RESERVED: "The GPUs it needs are reserved for serving pods, or for a job ahead of it.",
+    Code.HELD_DOWN: "May grow again after {evidence} s without new demand by serving pods.",
+    Code.NO_GAIN: "More GPUs would not make it faster.",
+    Code.UNKNOWN_SPEED: "Speed or remaining work unknown, and the policy needs it: declare steps or epochs.",
+    Code.FINISHED: "",
+    Code.CANCELLED: "",
     Code.FAILED: "Failed.",
-    Code.WAITS_FOR_DEVICES: "It starts as soon as others have given up their devices: {evidence} to go.",
-    Code.IN_LINE: "A job before it does not fit yet, and under this policy nobody overtakes.",
-    Code.CANNOT_RUN: "As far as is known, it makes no progress on any GPU type that is there.",
-    Code.INTERRUPTED: "All workers were found stopped; restarting, from the last checkpoint if there is one.",
-    Code.DRAINED: "A node it ran on is being drained; it goes on elsewhere when its turn comes.",
-    Code.LEFT: "It left by itself with exit code 75 soon after its start (time {evidence} in a row); "
-    "it starts again from its checkpoint after a pause.",
-    Code.MADE_ROOM: "Stopped to make room for a job whose node is being drained; it goes on when its turn comes.",
-    Code.RESIZING: "Changing to {workers} without a restart.",
+    Code.WAITS_FOR_DEVICES: "Waiting for other jobs to release {evidence} of its devices.",
+    Code.IN_LINE: "Blocked by a job ahead of it; this policy does not backfill.",
+    Code.CANNOT_RUN: "Not expected to make progress on any GPU type of this cluster.",
+    Code.INTERRUPTED: "Stopped with the server; restarting from its checkpoint, if it saved one.",
+    Code.DRAINED: "Its node is being drained; waiting for free GPUs elsewhere.",
+    Code.LEFT: "Exited with code 75 soon after its start (consecutive exits: {evidence}); "
+    "restarting from its checkpoint after a pause.",
+    Code.MADE_ROOM: "Preempted by a job whose node is being drained; waiting for free GPUs.",
+    Code.INELIGIBLE_NODES: "Enough GPUs are free, but not on the nodes that its selector and tolerations allow.",
+    Code.BACKEND_AWAY: "The backend has been unreachable for {evidence} s; nothing is started or stopped.",
+    Code.RESIZING: "Resizing to {workers} without a restart.",
     Code.RESTARTING_RESIZED: "Restarting with {workers}.",
     Code.NO_RETRIES: "Lost a worker; fewer than min ({evidence}) are left and no retries remain.",
-    Code.INVALID: "Its description cannot be carried out.",
-    Code.TIME_LIMIT: "It has run as long as its time limit allows.",
-    Code.USER_LIMIT: "What one user may have in its queue leaves no room for its minimum.",
+    Code.INVALID: "Invalid: it cannot run as described.",
+    Code.TIME_LIMIT: "Reached its time limit.",
+    Code.USER_LIMIT: "The limit per user of its queue leaves no room for its minimum.",
 }
 
 
-#: A column holds a reason and its number as `code + PACKED * number`; 0 = none.
+#: A column holds a reason as `code + PACKED * evidence`; 0 = none.
 PACKED = 256
 
 
 def packed(code: Ints, evidence: Ints) -> Ints:
-    """Reasons with their numbers, as one column."""
+    """Reasons and their evidence in one column."""
     return code + PACKED * np.maximum(evidence, 0)
 
 
-#: Where the number is 0 and the sentence would sound odd.
-_WITH_NOTHING: dict[int, str] = {
-    Code.FRAGMENTED: "Enough is free in all, but not where its workers fit.",
-    Code.TOO_LARGE: "No state of this cluster could hold its minimum.",
+#: Sentences for evidence 0, where they differ.
+_WITHOUT_EVIDENCE: dict[int, str] = {
+    Code.FRAGMENTED: "Enough GPUs are free, but not where its workers fit.",
+    Code.TOO_LARGE: "Can never start: the cluster cannot hold its minimum.",
     Code.NO_RETRIES: "A worker failed and no retries remain.",
 }
 
@@ -128,9 +136,15 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-def reason(code: int, evidence: int = 0) -> Reason:
-    """The reason in words."""
+def reason(code: int, evidence: int = 0, text: str = "") -> Reason:
+    """The reason with *text*, or with the general sentence of its code."""
     name = Code.name(code).lower().replace("_", "-")
-    sentence = SENTENCES[code] if evidence else _WITH_NOTHING.get(code, SENTENCES[code])
-    workers = f"{evidence} worker{'' if evidence == 1 else 's'}"
-    return Reason(code=name, text=sentence.format(evidence=evidence, workers=workers))
+    sentence = SENTENCES[code] if evidence else _WITHOUT_EVIDENCE.get(code, SENTENCES[code])
+    s = "" if evidence == 1 else "s"
+    numbers = {"evidence": evidence, "workers": f"{evidence} worker{s}", "others": f"{evidence} other job{s}"}
+    return Reason(code=name, text=text or sentence.format(**numbers))
+
+
+def with_phase(phase: str, text: str) -> str:
+    """A phase and the reason for it, e.g. `Pending: Queued.`, `Running` or `Resizing from 2 to 4 workers.`"""
+    return text if text.startswith(phase) else f"{phase}: {text}" if text else phase

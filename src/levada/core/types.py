@@ -1,4 +1,4 @@
-"""The types of columns, and the units that they are in.
+"""Types and units of columns.
 
 GPUs are counted in 1/1000ths (`milli`), cores in 1/1000ths (`cpu`), memory in MiB, time in seconds since the epoch.
 """
@@ -10,17 +10,17 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-#: int64 nearly everywhere; owners of devices are int32, for they are scanned most.
+#: Mostly int64; device owners are int32, because they are scanned most.
 Ints: TypeAlias = NDArray[np.signedinteger[Any]]
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 
-#: One whole GPU, in the unit that columns count.
+#: One whole GPU, in 1/1000ths.
 WHOLE = 1000
-#: What each of two jobs has of every device that they share, where a policy packs jobs that ask for whole ones.
+#: Part of a device for each of two packed jobs, that is, jobs for whole GPUs that a policy lets share devices.
 PACKED = WHOLE // 2
 
-#: The type of a worker without a GPU. It stands first among the GPU types, so that its number is always the same.
+#: The type of workers without a GPU, always the first GPU type.
 CPU_TYPE = 0
 CPU_TYPE_NAME = "cpu"
 
@@ -29,7 +29,7 @@ FEW = 32
 
 
 def one_or_many(numbers: Ints) -> slice | Ints:
-    """These numbers as an index. Live events speak of one job: a slice of one is several times as fast to use."""
+    """These numbers as an index; a slice for a single number, which is several times as fast."""
     if len(numbers) != 1:
         return numbers
     only = int(numbers[0])
@@ -37,7 +37,7 @@ def one_or_many(numbers: Ints) -> slice | Ints:
 
 
 def distinct(numbers: Ints) -> Ints:
-    """Each of these numbers once, in order. Live events speak of one job, for which Python is faster than numpy."""
+    """The sorted distinct numbers; few numbers, as in live events, are handled without numpy, which is faster."""
     if len(numbers) >= FEW:
         return np.unique(numbers)
     return np.array(sorted(set(numbers.tolist())), numbers.dtype) if len(numbers) > 1 else numbers

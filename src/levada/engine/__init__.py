@@ -1,18 +1,18 @@
 """The state machine: events in, commands out; the only owner of job state.
 
-`Engine.handle` is pure: no clock, no I/O. A shell runs policies, carries out operations and feeds back what happens.
-The simulator, one machine and Kubernetes are such shells around this one engine.
+`Engine.handle` is pure: no clock, no I/O. A shell (the simulator or the server) runs policies, carries out operations
+and returns the results as events.
 
-What an event does to jobs is in `jobs`, to machines in `nodes`, to others' pods in `foreign`, to operations in `acks`.
-Who may be decided about is in `admit` and `guards`; what becomes of a decision in `commit`; what follows in
-`operations`. `explain` says why.
+Event handlers: `job_events`, `node_events`, `foreign` (foreign pods), `acks` (operations). `admission` and `guards`
+select the jobs that a policy decides about, `commit` applies its decision, `operations` issues the resulting
+operations, `explain` gives reasons.
 
-Others read an engine through `queries` and write by sending events; `state` is private. `parts` lists what the state is
-made of, `persist` dumps and loads it, `replay` brings it to the end of a log.
+Other packages read an engine through `queries` and change it by events; `state` is private. `state_fields` lists the
+fields of the state, `persist` dumps and loads it, `replay` applies a log to it.
 """
 
-from levada.engine.answer import answer
 from levada.engine.engine import Engine
 from levada.engine.options import Options
+from levada.engine.run_policy import run_policy
 
-__all__ = ["Engine", "Options", "answer"]
+__all__ = ["Engine", "Options", "run_policy"]

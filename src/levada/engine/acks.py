@@ -1,7 +1,11 @@
-"""What becomes of operations: released, running, failed, timed out. Reports of an old generation change nothing."""
+"""Results of operations: released, running, failed, timed out.
+
+Reports of an old generation change nothing.
+"""
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from levada.core.events import OperationFailed, OperationTimedOut, Paused, Released, Running
@@ -9,17 +13,17 @@ from levada.core.job import Phase
 from levada.core.plan import OpKind
 from levada.core.reasons import Code
 from levada.core.types import Ints
-from levada.engine.ends import have_stopped, stopped
-from levada.engine.holdings import confirm, release, unclaim
+from levada.engine.completion import have_stopped, stopped
+from levada.engine.held_devices import confirm, release, unclaim
 from levada.engine.operations import plan_operations
+from levada.engine.revert import revert_targets
 from levada.engine.state import Intent, State
-from levada.engine.withdraw import revert_targets
 from levada.kernels import acks
 from levada.perf import RestartKind
 
 
 def released(state: State, event: Released) -> None:
-    """Free what an operation gives up; a stop is complete with it."""
+    """Free the devices that an operation drops; this completes a stop."""
     if state.perf.learns:
         _time_stops(state, event)
     table, target, held = state.world.table, state.world.target, state.world.held
@@ -42,7 +46,7 @@ def _report(event: Running | Released) -> Ints:
 
 
 def _time_stops(state: State, event: Released) -> None:
-    """Notes how long jobs took to save and leave."""
+    """Record how long jobs took to checkpoint and stop."""
     table = state.world.table
     slots, _ = state.current(event.number, event.generation)
     once = (table.unsure[slots] == 0) & (table.failures[slots] == 0)
@@ -52,7 +56,7 @@ def _time_stops(state: State, event: Released) -> None:
 
 
 def running(state: State, event: Running) -> None:
-    """An operation is complete: all workers run where they should, and what it gave up is free."""
+    """Complete an operation: all workers run on their target devices, and dropped devices are free."""
     table, target, held = state.world.table, state.world.target, state.world.held
     news, special, follows, limit, pauses = acks.running(
         _report(event),
@@ -74,22 +78,24 @@ def running(state: State, event: Running) -> None:
     state.acked = True
     state.may_issue |= follows or state.unsent
     state.may_cycle |= follows
-    state.alarm(limit)
+    state.set_timer(limit)
+    if not state.perf.learns:
+        return
     for kind, op in ((RestartKind.START, OpKind.START), (RestartKind.RESIZE, OpKind.RESIZE)):
-        told = (pauses[0] == op).nonzero()[0]
-        if len(told):
-            state.pauses.append((kind, pauses[1][told].astype(np.int64), pauses[2][told]))
+        rows = (pauses[0] == op).nonzero()[0]
+        if len(rows):
+            state.pauses.append((kind, pauses[1][rows].astype(np.int64), pauses[2][rows]))
 
 
 def paused(state: State, event: Paused) -> None:
-    """Notes what a resize in place really cost; only those who went through it know."""
+    """Record the duration of a resize in place, as measured by the workers."""
     slots, rows = state.current(event.number, event.generation)
     if len(slots):
         state.pauses.append((RestartKind.RESIZE, state.world.table.workload[slots].copy(), event.seconds[rows]))
 
 
 def failed(state: State, event: OperationFailed) -> None:
-    """An operation was not done: what it would have added is given back, and it is tried again after a pause."""
+    """Roll back a failed operation; the next attempt comes after a backoff."""
     table = state.world.table
     slots, _ = state.current(event.number, event.generation)
     for slot in slots[table.issued[slots] > 0]:
@@ -100,21 +106,21 @@ def failed(state: State, event: OperationFailed) -> None:
             _done(state, one)
             plan_operations(state, one)
         elif kind == OpKind.START:
-            state.wants_stop(one, int(table.intent[slot]))
+            state.clear_targets(one, int(table.intent[slot]))
             stopped(state, one)
         elif table.unsure[slot] or table.count[slot] == 0:
-            # Nobody knows which of its places it has, or it shall stop anyway.
+            # It is unknown which devices the job has, or the job must stop anyway.
             _done(state, one)
-            state.wants_stop(one, int(table.intent[slot]))
+            state.clear_targets(one, int(table.intent[slot]))
             table.retry_at[one] = state.now
             plan_operations(state, one)
         else:
             _undo_resize(state, one)
-        set_aside_if_hopeless(state, one)
+        set_aside_if_failing(state, one)
 
 
 def timed_out(state: State, event: OperationTimedOut) -> None:
-    """No word came. A start is undone by a stop; a resize or stop is asked for again."""
+    """Handle missing acknowledgements: a start is followed by a stop, a resize or stop is issued again."""
     table = state.world.table
     slots, _ = state.current(event.number, event.generation)
     for slot in slots[table.issued[slots] > 0]:
@@ -124,15 +130,15 @@ def timed_out(state: State, event: OperationTimedOut) -> None:
         _done(state, one)
         table.unsure[one] = 1
         if kind == OpKind.START:
-            state.wants_stop(one, int(table.intent[slot]))
-            # What may run there must go before anybody else can have the devices: no pause for that.
+            state.clear_targets(one, int(table.intent[slot]))
+            # Workers may run on the devices and block other jobs: stop them without a backoff.
             table.retry_at[one] = state.now
         plan_operations(state, one)
-        set_aside_if_hopeless(state, one)
+        set_aside_if_failing(state, one)
 
 
 def overdue(state: State) -> None:
-    """Operations whose time is up are taken for lost."""
+    """Time out operations whose deadline has passed."""
     table = state.world.table
     slots = state.living()
     late = slots[(table.issued[slots] > 0) & (table.op_deadline[slots] <= state.now)]
@@ -141,10 +147,10 @@ def overdue(state: State) -> None:
         timed_out(state, OperationTimedOut(at=state.now, number=numbers, generation=generations))
 
 
-def ask_again(state: State) -> None:
-    """After a restart: what is out is applied once more, so its time limit begins now.
+def restart_timeouts(state: State) -> None:
+    """Restart the timeouts of issued operations after a restart of the server, which applies them again.
 
-    A job that is to stop by now has no grant to apply: a stop overtakes its operation.
+    A job that must stop meanwhile has no grant to apply: a stop replaces its operation.
     """
     table = state.world.table
     slots = state.living()
@@ -152,14 +158,36 @@ def ask_again(state: State) -> None:
     table.issued_at[slots] = state.now
     table.op_deadline[slots] = state.now + state.options.op_timeout_s
     if len(slots):
-        state.alarm(state.now + state.options.op_timeout_s)
+        state.set_timer(state.now + state.options.op_timeout_s)
     for slot in slots[(table.op[slots] != OpKind.STOP) & (table.count[slots] == 0)]:
         one = np.array([slot])
         _done(state, one)
         table.unsure[one] = 1
-        state.wants_stop(one, int(table.intent[slot]))
+        state.clear_targets(one, int(table.intent[slot]))
         table.retry_at[one] = state.now
         plan_operations(state, one)
+
+
+def backend_away(state: State) -> None:
+    """Issue nothing, let no operation time out and ask for no decision until the backend is back."""
+    if state.away_since is None:
+        state.away_since = state.now
+        state.next_alarm = state.now
+
+
+def backend_back(state: State) -> None:
+    """Move the deadlines of operations and reservations by the length of the outage."""
+    if state.away_since is None:
+        return
+    table, outage_s = state.world.table, max(state.now - state.away_since, 0.0)
+    slots = state.where(table.issued > 0)
+    table.op_deadline[slots] += outage_s
+    table.issued_at[slots] += outage_s
+    for room in list(state.reservations.values()):
+        state.reservations[room.id] = msgspec.structs.replace(room, expires=room.expires + outage_s)
+    state.away_since = None
+    state.next_alarm = state.now
+    state.dirty = state.may_issue = True
 
 
 def _done(state: State, slots: Ints) -> None:
@@ -171,7 +199,7 @@ def _done(state: State, slots: Ints) -> None:
 
 
 def _undo_resize(state: State, one: Ints) -> None:
-    """The job goes on with what it had."""
+    """Let the job continue with the devices that it had."""
     table = state.world.table
     unclaim(state, int(one[0]))
     _done(state, one)
@@ -180,24 +208,24 @@ def _undo_resize(state: State, one: Ints) -> None:
 
 
 def count_failure(state: State, slots: Ints) -> None:
-    """One failure more of these jobs' operations; the next try comes after a pause."""
+    """Count a failed operation of each of these jobs; the next attempt comes after a backoff."""
     table = state.world.table
     table.failures[slots] += 1
     for slot in slots:
         state.pause(int(slot), state.backoff(int(table.number[slot]), int(table.failures[slot])))
-    state.say(slots, Code.BACKOFF, table.failures[slots])
+    state.set_reason(slots, Code.BACKOFF, table.failures[slots])
 
 
-def set_aside_if_hopeless(state: State, one: Ints) -> None:
-    """A job that keeps failing is stopped and left alone until its user says otherwise."""
+def set_aside_if_failing(state: State, one: Ints) -> None:
+    """Stop a job after `max_failures` failed operations and ignore it until its user resumes or updates it."""
     table = state.world.table
     slot = int(one[0])
     if table.number[slot] < 0 or table.failures[slot] < state.options.max_failures:
         return
     table.aside[slot] = 1
     if table.held[slot] > 0 and table.op[slot] != OpKind.STOP:
-        state.wants_stop(one, Intent.WAIT)
+        state.clear_targets(one, Intent.WAIT)
         plan_operations(state, one)
         table.retry_at[slot] = state.now
     if table.phase[slot] == Phase.PENDING:
-        state.say(one, Code.SET_ASIDE, table.failures[one])
+        state.set_reason(one, Code.SET_ASIDE, table.failures[one])

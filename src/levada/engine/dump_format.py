@@ -1,4 +1,7 @@
-"""The form in which an engine is dumped. Fields go by their names; see `persist` for what versions make of them."""
+"""The format of an engine dump: fields by name.
+
+See `persist` for compatibility.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from levada.core.types import Bools, Floats, Ints
 from levada.perf import EstimatorState
 
 
-class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """The jobs on each device; sums per node are computed from it."""
+class PlacesDump(msgspec.Struct, frozen=True, kw_only=True):
+    """A device assignment; sums per node are recomputed."""
 
     owner: Ints
     index: Ints
@@ -23,7 +26,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     rows: Ints
 
 
-class Machines(msgspec.Struct, frozen=True, kw_only=True):
+class MachinesDump(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster."""
 
     types: tuple[str, ...]
@@ -31,17 +34,21 @@ class Machines(msgspec.Struct, frozen=True, kw_only=True):
     lost: Bools
     cordoned: Bools
     draining: frozenset[int] = frozenset()
-    #: Number of the node and id of each device: other versions may number devices otherwise.
+    #: None in dumps that do not distinguish cordons of the operator from those of the backend.
+    cordoned_by_operator: frozenset[int] | None = None
+    #: Classes of jobs, by number.
+    classes: tuple[str, ...] = ("",)
+    #: Node number and id of each device: other versions may number devices differently.
     devices: tuple[tuple[int, str], ...]
     #: Held devices that no node reports, by number of the node.
     absent: Mapping[int, tuple[Device, ...]] = {}
-    #: What others use, by column.
+    #: Foreign use and reservations, by column.
     by_node: Mapping[str, Ints] = {}
     by_device: Mapping[str, Ints] = {}
 
 
-class Jobs(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs that are not over; a place in a column is a slot."""
+class JobsDump(msgspec.Struct, frozen=True, kw_only=True):
+    """Active jobs; columns are indexed by slot."""
 
     ints: Mapping[str, Ints]
     floats: Mapping[str, Floats]
@@ -49,11 +56,13 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True):
     ids: Mapping[int, str]
     next_number: int
     free: tuple[int, ...] | None = None
-    #: Jobs that come after a job.
+    #: Numbers of the jobs that depend on a job.
     dependents: Mapping[int, tuple[int, ...]] = {}
     claimed_rows: Mapping[int, Ints] = {}
     leaves: Mapping[int, int] = {}
-    #: Restarts that cost no retry, of a version that had no column `retried`.
+    #: Failed dependencies (id and phase), by the number of the waiting job.
+    unmet: Mapping[int, tuple[str, int]] = {}
+    #: Restarts that cost no retry, in dumps without a column `retried`.
     displaced: Mapping[int, int] = {}
 
 
@@ -70,10 +79,10 @@ class EngineDump(msgspec.Struct, frozen=True, kw_only=True):
     prices: Mapping[str, float] = {}
     foreign: tuple[Foreign, ...] = ()
     reservations: tuple[Reservation, ...] = ()
-    #: Names by what they are of; columns hold their places in these lists.
+    #: Lists of names by kind; columns contain indices into these lists.
     names: Mapping[str, tuple[str, ...]] = {}
-    machines: Machines
-    jobs: Jobs
-    target: Places
-    held: Places
+    machines: MachinesDump
+    jobs: JobsDump
+    target: PlacesDump
+    held: PlacesDump
     learned: EstimatorState = EstimatorState()

@@ -1,13 +1,15 @@
-"""Faults: exceptions that no handler expects. The engine undoes what it did and says so with `Faulted`.
+"""Faults: unexpected exceptions in the engine.
+
+They are rolled back and reported as `Faulted`.
 
 `handle_isolated` repeats a call of `Engine.handle` that raised, from a copy of the state before it, one step at a time.
-A step is an event, or a part of the engine's own work after the events. A step that raises again is undone alone. An
-event about many jobs or nodes is halved until the fault is that of one of them, so that the others get their share of
-it: O(log n) copies of the state per fault.
+A step is an event, or a part of the engine's own work after the events. Only steps that raise again are rolled back. An
+event about many jobs or nodes is halved until the fault is isolated to one of them, so that it still applies to the
+others: O(log n) copies of the state per fault.
 
-Undoing was chosen over repairing a half-changed state: what a handler leaves behind when it breaks off is not known,
-so no repair can promise that the invariants hold. The price is one copy of the state per call, which a live server
-pays anyway for each turn with requests. Simulations do not pay it: there, a fault ends the run.
+Rollback was chosen over repair: an interrupted handler leaves an unknown state, for which no repair can guarantee the
+invariants. The cost is one copy of the state per call, which a live server needs anyway for each turn with requests.
+Simulations do without: there, a fault ends the run.
 """
 
 from __future__ import annotations
@@ -25,53 +27,53 @@ from levada.core.plan import OpKind
 from levada.core.types import Ints
 from levada.engine import acks
 from levada.engine.operations import issue, plan_operations
-from levada.engine.parts import copied
+from levada.engine.revert import revert_targets
 from levada.engine.state import State
-from levada.engine.withdraw import revert_targets
+from levada.engine.state_fields import copied
 
-#: Fields with one entry per node, pod or update; `number` has one per job, and other columns go along with it.
+#: Fields with one entry per node, pod or update. Events about jobs have `number` and columns of the same length.
 _LISTS = ("updates", "nodes", "names", "foreign", "ids")
-#: Questions to the policy in one call: the policy's own, plain FIFO's after too many rejections, and the wake-up time.
-_ASKS = 3
+#: Attempts per call to request a decision: by the policy, by the FIFO fill, and after failed learning.
+_ATTEMPTS = 3
 
 
 class EngineFault(AssertionError):
-    """The engine failed on an event and its state cannot be trusted any more."""
+    """The engine failed on an event; its state is no longer valid."""
 
 
 class Steps(Protocol):
-    """What an engine does in one call of `handle`."""
+    """The steps of `Engine.handle`."""
 
     @property
     def _state(self) -> State:
         """The state that the steps change."""
 
     def advance(self, event: ev.Event) -> None:
-        """Counts the event and moves the clock."""
+        """Count the event and advance the clock."""
 
     def apply(self, event: ev.Event) -> None:
-        """Changes the state as the event says."""
+        """Apply the event to the state."""
 
     def ring(self) -> None:
-        """Does what is due by time."""
+        """Handle timers that are due."""
 
     def drain(self) -> None:
-        """Lets jobs leave nodes that are being drained."""
+        """Stop jobs on draining nodes."""
 
     def issue(self) -> None:
-        """Sends out operations."""
+        """Issue operations."""
 
     def ask(self) -> None:
-        """Asks the policy, or to be woken."""
+        """Emit `Decide` or `Wake`."""
 
     def reject(self, why: str) -> None:
-        """Gives up the decision that is being made."""
+        """Reject the pending decision."""
 
 
 def halves(event: ev.Event) -> tuple[ev.Event, ev.Event] | None:
-    """The event as two about half as many jobs or nodes each; None where it cannot be split."""
+    """Split an event into two about half of its jobs or nodes each; None if that is impossible."""
     if isinstance(event, ev.Observed):
-        return None  # what it does not name counts as gone
+        return None  # jobs that it does not name count as gone
     if isinstance(event, ev.JobsSubmitted):
         jobs, middle = event.jobs, len(event.jobs) // 2
         parts = [jobs.rows(range(middle)), jobs.rows(range(middle, len(jobs)))]
@@ -79,12 +81,12 @@ def halves(event: ev.Event) -> tuple[ev.Event, ev.Event] | None:
     fields: dict[str, Any] = {name: getattr(event, name) for name in event.__struct_fields__}
     number = fields.get("number")
     if isinstance(number, np.ndarray):
-        fields = {name: c for name, c in fields.items() if isinstance(c, np.ndarray) and len(c) == len(number)}
+        fields = {name: v for name, v in fields.items() if isinstance(v, np.ndarray) and len(v) == len(number)}
     else:
-        fields = {name: c for name, c in fields.items() if name in _LISTS and isinstance(c, tuple)}
+        fields = {name: v for name, v in fields.items() if name in _LISTS and isinstance(v, tuple)}
     middle = len(next(iter(fields.values()), ())) // 2
     cuts = (slice(None, middle), slice(middle, None))
-    return _both(event, [{name: c[cut] for name, c in fields.items()} for cut in cuts]) if middle else None
+    return _both(event, [{name: v[cut] for name, v in fields.items()} for cut in cuts]) if middle else None
 
 
 def _both(event: ev.Event, fields: list[dict[str, Any]]) -> tuple[ev.Event, ev.Event]:
@@ -92,36 +94,38 @@ def _both(event: ev.Event, fields: list[dict[str, Any]]) -> tuple[ev.Event, ev.E
 
 
 def handle_isolated(engine: Steps, events: Sequence[ev.Event], before: State, first: Exception) -> None:
-    """Handles *events* again from the state *before* them, undoing the steps that fail.
+    """Handle *events* again from the state *before* them and roll back the steps that fail.
 
-    *first* is what was raised the first time. Where nothing fails this time, all events count and it is told alone.
+    *first* is the original exception. It is reported by itself if no step fails this time.
     """
     engine._state.become(copied(before))
     engine._state.commands = []
     isolation = _Isolation(engine)
     for position, event in enumerate(events):
         engine.advance(event)
-        isolation.take(event, position)
+        isolation.apply(event, position)
     isolation.ring()
     isolation.drain()
     isolation.issue()
     isolation.ask()
-    if not isolation.told:
-        isolation.tell("Engine", first)
+    if not isolation.reported:
+        isolation.report("Engine", first)
 
 
 class _Isolation:
+    """Runs the steps of an engine one at a time and rolls back those that fail."""
+
     def __init__(self, engine: Steps) -> None:
         self._engine, self._state = engine, engine._state
-        self.told = 0
+        self.reported = 0
 
-    def tell(
-        self, kind: str, broken: Exception, event: ev.Event | None = None, at: int = -1, slots: Ints | None = None
+    def report(
+        self, kind: str, error: Exception, event: ev.Event | None = None, at: int = -1, slots: Ints | None = None
     ) -> None:
-        """Says that a step failed."""
+        """Emit `Faulted` for a failed step."""
         state = self._state
         number = _numbers(event) if slots is None else tuple(state.world.table.number[slots].tolist())
-        self.told += 1
+        self.reported += 1
         state.commands.append(
             Faulted(
                 kind=kind,
@@ -129,51 +133,51 @@ class _Isolation:
                 position=at,
                 revision=state.revision,
                 number=number,
-                error=f"{type(broken).__name__}: {broken}",
-                traceback="".join(traceback.format_exception(broken)),
+                error=f"{type(error).__name__}: {error}",
+                traceback="".join(traceback.format_exception(error)),
             )
         )
 
     def _try(self, work: Callable[[], None]) -> Exception | None:
-        """What *work* raised; then nothing has changed."""
+        """Run *work*; if it raises, roll back and return the exception."""
         mark = copied(self._state)
         try:
             work()
-        except Exception as broken:
+        except Exception as error:
             self._state.become(mark)
-            return broken
+            return error
         return None
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def take(self, event: ev.Event, at: int) -> None:
-        """Handles an event, or those parts of it that can be handled."""
-        broken = self._try(lambda: self._engine.apply(event))
-        if broken is None:
+    def apply(self, event: ev.Event, at: int) -> None:
+        """Apply an event, or those parts of it that do not fail."""
+        error = self._try(lambda: self._engine.apply(event))
+        if error is None:
             return
         parts = halves(event)
         if parts is not None:
             for part in parts:
-                self.take(part, at)
+                self.apply(part, at)
             return
-        self.tell(type(event).__name__, broken, event, at)
-        self._go_on_without(event, f"internal error: {type(broken).__name__}: {broken}")
+        self.report(type(event).__name__, error, event, at)
+        self._continue_without(event, f"internal error: {type(error).__name__}: {error}")
 
-    def _go_on_without(self, event: ev.Event, why: str) -> None:
-        """Whatever the loss of an event would hold up goes on."""
+    def _continue_without(self, event: ev.Event, why: str) -> None:
+        """Keep the engine working after the loss of an event."""
         state = self._state
         match event:
             case ev.JobsSubmitted(jobs=jobs):
-                # Whoever submitted has numbered the jobs after it already.
-                fresh = {name for name in jobs.id if name not in state.world.numbers}
-                state.world.next_number += len(fresh)
+                # The server has already assigned the following numbers.
+                lost = {name for name in jobs.id if name not in state.world.numbers}
+                state.world.next_number += len(lost)
             case ev.Decided() | ev.DecideFailed():
                 if event.revision == state.deciding:
                     self._reject(why)
             case ev.Restarted():
                 state.deciding, state.dirty, state.told_wake = None, True, np.inf
             case ev.NodesLost():
-                # Nothing new goes there; its jobs stay as they are until somebody tells of them.
+                # No new placements; its jobs stay as they are until they are reported.
                 self._try(lambda: self._engine.apply(ev.NodesCordoned(at=event.at, names=event.names)))
             case _:
                 pass
@@ -186,57 +190,58 @@ class _Isolation:
     # --- the engine's own work --------------------------------------------------------------------------------------
 
     def ring(self) -> None:
-        """Does what is due; an operation whose timeout cannot be handled gets another one."""
+        """Handle timers; an operation whose timeout fails gets a new deadline."""
         if self._try(self._engine.ring) is None:
             return
         state, table = self._state, self._state.world.table
         late = table.order[(table.issued[table.order] > 0) & (table.op_deadline[table.order] <= state.now)]
+        late = late if state.away_since is None else late[:0]
         for number, generation in zip(table.number[late].tolist(), table.generation[late].tolist(), strict=True):
             event = ev.OperationTimedOut(at=state.now, number=np.array([number]), generation=np.array([generation]))
-            broken = self._try(lambda event=event: self._engine.apply(event))  # type: ignore[misc]
-            if broken is not None:
-                self.tell("OperationTimedOut", broken, event)
+            error = self._try(lambda event=event: self._engine.apply(event))  # type: ignore[misc]
+            if error is not None:
+                self.report("OperationTimedOut", error, event)
                 table = self._state.world.table
                 table.op_deadline[table.find(event.number)] = state.now + state.options.op_timeout_s
-        if (broken := self._try(self._engine.ring)) is not None:
-            self.tell("Alarms", broken)
+        if (error := self._try(self._engine.ring)) is not None:
+            self.report("Alarms", error)
             state.next_alarm = state.now + state.options.backoff_max_s
-            late_rooms = [name for name, kept in state.reservations.items() if kept.expires <= state.now]
-            for name in late_rooms:
+            expired = [name for name, room in state.reservations.items() if room.expires <= state.now]
+            for name in expired:
                 del state.reservations[name]
 
     def drain(self) -> None:
-        """Lets jobs leave; where that fails they stay until the next event."""
-        if (broken := self._try(self._engine.drain)) is not None:
-            self.tell("Drains", broken)
+        """Drain nodes; if that fails, jobs stay until the next event."""
+        if (error := self._try(self._engine.drain)) is not None:
+            self.report("Drains", error)
 
     def issue(self) -> None:
-        """Sends out operations; those of jobs that make it fail count as failed."""
-        broken = self._try(self._engine.issue)
-        if broken is None:
+        """Issue operations; those that raise count as failed."""
+        error = self._try(self._engine.issue)
+        if error is None:
             return
         state, table = self._state, self._state.world.table
         ready = state.where((table.op != OpKind.NONE) & (table.issued == 0) & (table.retry_at <= state.now))
-        guilty = self._guilty(ready, ready)
-        self.tell("Operations", broken, slots=guilty)
-        if self._try(lambda: _give_up(state, guilty)) is None and self._try(self._engine.issue) is None:
+        culprits = self._culprits(ready, ready)
+        self.report("Operations", error, slots=culprits)
+        if self._try(lambda: _fail_operations(state, culprits)) is None and self._try(self._engine.issue) is None:
             return
         state.may_issue = False
         for slot in ready.tolist():
             state.pause(slot, state.options.backoff_max_s)
 
-    def _guilty(self, slots: Ints, ready: Ints) -> Ints:
-        """Those of *slots* without which operations can go out, of all that are *ready*."""
-        if not len(slots) or self._issues(slots, ready):
+    def _culprits(self, slots: Ints, ready: Ints) -> Ints:
+        """Those of *slots* whose operations raise; *ready* are all jobs with operations."""
+        if not len(slots) or self._can_issue(slots, ready):
             return slots[:0]
         if len(slots) == 1:
             return slots
         middle = len(slots) // 2
-        found = np.concatenate([self._guilty(half, ready) for half in (slots[:middle], slots[middle:])])
-        return found if len(found) else slots
+        culprits = np.concatenate([self._culprits(half, ready) for half in (slots[:middle], slots[middle:])])
+        return culprits if len(culprits) else slots
 
-    def _issues(self, slots: Ints, ready: Ints) -> bool:
-        """Whether the operations of these jobs can go out alone."""
+    def _can_issue(self, slots: Ints, ready: Ints) -> bool:
+        """Whether the operations of these jobs alone can be issued."""
         twin = copied(self._state)
         others = ready[np.isin(ready, slots, invert=True)]
         twin.world.table.retry_at[others] = np.inf
@@ -247,33 +252,33 @@ class _Isolation:
         return True
 
     def ask(self) -> None:
-        """Asks the policy; where that fails it is tried again after a pause, and what jobs have stays theirs."""
+        """Request a decision; if that fails, grants stay as they are and the next attempt comes after a backoff."""
         state = self._state
-        for _ in range(_ASKS):
-            if (broken := self._try(self._engine.ask)) is None:
+        for _ in range(_ATTEMPTS):
+            if (error := self._try(self._engine.ask)) is None:
                 return
-            if (unlearnt := self._try(state.learn)) is not None:
-                self.tell("Learning", unlearnt)
+            if (learning_error := self._try(state.learn)) is not None:
+                self.report("Learning", learning_error)
                 state.lessons, state.pauses, state.over = [], [], []
                 continue
-            self.tell("Decision", broken)
-            self._reject(f"internal error: {type(broken).__name__}: {broken}")
+            self.report("Decision", error)
+            self._reject(f"internal error: {type(error).__name__}: {error}")
         state.next_try = state.now + state.options.backoff_max_s
         self._try(self._engine.ask)
 
 
-def _give_up(state: State, slots: Ints) -> None:
-    """The operations of these jobs count as failed before they went out."""
+def _fail_operations(state: State, slots: Ints) -> None:
+    """Count the operations of these jobs as failed before they were issued."""
     table = state.world.table
     for slot in slots.tolist():
         one, kind = np.array([slot]), int(table.op[slot])
         acks.count_failure(state, one)
         if kind == OpKind.START:
-            state.wants_stop(one, int(table.intent[slot]))
+            state.clear_targets(one, int(table.intent[slot]))
             plan_operations(state, one)
         elif kind == OpKind.RESIZE:
             revert_targets(state, one)
-        acks.set_aside_if_hopeless(state, one)
+        acks.set_aside_if_failing(state, one)
 
 
 def _numbers(event: ev.Event | None) -> tuple[int, ...]:

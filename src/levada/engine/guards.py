@@ -1,10 +1,12 @@
-"""Which admitted jobs a policy does not get to see now: they keep what they have, and it is not there to give.
+"""Guards: which jobs are in the policy's view now.
 
-Half a decision is never vetoed: a job is either in the policy's view with all it has, or out of it with all it has.
+All other jobs keep their devices.
 
-Guards save jobs from changes that policies make for the sake of others. A job whose size is outside its range was given
-another one by its user, and no guard holds that up. Nor is a job that has just started kept from another size where
-that is known to cost it next to nothing: it is in view, firm where it is; see `policies.firm`.
+A job is either in view with all of its devices or out of view with all of them; half a decision is never vetoed.
+
+Guards protect jobs from changes in favour of other jobs. They do not delay a resize by the user, that is, of a job
+whose size is outside its range. A job that has just started may be resized if that is known to cost almost nothing: it
+is in view as *firm*, bound to its devices; see `policies.pinned`.
 """
 
 from __future__ import annotations
@@ -17,24 +19,24 @@ from levada.core.inventory import UNLIMITED
 from levada.core.job import Phase, Preemptible
 from levada.core.layout import NOT_ALLOWED
 from levada.core.types import Bools, Floats, Ints
-from levada.engine.admit import judge_feasibility
+from levada.engine.admission import update_feasibility
+from levada.engine.revert import revert_targets
 from levada.engine.state import State
-from levada.engine.withdraw import revert_targets
 from levada.kernels import survey
 from levada.policies.protocol import gives_more
-from levada.tables.accounts import UserAccounts
 from levada.tables.snapshot import NO_ROWS
+from levada.tables.user_quota import UserQuotas
 
-#: A resize that costs less than this is worth nobody's waiting, in seconds without progress.
+#: A resize that costs less than this, in seconds without progress, needs no guard.
 CHEAP_S = 1.0
 
 
 def visible(state: State) -> tuple[Ints, Ints]:
-    """The jobs that a policy gets to see now, and the rows of those that are firm.
+    """Slots of the jobs in the policy's view, and the rows of those that are firm.
 
-    Brings the times of all jobs up to now.
+    Updates the time accounts of all jobs.
     """
-    if state.world.table.below_fixed.any():
+    if np.count_nonzero(state.world.table.below_fixed):
         _grow_back(state)
     view = _in_view(state)
     firm = _firm(state) if state.guard_wake < math.inf else NO_ROWS
@@ -46,9 +48,9 @@ def visible(state: State) -> tuple[Ints, Ints]:
 
 
 def _grow_back(state: State) -> None:
-    """Jobs below the size that their user fixed want that size where there is room for it, within all limits.
+    """Raise the minimum of jobs below their fixed size to that size if there is capacity within all limits.
 
-    Otherwise they want no less than they have: policies that give every job its minimum would shrink them.
+    Otherwise their minimum is their current size: policies that give every job its minimum would shrink them.
     """
     table = state.world.table
     slots = state.where(table.below_fixed > 0)
@@ -57,86 +59,85 @@ def _grow_back(state: State) -> None:
         free = _free_for(state, slot)
         count, size = int(table.count[slot]), int(table.fixed[slot])
         allowed = table.preference[:, slot] != NOT_ALLOWED
-        room = int(free[table.type[slot]]) if count else int(free[: len(allowed)][allowed].max(initial=0))
-        fits = room >= (size - count) * int(units[slot])
+        left = int(free[table.type[slot]]) if count else int(free[: len(allowed)][allowed].max(initial=0))
+        fits = left >= (size - count) * int(units[slot])
         table.min[slot] = size if fits else count or table.own_min[slot]
-        table.desired[slot] = table.min[slot]  # some policies give this size or nothing
+        table.desired[slot] = table.min[slot]  # some policies grant exactly this size or nothing
 
 
 def _free_for(state: State, slot: int) -> Ints:
-    """Per type what is free, and what the limits of a job's queues and user leave beside what all have."""
+    """Free units per type, within what the limits of the job's queues and user leave."""
     world, table, queues = state.world, state.world.table, state.world.queues
-    free = world.capacity_for(np.zeros(0, np.int64))
+    free = world.capacity_for(np.zeros(0, np.int64), int(table.node_class[slot]))
     if queues.trivial:
         return free
     types, slots = world.inventory.types, state.where(table.count > 0)
     units = (table.units() * table.count)[slots]
     used = queues.usage(table.queue[slots], table.type[slots], units, len(types))
-    limits, sure = queues.limits(types), queues.guarantees(types)
+    limits, guaranteed = queues.limits(types), queues.guarantees(types)
     for queue in queues.lineage(int(table.queue[slot])):
-        most = limits[queue] if queues.values[queue].borrow else np.minimum(limits[queue], sure[queue])
+        most = limits[queue] if queues.values[queue].borrow else np.minimum(limits[queue], guaranteed[queue])
         free = np.minimum(free, most - used[queue])
-    accounts = UserAccounts(table, queues, types)
-    left = accounts.left(accounts.usage(slots, table.type[slots], units))
-    return np.minimum(free, left[accounts.line[slot]].min(axis=0, initial=UNLIMITED))
+    quotas = UserQuotas(table, queues, types)
+    left = quotas.left(quotas.usage(slots, table.type[slots], units))
+    return np.minimum(free, left[quotas.line[slot]].min(axis=0, initial=UNLIMITED))
 
 
 def _in_view(state: State) -> Ints:
-    """Like `visible`, without who is firm."""
-    table, options, wanted = state.world.table, state.options, state.policy.guards
+    """Like `visible`, without firm jobs."""
+    table, options, guards = state.world.table, state.options, state.policy.guards
     while True:
-        view, barred, untold, state.guard_wake, state.left_out, near_end = survey.survey(
+        done, view, changed, state.guard_wake, state.left_out, near_end = survey.survey(
             table.ints,
             table.floats,
             table.order,
             state.now,
-            options.min_run_s if wanted.min_run else -math.inf,
-            options.cooldown_s if wanted.cooldown else -math.inf,
-            wanted.payback,
+            options.min_run_s if guards.min_run else -math.inf,
+            options.cooldown_s if guards.cooldown else -math.inf,
+            guards.payback,
         )
-        if not len(untold):
+        if done:
             break
-        judge_feasibility(state, untold)
-    if len(barred):
-        revert_targets(state, barred)
+        update_feasibility(state, changed)
+    if len(changed):
+        revert_targets(state, changed)
     if near_end:
         view = view[~_ends_soon(state, view, table.held[view] > 0)]
     return view
 
 
 def waiting(state: State) -> Ints:
-    """Like `visible`, restricted to pending jobs without a target; the times of no others are brought up to now.
+    """Like `visible`, restricted to pending jobs without a target; updates only their time accounts.
 
-    For them there is what is free: all others are out of view with what they have.
+    All other jobs are out of view with their devices, so only free devices can be granted.
     """
     table = state.world.table
     while True:
-        view, untold, state.left_out = survey.waiting(table.ints, table.floats, table.order, state.now)
-        if not len(untold):
+        view, unjudged, state.left_out = survey.survey_pending(table.ints, table.floats, table.order, state.now)
+        if not len(unjudged):
             return view
-        judge_feasibility(state, untold)
+        update_feasibility(state, unjudged)
 
 
-def guard_falls(state: State, slots: Ints) -> Floats:
-    """When these jobs are left alone no more for being young, if they run."""
-    table, options, wanted = state.world.table, state.options, state.policy.guards
+def guarded_until(state: State, slots: Ints) -> Floats:
+    """When the minimum run time and the cool-down of these jobs end, if they run."""
+    table, options, guards = state.world.table, state.options, state.policy.guards
     started, resized = table.started[slots], table.resized[slots]
-    falls = np.full(len(slots), -math.inf)
-    # Whoever was said to be preemptible at once is not spared for having started, only for having been resized.
+    until = np.full(len(slots), -math.inf)
+    # The minimum run time does not apply to jobs that are preemptible at once.
     at_once = table.preemptible[slots] == Preemptible.AT_ONCE
-    if wanted.min_run:
-        falls = np.where(at_once, falls, started + options.min_run_s)
-    if wanted.cooldown:
+    if guards.min_run:
+        until = np.where(at_once, until, started + options.min_run_s)
+    if guards.cooldown:
         cools = ~at_once | (resized > started)
-        falls = np.where(cools, np.maximum(falls, resized + options.cooldown_s), falls)
-    return falls
+        until = np.where(cools, np.maximum(until, resized + options.cooldown_s), until)
+    return until
 
 
 def resizable_at(state: State, slots: Ints) -> Floats:
-    """From when on these jobs may have another size though they have just started, for that costs them next to nothing.
+    """When these jobs may be resized despite the minimum run time, because a resize is cheap.
 
-    It is inf where it does cost something, or nobody knows; 0 stands for a cost that nobody told. What was resized a
-    moment ago is left alone for a while all the same.
+    Infinity if a resize is not cheap or its cost is unknown (0). The cool-down after a resize applies nevertheless.
     """
     table, options = state.world.table, state.options
     at = np.full(len(slots), math.inf)
@@ -152,12 +153,12 @@ def resizable_at(state: State, slots: Ints) -> Floats:
 
 
 def _firm(state: State) -> Ints:
-    """Slots of jobs that a guard hides for their youth alone, and that may be resized; notes when more may be."""
+    """Slots of jobs that only the minimum run time guards and that are cheap to resize; updates `guard_wake`."""
     if not state.asked_policy:
         return NO_ROWS
     slots, table = state.living(), state.world.table
     young = (table.phase[slots] == Phase.RUNNING) & (table.issued[slots] == 0) & (table.retry_at[slots] <= state.now)
-    young &= (guard_falls(state, slots) > state.now) & in_range(state, slots) & ~state.protected()[slots]
+    young &= (guarded_until(state, slots) > state.now) & in_range(state, slots) & ~state.protected()[slots]
     slots = slots[young]
     at = resizable_at(state, slots)
     later = at > state.now
@@ -166,16 +167,16 @@ def _firm(state: State) -> Ints:
 
 
 def in_range(state: State, slots: Ints) -> Bools:
-    """Which of these jobs have a size that they may have."""
+    """Which of these jobs have a size within their range."""
     table = state.world.table
     return np.asarray((table.min[slots] <= table.held[slots]) & (table.held[slots] <= table.max[slots]))
 
 
-def _ends_soon(state: State, slots: Ints, asked: Bools) -> Bools:
-    """Which jobs would end before a restart pays."""
+def _ends_soon(state: State, slots: Ints, running: Bools) -> Bools:
+    """Which jobs will end before a restart pays off."""
     table = state.world.table
     soon = np.zeros(len(slots), bool)
-    known = asked & ~np.isnan(table.steps[slots]) & (table.resizes_in_place[slots] == 0) & in_range(state, slots)
+    known = running & ~np.isnan(table.steps[slots]) & (table.resizes_in_place[slots] == 0) & in_range(state, slots)
     rows = known.nonzero()[0]
     if not len(rows):
         return soon

@@ -1,4 +1,4 @@
-"""Read-only views of the engine's jobs: all of them as columns, or one as a struct of plain values."""
+"""Read-only views of jobs: all as columns, or one as a struct of plain values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from levada.core.job import Phase
 from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.types import Ints
 from levada.engine.state import State
-from levada.tables.jobtable import JobColumns, JobTable
+from levada.tables.job_table import JobColumns, JobTable
 
 
 def read_only(array: Any) -> Any:
@@ -23,7 +23,7 @@ def read_only(array: Any) -> Any:
 
 
 class JobState(msgspec.Struct, frozen=True):
-    """One active job between two events. A field has the name and the meaning of its column in `JobColumns`."""
+    """An active job between two events; fields are columns of `JobColumns`."""
 
     number: int
     min: int
@@ -70,7 +70,7 @@ class JobState(msgspec.Struct, frozen=True):
 
     @property
     def has_reported(self) -> bool:
-        """Whether it has told how far it is, ever or since its last start."""
+        """Whether the job has reported progress, ever or since its last start."""
         return self.steps_done > 0 or self.reported > self.resized
 
 
@@ -95,7 +95,7 @@ class JobsView(JobColumns):
         return self._block.shape[1]
 
     def is_of(self, table: JobTable) -> bool:
-        """Whether it still shows *table*, which moves to larger blocks as it grows."""
+        """Whether the view is still of *table*, which moves to larger blocks as it grows."""
         return self._block is table.ints
 
     @property
@@ -105,7 +105,7 @@ class JobsView(JobColumns):
         return order
 
     def find(self, numbers: Ints) -> Ints:
-        """Slots of jobs by number; -1 where a job is over or was never known."""
+        """Slots of jobs by number; -1 for ended and unknown jobs."""
         return self._table.find(numbers)
 
     def among(self, names: Sequence[str]) -> Ints:
@@ -119,25 +119,25 @@ def job_state(table: JobTable, slot: int) -> JobState:
 
 
 def positions(state: State) -> dict[int, int]:
-    """The place of each waiting job in the policy's order, from 1, by number."""
-    table, line = state.world.table, _waiting_line(state)
-    line = line[np.lexsort((table.number[line], table.submitted[line], table.rank[line]))]
-    return {number: place for place, number in enumerate(table.number[line].tolist(), 1)}
+    """The position of each pending job in the policy's order, from 1, by number."""
+    table, slots = state.world.table, _pending(state)
+    slots = slots[np.lexsort((table.number[slots], table.submitted[slots], table.rank[slots]))]
+    return {number: position for position, number in enumerate(table.number[slots].tolist(), 1)}
 
 
 def position(state: State, slot: int) -> int | None:
-    """The same of one job, in O(waiting jobs); None where it does not wait in line."""
-    table, line = state.world.table, _waiting_line(state)
-    if slot not in line:
+    """The position of one job, in O(pending jobs); None if it is not waiting for devices."""
+    table, slots = state.world.table, _pending(state)
+    if slot not in slots:
         return None
-    rank, submitted, number = table.rank[line], table.submitted[line], table.number[line]
-    as_early = (submitted == table.submitted[slot]) & (number <= table.number[slot])
-    as_good = (rank == table.rank[slot]) & ((submitted < table.submitted[slot]) | as_early)
-    return int(((rank < table.rank[slot]) | as_good).sum())
+    rank, submitted, number = table.rank[slots], table.submitted[slots], table.number[slots]
+    same_time = (submitted == table.submitted[slot]) & (number <= table.number[slot])
+    same_rank = (rank == table.rank[slot]) & ((submitted < table.submitted[slot]) | same_time)
+    return int(((rank < table.rank[slot]) | same_rank).sum())
 
 
-def _waiting_line(state: State) -> Ints:
-    """Slots of the jobs that wait for GPUs and nothing else, in no order."""
+def _pending(state: State) -> Ints:
+    """Slots of the jobs that wait only for devices, in no order."""
     table, slots = state.world.table, state.living()
     waits = (table.phase[slots] == Phase.PENDING) & (table.count[slots] == 0) & (table.aside[slots] == 0)
     return slots[waits & (table.feasible[slots] > 0) & (table.waits_for[slots] == 0)]

@@ -1,6 +1,8 @@
-"""What an engine has learned of workloads' speed, by names: kept apart from snapshots and valid in other versions.
+"""Learned speeds of workloads, by name.
 
-Progress is not in the log, so that a replay teaches nothing: what progress taught is stored by itself.
+They are stored apart from snapshots and readable by other versions.
+
+Progress is not in the log, so a replay cannot learn from it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from levada.perf import Estimator, EstimatorState, renumbered
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """What an estimator knows; its numbers of workloads and types are places in the lists of names."""
+    """The state of an estimator; its numbers of workloads and types are indices into the lists of names."""
 
     workloads: list[str]
     types: list[str]
@@ -21,50 +23,52 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def dump(engine: Engine) -> bytes | None:
-    """All that was learned; None where beliefs are of another kind."""
+    """All learned speeds; None if the throughput model is not an `Estimator`."""
     world, beliefs = engine._state.world, engine._state.beliefs()
     if not isinstance(beliefs, Estimator):
         return None
-    told = beliefs.state()
-    workloads = sorted({*told.workload, *told.restart_workload, *told.seen})
-    types = sorted(set(told.gpu_type))
-    moved = renumbered(
-        told,
-        {number: place for place, number in enumerate(workloads)},
-        {number: place for place, number in enumerate(types)},
+    estimates = beliefs.state()
+    workloads = sorted({*estimates.workload, *estimates.restart_workload, *estimates.seen})
+    types = sorted(set(estimates.gpu_type))
+    by_index = renumbered(
+        estimates,
+        {number: index for index, number in enumerate(workloads)},
+        {number: index for index, number in enumerate(types)},
     )
     return msgspec.json.encode(
         Learned(
-            workloads=[world.workloads[each] for each in workloads],
-            types=[world.inventory.types[each] for each in types],
-            state=moved,
+            workloads=[world.workloads[number] for number in workloads],
+            types=[world.inventory.types[number] for number in types],
+            state=by_index,
         )
     )
 
 
 def load(engine: Engine, packed: bytes | str) -> None:
-    """Let *engine* believe what was learned, as far as it knows the names; raises `msgspec.DecodeError`."""
-    told, state = msgspec.json.decode(packed, type=Learned), engine._state
+    """Load learned speeds of the workloads and types that *engine* knows; raises `msgspec.DecodeError`."""
+    learned, state = msgspec.json.decode(packed, type=Learned), engine._state
     if not isinstance(state.perf, Estimator):
         return
-    state.learn()  # what is pending belongs to the beliefs that are replaced
-    names, kinds = state.world.workloads, state.world.inventory.types
-    workloads = {place: names.find(name) for place, name in enumerate(told.workloads) if name in names}
-    types = {place: kinds.find(name) for place, name in enumerate(told.types) if name in kinds}
+    state.learn()  # queued observations belong to the estimator that is replaced
+    known_workloads, known_types = state.world.workloads, state.world.inventory.types
+    workloads = {
+        index: known_workloads.find(name) for index, name in enumerate(learned.workloads) if name in known_workloads
+    }
+    types = {index: known_types.find(name) for index, name in enumerate(learned.types) if name in known_types}
     before = state.perf.state()
-    fresh = Estimator.restore(renumbered(told.state, workloads, types), state.perf.tuning)
-    fresh.bind(np.array(before.jobs, np.int64), np.array(before.job_workload, np.int64))
-    state.perf = fresh
+    estimator = Estimator.restore(renumbered(learned.state, workloads, types), state.perf.tuning)
+    estimator.bind(np.array(before.jobs, np.int64), np.array(before.job_workload, np.int64))
+    state.perf = estimator
 
 
 def known_rates(engine: Engine, confidence: float) -> dict[tuple[int, int, int], float]:
-    """Steps per second by (workload, type, workers) of workloads with active jobs, where this well known."""
+    """Steps/s by (workload, type, workers) of workloads with active jobs, known with at least *confidence*."""
     state = engine._state
     beliefs = state.beliefs()
     if not isinstance(beliefs, Estimator):
         return {}
     workload, gpu_type, size = beliefs.seen()
-    rates, sure = beliefs.believed(workload, gpu_type, size)
-    told = np.isin(workload, state.world.table.workload[state.living()]) & (sure >= confidence)
-    cells = zip(workload[told].tolist(), gpu_type[told].tolist(), size[told].tolist(), strict=True)
-    return dict(zip(cells, rates[told].tolist(), strict=True))
+    rates, confidences = beliefs.believed(workload, gpu_type, size)
+    known = np.isin(workload, state.world.table.workload[state.living()]) & (confidences >= confidence)
+    keys = zip(workload[known].tolist(), gpu_type[known].tolist(), size[known].tolist(), strict=True)
+    return dict(zip(keys, rates[known].tolist(), strict=True))

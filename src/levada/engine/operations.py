@@ -1,26 +1,26 @@
-"""From held to target: which operation each job needs, and when it may go out.
+"""From held to target: which operation each job needs, and when it is issued.
 
-An operation goes out when all it adds is observed to be free. So release comes before acquire without a barrier, and
-one slow checkpoint holds up only the jobs that wait for its devices. A cycle of waits is broken at its cheapest member,
-which stops and starts again.
+An operation is issued when all devices that it adds are observed to be free. So release comes before acquire without a
+barrier, and one slow checkpoint delays only the jobs that wait for its devices. A cycle of waiting jobs is broken at
+its cheapest member, which stops and starts again.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from levada.core.assignment import DEVICE, NODE, SHARED, SLOT
 from levada.core.commands import Apply
 from levada.core.plan import OpKind, Plan
-from levada.core.plane import DEVICE, NODE, SHARED, SLOT
 from levada.core.types import Bools, Ints
-from levada.engine.holdings import added_places, take
-from levada.engine.limits import limited, within_limits
+from levada.engine.held_devices import added_places, take
+from levada.engine.resource_limits import limited, within_limits
 from levada.engine.state import State
 from levada.kernels import jobs, operations
 
 
 def plan_operations(state: State, slots: Ints) -> None:
-    """Note for each of these jobs the operation that leads from what it holds to its target."""
+    """Set the operation of each of these jobs that leads from its held devices to its target."""
     table, target, held = state.world.table, state.world.target, state.world.held
     marks = state.flags(slots)
     if operations.plan_operations(table.ints, slots, marks, target.devices, target.rows, held.devices, held.rows):
@@ -28,15 +28,16 @@ def plan_operations(state: State, slots: Ints) -> None:
 
 
 def issue(state: State) -> None:
-    """Send every operation that may go out; break cycles of waits."""
+    """Issue every operation that is ready; break cycles of waiting jobs."""
     table, target, held = state.world.table, state.world.target, state.world.held
     at = (state.now, state.revision, state.options.op_timeout_s)
     planes = (target.devices, held.devices, held.claimed)
-    must_look, pauses, blocked, waiting, ready, missing, sent, adds, drops = operations.issue(
+    incomplete, pauses, blocked, waits, sent, adds, drops = operations.issue(
         table.ints, table.floats, table.order, *at, state.may_cycle, *planes
     )
-    if must_look:
-        ready = _look(state, waiting, ready)
+    if incomplete:
+        waiting, missing = waits[0], waits[2]
+        ready = _check_ready(state, waiting, waits[1] > 0)
         blocked = not ready.all()
         takes = waiting[ready & (table.op[waiting] != OpKind.STOP)]
         first = not table.held[takes].any()
@@ -48,8 +49,8 @@ def issue(state: State) -> None:
 
 
 def _apply(state: State, sent: Ints, adds: Ints, drops: Ints) -> None:
-    """Tell the backend what was sent."""
-    state.alarm(state.now + state.options.op_timeout_s)
+    """Emit `Apply` with the issued operations."""
+    state.set_timer(state.now + state.options.op_timeout_s)
     number, kind, generation, gpu_type, count = sent
     plan = Plan(
         number=number,
@@ -65,20 +66,20 @@ def _apply(state: State, sent: Ints, adds: Ints, drops: Ints) -> None:
     state.commands.append(Apply(plan=plan))
 
 
-def _look(state: State, waiting: Ints, ready: Bools) -> Bools:
-    """Which of these operations may go out within cores, memory and parts of devices, once cycles are broken."""
+def _check_ready(state: State, waiting: Ints, ready: Bools) -> Bools:
+    """Which of these operations are ready with respect to CPU, memory and GPU fractions; breaks cycles."""
     table = state.world.table
     if limited(state, waiting):
-        asks = (ready & (table.op[waiting] != OpKind.STOP)).nonzero()[0]
-        ready[asks] = within_limits(state, waiting[asks])
-    # Where nothing moves at all, a job that is stuck stays stuck.
+        adding = (ready & (table.op[waiting] != OpKind.STOP)).nonzero()[0]
+        ready[adding] = within_limits(state, waiting[adding])
+    # Without any operation in progress, a blocked job would stay blocked.
     if not ready.all() and (state.may_cycle or not (ready.any() or (table.issued[table.order] > 0).any())):
         ready |= _break_cycles(state, waiting, ready)
     return ready
 
 
 def _take_special(state: State, slots: Ints, devices: Ints, *, first: bool) -> None:
-    """Let the special jobs among *slots* hold their targets too: *devices* and rows; see `holdings.take`."""
+    """Add targets of the special jobs among *slots*, devices and rows, to what they hold."""
     table = state.world.table
     special = jobs.special_among(table.ints, slots)
     if len(special):
@@ -86,57 +87,57 @@ def _take_special(state: State, slots: Ints, devices: Ints, *, first: bool) -> N
 
 
 def _break_cycles(state: State, waiting: Ints, ready: Bools) -> Bools:
-    """Operations that may go out after all because their job stops first; changes their kind."""
+    """Turn operations in cycles into stops; returns which of the waiting operations these are."""
     table = state.world.table
     stuck = waiting[~ready].tolist()
     blockers = _blockers(state, stuck)
     flow = _Flow(blockers, {*waiting[ready].tolist(), *state.where(table.issued > 0).tolist()})
     holding = [slot for slot in stuck if table.held[slot] > 0]
-    # A job that waits for nobody is in its own way: it moves within a full node.
-    broken = [slot for slot in holding if not blockers[slot]]
-    # Fewer and fewer are stuck, and in the way of those: whoever need not stop now need not stop later.
+    # A job without blockers blocks itself: it moves within a full node.
+    stops = [slot for slot in holding if not blockers[slot]]
+    # The set of stuck jobs only shrinks, so one pass is enough.
     for slot in sorted(holding, key=lambda slot: (table.held[slot] * table.milli[slot], -table.number[slot])):
-        if flow.holds_up(slot):
-            broken.append(slot)
-            flow.move(slot)
-    table.op[broken] = OpKind.STOP
-    return state.flags(np.array(broken, np.int64))[waiting]
+        if flow.is_blocking(slot):
+            stops.append(slot)
+            flow.unblock(slot)
+    table.op[stops] = OpKind.STOP
+    return state.flags(np.array(stops, np.int64))[waiting]
 
 
 class _Flow:
-    """Who is on its way: whoever moves, and whoever waits only for those that are on their way."""
+    """The jobs that will proceed: those that move, and those whose blockers all proceed."""
 
     def __init__(self, blockers: dict[int, set[int]], moving: set[int]) -> None:
         self._waiters: dict[int, list[int]] = {}
         for slot, ahead in blockers.items():
             for blocker in ahead:
                 self._waiters.setdefault(blocker, []).append(slot)
-        self._ahead = {slot: len(ahead) for slot, ahead in blockers.items()}
-        self._on_its_way: set[int] = set()
+        self._blocked_by = {slot: len(ahead) for slot, ahead in blockers.items()}
+        self._proceeding: set[int] = set()
         for slot in moving.union(slot for slot, ahead in blockers.items() if not ahead):
-            self.move(slot)
+            self.unblock(slot)
 
-    def holds_up(self, slot: int) -> bool:
-        """Whether the job is stuck, and somebody who is stuck waits for it."""
-        stuck = slot not in self._on_its_way
-        return stuck and any(waiter not in self._on_its_way for waiter in self._waiters.get(slot, ()))
+    def is_blocking(self, slot: int) -> bool:
+        """Whether the job is stuck and another stuck job waits for it."""
+        stuck = slot not in self._proceeding
+        return stuck and any(waiter not in self._proceeding for waiter in self._waiters.get(slot, ()))
 
-    def move(self, slot: int) -> None:
-        """The job moves, and with it whoever now waits for nobody else."""
-        fresh = [slot]
-        while fresh:
-            one = fresh.pop()
-            if one in self._on_its_way:
+    def unblock(self, slot: int) -> None:
+        """Let the job proceed, and with it all jobs that waited only for it."""
+        todo = [slot]
+        while todo:
+            job = todo.pop()
+            if job in self._proceeding:
                 continue
-            self._on_its_way.add(one)
-            for waiter in self._waiters.get(one, ()):
-                self._ahead[waiter] -= 1
-                if not self._ahead[waiter]:
-                    fresh.append(waiter)
+            self._proceeding.add(job)
+            for waiter in self._waiters.get(job, ()):
+                self._blocked_by[waiter] -= 1
+                if not self._blocked_by[waiter]:
+                    todo.append(waiter)
 
 
 def _blockers(state: State, stuck: list[int]) -> dict[int, set[int]]:
-    """For each job whose operation cannot go out, the jobs that hold what it needs and are to give up something."""
+    """For each stuck job, the jobs that hold its target devices."""
     world, table = state.world, state.world.table
     target, held = world.target, world.held
     blockers: dict[int, set[int]] = {slot: set() for slot in stuck}
@@ -144,15 +145,15 @@ def _blockers(state: State, stuck: list[int]) -> dict[int, set[int]]:
     for taker, holder in zip(target.owner[waits].tolist(), held.owner[waits].tolist(), strict=True):
         if taker in blockers:
             blockers[taker].add(holder)
-    cut_up = (target.owner >= 0) & (held.owner == SHARED)
+    shared = (target.owner >= 0) & (held.owner == SHARED)
     parts = held.rows[:, held.rows[DEVICE] >= 0]
-    parts = parts[:, cut_up[parts[DEVICE]]]
+    parts = parts[:, shared[parts[DEVICE]]]
     for taker, holder in zip(target.owner[parts[DEVICE]].tolist(), parts[SLOT].tolist(), strict=True):
         if taker in blockers:
             blockers[taker].add(holder)
     for slot in stuck:
         if not blockers[slot]:
-            # Cores, memory or parts of a GPU: anybody on those nodes who is about to leave something.
+            # It lacks CPU, memory or a GPU fraction: all jobs on its nodes with an operation may be in its way.
             nodes = np.unique(added_places(state, slot)[NODE])
             on_nodes = held.owner[np.isin(world.inventory.node_of, nodes)]
             others = set(on_nodes[on_nodes >= 0].tolist()) | set(held.rows[0][np.isin(held.rows[NODE], nodes)].tolist())

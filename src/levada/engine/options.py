@@ -1,38 +1,38 @@
-"""The engine's own settings; policies have theirs."""
+"""Settings of the engine; policies have their own."""
 
 from __future__ import annotations
 
 import msgspec
 
-#: Decisions are never further apart: an engine that does not decide is of no use.
+#: Upper bound of `rate_limit_s`.
 _LONGEST_RATE_LIMIT_S = 86_400.0
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Times in seconds. Raises ValueError for values with which nothing could ever run."""
+    """Settings, with times in seconds. Raises ValueError for unusable values."""
 
-    #: Decisions are at least so far apart; what happens meanwhile waits for the next one.
+    #: Minimum time between two decisions.
     rate_limit_s: float = 1.0
-    #: A job that has just started is left alone for so long; see `guards` for those that resize at no cost.
+    #: Time after its start in which a job is not changed; `guards` has the exception for cheap resizes.
     min_run_s: float = 60.0
-    #: And so long after a resize or move.
+    #: Time after a resize or move in which a job is not changed again.
     cooldown_s: float = 30.0
-    #: A job that would end before so many restart costs have passed is left alone.
+    #: A job that will end within this multiple of its restart cost is not changed.
     payback: float = 2.0
-    #: Whoever asks a policy off the loop waits no longer for its answer, and tells that it failed.
+    #: A policy that takes longer than this counts as failed.
     decide_limit_s: float = 10.0
-    #: An operation without any word is taken for lost.
+    #: An operation without an acknowledgement counts as lost after this time.
     op_timeout_s: float = 300.0
-    #: Pause before the first retry; it doubles each time, up to the maximum.
+    #: Backoff before the first retry; it doubles each time, up to the maximum.
     backoff_s: float = 5.0
     backoff_max_s: float = 300.0
-    #: After so many failures in a row a job is set aside.
+    #: A job is set aside after this many failures in a row.
     max_failures: int = 5
-    #: After so many rejected decisions in a row a plain FIFO fill takes over.
+    #: A plain FIFO fill takes over after this many rejected decisions in a row.
     max_rejections: int = 3
-    #: Room made for a serving pod is kept so long.
+    #: How long room for a serving pod is reserved.
     reservation_s: float = 60.0
-    #: The backend can only take away the workers with the highest indices.
+    #: The backend can only remove the workers with the highest indices.
     highest_first: bool = False
     #: Workers that defragmentation may move per decision; 0 = never.
     move_budget: int = 0

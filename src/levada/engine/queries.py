@@ -1,66 +1,67 @@
-"""What an engine tells of itself: the one way for shells, simulations and commands to read its state.
+"""Read access to an engine, for shells, simulations and commands.
 
-Nothing that is read here can be changed through it. Structs keep their values; arrays are views without a copy, and
-valid until the next event.
+All results are read-only. Structs are copies; arrays are views that are valid until the next event.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from levada.core.assignment import NODE
 from levada.core.cluster import Foreign
 from levada.core.decision import Reservation
 from levada.core.grant import Grant
 from levada.core.layout import NOT_ALLOWED
-from levada.core.plane import NODE
 from levada.core.queue import Queue
+from levada.core.reasons import Reason
 from levada.core.types import Ints
 from levada.engine import cluster_queries, job_queries
-from levada.engine.admit import most_workers
+from levada.engine.admission import most_workers
 from levada.engine.cluster_queries import ClusterView, NameList, NodeState, PlaneView, QueueState
-from levada.engine.impossible import why_never
+from levada.engine.infeasible import why_never
 from levada.engine.job_queries import JobState, JobsView, job_state
 from levada.engine.options import Options
+from levada.engine.reason_text import ReasonText
 from levada.engine.state import State
 from levada.perf import Beliefs
 from levada.policies.protocol import RoundStats
 from levada.policies.queued import Queued
-from levada.tables.invariants import Violation, check_state
-
-if TYPE_CHECKING:
-    from levada.engine.engine import Engine
+from levada.tables.invariants import check_state
+from levada.tables.violations import Violation
 
 __all__ = ["ClusterView", "JobState", "JobsView", "NameList", "NodeState", "PlaneView", "Queries", "QueueState"]
 
 
 class Queries:
-    """The read side of one engine."""
+    """The read side of an engine."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, state: State) -> None:
+        # The state, not the engine: a reference cycle would keep the tables of a dropped fork, several MB, until the
+        # next full garbage collection.
+        self._state = state
         self._jobs: JobsView | None = None
-        self.cluster = ClusterView(engine)
-        #: What jobs use, or have been told to use; and what they should have.
-        self.held, self.target = PlaneView(engine, held=True), PlaneView(engine, held=False)
-
-    @property
-    def _state(self) -> State:
-        return self.engine._state
+        #: Cached texts of reasons, with their revision.
+        self._texts: tuple[int, ReasonText] | None = None
+        self.cluster = ClusterView(state)
+        #: Held and target devices of jobs.
+        self.held, self.target = PlaneView(state, held=True), PlaneView(state, held=False)
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
     @property
     def jobs(self) -> JobsView:
         """All active jobs as columns by slot."""
-        table, view = self.engine._state.world.table, self._jobs
+        table, view = self._state.world.table, self._jobs
         if view is None or not view.is_of(table):
             view = self._jobs = JobsView(table)
         return view
 
     def job(self, job_id: str) -> JobState | None:
-        """One active job; None where it is over or was never known."""
+        """An active job; None for ended and unknown jobs."""
         slot = self._state.world.slot(job_id)
         return None if slot < 0 else job_state(self._state.world.table, slot)
 
@@ -80,54 +81,68 @@ class Queries:
     @property
     def next_number(self) -> int:
         """The number that the next job gets."""
-        return self.engine._state.world.next_number
+        return self._state.world.next_number
+
+    def count_granted(self) -> int:
+        """The number of jobs with a target."""
+        table = self._state.world.table
+        return int(np.count_nonzero(table.count.take(table.order)))
 
     def holders(self) -> list[str]:
-        """Ids of the jobs that hold something, or were told to take it, by (submitted, number)."""
+        """Ids of the jobs that hold devices, by (submitted, number)."""
         table, ids = self._state.world.table, self._state.world.ids
         return [ids[number] for number in table.number[table.order[table.held[table.order] > 0]].tolist()]
 
     def positions(self) -> dict[int, int]:
-        """The place of each waiting job in the policy's order, from 1, by number."""
+        """The position of each pending job in the policy's order, from 1, by number."""
         return job_queries.positions(self._state)
 
     def position(self, number: int) -> int | None:
-        """The same of one job; None where it does not wait in line."""
+        """The position of one job; None if it is not waiting for devices."""
         return job_queries.position(self._state, self._slot(number))
 
     def held_grant(self, number: int) -> Grant:
-        """What an active job holds."""
+        """The devices that an active job holds."""
         return self.held.grant(self._slot(number))
 
     def nodes_of(self, number: int) -> set[str]:
-        """Nodes on which an active job holds something."""
+        """Nodes on which an active job holds devices."""
         world = self._state.world
         return {world.inventory.nodes[node] for node in world.places(world.held, self._slot(number))[NODE].tolist()}
 
     def allowed_types(self, number: int) -> frozenset[int]:
-        """GPU types that an active job may have."""
+        """GPU types that an active job may use."""
         preference = self._state.world.table.preference[:, self._slot(number)]
         return frozenset((preference != NOT_ALLOWED).nonzero()[0].tolist())
 
     def loses_work(self, number: int) -> bool:
-        """Whether any change of an active job is a restart from nothing that this run has done."""
+        """Whether any change of an active job is a restart that loses the work of this run."""
         return bool(self._state.restart_loses_work()[self._slot(number)])
 
     def is_protected(self, number: int) -> bool:
-        """Whether a decision may not stop, shrink or move an active job."""
+        """Whether a decision must not stop, shrink or move an active job."""
         return bool(self._state.protected()[self._slot(number)])
 
     def protected(self) -> Ints:
-        """Slots of the jobs that a decision may not stop, shrink or move."""
+        """Slots of the jobs that a decision must not stop, shrink or move."""
         return self._state.where(self._state.protected())
 
     def most_workers(self, number: int) -> int:
-        """How many workers of an active job its types, its queue and its user's limit could hold at most."""
+        """The most workers of an active job on an empty cluster within all limits."""
         return most_workers(self._state, self._slot(number))
 
     def why_never(self, number: int) -> str:
-        """Why no state of the cluster could hold an active job's minimum; empty where one could."""
+        """Why the cluster can never hold the minimum of an active job; empty if it can."""
         return why_never(self._state, self._slot(number))
+
+    def reason(self, job_id: str) -> Reason:
+        """Why an active job waits or has its size, as one sentence; raises KeyError for other jobs."""
+        slot = self._state.world.slot(job_id)
+        if slot < 0:
+            raise KeyError(job_id)
+        if self._texts is None or self._texts[0] != self._state.revision:
+            self._texts = self._state.revision, ReasonText(self._state)
+        return self._texts[1].of(slot)
 
     def _slot(self, number: int) -> int:
         slot = self._state.world.table.slot_of(number)
@@ -144,24 +159,24 @@ class Queries:
     @property
     def prices(self) -> Mapping[str, float]:
         """$ per GPU and hour, by type; another object after each change."""
-        return self.engine._state.world.prices
+        return self._state.world.prices
 
     @property
     def foreign(self) -> Mapping[str, Foreign]:
-        """What others use, by id."""
+        """Foreign use, by id."""
         return MappingProxyType(self._state.world.foreign)
 
     @property
     def reservations(self) -> Mapping[str, Reservation]:
-        """Room that is kept for serving pods, by id."""
+        """Reservations for serving pods, by id."""
         return MappingProxyType(self._state.reservations)
 
-    def is_vacant(self, kept: Reservation) -> bool:
-        """Whether none of our jobs is seen in the room that is kept."""
-        return cluster_queries.is_vacant(self._state.world, kept)
+    def is_vacant(self, reservation: Reservation) -> bool:
+        """Whether no job holds the devices, CPU or memory of a reservation."""
+        return cluster_queries.is_vacant(self._state.world, reservation)
 
     def free_devices(self, node: str | None, gpu_type: str | None) -> list[tuple[str, str]]:
-        """(node, device) of every GPU that is wholly free, on this node and of this type where given."""
+        """(node, device) of every completely free GPU, optionally of one node and of one type."""
         return cluster_queries.free_devices(self._state.world, node, gpu_type)
 
     def nodes(self) -> list[NodeState]:
@@ -169,19 +184,19 @@ class Queries:
         return cluster_queries.nodes(self._state)
 
     def queues(self) -> list[QueueState]:
-        """All queues, with what their jobs hold."""
+        """All queues, with the GPUs that their jobs hold."""
         return cluster_queries.queues(self._state)
 
     @property
     def queue_values(self) -> tuple[Queue, ...]:
-        """All queues as they were set."""
+        """The settings of all queues."""
         return tuple(self._state.world.queues.values)
 
     # --- decisions and settings -------------------------------------------------------------------------------------
 
     @property
     def now(self) -> float:
-        """When the last event was."""
+        """The time of the last event."""
         return self._state.now
 
     @property
@@ -196,43 +211,43 @@ class Queries:
 
     @property
     def policy(self) -> Queued[Any]:
-        """The policy that decides; it has no state of its own."""
-        return self.engine._state.policy
+        """The current policy, which is stateless."""
+        return self._state.policy
 
     @property
     def policy_options(self) -> Mapping[str, Any]:
-        """What it was made with."""
+        """The options of the current policy."""
         return MappingProxyType(dict(self._state.policy_options))
 
     def round_stats(self) -> RoundStats | None:
-        """What the policy tells of its rounds; None where it has none."""
+        """Statistics of the policy's rounds; None for policies without rounds."""
         return self._state.policy.round_stats(self._state.policy_state)
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing has happened since the last decision that the next one should hear of."""
+        """Whether nothing has changed since the last decision that needs a new one."""
         return self._state.deciding is None and not self._state.dirty
 
     @property
     def asked_about(self) -> Ints:
-        """Numbers of the jobs that the policy was last asked about."""
+        """Numbers of the jobs in the last snapshot for the policy."""
         numbers: Ints = job_queries.read_only(self._state.in_view)
         return numbers
 
     @property
     def rejections(self) -> int:
-        """Decisions in a row that were rejected."""
+        """The number of consecutive rejected decisions."""
         return self._state.rejections
 
     @property
     def last_rejection(self) -> str:
-        """Why a decision or an event was last rejected."""
+        """Why the last rejected decision or event was rejected."""
         return self._state.last_rejection
 
     @property
     def refused(self) -> int:
-        """Events that made no sense and changed nothing, or not all they should."""
-        return self.engine._state.refused
+        """The number of invalid events."""
+        return self._state.refused
 
     # --- beliefs ----------------------------------------------------------------------------------------------------
 
@@ -242,12 +257,12 @@ class Queries:
         return self._state.world.workloads
 
     def beliefs(self) -> Beliefs:
-        """The throughput model after all that was seen; asking changes nothing."""
+        """The throughput model after all observations; does not change the state."""
         return self._state.beliefs()
 
     @property
     def learns(self) -> bool:
-        """Whether the throughput model wants to know how far jobs are."""
+        """Whether the throughput model learns from progress."""
         return self._state.perf.learns
 
     def believes_in(self, model: object) -> bool:
@@ -258,10 +273,10 @@ class Queries:
 
     @property
     def size(self) -> int:
-        """Slots of jobs and devices: what a check of the whole state takes time for."""
+        """The number of job slots and devices, to which the cost of `violations` is proportional."""
         return self._state.world.table.capacity + len(self._state.world.held.owner)
 
     def violations(self) -> list[Violation]:
-        """Broken rules of the state, conservation of jobs among them; empty unless the engine has a fault."""
+        """Violated invariants of the state; empty unless the engine has a bug."""
         state = self._state
         return check_state(state.world, submitted=state.submitted, ended=state.ended)

@@ -1,4 +1,4 @@
-"""Pydantic's errors in our words: one fault per mistake, with the path of the field as users write it."""
+"""Pydantic's errors as faults, with the path of the field as users write it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TEXTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "float_type": lambda _: "must be a number",
     "bool_type": lambda _: "must be true or false",
     "string_type": lambda _: "must be text (put it in quotes)",
-    "string_unicode": lambda _: "must not hold half a character",
+    "string_unicode": lambda _: "must not contain an unpaired UTF-16 surrogate",
     "string_too_short": lambda _: "must not be empty",
     "string_too_long": lambda c: f"must have at most {c['max_length']} characters",
     "too_short": lambda c: f"must have at least {c['min_length']} item" + ("" if c["min_length"] == 1 else "s"),
@@ -51,14 +51,14 @@ def path_of(keys: Iterable[int | str]) -> str:
         if isinstance(key, int):
             path += f"[{key}]"
         elif key == "[key]":
-            continue  # pydantic's mark for a mapping's key; the key itself stands before it
+            continue  # pydantic's marker for a mapping key; the key itself comes before it
         else:
             path += f".{key}" if path else key
     return path
 
 
 def bad_input(error: ValidationError, model: type[BaseModel], most: int = MOST_FAULTS) -> BadInput:
-    """One fault for each mistake that pydantic found in the input of *model*, in its order; *most* are described."""
+    """One fault per validation error, in order; only *most* are described."""
     if not most:
         return BadInput([], error.error_count())
     details = error.errors(include_url=False, include_input=False)
@@ -67,27 +67,33 @@ def bad_input(error: ValidationError, model: type[BaseModel], most: int = MOST_F
 
 
 def unknown_field(name: str, known: Iterable[str]) -> str:
-    """The sentence for a field that nobody knows, with the nearest one that exists."""
+    """The text for an unknown field, with the most similar known one."""
     return "unknown field" + did_you_mean(name, known)
+
+
+def _misplaced(name: str, siblings: list[str], model: type[BaseModel]) -> str:
+    """Like `unknown_field`, or the shortest path of a field that exists elsewhere."""
+    path = _paths_of(model).get(name)
+    return f"unknown field; did you mean {path}?" if path else unknown_field(name, siblings)
 
 
 def _text(detail: ErrorDetails, model: type[BaseModel]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
         *parents, name = detail["loc"]
-        return unknown_field(str(name), _fields_at(model, parents))
+        return _misplaced(str(name), _fields_at(model, parents), model)
     if kind == "value_error":
         return str(context["error"])
     return _TEXTS[kind](context) if kind in _TEXTS else detail["msg"]
 
 
 def _fields_at(model: type[BaseModel], keys: Iterable[int | str]) -> list[str]:
-    """The names, as users write them, of the fields of the model that stands at *keys* inside *model*."""
+    """The field names, as users write them, of the model at *keys* inside *model*."""
     schema = _schema_of(model)
     node = schema
     for key in keys:
         node = _resolve(node, schema)
-        # Of several kinds of the same thing pydantic names the one that was meant in the path.
+        # For a discriminated union, the path contains the chosen variant.
         kinds = node.get("discriminator", {}).get("mapping", {})
         if key in kinds:
             node = {"$ref": kinds[key]}
@@ -99,12 +105,29 @@ def _fields_at(model: type[BaseModel], keys: Iterable[int | str]) -> list[str]:
 
 
 @cache
+def _paths_of(model: type[BaseModel]) -> dict[str, str]:
+    """The shortest path of each field in *model* and its nested models, by name."""
+    paths: dict[str, str] = {}
+    level = [("", _schema_of(model))]
+    while level:
+        below = []
+        for prefix, schema in level:
+            for name, node in _resolve(schema, _schema_of(model)).get("properties", {}).items():
+                path = f"{prefix}{name}"
+                if len(path) < len(paths.get(name, path + " ")):
+                    paths[name] = path
+                below += [(f"{path}.", node), (f"{path}[].", node.get("items", {}))]
+        level = below
+    return paths
+
+
+@cache
 def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
     return model.model_json_schema()
 
 
 def _resolve(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """*node* behind its reference; of alternatives, the one that is a mapping with fields."""
+    """*node* with its reference resolved; of alternatives, the one with fields."""
     for choice in node.get("anyOf", ()):
         if "$ref" in choice:
             node = choice

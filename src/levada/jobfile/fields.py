@@ -1,4 +1,4 @@
-"""The types of fields that several files share: names, counts, quantities."""
+"""Field types that several files share: names, counts, quantities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 def _reading(parse: Callable[[str], _T]) -> Callable[[Any], Any]:
-    """A validator that turns text into a number and leaves everything else to the field's own type."""
+    """A validator that parses text and passes everything else to the field's type."""
 
     def read(value: Any) -> Any:
         return parse(value) if isinstance(value, str) else value
@@ -51,25 +51,24 @@ _MemoryText = Annotated[str, Field(pattern=units.MEMORY_PATTERN)]
 _CpuText = Annotated[str, Field(pattern=units.CPU_PATTERN)]
 DurationText = Annotated[str, Field(pattern=units.DURATION_PATTERN)]
 
-#: How many of something.
 Count = Annotated[int, Field(ge=0, le=units.LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=units.LARGEST)]
-#: How many workers, or parameter servers.
+#: Workers or parameter servers.
 Size = Annotated[int, Field(ge=1, le=1_000_000)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-#: A time as a plain number. The clocks of a kernel hold some 292 years, and nobody waits for longer than 31.
+#: Seconds as a plain number, at most 31 years; kernel clocks overflow after 292 years.
 Seconds = Annotated[float, Field(ge=0, le=units.LARGEST, allow_inf_nan=False)]
 Weight = Annotated[float, Field(gt=0, le=units.LARGEST, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1, max_length=253)]
 GpuType = Annotated[str, Field(min_length=1, max_length=63)]
-#: More types than any cluster has would only fill tables.
+#: Above any real cluster; bounds the size of tables.
 _MOST_TYPES = 256
 GpuTypes = Annotated[list[GpuType], Field(max_length=_MOST_TYPES), AfterValidator(_known_once)]
 #: GPUs by type.
 Gpus = Annotated[dict[GpuType, Count], Field(max_length=_MOST_TYPES)]
 
-#: MiB, read from a quantity as Kubernetes has it: a plain number is bytes.
+#: MiB, from a Kubernetes quantity: a plain number is bytes.
 Memory = Annotated[Count, BeforeValidator(_memory, json_schema_input_type=_Bytes | _MemoryText)]
 #: MiB, as a plain number or as a quantity.
 MemoryMib = Annotated[Count, BeforeValidator(_reading(units.memory_mib), json_schema_input_type=Count | _MemoryText)]
@@ -79,5 +78,5 @@ Cpu = Annotated[Count, BeforeValidator(_cpu, json_schema_input_type=NotNegative 
 Duration = Annotated[
     Seconds, BeforeValidator(_reading(units.duration_s), json_schema_input_type=Seconds | DurationText)
 ]
-#: 0, a whole number, or a part of one GPU in steps of 0.001.
+#: 0, a whole number, or a fraction of one GPU in steps of 0.001.
 GpusPerWorker = Annotated[NotNegative, AfterValidator(_gpus)]

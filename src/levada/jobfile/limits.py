@@ -1,4 +1,4 @@
-"""How large a text may be, measured before it is parsed: reading a hostile text costs no more than a good one."""
+"""Size limits of texts, checked before parsing to bound its cost."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 from levada.errors import BadInput
 
-#: Documents of one file or request.
+#: The most documents of one file or request.
 MOST_DOCUMENTS = 10_000
 
 
-class Limits(NamedTuple):
+class FileLimits(NamedTuple):
     """The largest text that is parsed."""
 
     #: Levels of lists and mappings.
     depth: int = 64
-    #: Keys of one mapping, those given twice included.
+    #: Keys of one mapping, including repeated ones.
     keys: int = 2_000
-    #: Characters of one key: faults repeat it.
+    #: Characters of one key: faults quote it.
     key_length: int = 1_000
     #: Keys, values and mappings of the whole text. Parsed, 500,000 take about 100 MB.
     values: int = 500_000
@@ -27,19 +27,19 @@ class Limits(NamedTuple):
 
 
 #: For job files.
-JOB_FILE = Limits()
-#: For bodies of requests: YAML is for single manifests.
-BODY = Limits(yaml_bytes=256 * 2**10)
+JOB_FILE = FileLimits()
+#: For request bodies: YAML is meant for single manifests.
+BODY = FileLimits(yaml_bytes=256 * 2**10)
 
-#: A string (a missing end is the parser's affair), or what separates values.
+#: A string (the parser reports a missing end), or a separator of values.
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},:]', re.DOTALL)
 
 
-def measure_json(text: str, limits: Limits) -> None:
-    """Raises BadInput where a JSON text is beyond the limits.
+def measure_json(text: str, limits: FileLimits) -> None:
+    """Raise BadInput if a JSON text is beyond the limits.
 
-    Stops at the first limit, and where the text cannot be JSON, which the parser finds there at the latest: so that it
-    takes at most 0.5 s however long the text is.
+    Stops at the first limit, or where the text cannot be JSON (the parser fails there at the latest), so it takes at
+    most 0.5 s for a text of any length.
     """
     values, strings, length = 0, 0, 0
     keys: list[int] = []  # one counter per open list or mapping
@@ -48,11 +48,11 @@ def measure_json(text: str, limits: Limits) -> None:
         if token[0] == '"':
             strings, length = strings + 1, len(token) - 2
             if strings > values + 1:
-                return  # two strings stand side by side
+                return  # two adjacent strings
             continue
         if token in "]}":
             if not keys:
-                return  # it closes nothing
+                return  # unbalanced bracket
             keys.pop()
             continue
         values += 1
@@ -69,29 +69,29 @@ def measure_json(text: str, limits: Limits) -> None:
 
 
 def check_documents(count: int) -> None:
-    """Raises BadInput where there are too many documents to look at."""
+    """Raise BadInput if there are too many documents."""
     if count > MOST_DOCUMENTS:
         raise BadInput.one(f"more than {MOST_DOCUMENTS:,} documents; submit them in parts")
 
 
-def check_depth(depth: int, limits: Limits) -> None:
-    """Raises BadInput where values are nested too deeply."""
+def check_depth(depth: int, limits: FileLimits) -> None:
+    """Raise BadInput if values are nested too deeply."""
     if depth > limits.depth:
         raise BadInput.one(f"nested too deeply: the limit is {limits.depth} levels")
 
 
-def check_keys(keys: int, limits: Limits) -> None:
-    """Raises BadInput where a mapping has too many keys."""
+def check_keys(keys: int, limits: FileLimits) -> None:
+    """Raise BadInput if a mapping has too many keys."""
     if keys > limits.keys:
         raise BadInput.one(f"a mapping has more than {limits.keys:,} keys")
 
 
-def check_key(length: int, limits: Limits) -> None:
-    """Raises BadInput where a key is too long."""
+def check_key(length: int, limits: FileLimits) -> None:
+    """Raise BadInput if a key is too long."""
     if length > limits.key_length:
         raise BadInput.one(f"a key has more than {limits.key_length:,} characters")
 
 
-def too_many_values(limits: Limits, how: str = "; split it") -> BadInput:
+def too_many_values(limits: FileLimits, how: str = "; split it") -> BadInput:
     """The error for a text with too many values."""
     return BadInput.one(f"has more than {limits.values:,} keys and values{how}")

@@ -1,4 +1,4 @@
-"""A job file as checked documents, or every fault in it."""
+"""Load a job file: checked documents, or every fault in it."""
 
 from __future__ import annotations
 
@@ -8,69 +8,78 @@ from typing import Any
 from pydantic import ValidationError
 
 from levada.errors import MOST_FAULTS, BadInput, Fault, Faults, did_you_mean
-from levada.jobfile import mpijob, pytorchjob, serving, tfjob
-from levada.jobfile.document import Document
+from levada.jobfile import batch_job, jobset, mpijob, own_job, pytorchjob, single_pod, tfjob, trainjob
+from levada.jobfile.document import Document, Serving
 from levada.jobfile.faults import bad_input
+from levada.jobfile.kubeflow import QUEUE
 from levada.jobfile.limits import JOB_FILE, check_documents
-from levada.jobfile.manifest import ManifestFaults, Place
+from levada.jobfile.manifest import ManifestFaults, ManifestValue
 from levada.jobfile.model import API_VERSION, KINDS
 from levada.jobfile.text import parse_any
 
-_KUBEFLOW = {"MPIJob": mpijob, "PyTorchJob": pytorchjob, "TFJob": tfjob}
-#: Every kind of document that is understood.
-ALL_KINDS = (*KINDS, *_KUBEFLOW, *serving.VERSIONS)
+#: Jobs of Kubernetes. There are two kinds named Job, which apiVersion tells apart.
+_OPERATED = {"MPIJob": mpijob, "PyTorchJob": pytorchjob, "TFJob": tfjob, "JobSet": jobset, "TrainJob": trainjob}
+#: The API versions of serving pods; the guide to SERVING_POD uses apps/v1 for pods, too.
+_SERVING = {"Pod": ("v1", "apps/v1"), "Deployment": ("apps/v1",)}
+#: The annotations that mark serving pods, Levada's first.
+_SERVING_ANNOTATIONS = ("levada.dev/serving", "SERVING_POD")
+#: All supported kinds of documents.
+ALL_KINDS = (*KINDS, *_OPERATED, *_SERVING)
 
 
 def load(text: str) -> list[Document]:
-    """The documents of a YAML or JSON text, in its order; raises BadInput with all faults.
+    """The documents of a YAML or JSON text; raises BadInput with all faults.
 
-    A document may also be a list of them. Where there are several, the path of a fault begins with its number.
+    A document may also be a list of documents. With several documents, the path of a fault starts with the document
+    number.
     """
     values: list[Any] = []
-    for value in parse_any(text, JOB_FILE):
+    faults = Faults()
+    for value in parse_any(text, JOB_FILE, faults):
         values += value if isinstance(value, list) else [value]
     if not values:
-        raise BadInput.one("the file holds no job")
+        raise BadInput.one("the file contains no job")
     check_documents(len(values))
 
     loaded: list[Document] = []
-    faults = Faults()
     first_of: dict[tuple[bool, str, str], int] = {}
     for number, value in enumerate(values, start=1):
         prefix = f"document {number}: " if len(values) > 1 else ""
         try:
-            found = check(value, faults.room)
+            document = check(value, faults.room)
         except BadInput as error:
             faults.take(error, in_document(prefix))
             continue
-        # All kinds of jobs share their names.
-        key = (found.is_job, "" if found.is_job else found.kind, found.name)
+        # Jobs of all kinds share one namespace.
+        key = (document.is_job, "" if document.is_job else document.kind, document.name)
         first = first_of.setdefault(key, number)
         if first != number:
             faults.add(f"{prefix}metadata.name", f"must differ from that of document {first}")
-        loaded.append(found)
+        loaded.append(document)
     faults.check()
     return loaded
 
 
 def in_document(prefix: str) -> Callable[[Fault], Fault]:
-    """Gives a fault of one document its place in a file of several; *prefix* is `document 3: `, or empty."""
+    """Prefix the path of a fault with its document: `document 3: `, or empty."""
     return lambda fault: Fault(prefix + fault.path if fault.path else prefix.rstrip(": "), fault.text)
 
 
-def check(value: Any, describe: int = MOST_FAULTS) -> Document:
-    """One document, given as plain values, of whatever kind; raises BadInput.
+def check(value: Any, describe: int = MOST_FAULTS, *, adopted: bool = False) -> Document:
+    """One document of any kind, as plain values; raises BadInput.
 
-    Of its faults *describe* are put into words, and the others counted: to find the right name for a wrong one takes
-    time.
+    Only *describe* of its faults get a text, the others are counted: the search for similar names takes time.
+    *adopted*: an object of a cluster, which may have any name, and fields that Levada does not know.
     """
     if not isinstance(value, dict):
         raise BadInput.one("must be a mapping with apiVersion, kind, metadata and spec")
     kind = value.get("kind")
+    if kind == "Job" and value.get("apiVersion") in batch_job.VERSIONS:
+        return _operated(batch_job, value, describe, adopted)
     if isinstance(kind, str) and kind in KINDS:
-        return _own(kind, value, describe)
+        return _operated(own_job, value, describe, adopted) if adopted else _own(kind, value, describe)
     if isinstance(kind, str) and kind in ALL_KINDS:
-        return _foreign(kind, value, describe)
+        return _foreign(kind, value, describe, adopted)
     text = "is required"
     if "kind" in value:
         names = f"{', '.join(ALL_KINDS[:-1])} or {ALL_KINDS[-1]}"
@@ -80,7 +89,7 @@ def check(value: Any, describe: int = MOST_FAULTS) -> Document:
 
 
 def check_names(values: Sequence[Mapping[str, Any]]) -> None:
-    """Raises BadInput where two jobs, given as plain values, have one name; what else may be wrong is not looked at."""
+    """Raise BadInput if two jobs, as plain values, have the same name."""
     first_of: dict[str, int] = {}
     faults = Faults()
     for number, value in enumerate(values, start=1):
@@ -100,16 +109,54 @@ def _own(kind: str, value: dict[str, Any], describe: int) -> Document:
     return Document(kind, content.metadata.name, content, value)
 
 
-def _foreign(kind: str, value: dict[str, Any], describe: int) -> Document:
-    manifest = Place(value, faults=ManifestFaults(describe))
-    versions = serving.VERSIONS[kind] if kind in serving.VERSIONS else _KUBEFLOW[kind].VERSIONS
-    if value.get("apiVersion") not in versions:
+def _foreign(kind: str, value: dict[str, Any], describe: int, adopted: bool) -> Document:
+    manifest = ManifestValue(value, faults=ManifestFaults(describe))
+    if kind in _OPERATED:
+        return _operated(_OPERATED[kind], value, describe, adopted)
+    if kind == "Pod" and single_pod.is_training(manifest) and not _is_serving(manifest):
+        return _operated(single_pod, value, describe, adopted)
+    _check_version(manifest, _SERVING[kind])
+    served = _serving(kind, manifest)
+    manifest.faults.check()
+    why = f"{kind} {value['metadata']['name']}: serving pods run only on Kubernetes"
+    return Document(kind, value["metadata"]["name"], served, value, needs_cluster=why)
+
+
+def _operated(converter: Any, value: dict[str, Any], describe: int, adopted: bool) -> Document:
+    """A job that is an object of Kubernetes."""
+    manifest = ManifestValue(value, faults=ManifestFaults(describe, lenient=adopted))
+    _check_version(manifest, converter.VERSIONS)
+    job, draft = converter.convert(manifest)
+    return Document(
+        value["kind"],
+        value["metadata"]["name"] if adopted else job.metadata.name,
+        job,
+        value,
+        tfjob.tags(manifest) if converter is tfjob else {},
+        draft.needs_cluster,
+        draft.elastic,
+        draft.launcher,
+    )
+
+
+def _check_version(manifest: ManifestValue, versions: Sequence[str]) -> None:
+    if manifest.at("apiVersion").value not in versions:
         manifest.at("apiVersion").fault(f"must be {' or '.join(versions)}")
-    if kind in serving.VERSIONS:
-        served = serving.read(manifest)
-        manifest.faults.check()
-        why = f"{kind} {value['metadata']['name']}: what serves runs on Kubernetes; here only training runs"
-        return Document(kind, value["metadata"]["name"], served, value, needs_cluster=why)
-    job, draft = _KUBEFLOW[kind].convert(manifest)
-    tags = tfjob.tags(manifest) if kind == "TFJob" else {}
-    return Document(kind, job.metadata.name, job, value, tags, draft.needs_cluster)
+
+
+def _is_serving(template: ManifestValue) -> bool:
+    annotations = template.at("metadata", "annotations")
+    return any(annotations.at(name).is_true() for name in _SERVING_ANNOTATIONS)
+
+
+def _serving(kind: str, manifest: ManifestValue) -> Serving:
+    """The serving pods of a Pod or Deployment; adds faults to the manifest."""
+    template = manifest.at("spec", "template") if kind == "Deployment" else manifest
+    if not _is_serving(template):
+        job = f", or label it {QUEUE} to run it as a job" if kind == "Pod" else ""
+        text = f'a {kind} is accepted only for serving: annotate it {_SERVING_ANNOTATIONS[0]}: "true"{job}'
+        template.at("metadata", "annotations").fault(text)
+    if not manifest.at("metadata", "name").text():
+        manifest.at("metadata", "name").fault("is required")
+    replicas = manifest.at("spec", "replicas").whole() if kind == "Deployment" else 1
+    return Serving(replicas=1 if replicas is None else replicas)

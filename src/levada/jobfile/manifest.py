@@ -1,6 +1,6 @@
-"""Reading a Kubernetes manifest: values with the place they stand at, and every fault with its path.
+"""Values of a Kubernetes manifest with their paths, and the faults by path.
 
-A manifest holds far more than Levada reads, so what is not read is not judged; what is read must be what it says.
+A manifest contains far more than Levada reads; only the fields that are read are checked.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ from levada.jobfile.faults import path_of, unknown_field
 
 
 class ManifestFaults(Faults):
-    """The faults of a manifest; each place has one at most."""
+    """The faults of a manifest, at most one per path."""
 
-    def __init__(self, most: int = MOST_FAULTS) -> None:
+    def __init__(self, most: int = MOST_FAULTS, *, lenient: bool = False) -> None:
+        """*lenient*: fields that are not known are no faults, because an API server has accepted them."""
         super().__init__(most)
+        self.lenient = lenient
         self._paths: set[str] = set()
 
     def __bool__(self) -> bool:
         return bool(self._paths)
 
     def add(self, path: str, text: str) -> None:
-        """Adds one fault, unless the place has one."""
+        """Add a fault, unless the path has one."""
         if path not in self._paths:
             self._paths.add(path)
             super().add(path, text)
 
 
-class Place:
-    """One value of a manifest (None where there is nothing), and where it stands."""
+class ManifestValue:
+    """One value of a manifest (None if absent) and its path."""
 
     __slots__ = ("_faults", "_keys", "_note", "value")
 
@@ -45,12 +47,12 @@ class Place:
 
     @property
     def faults(self) -> ManifestFaults:
-        """What is wrong with the whole manifest so far."""
+        """The faults of the whole manifest so far."""
         return self._faults
 
     @property
     def path(self) -> str:
-        """Where it stands, as users write it."""
+        """The path as users write it."""
         return path_of(self._keys) + (f" ({self._note})" if self._note else "")
 
     @property
@@ -59,29 +61,29 @@ class Place:
         return self.value is not None
 
     def fault(self, text: str) -> None:
-        """Writes down that something is wrong here; a place has one fault at most."""
+        """Add a fault at this path, unless it has one."""
         self._faults.add(self.path, text)
 
-    def at(self, *keys: str) -> Place:
-        """What stands below, by names."""
+    def at(self, *keys: str) -> ManifestValue:
+        """The value at these keys."""
         place = self
         for key in keys:
-            place = Place(place.mapping().get(key), (*place._keys, key), self._faults)
+            place = ManifestValue(place.mapping().get(key), (*place._keys, key), self._faults)
         return place
 
-    def first_of(self, *names: str) -> Place:
-        """What stands below under the first of several names for one thing; two of them at once are a fault."""
+    def first_of(self, *names: str) -> ManifestValue:
+        """The value under the first given of several synonyms; two at once are a fault."""
         there = [name for name in names if self.at(name).given]
-        if len(there) > 1:
-            self.at(there[1]).fault(f"says the same as {there[0]}; give one of them")
+        if len(there) > 1 and not self._faults.lenient:
+            self.at(there[1]).fault(f"is a synonym of {there[0]}; use only one")
         return self.at(there[0] if there else names[0])
 
-    def named(self, note: str, otherwise: Any = None) -> Place:
-        """The same place, with a word that tells people which one it is, and a value where it has none."""
-        return Place(self.value if self.given else otherwise, self._keys, self._faults, note)
+    def named(self, note: str, otherwise: Any = None) -> ManifestValue:
+        """The same path with a *note* for users, and a default value."""
+        return ManifestValue(self.value if self.given else otherwise, self._keys, self._faults, note)
 
     def mapping(self) -> dict[str, Any]:
-        """The mapping that stands here, or an empty one."""
+        """The value as a mapping; empty if absent."""
         if self.value is None:
             return {}
         if not isinstance(self.value, dict):
@@ -89,18 +91,18 @@ class Place:
             return {}
         return self.value
 
-    def items(self) -> Iterator[Place]:
-        """The places of a list."""
+    def items(self) -> Iterator[ManifestValue]:
+        """The values of a list."""
         if self.value is None:
             return
         if not isinstance(self.value, list):
             self.fault("must be a list")
             return
         for i, value in enumerate(self.value):
-            yield Place(value, (*self._keys, i), self._faults)
+            yield ManifestValue(value, (*self._keys, i), self._faults)
 
     def text(self) -> str | None:
-        """The text that stands here."""
+        """The value as text."""
         if self.value is not None and not isinstance(self.value, str):
             self.fault("must be text (put it in quotes)")
             return None
@@ -111,7 +113,7 @@ class Place:
         return [text for item in self.items() if (text := item.text()) is not None]
 
     def whole(self, least: int = 0) -> int | None:
-        """The whole number that stands here, as a number or in quotes."""
+        """The value as a whole number, also from a quoted one."""
         value = self.value
         if value is None:
             return None
@@ -126,21 +128,21 @@ class Place:
         return value
 
     def number(self) -> float | None:
-        """The number that stands here, as a number or in quotes."""
+        """The value as a number, also from a quoted one."""
         value = self.value
         if value is None:
             return None
         try:
-            found = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+            number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
         except (ValueError, OverflowError):
-            found = None
-        if found is None or not abs(found) <= units.LARGEST * 2**20:
+            number = None
+        if number is None or not abs(number) <= units.LARGEST * 2**20:
             self.fault("must be a number")
             return None
-        return found
+        return number
 
     def cpu(self) -> int:
-        """1/1000ths of a core; 0 where nothing is said."""
+        """1/1000ths of a core; 0 if absent."""
         value = self.value
         if isinstance(value, str | int | float) and not isinstance(value, bool):
             try:
@@ -152,7 +154,7 @@ class Place:
         return 0
 
     def memory(self) -> int:
-        """MiB; 0 where nothing is said."""
+        """MiB; 0 if absent."""
         value = self.value
         if isinstance(value, str | int) and not isinstance(value, bool):
             try:
@@ -164,13 +166,13 @@ class Place:
         return 0
 
     def is_true(self) -> bool:
-        """Whether an annotation says yes."""
+        """Whether an annotation is true."""
         return self.value is True or (isinstance(self.value, str) and self.value.lower() == "true")
 
     def only(self, known: Iterable[str]) -> None:
-        """Faults for fields that nobody knows here."""
+        """Add a fault for each unknown field."""
         names = list(known)
-        for name in self.mapping():
+        for name in () if self._faults.lenient else self.mapping():
             if name not in names:
                 place = self.at(name)
                 place.fault(unknown_field(str(name), names) if self._faults.room else "")

@@ -1,4 +1,4 @@
-"""The job file: what `levada submit` takes and `levada schema job` prints."""
+"""The models of job and queue files; `levada schema job` prints them."""
 
 from __future__ import annotations
 
@@ -34,18 +34,21 @@ API_VERSION = "levada.dev/v1"
 
 #: A job's id is its name and `-20261115-153048-k3x9`; together they must fit the 63 characters of a DNS label.
 _LONGEST_NAME = 42
-#: Who wants to tell more tells one that passes it on.
+#: The most addresses of `notify`; for more, notify a relay.
 _MOST_ADDRESSES = 16
-#: Characters of all labels: they are shown with every job, 10,000 times for a large array.
+#: The most characters of all labels: every job lists them, 10,000 times for a large array.
 _MOST_LABELS = 4096
 _NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-#: All of them are in lists from the first moment; more of them come in several arrays.
+#: All jobs of an array are listed at once; larger ones must be split.
 _LARGEST_ARRAY = 10_000
+#: A range of workers in another notation.
+_RANGE = re.compile(r"\s*([0-9]{1,9})\s*(?:[-:,]|\.\.+)\s*([0-9]{1,9})\s*")
+_NO_WORKERS = "must be a whole number, or a range, e.g. {min: 1, max: 8}"
 _ARRAY = r"^[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*$"
 
 
 class Model(BaseModel):
-    """Strict, frozen, camelCase outside and snake_case inside; an unknown field is a fault."""
+    """Strict and frozen; camelCase in files; unknown fields are faults."""
 
     model_config = ConfigDict(
         strict=True,
@@ -69,69 +72,77 @@ Name = Annotated[
 
 
 class Metadata(Model):
-    """What a thing is called."""
+    """The name of a document."""
 
-    name: Name = Field(
-        description="What it is called. Jobs of one name are one workload: what is learned about their speed is shared."
-    )
+    name: Name = Field(description="Name of the document. Jobs of one name are one workload and share learned speeds.")
+
+
+def at_least_min(value: int, info: ValidationInfo) -> int:
+    """Validate `max` of a model that has `min`."""
+    least = info.data.get("min", 1)
+    if value < least:
+        raise fault(f"must be at least min ({least})")
+    return value
+
+
+def between_min_and_max(value: int | None, info: ValidationInfo) -> int | None:
+    """Validate `desired` of a model that has `min` and `max`."""
+    least, most = info.data.get("min"), info.data.get("max")
+    if value is not None and least is not None and most is not None and not least <= value <= most:
+        raise fault(f"must be between min ({least}) and max ({most})")
+    return value
 
 
 class Workers(Model):
     """The elastic range of a job."""
 
-    min: Size = Field(default=1, description="The fewest workers it can run with.")
-    max: Size = Field(default=1, description="The most it can use; the larger of min and desired unless given.")
+    min: Size = Field(default=1, description="The fewest workers.")
+    max: Size = Field(default=1, description="The most workers; default: the larger of min and desired.")
     desired: Size | None = Field(
-        default=None, description="How many it would like; policies that do not resize give it this. Defaults to min."
+        default=None, description="Requested workers, for policies that do not resize; default: min."
     )
     step: Size = Field(default=1, description="Sizes are the multiples of this from min to max.")
 
-    @field_validator("max")
-    @classmethod
-    def _max(cls, value: int, info: ValidationInfo) -> int:
-        least = info.data.get("min", 1)
-        if value < least:
-            raise fault(f"must be at least min ({least})")
-        return value
-
-    @field_validator("desired")
-    @classmethod
-    def _desired(cls, value: int | None, info: ValidationInfo) -> int | None:
-        least, most = info.data.get("min"), info.data.get("max")
-        if value is not None and least is not None and most is not None and not least <= value <= most:
-            raise fault(f"must be between min ({least}) and max ({most})")
-        return value
+    _max = field_validator("max")(at_least_min)
+    _desired = field_validator("desired")(between_min_and_max)
 
 
 def _workers(value: Any) -> Any:
-    """A number is a rigid job; a range without max ends at the larger of min and desired."""
+    """A number means a fixed size; the default of max is that of min or desired."""
     if isinstance(value, int) and not isinstance(value, bool):
         return {"min": value, "max": value} if value >= 1 else {"min": value}
     if isinstance(value, dict) and "max" not in value:
         known = [v for v in (value.get("min"), value.get("desired")) if isinstance(v, int) and v >= 1]
         return {**value, "max": max(known, default=1)}
+    if isinstance(value, str):
+        ends = _RANGE.fullmatch(value)
+        raise fault(
+            f"{value.strip()} is not a range; write {{min: {ends[1]}, max: {ends[2]}}}" if ends else _NO_WORKERS
+        )
+    if not isinstance(value, dict | Workers):
+        raise fault(_NO_WORKERS)
     return value
 
 
 def _on_grid(workers: Workers) -> Workers:
-    """With a step, all sizes are multiples of it: a minimum or wish between two of them is the next one."""
+    """Round min up and max down to multiples of step, and desired up to one."""
     step = workers.step
     least, most = next_multiple(workers.min, step), workers.max // step * step
     if least > most:
         raise fault(f"no multiple of step ({step}) is between min ({workers.min}) and max ({workers.max})")
-    wish = workers.desired
-    if wish is not None:
-        wish = min(next_multiple(wish, step), most)
-    return workers.model_copy(update={"min": least, "desired": wish})
+    desired = workers.desired
+    if desired is not None:
+        desired = min(next_multiple(desired, step), most)
+    return workers.model_copy(update={"min": least, "desired": desired})
 
 
 def next_multiple(size: int, step: int) -> int:
-    """The least multiple of *step* that is not below *size*."""
+    """The smallest multiple of *step* that is at least *size*."""
     return -(-size // step) * step
 
 
 class Resources(Model):
-    """What one worker takes beside GPUs."""
+    """Resources of one worker besides GPUs."""
 
     cpu: Cpu = Field(default=0, description="Cores: 4, 0.5 or 500m.")
     memory: Memory = Field(default=0, description="E.g. 8Gi; a plain number is bytes.")
@@ -140,20 +151,16 @@ class Resources(Model):
 class ParameterServers(Resources):
     """A fixed group of workers without GPUs."""
 
-    replicas: Size = Field(default=1, description="How many of them.")
-    command: Command = Field(
-        default=[], description="Program and arguments, where they run something else than the workers."
-    )
-    env: Environment = Field(
-        default={}, description="Environment variables that they have beside those of the workers."
-    )
+    replicas: Size = Field(default=1, description="Number of parameter servers.")
+    command: Command = Field(default=[], description="Program and arguments; default: the command of the workers.")
+    env: Environment = Field(default={}, description="Environment variables in addition to those of the workers.")
 
 
 class Checkpoint(Model):
-    """How a job leaves."""
+    """How a job saves its state before it stops."""
 
     grace_period: Duration = Field(
-        default=60.0, description="How long a worker may take to save and leave: from SIGTERM to SIGKILL. E.g. 60s."
+        default=60.0, description="Time from SIGTERM to SIGKILL, in which a worker saves its state, e.g. 60s."
     )
 
 
@@ -161,21 +168,21 @@ class Run(Model):
     """The process of every worker."""
 
     command: Annotated[Command, Field(min_length=1)] = Field(
-        description="Program and arguments; one such process is started per worker."
+        description="Program and arguments; each worker is one such process."
     )
     env: Environment = Field(default={}, description="Environment variables of each worker.")
     workdir: Text = Field(
         default=".",
-        description="The folder in which workers start. A relative one is below the folder of the job file; unless "
-        "given it is the folder that the job is submitted from.",
+        description="Working directory of the workers; relative paths start at the folder of the job file. Default: "
+        "the folder of the submission.",
     )
     framework: Literal["plain", "torchrun", "tensorflow", "horovod", "mpi"] | None = Field(
         default=None,
-        description="Who brings the workers together: plain (one process per worker, with RANK and the like), torchrun "
-        "(one agent per node runs the command; options of a torchrun in the command are merged), tensorflow "
-        "(TF_CONFIG and parameter servers), horovod (horovodrun runs the command, unless it calls that itself) or "
-        "mpi (the command is run once, as the launcher). Unless given: tensorflow where there are parameterServers, "
-        "torchrun where several workers run a command that calls torchrun, else plain; a lone worker then has no RANK.",
+        description="How the workers are started: plain (one process per worker, with RANK etc.), torchrun (one agent "
+        "per node runs the command; options of a torchrun in the command are merged), tensorflow (TF_CONFIG and "
+        "parameter servers), horovod (horovodrun runs the command, unless the command calls it) or mpi (the command "
+        "runs once, as the launcher). Default: tensorflow with parameterServers, torchrun if several workers run a "
+        "command that calls torchrun, else plain; a single worker then has no RANK.",
     )
 
 
@@ -195,7 +202,7 @@ def _deadline(value: Any) -> Any:
         return value
     if isinstance(value, str) and re.fullmatch(units.DURATION_PATTERN, value):
         return units.duration_s(value)
-    # YAML reads times by itself.
+    # The value may already be a datetime.
     moment = value if isinstance(value, datetime) else None
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
@@ -229,7 +236,7 @@ def _array(value: str) -> str:
     ranges = _ranges(value)
     if any(not indices for indices in ranges):
         part = next(part for part, indices in zip(value.split(","), ranges, strict=True) if not indices)
-        raise fault(f"{part} runs backwards")
+        raise fault(f"{part} is descending")
     if sum(map(len, ranges)) > _LARGEST_ARRAY:
         raise fault(f"must have at most {_LARGEST_ARRAY} indices; submit several arrays, e.g. 0-9999 and 10000-19999")
     seen: set[int] = set()
@@ -246,7 +253,7 @@ def _ranges(value: str) -> list[range]:
 
 
 def array_indices(value: str) -> list[int]:
-    """The indices that an `array` names, in its order."""
+    """The indices of an `array`, in its order."""
     return list(itertools.chain(*_ranges(value)))
 
 
@@ -257,62 +264,54 @@ def _url(value: str) -> str:
 
 
 class JobSpec(Model):
-    """What to run, in which range of sizes, and what it is worth."""
+    """The command, sizes, resources and scheduling attributes of a job."""
 
     workers: Annotated[
         Workers, BeforeValidator(_workers, json_schema_input_type=Size | Workers), AfterValidator(_on_grid)
-    ] = Field(
-        default=Workers(),
-        description="How many workers it may have: a range in which it is resized, or one number for a rigid job.",
-    )
+    ] = Field(default=Workers(), description="The range of workers, or one number for a fixed size.")
     gpu_memory: Memory | None = Field(
-        default=None, description="GPU memory per worker, e.g. 3Gi; required for a part of a GPU."
+        default=None, description="GPU memory per worker, e.g. 3Gi; required for a fraction of a GPU."
     )
     gpus_per_worker: GpusPerWorker = Field(
-        default=1, description="0 (a CPU job), a whole number, or a part of one GPU in steps of 0.001 with gpuMemory."
+        default=1, description="0 (a CPU job), a whole number, or a fraction of a GPU in steps of 0.001 with gpuMemory."
     )
     gpu_types: GpuTypes = Field(default=[], description="Allowed types, preferred first; empty means any.")
-    resources: Resources = Field(default=Resources(), description="What each worker takes beside GPUs.")
+    resources: Resources = Field(default=Resources(), description="Resources of each worker besides GPUs.")
     parameter_servers: ParameterServers | None = Field(
-        default=None, description="Processes without GPUs that hold the model for the workers; their number is fixed."
+        default=None, description="Processes without GPUs that store the model; their number is fixed."
     )
-    queue: Text = Field(default="default", description="The queue it waits in and whose share it uses.")
+    queue: Text = Field(default="default", description="The job's queue.")
     priority: Annotated[int, Field(ge=-units.LARGEST, le=units.LARGEST)] = Field(
-        default=0, description="Higher is more important."
+        default=0, description="Jobs with higher values come first."
     )
-    weight: Weight = Field(
-        default=1.0, description="Its share beside other jobs under fair policies: 2 gets twice as much as 1."
-    )
+    weight: Weight = Field(default=1.0, description="Relative share under fair policies: 2 gets twice as much as 1.")
     steps: Positive | None = Field(
         default=None,
-        description="Total work in training steps, for policies that need to know how much is left, and for scripts "
-        "written for Gavel, which end after them; or give epochs.",
+        description="Total training steps, for policies that use the remaining work, and for Gavel scripts, "
+        "which end after them; or give epochs.",
     )
-    epochs: Positive | None = Field(default=None, description="Total work in epochs; or give steps.")
+    epochs: Positive | None = Field(default=None, description="Total epochs; or give steps.")
     deadline: Deadline | None = Field(
-        default=None,
-        description="When it should have ended: a duration from submission, e.g. 2h, or a time with its zone.",
+        default=None, description="Deadline: a duration from submission, e.g. 2h, or a time with its zone."
     )
-    time_limit: Duration | None = Field(default=None, description="It is stopped after running for so long, e.g. 12h.")
-    retries: Annotated[int, Field(ge=0, le=1000)] = Field(
-        default=0, description="How often it starts again after it failed."
-    )
-    ttl: Duration | None = Field(default=None, description="How long it is kept in lists after its end, e.g. 7d.")
-    after: list[Text] = Field(default=[], description="Ids of jobs; it starts when all of them have succeeded.")
+    time_limit: Duration | None = Field(default=None, description="Stop the job after this running time, e.g. 12h.")
+    retries: Annotated[int, Field(ge=0, le=1000)] = Field(default=0, description="The most restarts after a failure.")
+    ttl: Duration | None = Field(default=None, description="How long the ended job stays in lists, e.g. 7d.")
+    after: list[Text] = Field(default=[], description="Ids of jobs that must succeed before this job starts.")
     array: Annotated[str, AfterValidator(_array), Field(json_schema_extra={"pattern": _ARRAY})] | None = Field(
-        default=None, description="One job per index, e.g. 0-9; 10000 at most."
+        default=None, description="One job per index, e.g. 0-9; at most 10000."
     )
     preemptible: Literal["auto", True, False] = Field(
         default="auto",
-        description="Whether it may be resized, moved or stopped for others: "
-        "auto means once no work would be lost by it, true at once, false never.",
+        description="Whether the job may be resized, moved or stopped for others: "
+        "auto: when it has saved its work; true: at any time; false: never.",
     )
-    checkpoint: Checkpoint = Field(default=Checkpoint(), description="How it saves its work before it leaves.")
+    checkpoint: Checkpoint = Field(default=Checkpoint(), description="How the job saves its state before it stops.")
     labels: Annotated[dict[Text, str], AfterValidator(_labels)] = Field(
-        default={}, description="Names and values of your own, to find it by."
+        default={}, description="User-defined labels for selection."
     )
     notify: Annotated[list[Annotated[str, AfterValidator(_url)]], Field(max_length=_MOST_ADDRESSES)] = Field(
-        default=[], description="Addresses for a POST at its end and when it is stuck."
+        default=[], description="Addresses that get a POST when the job ends or is stuck."
     )
     kubernetes: Kubernetes | None = Field(
         default=None, description="The pods of its workers, for the Kubernetes backend."
@@ -328,7 +327,7 @@ class JobSpec(Model):
     def _part_needs_memory(cls, value: float, info: ValidationInfo) -> float:
         # A faulty `gpuMemory` is not in the data: it has its own fault.
         if 0 < value < 1 and info.data.get("gpu_memory", 0) is None:
-            raise fault("is a part of a GPU, which needs gpuMemory")
+            raise fault("a fraction of a GPU requires gpuMemory")
         return value
 
     @field_validator("epochs")
@@ -357,11 +356,11 @@ class Job(Model):
 
     api_version: Literal["levada.dev/v1"] = Field(description="The version of this format.")
     kind: Literal["Job"] = Field(description="What this document describes.")
-    metadata: Metadata = Field(description="What it is called.")
-    spec: JobSpec = Field(description="The job itself: what runs, in which sizes, on which terms.")
+    metadata: Metadata = Field(description="The name of the job.")
+    spec: JobSpec = Field(description="Command, sizes, resources and scheduling attributes.")
 
 
-#: Stands for all GPU types together where one number is given.
+#: The key of a limit on all GPU types together.
 ALL_TYPES = "*"
 
 
@@ -376,19 +375,17 @@ def _by_type(value: Any) -> Any:
 class QueueSpec(Model):
     """A queue's share of the cluster. Amounts are GPUs by type."""
 
-    parent: Text | None = Field(default=None, description="The queue above it, whose share it is part of.")
-    weight: Weight = Field(
-        default=1.0, description="How much of what nobody claims is lent to it, beside other queues."
+    parent: Text | None = Field(
+        default=None, description="Parent queue; this queue's share is taken from the parent's."
     )
-    guaranteed: Gpus = Field(default={}, description="GPUs by type that its jobs get whenever they ask for them.")
+    weight: Weight = Field(default=1.0, description="Relative share of the capacity that no queue claims.")
+    guaranteed: Gpus = Field(default={}, description="GPUs by type that its jobs get whenever they request them.")
     limit: Gpus = Field(
-        default={},
-        description="The most GPUs by type that its jobs may have together; a type that is not named has no limit.",
+        default={}, description="The most GPUs by type of all its jobs together; types not listed are unlimited."
     )
-    borrow: bool = Field(default=True, description="Whether it may use what others leave idle.")
+    borrow: bool = Field(default=True, description="Whether it may use capacity that other queues leave idle.")
     per_user_limit: Annotated[Gpus, BeforeValidator(_by_type, json_schema_input_type=Gpus | Count)] = Field(
-        default={},
-        description="The most GPUs that jobs of one user may have in it: by type, or a number for all types together.",
+        default={}, description="The most GPUs of one user's jobs: by type, or a number for all types together."
     )
 
     @field_validator("limit")
@@ -405,7 +402,7 @@ class Queue(Model):
 
     api_version: Literal["levada.dev/v1"] = Field(description="The version of this format.")
     kind: Literal["Queue"] = Field(description="What this document describes.")
-    metadata: Metadata = Field(description="What it is called.")
+    metadata: Metadata = Field(description="The name of the queue.")
     spec: QueueSpec = Field(default=QueueSpec(), description="Its share of the cluster.")
 
 

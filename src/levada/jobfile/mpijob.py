@@ -1,11 +1,11 @@
-"""MPIJobs of Kubeflow (v1 and v2beta1): elastic Horovod or any other launcher, with the variables that Voda reads."""
+"""Kubeflow MPIJobs (v1, v2beta1): Horovod or another launcher, Voda's variables."""
 
 from __future__ import annotations
 
 from levada.jobfile.kubeflow import RUN_POLICY, Draft
-from levada.jobfile.manifest import Place
+from levada.jobfile.manifest import ManifestValue
 from levada.jobfile.model import Job
-from levada.jobfile.pods import Pod
+from levada.jobfile.pods import PodTemplate
 
 VERSIONS = ("kubeflow.org/v1", "kubeflow.org/v2beta1")
 _FIELDS = (
@@ -14,8 +14,8 @@ _FIELDS = (
 )  # fmt: skip
 
 
-def convert(manifest: Place) -> tuple[Job, Draft]:
-    """An MPIJob as a job of ours, and the draft it was made from; raises BadInput with all faults."""
+def convert(manifest: ManifestValue) -> tuple[Job, Draft]:
+    """An MPIJob as a Levada job, and its draft; raises BadInput with all faults."""
     draft = Draft(manifest)
     draft.spec.only(_FIELDS)
     groups = draft.spec.at("mpiReplicaSpecs")
@@ -27,34 +27,37 @@ def convert(manifest: Place) -> tuple[Job, Draft]:
             groups.at(name).fault("unknown group; an MPIJob has Launcher and Worker")
     launcher, worker = draft.group(groups, "Launcher"), draft.group(groups, "Worker")
     if worker.given:
-        pod = Pod(worker.at("template"))
+        pod = PodTemplate(worker.at("template"))
         gpus = pod.gpus()
-        # Voda gives each worker one GPU, whether its template says so or not.
+        # As in Voda, a worker has one GPU by default.
         draft.put("spec.gpusPerWorker", 1 if gpus is None else gpus, pod.main)
         draft.takes(pod)
         draft.common(worker, launcher)
     else:
         worker.fault("is required")
     if launcher.given:
-        pod = Pod(launcher.at("template"))
+        pod = PodTemplate(launcher.at("template"))
         _workers(draft, pod, worker)
-        # Whoever does not name horovodrun may run anything: nobody knows whether it could go on with another size.
-        draft.runs(pod, "horovod" if any("horovodrun" in word for word in pod.command()) else "mpi")
+        # Without horovodrun, it is unknown whether the program can be resized.
+        is_horovod = any("horovodrun" in word for word in pod.command())
+        draft.runs(pod, "horovod" if is_horovod else "mpi")
+        draft.elastic = is_horovod or draft.has_range
+        draft.launcher = pod.cpu(), pod.memory()
     else:
         launcher.fault("is required")
     return draft.job(), draft
 
 
-def _workers(draft: Draft, launcher: Pod, worker: Place) -> None:
-    """The range from the launcher's environment, in workers: the variables count processes."""
+def _workers(draft: Draft, launcher: PodTemplate, worker: ManifestValue) -> None:
+    """The range of workers from the launcher's variables, which count processes."""
     env = launcher.env()
 
-    def variable(*names: str, least: int = 1) -> tuple[int | None, Place]:
-        there = [env[name] for name in names if name in env]
-        if len(there) > 1:
-            there[1].fault(f"says the same as {names[0]}; give one of them")
-        place = there[0] if there else worker.at("replicas")
-        return (place.whole(least) if there else None), place
+    def variable(*names: str, least: int = 1) -> tuple[int | None, ManifestValue]:
+        values = [env[name] for name in names if name in env]
+        if len(values) > 1:
+            values[1].fault(f"is a synonym of {names[0]}; use only one")
+        place = values[0] if values else worker.at("replicas")
+        return (place.whole(least) if values else None), place
 
     slots = draft.spec.at("slotsPerWorker").whole(least=1) or 1
     asked, asked_place = variable("NUM_PROC", "NP", least=0)
@@ -67,7 +70,7 @@ def _workers(draft: Draft, launcher: Pod, worker: Place) -> None:
     if asked is None and least is None and most is None:
         draft.put("spec.workers", {"min": replicas, "max": replicas}, worker.at("replicas"))
     else:
-        # Without a minimum it is what is asked for; 0 is not asking.
+        # The default minimum is the requested number; 0 means not requested.
         low = least // slots if least is not None else (asked or slots) // slots
         want = asked // slots if asked else low
         high = most // slots if most is not None else max(low, want)
@@ -77,6 +80,6 @@ def _workers(draft: Draft, launcher: Pod, worker: Place) -> None:
     epochs, place = variable("EPOCHS")
     draft.put("spec.epochs", epochs, place)
     if "JOB_PRIORITY" in env:
-        # Voda's 0 is its highest.
+        # In Voda, 0 is the highest priority.
         rank = env["JOB_PRIORITY"].whole(least=-(10**9))
         draft.put("spec.priority", None if rank is None else -rank, env["JOB_PRIORITY"])

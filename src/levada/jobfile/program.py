@@ -1,29 +1,29 @@
-"""What the kernel takes for a program: its arguments and its environment."""
+"""Arguments and environment of a program, within the limits of the kernel."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from levada.jobfile.faults import fault
 
-#: Linux takes no longer argument, nor NAME=value, its end included.
+#: The longest argument, or NAME=value, that Linux accepts (with its terminator).
 _LONGEST = 128 * 1024 - 1
-#: All arguments together, and all variables: with what Levada adds they must fit the kernel's 2 MiB.
+#: The limit of all arguments, and of all variables: with those of Levada they must fit the kernel's 2 MiB.
 _MOST = 768 * 1024
 
 
 def _size(text: str, what: str) -> int:
-    """Its bytes; raises where the kernel would not take it."""
+    """The size in bytes; raises a fault if the kernel would reject the text."""
     if "\0" in text:
-        raise fault(f"{what} has a null byte, which no program can be given")
+        raise fault(f"{what} contains a null byte")
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise fault(f"{what} has characters that are no text (half of a UTF-16 pair)") from None
+        raise fault(f"{what} contains an unpaired UTF-16 surrogate") from None
     if size > _LONGEST:
-        raise fault(f"{what} has {size:,} bytes, and the kernel takes at most {_LONGEST:,}: put it in a file")
+        raise fault(f"{what} has {size:,} bytes; the kernel accepts at most {_LONGEST:,}: use a file")
     return size
 
 
@@ -32,12 +32,18 @@ def _argument(value: str) -> str:
     return value
 
 
+def _is_list(value: Any) -> Any:
+    if not isinstance(value, list):
+        raise fault("must be a list, e.g. [python, train.py]")
+    return value
+
+
 def _command(values: list[str]) -> list[str]:
     if values and not values[0]:
-        raise fault("the program has no name")
+        raise fault("the program name is empty")
     size = sum(len(value.encode()) + 1 for value in values)
     if size > _MOST:
-        raise fault(f"all arguments have {size:,} bytes, and at most {_MOST:,} fit: put some in a file")
+        raise fault(f"all arguments have {size:,} bytes; at most {_MOST:,} fit: use a file")
     return values
 
 
@@ -45,14 +51,18 @@ def _environment(values: dict[str, str]) -> dict[str, str]:
     size = 0
     for name, value in values.items():
         if "=" in name:
-            raise fault(f"{name!r} is no name of a variable: it has a '='")
+            raise fault(f"{name!r} is not a variable name: it contains '='")
         size += _size(f"{name}={value}", f"the variable {name!r}") + 1
     if size > _MOST:
-        raise fault(f"all variables have {size:,} bytes, and at most {_MOST:,} fit: put some in a file")
+        raise fault(f"all variables have {size:,} bytes; at most {_MOST:,} fit: use a file")
     return values
 
 
 #: Program and arguments.
-Command = Annotated[list[Annotated[str, AfterValidator(_argument)]], AfterValidator(_command)]
+Command = Annotated[
+    list[Annotated[str, AfterValidator(_argument)]],
+    BeforeValidator(_is_list, json_schema_input_type=list[str]),
+    AfterValidator(_command),
+]
 #: Variables by name.
 Environment = Annotated[dict[Annotated[str, Field(min_length=1, max_length=253)], str], AfterValidator(_environment)]

@@ -1,4 +1,4 @@
-"""PyTorchJobs of Kubeflow: those that name torchrun by torchrun, others as one process per pod."""
+"""Kubeflow PyTorchJobs: through torchrun, or as one process per pod."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from levada.jobfile import torchrun
 from levada.jobfile.kubeflow import RUN_POLICY, Draft
-from levada.jobfile.manifest import Place
+from levada.jobfile.manifest import ManifestValue
 from levada.jobfile.model import Job
-from levada.jobfile.pods import Pod
+from levada.jobfile.pods import PodTemplate
 
 VERSIONS = ("kubeflow.org/v1",)
 _FIELDS = ("runPolicy", "elasticPolicy", "pytorchReplicaSpecs", "nprocPerNode", *RUN_POLICY)
@@ -19,8 +19,8 @@ _ELASTIC = (
 CONTAINER = "pytorch"
 
 
-def convert(manifest: Place) -> tuple[Job, Draft]:
-    """A PyTorchJob as a job of ours, and the draft it was made from; raises BadInput with all faults."""
+def convert(manifest: ManifestValue) -> tuple[Job, Draft]:
+    """A PyTorchJob as a Levada job, and its draft; raises BadInput with all faults."""
     draft = Draft(manifest)
     draft.spec.only(_FIELDS)
     groups = draft.spec.at("pytorchReplicaSpecs")
@@ -32,7 +32,8 @@ def convert(manifest: Place) -> tuple[Job, Draft]:
         master.at("replicas").fault("must be 1")
     elastic = draft.spec.at("elasticPolicy")
     elastic.only(_ELASTIC)
-    # Every pod is a worker to us, and its master is the first of them.
+    draft.elastic = elastic.given and not master.given
+    # Every pod is a worker; the master is the first one.
     size = (1 if master.given else 0) + ((worker.at("replicas").whole(1) or 1) if worker.given else 0)
     sizes = worker.at("replicas") if worker.given else master
     least, most = elastic.at("minReplicas"), elastic.at("maxReplicas")
@@ -44,14 +45,14 @@ def convert(manifest: Place) -> tuple[Job, Draft]:
     if not master.given and not worker.given:
         groups.fault("must have Worker or Master")
         return draft.job(), draft
-    pod = Pod((worker if worker.given else master).at("template"), CONTAINER)
+    pod = PodTemplate((worker if worker.given else master).at("template"), CONTAINER)
     draft.put("spec.gpusPerWorker", pod.gpus() or 0, pod.main)
     draft.takes(pod)
     script = script_of(pod.command())
     if script is None and any("torchrun" in word or "torch.distributed.run" in word for word in pod.command()):
         draft.needs_cluster = f"{pod.main.path}.command: name torchrun as the program, not inside a shell"
     if _processes(draft, pod) > 1:
-        draft.needs_cluster = "a pod of it has several processes; here ask for more workers with one GPU each"
+        draft.needs_cluster = "a pod has several processes; use more workers with one GPU each"
     draft.runs(pod, "torchrun" if script is not None else "plain", script)
     group = worker if worker.given else master
     draft.common(group, group)
@@ -60,19 +61,19 @@ def convert(manifest: Place) -> tuple[Job, Draft]:
     return draft.job(), draft
 
 
-def _processes(draft: Draft, pod: Pod) -> int:
-    """How many processes torchrun starts in each pod, as far as that is said."""
-    said = draft.spec.at("elasticPolicy", "nProcPerNode")
-    said = said if said.given else draft.spec.at("nprocPerNode")
+def _processes(draft: Draft, pod: PodTemplate) -> int:
+    """The processes that torchrun starts per pod; 1 if not specified."""
+    field = draft.spec.at("elasticPolicy", "nProcPerNode")
+    field = field if field.given else draft.spec.at("nprocPerNode")
     launcher = torchrun.read(pod.command())
-    word = str(said.value) if said.given else None if launcher is None else launcher.value("nproc-per-node")
+    word = str(field.value) if field.given else None if launcher is None else launcher.value("nproc-per-node")
     if word in ("auto", "gpu"):
         return pod.gpus() or 1
     return int(word) if word is not None and word.isdecimal() and len(word) < 10 else 1
 
 
 def script_of(command: Sequence[str]) -> list[str] | None:
-    """What torchrun is asked to run, without torchrun itself and its options; None where it is not torchrun."""
+    """The command that torchrun runs; None if the program is not torchrun."""
     launcher = torchrun.read(command)
     if launcher is None:
         return None

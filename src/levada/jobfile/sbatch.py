@@ -1,4 +1,4 @@
-"""The `#SBATCH` lines of a script for Slurm, in the terms of a job file."""
+"""The `#SBATCH` lines of a Slurm script as fields of a job file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from levada.errors import BadInput, Fault
 
-#: What is understood: long name, short name, and whether a value follows.
+#: Supported options: long name, short name, and whether a value follows.
 _OPTIONS = (
     ("job-name", "J", True), ("nodes", "N", True), ("ntasks", "n", True), ("ntasks-per-node", "", True),
     ("gpus", "G", True), ("gres", "", True), ("gpus-per-node", "", True), ("gpus-per-task", "", True),
@@ -25,7 +25,7 @@ _MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 
 
 class Directives(NamedTuple):
-    """What the lines ask for."""
+    """The job name, spec fields and warnings of the lines."""
 
     name: str
     spec: dict[str, Any]
@@ -33,14 +33,17 @@ class Directives(NamedTuple):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises what the caller turns into a fault, instead of leaving the process."""
+    """An argument parser that raises ValueError instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
 
 def read_directives(head: Sequence[tuple[int, str]], environment: Mapping[str, str]) -> Directives:
-    """What the `#SBATCH` lines among *head* (number, text) say; raises BadInput. Unknown options are warnings."""
+    """Parse the `#SBATCH` lines among *head* (number, text); raises BadInput.
+
+    Unknown options are warnings.
+    """
     parser = _Parser(prog="sbatch", add_help=False, allow_abbrev=False)
     for name, short, valued in _OPTIONS:
         names = [f"--{name}", *([f"-{short}"] if short else [])]
@@ -48,7 +51,7 @@ def read_directives(head: Sequence[tuple[int, str]], environment: Mapping[str, s
             parser.add_argument(*names, dest=name)
         else:
             parser.add_argument(*names, dest=name, action="store_true", default=None)
-    given: dict[str, str] = {}
+    options: dict[str, str] = {}
     places: dict[str, int] = {}
     warnings: list[str] = []
     faults: list[Fault] = []
@@ -60,61 +63,76 @@ def read_directives(head: Sequence[tuple[int, str]], environment: Mapping[str, s
         except ValueError as error:
             faults.append(Fault(f"line {number}", f"cannot be read: {error}"))
             continue
-        # argparse takes `--time=--` for a list of nothing.
-        said = {name: str(value) for name, value in vars(known).items() if isinstance(value, str | bool)}
-        given |= said
-        places |= dict.fromkeys(said, number)
+        # argparse parses `--time=--` as an empty list.
+        parsed = {name: str(value) for name, value in vars(known).items() if isinstance(value, str | bool)}
+        options |= parsed
+        places |= dict.fromkeys(parsed, number)
         if unknown:
-            warnings.append(f"line {number}: {' '.join(unknown)}: Levada does not know this and goes on without it")
-    reading = _Reading(given, places, warnings, faults)
+            warnings.append(f"line {number}: {' '.join(unknown)}: ignored: not supported{_instead(unknown)}")
+    reading = _Reading(options, places, warnings, faults)
     spec = reading.spec(environment)
     if faults:
         raise BadInput(faults)
-    return Directives(given.get("job-name", ""), spec, warnings)
+    return Directives(options.get("job-name", ""), spec, warnings)
+
+
+#: Alternatives to unsupported options, by prefix.
+_INSTEAD = {
+    "--mail": "mail: use `notify`",
+    "--output": "logs: `levada logs`",
+    "--error": "logs: `levada logs`",
+    "-o": "logs: `levada logs`",
+    "-e": "logs: `levada logs`",
+}
+
+
+def _instead(unknown: Sequence[str]) -> str:
+    hints = [hint for option, hint in _INSTEAD.items() if any(word.startswith(option) for word in unknown)]
+    return f" ({'; '.join(dict.fromkeys(hints))})" if hints else ""
 
 
 class _Reading:
-    """Options turned into fields, with the line of each for faults."""
+    """Converts options to fields, with their line numbers for faults."""
 
     def __init__(
-        self, given: Mapping[str, str], places: Mapping[str, int], warnings: list[str], faults: list[Fault]
+        self, options: Mapping[str, str], places: Mapping[str, int], warnings: list[str], faults: list[Fault]
     ) -> None:
-        self.given, self.places, self.warnings, self.faults = given, places, warnings, faults
+        self.options, self.places, self.warnings, self.faults = options, places, warnings, faults
 
     def spec(self, environment: Mapping[str, str]) -> dict[str, Any]:
         """The spec of the job."""
         spec: dict[str, Any] = {}
-        if not self.given:
+        if not self.options:
             return spec
         nodes = self._whole("nodes", 1)
         tasks = self._whole("ntasks", nodes * self._whole("ntasks-per-node", 1))
         spec["workers"] = tasks
         self._gpus(spec, nodes, tasks)
         resources: dict[str, int | str] = {}
-        if "cpus-per-task" in self.given:
+        if "cpus-per-task" in self.options:
             resources["cpu"] = self._whole("cpus-per-task", 1)
         if memory := self._memory(spec, nodes, tasks):
             resources["memory"] = f"{memory}Mi"
         if resources:
             spec["resources"] = resources
-        if "time" in self.given and (seconds := self._time(self.given["time"])):
+        if "time" in self.options and (seconds := self._time(self.options["time"])):
             spec["timeLimit"] = seconds
-        if "partition" in self.given:
-            spec["queue"], *others = self.given["partition"].split(",")
+        if "partition" in self.options:
+            spec["queue"], *others = self.options["partition"].split(",")
             if others:
-                self._warn("partition", f"a job is in one queue; {spec['queue']} is taken")
-        if "array" in self.given:
-            spec["array"] = self._array(self.given["array"])
-        if "dependency" in self.given:
-            spec["after"] = self._after(self.given["dependency"])
-        if "requeue" in self.given:
+                self._warn("partition", f"a job has one queue; using {spec['queue']}")
+        if "array" in self.options:
+            spec["array"] = self._array(self.options["array"])
+        if "dependency" in self.options:
+            spec["after"] = self._after(self.options["dependency"])
+        if "requeue" in self.options:
             spec["preemptible"] = True
-        if "no-requeue" in self.given:
+        if "no-requeue" in self.options:
             spec["preemptible"] = False
-        if "chdir" in self.given:
-            spec.setdefault("run", {})["workdir"] = self.given["chdir"]
-        if "export" in self.given:
-            spec.setdefault("run", {})["env"] = self._export(self.given["export"], environment)
+        if "chdir" in self.options:
+            spec.setdefault("run", {})["workdir"] = self.options["chdir"]
+        if "export" in self.options:
+            spec.setdefault("run", {})["env"] = self._export(self.options["export"], environment)
         return spec
 
     def _fault(self, option: str, text: str) -> None:
@@ -124,10 +142,10 @@ class _Reading:
         self.warnings.append(f"line {self.places[option]}: --{option}: {text}")
 
     def _whole(self, option: str, otherwise: int) -> int:
-        text = self.given.get(option)
+        text = self.options.get(option)
         if text is None:
             return otherwise
-        # `--nodes=1-4` is a range; its lower end is what is needed.
+        # `--nodes=1-4` is a range; use its lower end.
         text = text.partition("-")[0] if option == "nodes" else text
         if not re.fullmatch(r"[1-9]\d{0,8}", text):
             self._fault(option, "must be a whole number, at least 1")
@@ -135,16 +153,16 @@ class _Reading:
         return int(text)
 
     def _gpus(self, spec: dict[str, Any], nodes: int, tasks: int) -> None:
-        """GPUs per worker, from whichever way they are asked for; none without any."""
+        """GPUs per worker, from any of the options; 0 without one."""
         total: int | None = None
         for option, times in (("gpus-per-task", tasks), ("gpus", 1), ("gpus-per-node", nodes), ("gres", nodes)):
-            text = self.given.get(option)
+            text = self.options.get(option)
             if text is None:
                 continue
             if option == "gres":
                 asked = [part for part in text.split(",") if part.partition(":")[0] == "gpu"]
                 if not asked:
-                    self._warn("gres", "only gpu is known, and this is left out")
+                    self._warn("gres", "ignored: only gpu is supported")
                     continue
                 text = asked[0].partition(":")[2] or "1"
             gpu_type, _, number = text.rpartition(":")
@@ -164,7 +182,7 @@ class _Reading:
         per_task = {"mem": nodes / tasks, "mem-per-cpu": self._whole("cpus-per-task", 1),
                     "mem-per-gpu": spec["gpusPerWorker"]}  # fmt: skip
         for option, times in per_task.items():
-            text = self.given.get(option)
+            text = self.options.get(option)
             if text is None:
                 continue
             match = _MEMORY.fullmatch(text)
@@ -176,7 +194,7 @@ class _Reading:
         return None
 
     def _time(self, text: str) -> float | None:
-        """Seconds of Slurm's ways to write a time; None where there is no limit."""
+        """Seconds of a Slurm time; None for no limit."""
         if text.upper() in ("UNLIMITED", "INFINITE", "0"):
             return None
         match = _TIME.fullmatch(text)
@@ -191,15 +209,15 @@ class _Reading:
         return float(part["a"] * 60 + part["b"])
 
     def _array(self, text: str) -> str:
-        """Indices without a step; a limit of how many run at once is left to the policy."""
-        indices, percent, _ = text.partition("%")
+        """Indices with steps expanded; a limit of concurrent tasks is ignored."""
+        indices, percent, at_once = text.partition("%")
         if percent:
-            self._warn("array", "how many run at once is the policy's affair; the part after % is left out")
+            self._warn("array", f"%{at_once} ignored: all tasks may run at once")
         parts = []
         for part in indices.split(","):
             ends, colon, step = part.partition(":")
             first, dash, last = ends.partition("-")
-            if colon and dash and all(re.fullmatch(r"\d{1,6}", each) for each in (first, last, step)) and int(step):
+            if colon and dash and all(re.fullmatch(r"\d{1,6}", part) for part in (first, last, step)) and int(step):
                 parts += [str(index) for index in range(int(first), int(last) + 1, int(step))]
             else:
                 parts.append(part)
@@ -212,7 +230,7 @@ class _Reading:
             if kind == "afterok" and ids:
                 after += ids.split(":")
             else:
-                self._warn("dependency", f"{part}: only afterok is known, and this is left out")
+                self._warn("dependency", f"{part}: ignored: only afterok is supported")
         return after
 
     def _export(self, text: str, environment: Mapping[str, str]) -> dict[str, str]:

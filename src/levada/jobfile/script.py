@@ -1,12 +1,14 @@
-"""A shell script as a job: its `#LEVADA` and `#SBATCH` lines say what it needs, the script is what runs.
+"""A shell script as a job: `#LEVADA` and `#SBATCH` lines are its fields.
+
 
     #!/bin/bash
     #LEVADA workers=1-8 gpuTypes=a100,v100 steps=200000
     #LEVADA queue=vision label.team=vision
     python train.py
 
-`#LEVADA` lines hold `field=value` pairs with the names of a job file; they win over `#SBATCH` lines. Both kinds stand
-before the first command.
+
+`#LEVADA` lines contain `field=value` pairs with the names of a job file; they override `#SBATCH` lines. Both kinds must
+come before the first command.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ _FIELDS = {
 }  # fmt: skip
 _LISTS = ("gpuTypes", "after", "notify")
 _NUMBERS = ("gpusPerWorker", "priority", "weight", "steps", "epochs", "retries")
-#: The kernel takes no argument longer than 128 KiB.
+#: Below the kernel's limit of 128 KiB per argument.
 _LONGEST_ARGUMENT = 100_000
 _SHELLS = ("sh", "bash", "dash", "ksh", "zsh")
-#: What scripts for Slurm read, from what Levada gives.
+#: Slurm's variables from those of Levada.
 _SLURM_NAMES = (
     "export SLURM_JOB_ID=$LEVADA_JOB SLURM_PROCID=$LEVADA_RANK SLURM_NTASKS=$LEVADA_WORLD_SIZE "
     "SLURM_ARRAY_TASK_ID=$LEVADA_ARRAY_INDEX"
@@ -48,7 +50,7 @@ _SLURM_NAMES = (
 
 
 class Script(NamedTuple):
-    """A job made from a script, and what of the script was not understood."""
+    """A job document from a script, and warnings about ignored lines."""
 
     document: dict[str, Any]
     warnings: list[str]
@@ -57,15 +59,15 @@ class Script(NamedTuple):
 def from_script(
     text: str, path: str, *, arguments: Sequence[str] = (), folder: str = ".", environment: Mapping[str, str]
 ) -> Script:
-    """The job document of the script *text*, found at *path*; raises BadInput.
+    """The job document of the script *text* at *path*; raises BadInput.
 
-    *environment* is the user's: `--export=NAME` takes a value from it. *folder* is the one that it is submitted from:
-    it runs there unless it says otherwise. `--chdir` is relative to it, as for Slurm; `workdir` of a `#LEVADA` line is
-    relative to the script, as that of a job file is to the file.
+    *environment* is the user's: `--export=NAME` reads it. *folder* is the submission folder, in which the script runs
+    by default. `--chdir` is relative to it, as in Slurm; `workdir` in a `#LEVADA` line is relative to the script, as it
+    is to the file in a job file.
     """
     lines = text.splitlines()
     if not text.startswith("#!") or not lines[0][2:].split():
-        raise BadInput.one("is no script: its first line must name a shell, e.g. #!/bin/bash", path)
+        raise BadInput.one("not a script: the first line must name a shell, e.g. #!/bin/bash", path)
     head = _head(lines)
     directives = read_directives(head, environment)
     spec = directives.spec
@@ -93,12 +95,12 @@ def from_script(
 
 
 def as_name(text: str) -> str:
-    """The nearest name that a job may have."""
+    """The most similar valid job name."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:42].rstrip("-") or "job"
 
 
 def _head(lines: Sequence[str]) -> list[tuple[int, str]]:
-    """The comments before the first command, with the numbers of their lines."""
+    """The comments before the first command, with their line numbers."""
     head = []
     for number, line in enumerate(lines, start=1):
         if line.strip() and not line.startswith("#"):
@@ -108,19 +110,19 @@ def _head(lines: Sequence[str]) -> list[tuple[int, str]]:
 
 
 def _read_line(where: str, text: str, spec: dict[str, Any], faults: list[Fault]) -> str | None:
-    """Takes the pairs of one `#LEVADA` line into *spec*; the job's name, if it is among them."""
+    """Add the pairs of one `#LEVADA` line to *spec*; the job's name, if given."""
     try:
         pairs = shlex.split(text, comments=True)
     except ValueError as error:
         faults.append(Fault(where, f"cannot be read: {str(error).lower()}"))
         return None
-    given = None
+    job_name = None
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator:
             faults.append(Fault(where, f"{pair}: must be field=value, e.g. workers=1-8"))
         elif name == "name":
-            given = value
+            job_name = value
         elif name.startswith(("label.", "env.")):
             group, _, key = name.partition(".")
             holder = spec.setdefault("labels", {}) if group == "label" else spec["run"].setdefault("env", {})
@@ -139,7 +141,7 @@ def _read_line(where: str, text: str, spec: dict[str, Any], faults: list[Fault])
         else:
             known = (*_FIELDS, "name", "label.NAME", "env.NAME")
             faults.append(Fault(where, f"{name}: unknown field{did_you_mean(name, known)}"))
-    return given
+    return job_name
 
 
 def _value(name: str, text: str) -> Any:
@@ -161,10 +163,13 @@ def _value(name: str, text: str) -> Any:
 
 
 def _command(lines: Sequence[str], path: str, arguments: Sequence[str]) -> list[str]:
-    """How to run the script as it is now, whatever becomes of its file; a long one, or no shell's, is run from it."""
+    """The command that runs the script text, independent of later file changes.
+
+    Long scripts, and scripts for other interpreters, run from their file.
+    """
     shebang = lines[0][2:].split()
     program = (shebang[1] if shebang[0].endswith("/env") and len(shebang) > 1 else shebang[0]).rsplit("/", 1)[-1]
-    # In place of the first line, so that the shell's messages name the right ones.
+    # Replaces the first line, so that line numbers in shell messages are right.
     whole = "\n".join([_SLURM_NAMES, *lines[1:]]) + "\n"
     if program not in _SHELLS or len(whole.encode()) > _LONGEST_ARGUMENT:
         return [*shebang, path, *arguments]

@@ -1,19 +1,19 @@
-"""YAML and JSON text as plain values, where a key given twice is a fault and not a silent choice."""
+"""Parse YAML and JSON into plain values; repeated keys are faults."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 import yaml
 
-from levada.errors import BadInput, Fault, Faults
+from levada.errors import BadInput, Faults
 from levada.jobfile.faults import path_of
 from levada.jobfile.limits import (
-    Limits,
+    FileLimits,
     check_depth,
     check_documents,
     check_key,
@@ -24,28 +24,31 @@ from levada.jobfile.limits import (
 
 Keys = tuple[int | str, ...]
 
-#: Of a number. Nobody means a longer one, and Python refuses to print it.
+#: The most digits of a number; Python does not print longer ones.
 MOST_DIGITS = 1000
-#: For YAML of the user's own: cases, workloads. Values count each alias as often as it is used.
-_OWN_FILE = Limits(keys=1_000_000, values=1_000_000)
+#: For local YAML files: cases, workloads. Values count each alias as often as it is used.
+_OWN_FILE = FileLimits(keys=1_000_000, values=1_000_000)
 
 
-def parse_any(text: str, limits: Limits) -> list[Any]:
-    """The values of a JSON text, or the documents of a YAML text; raises BadInput."""
+def parse_any(text: str, limits: FileLimits, repeats: Faults | None = None) -> list[Any]:
+    """The values of a JSON text, or the documents of a YAML text; raises BadInput.
+
+    *repeats*, if given, collects the faults of repeated keys, to report them with others.
+    """
     if text.lstrip()[:1] in ("{", "["):
-        # JSON is YAML, too, but read a hundred times as fast by itself.
+        # JSON is also YAML, but the JSON parser is a hundred times as fast.
         measure_json(text, limits)
         try:
-            return [parse_json(text)]
+            return [parse_json(text, repeats=repeats)]
         except BadInput as error:
             if len(text) > limits.yaml_bytes or any(fault.path for fault in error.faults):
                 raise
-            # Perhaps YAML in flow style, or several documents: its reader tells what is wrong.
-    return parse_documents(text, limits)
+            # The text may be YAML in flow style, or several documents: let the YAML parser report the error.
+    return parse_documents(text, limits, repeats)
 
 
-def parse_json(text: str, limits: Limits | None = None) -> Any:
-    """The value of one JSON text; raises BadInput, before parsing where it is beyond the limits."""
+def parse_json(text: str, limits: FileLimits | None = None, repeats: Faults | None = None) -> Any:
+    """The value of a JSON text within *limits*; raises BadInput. *repeats*: as above."""
     if limits is not None:
         measure_json(text, limits)
     try:
@@ -56,17 +59,14 @@ def parse_json(text: str, limits: Limits | None = None) -> Any:
         raise BadInput.one(f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}") from None
     except (RecursionError, ValueError) as error:
         raise BadInput.one(f"not JSON: {_why(error)}") from None
-    faults = Faults()
-    for keys in _twice_in_value(value):
-        faults.add(path_of(keys), "is given twice")
-    faults.check()
+    _report_repeats(map(path_of, _repeats_in_value(value)), repeats)
     return value
 
 
-def parse_documents(text: str, limits: Limits = _OWN_FILE) -> list[Any]:
-    """The documents of a YAML (or JSON) text, empty ones left out; raises BadInput."""
+def parse_documents(text: str, limits: FileLimits = _OWN_FILE, repeats: Faults | None = None) -> list[Any]:
+    """The non-empty documents of a YAML text; raises BadInput. *repeats*: as above."""
     if len(text) > limits.yaml_bytes:
-        raise BadInput.one(f"is YAML of more than {_size(limits.yaml_bytes)}; write it as JSON, or split it")
+        raise BadInput.one(f"YAML of more than {_size(limits.yaml_bytes)}; use JSON, or split it")
     documents: list[Any] = []
     repeated: list[tuple[int, str]] = []  # number of the document, path
     try:
@@ -77,7 +77,7 @@ def parse_documents(text: str, limits: Limits = _OWN_FILE) -> list[Any]:
             loader.expanded += _expanded_size(node)
             if loader.expanded > limits.values:
                 raise too_many_values(limits, ", counting each alias as often as it is used")
-            repeated += [(len(documents) + 1, path_of(keys)) for keys in _twice_in_node(node)]
+            repeated += [(len(documents) + 1, path_of(keys)) for keys in _repeats_in_node(node)]
             document = loader.construct_document(node)
             if document is not None:
                 documents.append(document)
@@ -87,12 +87,20 @@ def parse_documents(text: str, limits: Limits = _OWN_FILE) -> list[Any]:
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise BadInput.one(f"not YAML: {getattr(error, 'problem', None) or 'cannot be read'}{where}") from None
     except (RecursionError, ValueError, LookupError, AttributeError, TypeError) as error:
-        # The last three: a value that is not what its explicit tag says.
+        # The last three: a value does not match its explicit tag.
         raise BadInput.one(f"not YAML: {_why(error)}") from None
-    if repeated:
-        several = len(documents) > 1
-        raise BadInput(Fault(f"document {n}: {path}" if several else path, "is given twice") for n, path in repeated)
+    several = len(documents) > 1
+    _report_repeats((f"document {n}: {path}" if several else path for n, path in repeated), repeats)
     return documents
+
+
+def _report_repeats(paths: Iterable[str], repeats: Faults | None) -> None:
+    """Add a fault for each repeated key; raises BadInput without a collector."""
+    faults = Faults() if repeats is None else repeats
+    for path in paths:
+        faults.add(path, "is given twice")
+    if repeats is None:
+        faults.check()
 
 
 def _size(size: int) -> str:
@@ -106,10 +114,10 @@ def _why(error: Exception) -> str:
 # ------------------------------------------------------------------------------------------------------------- JSON
 
 
-class _Repetitive(dict[str, Any]):
-    """A mapping with the keys that were given twice."""
+class _RepeatedKeys(dict[str, Any]):
+    """A mapping with its repeated keys."""
 
-    twice: tuple[str, ...] = ()
+    repeats: tuple[str, ...] = ()
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -117,9 +125,9 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(mapping) == len(pairs):
         return mapping
     times = Counter(key for key, _ in pairs)
-    repetitive = _Repetitive(mapping)
-    repetitive.twice = tuple(key for key in mapping if times[key] > 1)
-    return repetitive
+    mapping_with_repeats = _RepeatedKeys(mapping)
+    mapping_with_repeats.repeats = tuple(key for key in mapping if times[key] > 1)
+    return mapping_with_repeats
 
 
 def _whole(digits: str) -> int:
@@ -135,33 +143,33 @@ def _decimal(digits: str) -> float:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
-def _twice_in_value(value: Any, keys: Keys = ()) -> Iterator[Keys]:
-    if isinstance(value, _Repetitive):
-        yield from ((*keys, key) for key in value.twice)
+def _repeats_in_value(value: Any, keys: Keys = ()) -> Iterator[Keys]:
+    if isinstance(value, _RepeatedKeys):
+        yield from ((*keys, key) for key in value.repeats)
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _twice_in_value(inner, (*keys, key))
+            yield from _repeats_in_value(inner, (*keys, key))
     elif isinstance(value, list):
         for i, inner in enumerate(value):
-            yield from _twice_in_value(inner, (*keys, i))
+            yield from _repeats_in_value(inner, (*keys, i))
 
 
 # ------------------------------------------------------------------------------------------------------------- YAML
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML closer to JSON, within limits: times stay text, and `1e-3` is a number."""
+    """Safe YAML within limits: times and `1:30` stay text, `1e-3` is a number."""
 
     limits = _OWN_FILE
-    #: Values so far, each alias counted as often as it is used: a few lines of aliases can mean a billion values.
+    #: Values so far, with aliases expanded: a few lines of aliases can expand to a billion values.
     expanded = 0
     _values = _depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """The next node; raises BadInput at the limits, before the rest of the text is read."""
+        """The next node; raises BadInput at the limits, before reading further."""
         self._values += 1
         if self._values > self.limits.values:
             raise too_many_values(self.limits)
@@ -177,6 +185,11 @@ class _Loader(yaml.SafeLoader):
                 check_key(len(key.value) if isinstance(key, yaml.ScalarNode) else 0, self.limits)
         return node
 
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+        """The tag of a value without an explicit one."""
+        tag: str = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        return "tag:yaml.org,2002:str" if tag.endswith((":int", ":float")) and ":" in value else tag
+
 
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
@@ -188,7 +201,7 @@ _Loader.add_implicit_resolver(
 
 
 def _number(construct: Callable[[_Loader, Any], Any]) -> Callable[[_Loader, Any], Any]:
-    """*construct*, for numbers that are not absurdly long."""
+    """*construct* with a limit on the number of digits."""
 
     def constructed(loader: _Loader, node: Any) -> Any:
         if len(str(node.value)) > MOST_DIGITS:
@@ -203,7 +216,7 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _number(_Loader.construct_yam
 
 
 def _expanded_size(root: yaml.Node | None) -> int:
-    """Values of a node, with each alias counted as often as it is used; raises ValueError where they are endless."""
+    """The number of values with aliases expanded; ValueError for a recursive alias."""
     sizes: dict[int, int] = {}
     within: set[int] = set()
 
@@ -224,9 +237,9 @@ def _expanded_size(root: yaml.Node | None) -> int:
     return size(root)
 
 
-def _twice_in_node(root: yaml.Node | None) -> Iterator[Keys]:
+def _repeats_in_node(root: yaml.Node | None) -> Iterator[Keys]:
     stack: list[tuple[Keys, yaml.Node | None]] = [((), root)]
-    seen: set[int] = set()  # an alias may make a node part of itself, or of many
+    seen: set[int] = set()  # aliases can make a node part of itself or of several nodes
     while stack:
         keys, node = stack.pop()
         if id(node) in seen:

@@ -1,7 +1,7 @@
-"""Commands that call torchrun: its program, its options, and what it is to run.
+"""Parse commands that call torchrun: program, options, and script.
 
-Levada starts torchrun itself, once per node, so that a command with a torchrun of its own is merged with that: a second
-one inside the first, or one in each worker, would train as many times into the same checkpoint.
+Levada starts torchrun itself, once per node, so the torchrun of a command is merged with it. A torchrun inside another,
+or one in each worker, would train several times into the same checkpoint.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _FLAGS = (
     "standalone", "module", "m", "no-python", "run-path", "use-agent-store", "use-env", "virtual-local-rank",
 )  # fmt: skip
-#: Options that say how many processes there are and where they meet: Levada's own.
+#: Options for the processes and their rendezvous, which Levada sets.
 _OURS = (
     "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "standalone", "max-restarts",
     "node-rank", "master-addr", "master-port",
@@ -28,26 +28,26 @@ class Launcher(NamedTuple):
 
     #: `torchrun`, or `python -m torch.distributed.run`.
     program: tuple[str, ...]
-    #: By name, with dashes: the words it was given with.
+    #: The words of each option, by its name with dashes.
     options: dict[str, tuple[str, ...]]
-    #: The script, or whatever it is to run, with its arguments.
+    #: The script or program, with its arguments.
     script: tuple[str, ...]
 
     def value(self, option: str) -> str | None:
-        """The value of an option; None where it is not given."""
+        """The value of an option; None if absent."""
         words = self.options.get(option)
         if words is None:
             return None
         return words[1] if len(words) > 1 else words[0].partition("=")[2]
 
     def merged(self, ours: Sequence[str]) -> list[str]:
-        """The command with *ours* in place of its own options for processes and their rendezvous."""
-        kept = [word for name, words in self.options.items() if name not in _OURS for word in words]
-        return [*self.program, *kept, *ours, *self.script]
+        """The command with *ours* instead of its own process and rendezvous options."""
+        own = [word for name, words in self.options.items() if name not in _OURS for word in words]
+        return [*self.program, *own, *ours, *self.script]
 
 
 def read(command: Sequence[str]) -> Launcher | None:
-    """The command line of torchrun; None where the command is none, or names nothing to run."""
+    """The torchrun command line; None for other commands or without a script."""
     program = _program(command)
     rest = list(command[len(program) :])
     options: dict[str, tuple[str, ...]] = {}
@@ -61,7 +61,7 @@ def read(command: Sequence[str]) -> Launcher | None:
 
 
 def _program(command: Sequence[str]) -> tuple[str, ...]:
-    """The words that call torchrun; none where something else is called."""
+    """The words that call torchrun; empty if the command calls something else."""
     name = command[0].rsplit("/", 1)[-1] if command else ""
     if name == "torchrun":
         return tuple(command[:1])
@@ -74,32 +74,39 @@ def _program(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_merged(command: Sequence[str], framework: str | None, most: int) -> bool:
-    """Whether the torchrun of *command* is merged with Levada's: a lone worker may run its own."""
+    """Whether the command's torchrun is merged; a single worker may run its own."""
     return framework in (None, "torchrun") and (most > 1 or framework == "torchrun") and read(command) is not None
 
 
+def framework_of(command: Sequence[str], said: str | None, servers: bool, most: int) -> str:
+    """The framework of a job: explicit, or from parameter servers and the command."""
+    if not servers and is_merged(command, said, most):
+        return "torchrun"
+    return said or ("tensorflow" if servers else "plain")
+
+
 def fault_of(command: Sequence[str], framework: str | None, least: int, most: int, gpus: float) -> str:
-    """Why a job of *least* to *most* workers with *gpus* each cannot run *command*; empty where it can."""
+    """Why a job of *least* to *most* workers cannot run *command*; empty if it can."""
     launcher = read(command)
     if launcher is None:
         return ""
     if framework == "plain" and most > 1:
-        return f"each of {most} workers would run a torchrun of its own: give framework: torchrun, or leave it out"
+        return f"each of {most} workers would run a torchrun of its own: use framework: torchrun, or leave it out"
     if not is_merged(command, framework, most):
         return ""
     processes, nodes = _processes(launcher, gpus), _nodes(launcher)
     if processes == 1 or least <= processes * nodes <= most:
         return ""
     have = f"{least} to {most} workers" if least < most else f"{most} worker{'s' if most > 1 else ''}"
-    alone = "" if most > 1 else "; or leave framework out, and its one worker runs torchrun itself"
+    alone = "" if most > 1 else "; or leave framework out, and the one worker runs torchrun itself"
     return (
-        f"torchrun asks for {processes * nodes} processes, and the job has {have} of one process each: "
-        f"give workers: {processes * nodes} with gpusPerWorker: 1{alone}"
+        f"torchrun requests {processes * nodes} processes, but the job has {have} of one process each: "
+        f"use workers: {processes * nodes} with gpusPerWorker: 1{alone}"
     )
 
 
 def _processes(launcher: Launcher, gpus: float) -> int:
-    """How many processes it wants per node, as far as that is said."""
+    """The requested processes per node; 1 if not specified."""
     word = launcher.value("nproc-per-node")
     if word in ("auto", "gpu"):
         return max(1, int(gpus))
@@ -107,6 +114,6 @@ def _processes(launcher: Launcher, gpus: float) -> int:
 
 
 def _nodes(launcher: Launcher) -> int:
-    """How many nodes it wants at most."""
+    """The most nodes requested."""
     word = (launcher.value("nnodes") or "1").rpartition(":")[2]
     return max(1, int(word)) if word.isdecimal() and len(word) < 10 else 1

@@ -1,4 +1,4 @@
-"""The units people write, as numbers: memory in MiB, cores in 1/1000ths, durations in seconds, GPUs in 1/1000ths."""
+"""Parse units: memory (MiB), cores and GPUs (1/1000ths), durations (seconds)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 _Number = TypeVar("_Number", int, float, Decimal)
 
-#: Above any real machine and below what columns of 64-bit integers hold.
+#: Above any real machine, and well within 64-bit integers.
 LARGEST = 10**9
 
 _MEMORY_BYTES = {
@@ -26,7 +26,7 @@ _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 
 
 def memory_mib(value: str) -> int:
-    """MiB, rounded up, of a quantity as Kubernetes writes it: `8Gi`, `512M`, `1073741824`."""
+    """MiB, rounded up, of a Kubernetes quantity: `8Gi`, `512M`, `1073741824`."""
     if not re.fullmatch(MEMORY_PATTERN, value):
         raise ValueError("must be an amount of memory, e.g. 8Gi")
     number = value.rstrip("kKMGTPi")
@@ -54,14 +54,14 @@ def duration_s(value: str) -> float:
 
 
 def gpu_milli(value: float | int) -> int:
-    """1/1000ths of a GPU of 0, a whole number, or a part of one; finer parts are refused, not rounded."""
+    """1/1000ths of a GPU: 0, a whole number, or a fraction; finer ones are rejected."""
     if not math.isfinite(value) or value < 0:
         raise ValueError("must be 0, a whole number, or a fraction below 1")
     milli = round(_bounded(value) * 1000)
     if abs(milli - value * 1000) > 1e-6:
         raise ValueError("must be in steps of 0.001")
     if milli % 1000 and milli > 1000:
-        raise ValueError("must be a whole number where it is above 1")
+        raise ValueError("must be a whole number if above 1")
     return milli
 
 

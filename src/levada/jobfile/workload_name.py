@@ -1,6 +1,6 @@
-"""The workload that a command line stands for: `python -u train.py --lr 1` is a run of `train`, not of `python`.
+"""The workload of a command line: `python -u train.py --lr 1` is `train`.
 
-What is learned about a job's speed is kept by this name, so that two scripts must not share the name of an interpreter.
+Learned speeds are stored by this name, so two scripts must not share the name of an interpreter.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 _SHELLS = ("sh", "bash", "dash", "ksh", "zsh")
 _INTERPRETERS = ("Rscript", "julia", "node", "perl", "ruby")
-#: Programs that start a script once per process; their options are too many to know.
+#: Programs that start a script once per process; their options are not parsed.
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec", "srun")
 _LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 #: Programs that run another one.
@@ -19,7 +19,7 @@ _WRAPPERS = (
     "env", "nice", "ionice", "nohup", "time", "timeout", "stdbuf", "numactl", "taskset", "setsid", "exec", "uv",
     "poetry", "pipenv", "conda",
 )  # fmt: skip
-#: Commands of a shell that prepare for the one that counts.
+#: Shell commands that only prepare for the real one.
 _PREPARATIONS = ("cd", "export", "set", "source", ".", "ulimit", "umask", "trap", "mkdir", "module", "true", ":")
 _SUFFIX = re.compile(r"\.(py|pyc|sh|bash|zsh|R|r|jl|js|pl|rb)$")
 #: Options of python that have a value of their own.
@@ -32,7 +32,7 @@ def workload_of(command: Sequence[str]) -> str:
 
 
 def _named(words: list[str], depth: int = 0) -> str:
-    """As `workload_of`; empty where the command tells no more than its program."""
+    """Like `workload_of`; empty if the command names only its program."""
     words = words[next((place for place, word in enumerate(words) if not _is_assignment(word)), len(words)) :]
     if not words or depth > 8:
         return ""
@@ -63,7 +63,7 @@ def _of_python(words: list[str], depth: int) -> str:
 
 
 def _of_shell(words: list[str], depth: int) -> str:
-    """Of a script, or of the first command of a line (`-c`) that is more than a preparation."""
+    """The workload of a script, or of the first real command of a `-c` line."""
     for place, word in enumerate(words):
         if not word.startswith("-"):
             return _stem(word)
@@ -84,12 +84,12 @@ def _of_line(line: str, depth: int) -> str:
                 commands.append([])
     except ValueError:
         return ""
-    found = [words for words in commands if words and words[0] not in _PREPARATIONS]
-    return _named(found[0], depth + 1) if found else ""
+    real = [words for words in commands if words and words[0] not in _PREPARATIONS]
+    return _named(real[0], depth + 1) if real else ""
 
 
 def _behind_options(words: list[str], depth: int, counts: Callable[[str], bool]) -> str:
-    """Of the first word that counts, whatever options and their values stand before it."""
+    """The workload of the first word that *counts*, after any options."""
     for place, word in enumerate(words):
         if word == "-m" and place + 1 < len(words) and "." in words[place + 1]:
             return words[place + 1].removesuffix(".__main__").rsplit(".", 1)[-1]

@@ -1,7 +1,7 @@
-"""The hot loops on columns, each written once: plain Python that `levada.jit` can replace by machine code.
+"""Hot loops over columns, in plain Python that `levada.jit` can compile.
 
-Kernels take and give arrays and numbers. They know no names, no objects, no policy, and import nothing of ours but the
-layout of the table. Interpreted and compiled they give the same bytes, so callers never ask which of the two runs. For
-that a kernel sums floats with `sums.total` (numpy adds in another order), takes functions of `math` instead of numpy's,
-multiplies instead of raising to a power, sorts stably, and neither overflows nor divides by zero.
+Kernels take and return arrays and numbers. They have no access to names, objects or policies, and import only the table
+layout and types of `core`. Interpreted and compiled kernels give the same bytes, so callers do not know which one runs.
+To guarantee that, a kernel sums floats with `sums.total` (numpy adds in another order), uses `math` instead of numpy
+functions, multiplies instead of using powers, sorts stably, and neither overflows nor divides by zero.
 """

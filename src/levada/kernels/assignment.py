@@ -1,6 +1,7 @@
-"""The steps between a decision and its operations, and the scans behind the invariants, over whole columns.
+"""Scans over assignments: target against held, and checks for invariants.
 
-`target` and `held` are `owner` columns of the two planes (a slot per device, or below zero); job columns are by slot.
+`target` and `held` are the `owner` columns of the two assignments (the slot of each device, or below zero). Job columns
+are indexed by slot.
 """
 
 from __future__ import annotations
@@ -11,38 +12,38 @@ from levada.core import layout as c
 from levada.core.types import Bools, Floats, Ints
 from levada.kernels.registry import kernel
 
-#: So many devices are compared at once. A block is a slice, whose places begin at 0: where a place could be counted
-#: from the end, for all that the compiler knows, it would look at one after the other, which takes ten times as long.
+#: Devices that are compared at once. A block is a slice, so that its indices start at 0: if the compiler cannot exclude
+#: negative indices, it does not vectorize the loop, which is then ten times slower.
 _BLOCK = 128
-# Packed so that a plain sort brings devices of one worker together: 20 bits for the slot, 23 for the index of the
-# worker, 20 for the node. An index that does not fit becomes the last one, which none may have.
+# Bits of a packed sort key: 20 for the slot, 23 for the index of the worker, 20 for the node. An index that does not
+# fit becomes the largest one, which no worker may have.
 _INDEX_BITS, _NODE_BITS = 23, 20
 _NO_INDEX = (1 << _INDEX_BITS) - 1
-#: No worker or server has an index beyond this.
+#: Upper bound of the index of a worker or parameter server.
 MOST_WORKERS = 1 << 22
 
 
 @kernel
 def changes(target: Ints, held: Ints, chosen: Bools) -> tuple[Ints, Ints]:
-    """Devices that the *chosen* slots take, and devices that they give up, each ascending."""
+    """Devices that the *chosen* slots gain, and devices that they give up, each ascending."""
     adds = np.empty(len(target), np.int64)
     drops = np.empty(len(target), np.int64)
-    taken, given = 0, 0
+    gained, dropped = 0, 0
     for d in range(len(target)):
         if target[d] == held[d]:
             continue
         if target[d] >= 0 and chosen[target[d]]:
-            adds[taken] = d
-            taken += 1
+            adds[gained] = d
+            gained += 1
         if held[d] >= 0 and chosen[held[d]]:
-            drops[given] = d
-            given += 1
-    return adds[:taken].copy(), drops[:given].copy()
+            drops[dropped] = d
+            dropped += 1
+    return adds[:gained].copy(), drops[:dropped].copy()
 
 
 @kernel
 def differing(one: Ints, other: Ints) -> Ints:
-    """Devices with another owner here than there, ascending; most are the same, and are passed over in blocks."""
+    """Devices whose owners differ, ascending. Most are equal and skipped in blocks."""
     devices, number = np.empty(len(one), np.int32), 0
     for start in range(0, len(one), _BLOCK):
         here, there = one[start : start + _BLOCK], other[start : start + _BLOCK]
@@ -70,7 +71,7 @@ def devices_of(owner: Ints, chosen: Bools) -> Ints:
 
 @kernel
 def devices_of_any(one: Ints, other: Ints, slots: Ints, chosen: Bools) -> Ints:
-    """Devices that these *slots*, which are the *chosen* ones, have here or there, ascending."""
+    """Devices that *slots* own in either assignment, ascending. *chosen* marks these slots."""
     devices, number = np.empty(len(one), np.int32), 0
     if len(slots) != 1:
         for d in range(len(one)):
@@ -81,10 +82,10 @@ def devices_of_any(one: Ints, other: Ints, slots: Ints, chosen: Bools) -> Ints:
     slot = np.int32(slots[0])
     for start in range(0, len(one), _BLOCK):
         here, there = one[start : start + _BLOCK], other[start : start + _BLOCK]
-        found = np.int32(0)
+        matches = np.int32(0)
         for d in range(len(here)):
-            found |= np.int32(here[d] == slot) | np.int32(there[d] == slot)
-        if found != 0:
+            matches |= np.int32(here[d] == slot) | np.int32(there[d] == slot)
+        if matches != 0:
             for d in range(len(here)):
                 if here[d] == slot or there[d] == slot:
                     devices[number] = start + d
@@ -94,10 +95,7 @@ def devices_of_any(one: Ints, other: Ints, slots: Ints, chosen: Bools) -> Ints:
 
 @kernel
 def _workers(owner: Ints, index: Ints, node_of: Ints, devices: Ints, slots: int) -> tuple[Ints, Ints]:
-    """A packed number for each of these devices, sorted, so that those of one worker stand together.
-
-    Then where those of each slot begin.
-    """
+    """Sorted keys of these devices, grouped by worker, and the start of each slot's keys."""
     start = np.zeros(slots + 1, np.int64)
     for d in devices:
         start[owner[d] + 1] += 1
@@ -111,7 +109,7 @@ def _workers(owner: Ints, index: Ints, node_of: Ints, devices: Ints, slots: int)
         key[at[s]] = (np.int64(s) << _INDEX_BITS | np.int64(i)) << _NODE_BITS | np.int64(node_of[d])
         at[s] += 1
     for s in range(slots):
-        # Workers mostly stand on devices in the order of their indices; then there is nothing to sort.
+        # Workers are mostly on devices in the order of their indices; then no sort is needed.
         for i in range(start[s] + 1, start[s + 1]):
             if key[i] < key[i - 1]:
                 key[start[s] : start[s + 1]].sort()
@@ -126,22 +124,22 @@ def faults_on(
     index: Ints,
     node_of: Ints,
     type_of: Ints,
-    judged: Bools,
+    checked: Bools,
     gpu_type: Ints,
     count: Ints,
     whole: Ints,
 ) -> Bools:
-    """Per slot under *judged*, whose devices these are, whether they do not add up to *count* workers on one type.
+    """Per *checked* slot whether its *devices* differ from *count* workers on one type.
 
-    Each worker must have *whole* devices, all on one node; so a slot with *whole* 0 may have none. An index below zero
-    or beyond eight million is a fault, too.
+    Each worker must have *whole* devices, all on one node; a slot with *whole* 0 must have none. An index below 0 or
+    above 8 million is a fault.
     """
-    faults = np.zeros(len(judged), np.bool_)
-    key, start = _workers(owner, index, node_of, devices, len(judged))
+    faults = np.zeros(len(checked), np.bool_)
+    key, start = _workers(owner, index, node_of, devices, len(checked))
     for d in devices:
         faults[owner[d]] |= type_of[d] != gpu_type[owner[d]]
-    for s in range(len(judged)):
-        if judged[s] and start[s + 1] - start[s] != count[s] * whole[s]:
+    for s in range(len(checked)):
+        if checked[s] and start[s + 1] - start[s] != count[s] * whole[s]:
             faults[s] = True
     at, before = 0, np.int64(-1)
     while at < len(key):
@@ -158,30 +156,31 @@ def faults_on(
 
 @kernel
 def worker_key(slot: int, index: int, node: int) -> np.int64:
-    """One number that sorts by slot, then worker, then node: 20, 23 and 20 bits.
-
-    Indices of parameter servers are below zero.
-    """
+    """A sort key by slot (20 bits), worker (23), node (20). Parameter servers have indices below 0."""
     within = min(max(index, -MOST_WORKERS), MOST_WORKERS - 1) + MOST_WORKERS
     return (np.int64(slot) << 43) + (np.int64(within) << 20) + np.int64(node)
 
 
 @kernel
-def node_use(plane: Ints, rows: Ints, node_of: Ints, nodes: int, ints: Ints) -> Ints:
-    """Cores and memory in use per node, recounted from all places.
+def node_use(plane: Ints, rows: Ints, node_of: Ints, counted: Bools, ints: Ints) -> Ints:
+    """Cores and memory in use per node, recomputed from all workers; 0 where not *counted*.
 
-    A worker counts once on each node where it has any place: while it moves it is on two.
+    A worker counts once on each node where it has a device or row: a moving worker is on two nodes.
     """
-    use = np.zeros((2, nodes), np.int64)
+    use = np.zeros((2, len(counted)), np.int64)
     owner, index = plane[c.OWNER], plane[c.INDEX]
     takes = (ints[c.CPU] > 0) | (ints[c.MEMORY] > 0)
     mine = devices_of(owner, takes)
-    keys = np.empty(len(mine) + rows.shape[1], np.int64)
-    for i in range(len(mine)):
-        d = mine[i]
-        keys[i] = worker_key(owner[d], index[d], node_of[d])
+    keys, number = np.empty(len(mine) + rows.shape[1], np.int64), 0
+    for d in mine:
+        if counted[node_of[d]]:
+            keys[number] = worker_key(owner[d], index[d], node_of[d])
+            number += 1
     for i in range(rows.shape[1]):
-        keys[len(mine) + i] = worker_key(rows[c.ROW_SLOT, i], rows[c.ROW_INDEX, i], rows[c.ROW_NODE, i])
+        if counted[rows[c.ROW_NODE, i]]:
+            keys[number] = worker_key(rows[c.ROW_SLOT, i], rows[c.ROW_INDEX, i], rows[c.ROW_NODE, i])
+            number += 1
+    keys = keys[:number]
     keys.sort()
     for i in range(len(keys)):
         if i > 0 and keys[i] == keys[i - 1]:
@@ -193,12 +192,12 @@ def node_use(plane: Ints, rows: Ints, node_of: Ints, nodes: int, ints: Ints) -> 
 
 
 @kernel
-def enter(
+def insert_jobs(
     ints: Ints,
     floats: Floats,
     preference: Ints,
-    lines: Ints,
-    living: int,
+    index: Ints,
+    active: int,
     slots: Ints,
     new_ints: Ints,
     new_floats: Floats,
@@ -206,11 +205,12 @@ def enter(
     facts: Ints,
     ranks: Ints,
 ) -> bool:
-    """Puts new jobs into these *slots* of the table, and behind the first *living* places of its *lines*.
+    """Insert new jobs into these *slots* of the table and append them to its *index*.
 
-    They are *rows* of two blocks like the table's; *facts* (jobs, 6) are number, workload, entity, queue_name, queue
-    and any_type, and *ranks* (jobs, types) preferences. Lines are slots in order of submission, numbers, and slots.
-    Whether the first line is in order of submission still.
+    The first *active* entries of the index are in use. The jobs are *rows* of two blocks with the table's columns;
+    *facts* (jobs, 6) are number, workload, entity, queue_name, queue and any_type, *ranks* (jobs, types) the
+    preferences. Rows of the index: slots by submission, numbers, slots by number. Returns whether the first row is
+    still sorted by submission.
     """
     in_order = True
     for i in range(len(slots)):
@@ -223,35 +223,35 @@ def enter(
             preference[kind, s] = ranks[i, kind]
         ints[c.NUMBER, s], ints[c.WORKLOAD, s], ints[c.ENTITY, s] = facts[i, 0], facts[i, 1], facts[i, 2]
         ints[c.QUEUE_NAME, s], ints[c.QUEUE, s], ints[c.ANY_TYPE, s] = facts[i, 3], facts[i, 4], facts[i, 5]
-        at = living + i
-        lines[0, at], lines[1, at], lines[2, at] = s, facts[i, 0], s
-        in_order &= at == 0 or floats[c.SUBMITTED, lines[0, at - 1]] <= floats[c.SUBMITTED, s]
+        at = active + i
+        index[0, at], index[1, at], index[2, at] = s, facts[i, 0], s
+        in_order &= at == 0 or floats[c.SUBMITTED, index[0, at - 1]] <= floats[c.SUBMITTED, s]
     return bool(in_order)
 
 
 @kernel
-def without(lines: Ints, living: int, gone: Ints, slots: int) -> Ints:
-    """Lines as of `enter`, of which *living* places count, in which these slots (all below *slots*) are no more."""
-    left = np.empty(lines.shape, np.int64)
+def remove_slots(index: Ints, active: int, removed: Ints, slots: int) -> Ints:
+    """The index (see `insert_jobs`) without these slots, which are all below *slots*."""
+    result = np.empty(index.shape, np.int64)
     leaves = np.zeros(slots, np.bool_)
-    for s in gone:
+    for s in removed:
         leaves[s] = True
     ordered = known = 0
-    for at in range(living):
-        if not leaves[lines[0, at]]:
-            left[0, ordered] = lines[0, at]
+    for at in range(active):
+        if not leaves[index[0, at]]:
+            result[0, ordered] = index[0, at]
             ordered += 1
-        if not leaves[lines[2, at]]:
-            left[1, known], left[2, known] = lines[1, at], lines[2, at]
+        if not leaves[index[2, at]]:
+            result[1, known], result[2, known] = index[1, at], index[2, at]
             known += 1
-    return left
+    return result
 
 
 @kernel
-def fresh_rows(old: Ints, new: Ints) -> Bools:
-    """Which rows of *new* are not among those of *old*.
+def added_rows(old: Ints, new: Ints) -> Bools:
+    """Which rows of *new* are not in *old*.
 
-    A row is a column of a (6, n) array: slot, index, node, device (below zero: none), and two numbers more.
+    A row is a column of a (6, n) array: slot, index, node, device (below 0: none), 1/1000ths, memory.
     """
     slots = 0
     for i in range(old.shape[1]):
@@ -266,7 +266,7 @@ def fresh_rows(old: Ints, new: Ints) -> Bools:
     for i in range(old.shape[1]):
         by_slot[at[old[0, i]]] = i
         at[old[0, i]] += 1
-    # Rows of a job mostly stand in the same order in both, so each search begins behind the last find.
+    # Rows of a job mostly have the same order in both, so each search starts after the last match.
     at[:] = start[:-1]
     fresh = np.ones(new.shape[1], np.bool_)
     for i in range(new.shape[1]):
@@ -275,13 +275,13 @@ def fresh_rows(old: Ints, new: Ints) -> Bools:
             continue
         number = start[s + 1] - start[s]
         for k in range(number):
-            place = start[s] + (at[s] - start[s] + k) % number
-            row = by_slot[place]
+            position = start[s] + (at[s] - start[s] + k) % number
+            row = by_slot[position]
             same = True
             for column in range(1, 6):
                 same &= old[column, row] == new[column, i]
             if same:
                 fresh[i] = False
-                at[s] = place + 1
+                at[s] = position + 1
                 break
     return fresh

@@ -1,4 +1,4 @@
-"""Whether the numbers that go into a solver and come out of it can be."""
+"""Range checks of the input and output of solvers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from levada.kernels.registry import kernel
 
 @kernel
 def sane(rate: Floats, weight: Floats, scale: Floats, capacity: Floats) -> bool:
-    """Whether rates and capacities are finite and not below 0, weights and scales finite and above 0."""
+    """Whether rates and capacities are finite and >= 0, and weights and scales finite and > 0."""
     for i in range(len(weight)):
         if not (0.0 < weight[i] < np.inf and 0.0 < scale[i] < np.inf):
             return False
         for k in range(len(capacity)):
             if not 0.0 <= rate[i, k] < np.inf:
                 return False
-    for k in range(len(capacity)):  # noqa: SIM110 compiled: a loop is what it becomes
+    for k in range(len(capacity)):  # noqa: SIM110 numba compiles loops, not generators
         if not 0.0 <= capacity[k] < np.inf:
             return False
     return True
@@ -25,8 +25,10 @@ def sane(rate: Floats, weight: Floats, scale: Floats, capacity: Floats) -> bool:
 
 @kernel
 def feasible(share: Floats, scale: Floats, capacity: Floats, slack: float) -> bool:
-    """Whether shares (jobs, types) of jobs of *scale* GPUs are finite, not below 0, and take no more than all of the
-    time and of the GPUs, but for the part *slack*."""
+    """Whether shares (jobs, types) are finite, not negative and within time and GPUs.
+
+    A job has *scale* GPUs; *slack* is the relative excess that is accepted.
+    """
     use = np.zeros(len(capacity))
     for i in range(len(share)):
         time = 0.0

@@ -1,16 +1,17 @@
-"""The most speed that jobs can have in all, each row at least what it is owed: prices of GPU types, found by edges.
+"""Maximize the total speed with a minimum for each row, by prices of types.
 
     max sum_i f_i r_i :   r_i = sum_k v_ik x_ik >= o_i,   sum_k x_ik <= 1,   sum_i q_i x_ik <= n_k,   x >= 0
 
-Without the GPUs in common, a row would choose one of few *ways*: all its time on one type, or just what it is owed, by
-one type and idle time or by two types. At prices p of the types each row takes the way with the largest worth less
-cost, and the sum of all these and of what all GPUs cost is never below the optimum. It is convex in p and made of flat
-pieces, so its least value is where as many edges meet as there are types: an edge is where a row has two ways that are
-equally good, or where a price is 0. From prices of 0, one edge is left at a time and the others are followed downhill
-past all edges that still lead down. At the end, rows at an edge mix their ways so that GPUs suffice. The steps needed
-hardly grow with the rows. Answers carry their proof: shares that are feasible, and prices that allow no more.
+Without the shared GPUs, a row would choose one of a few *options*: all its time on one type, or exactly what it is
+owed, from one type and idle time or from two types. At prices p, each row takes the option with the largest value minus
+cost. The sum of these plus the cost of all GPUs is an upper bound of the optimum. The bound is convex and piecewise
+linear in p, so its minimum is a vertex where as many edges meet as there are types. An edge is where a row has two
+equally good options, or where a price is 0. The search starts at prices of 0. In each step it leaves one edge and
+follows the others downhill, past all edges beyond which the bound still falls. At the end, rows on an edge mix their
+options so that the GPUs suffice. The number of steps hardly grows with the number of rows. A result includes its proof:
+feasible shares, and prices that allow no better ones.
 
-There is no twin in numpy: without numba, HiGHS does all this.
+There is no numpy version: without numba, HiGHS solves these problems.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from levada.kernels.sums import total as add_up
 
 #: Steps after which the search gives up.
 _STEPS = 300
-#: The part of all GPUs of a type below which nothing is missing; and how far slopes must differ, compared with each.
+#: Accepted overuse, as a fraction of a type's GPUs; and the relative difference from which slopes count as different.
 _LITTLE, _ALIKE = 1e-11, 1e-10
 
 
@@ -44,39 +45,40 @@ def efficient_shares(
     proved: float,
     trace: float,
 ) -> tuple[bool, Floats, Floats, float, float, Floats]:
-    """Whether it was found; shares and levels of each group, the lowest level, the bound on that, and prices.
+    """Whether it was solved; shares and levels of groups, lowest level, its bound, prices.
 
-    A group is the *part* of the jobs of a *row* that find equal *favour*: what their speed counts, beside the weight.
-    Levels, and the shares of which all jobs of a row keep the part *floor* in speed, are those of `leximin_shares`.
+    A group is the *part* of the jobs of a *row* with equal *favour*, a factor of their speed in the objective besides
+    the weight. Levels, and the shares of which each row keeps at least the fraction *floor* in speed, are those of
+    `leximin_shares`.
     """
     groups, types = len(row), len(capacity)
-    plenty, fair, levels, lowest = _all_at_their_best(rate, scale, weight, count, capacity)
+    plenty, fair, levels, lowest = _best_types_suffice(rate, scale, weight, count, capacity)
     if plenty:
         return True, fair[row], levels[row], float(lowest), float(lowest), np.zeros(types)
     nowhere = np.zeros((0, types))
-    found, fair, levels, _, bound, prices, _ = leximin_shares(
+    solved, fair, levels, _, bound, prices, _ = leximin_shares(
         rate, scale, weight, count, capacity, nowhere, near, proved, trace
     )
     share, reached = np.zeros((groups, types)), np.zeros(groups)
-    if not found:
+    if not solved:
         return False, share, reached, 0.0, float(bound), prices
     runs, kinds = np.flatnonzero(levels[row] > 0.0), np.flatnonzero(capacity > 0.0)
     speed, owed = np.empty((len(runs), len(kinds))), np.empty(len(runs))
     gpus, worth = np.empty(len(runs)), np.empty(len(runs))
     for at in range(len(runs)):
         i = row[runs[at]]
-        best, had = 0.0, 0.0
+        best, fair_speed = 0.0, 0.0
         for k in kinds:
             best = max(best, rate[i, k])
         for j in range(len(kinds)):
             speed[at, j] = rate[i, kinds[j]] / best
-            had += speed[at, j] * fair[i, kinds[j]]
-        # A hair less than owed: else rounding could ask for more than there is.
-        owed[at] = floor * had * (1 - 1e-9)
+            fair_speed += speed[at, j] * fair[i, kinds[j]]
+        # Slightly less than owed: otherwise rounding could exceed the capacity.
+        owed[at] = floor * fair_speed * (1 - 1e-9)
         gpus[at] = part[runs[at]] * scale[i]
         worth[at] = weight[i] * favour[runs[at]] * gpus[at]
-    found, x, proof = most_speed(speed, worth, gpus, owed, capacity[kinds], proved)
-    if not found:
+    solved, x, proof = most_speed(speed, worth, gpus, owed, capacity[kinds], proved)
+    if not solved:
         return False, share, reached, 0.0, float(bound), prices
     fit(x, gpus, capacity[kinds], trace)
     total, lowest = add_up(capacity), np.inf
@@ -85,24 +87,24 @@ def efficient_shares(
         prices[kinds[j]] = proof[j]
     for at in range(len(runs)):
         i, group = row[runs[at]], runs[at]
-        made, reference = 0.0, 0.0
+        speed_sum, reference = 0.0, 0.0
         for j in range(len(kinds)):
             k = kinds[j]
             share[group, k] = x[at, j]
-            made += rate[i, k] * x[at, j]
+            speed_sum += rate[i, k] * x[at, j]
             reference += rate[i, k] * (capacity[k] / total)
-        reached[group] = made * (scale[i] / (weight[i] * reference))
+        reached[group] = speed_sum * (scale[i] / (weight[i] * reference))
         lowest = min(lowest, reached[group])
     return True, share, reached, float(lowest), float(bound), prices
 
 
 @kernel
-def _all_at_their_best(
+def _best_types_suffice(
     rate: Floats, scale: Floats, weight: Floats, count: Floats, capacity: Floats
 ) -> tuple[bool, Floats, Floats, float]:
-    """Whether each row can have all its time on the one type that is best for it; then these shares and their levels.
+    """Whether every row can spend all its time on its single best type; shares and levels.
 
-    Nobody could have more, whatever others have: there is nothing to solve.
+    Then there is nothing to solve: no row could have more in any solution.
     """
     rows, types = rate.shape
     share, levels, left = np.zeros((rows, types)), np.zeros(rows), capacity.copy()
@@ -131,26 +133,26 @@ def _all_at_their_best(
 def most_speed(
     speed: Floats, worth: Floats, gpus: Floats, owed: Floats, capacity: Floats, proved: float
 ) -> tuple[bool, Floats, Floats]:
-    """Whether it was found; shares of each row, and prices of the types.
+    """Whether it was solved; shares of each row, and prices of the types.
 
-    Every row has a speed above 0, every capacity is above 0. *worth* is what a unit of speed of a row is worth, *gpus*
-    what a full share takes, *proved* the gap to the bound that is accepted, relative.
+    Every row has a speed above 0, every capacity is above 0. *worth* is the value of a unit of speed of a row, *gpus*
+    what a full share takes, *proved* the accepted relative gap to the bound.
     """
     rows, types = speed.shape
     unit = add_up(worth)
-    first, kind, time, value, use = _ways(speed, worth / unit, gpus, owed, capacity)
-    key, stands, mixed = np.empty(rows, np.int64), np.zeros(rows, np.bool_), np.zeros(len(value), np.bool_)
+    first, kind, time, value, use = _options(speed, worth / unit, gpus, owed, capacity)
+    key, fixed, mixed = np.empty(rows, np.int64), np.zeros(rows, np.bool_), np.zeros(len(value), np.bool_)
     for i in range(rows):
         key[i] = first[i]
         for a in range(first[i], first[i + 1]):
             if value[a] > value[key[i]]:
                 key[i] = a
-    # Edges: a row and its other way, or -1 - k and nothing where the price of type k is 0.
+    # Edges: a row and its other option, or -1 - k (and unused) where the price of type k is 0.
     edge, other = -1 - np.arange(types), np.zeros(types, np.int64)
     part, size, price, left = np.empty(types), np.empty(types), np.zeros(types), np.empty(types)
     matrix, inverse = np.empty((types, types)), np.empty((types, types))
     room = len(value) + types
-    at, rise, who, to = np.empty(room), np.empty(room), np.empty(room, np.int64), np.empty(room, np.int64)
+    at, rise, row_of, option_of = np.empty(room), np.empty(room), np.empty(room, np.int64), np.empty(room, np.int64)
     done = False
     for _ in range(_STEPS):
         for j in range(types):
@@ -163,7 +165,7 @@ def most_speed(
                 for side in range(2):
                     matrix[kind[b, side], j] += use[b, side]
                     matrix[kind[a, side], j] -= use[a, side]
-            # Rows may be tiny or huge: parts are those of all GPUs, not of a row.
+            # Rows may be tiny or huge: amounts are fractions of all GPUs, not of a row.
             size[j] = 0.0
             for k in range(types):
                 size[j] = max(size[j], abs(matrix[k, j]))
@@ -171,7 +173,7 @@ def most_speed(
                 matrix[k, j] /= max(size[j], 1e-300)
         if not invert(matrix, inverse):
             break
-        # What keys leave of each type, what the edges would take of it, and prices.
+        # What the main options leave of each type, what the edges would take of it, and prices.
         left[:] = 1.0
         for i in range(rows):
             a = key[i]
@@ -190,7 +192,7 @@ def most_speed(
         for j in range(types):
             if edge[j] < 0:
                 price[-1 - edge[j]] = 0.0
-        # Nobody's key may take less than nothing either.
+        # The amount of a main option must not be negative either.
         whole = -1
         for j in range(types):
             if edge[j] >= 0:
@@ -205,7 +207,7 @@ def most_speed(
             done = True
             break
         if whole >= 0:
-            # Another way of the row becomes its key, and the old key the way that is left.
+            # Another option of the row becomes its main option; the edge is left to the old one.
             before, key[whole] = key[whole], other[leaves]
             other[leaves] = before
             continue
@@ -218,30 +220,30 @@ def most_speed(
                         left[k] = 0.0
         for j in range(types):
             if edge[j] >= 0 and j != leaves:
-                stands[edge[j]] = mixed[other[j]] = True
-        events = _edges(first, kind, value, use, key, stands, mixed, price, left, at, rise, who, to)
+                fixed[edge[j]] = mixed[other[j]] = True
+        events = _edges(first, kind, value, use, key, fixed, mixed, price, left, at, rise, row_of, option_of)
         for j in range(types):
             if edge[j] >= 0:
-                stands[edge[j]] = mixed[other[j]] = False
-        last = _turning(at, rise, events, least)
+                fixed[edge[j]] = mixed[other[j]] = False
+        last = _turning_event(at, rise, events, least)
         if last < 0:
             break
         for event in range(events):
             if at[event] < at[last] or (at[event] == at[last] and event < last):
-                key[who[event]] = to[event]
-        edge[leaves], other[leaves] = who[last], to[last]
+                key[row_of[event]] = option_of[event]
+        edge[leaves], other[leaves] = row_of[last], option_of[last]
     share = np.zeros((rows, types))
     if not done:
         return False, share, price
-    proof = _mixed(first, kind, time, value, use, key, edge, other, part / size, price, share, proved)
+    proof = _mix_options(first, kind, time, value, use, key, edge, other, part / size, price, share, proved)
     return proof, share, price * (unit / capacity)
 
 
 @kernel
-def _ways(
+def _options(
     speed: Floats, worth: Floats, gpus: Floats, owed: Floats, capacity: Floats
 ) -> tuple[Ints, Ints, Floats, Floats, Floats]:
-    """The ways of all rows: where those of each row begin, two types each, time on them, worth, and use of all GPUs."""
+    """The options of all rows: start per row, two types each, time on them, value, use of GPUs."""
     rows, types = speed.shape
     room = rows * (2 * types + types * types // 4 + 1)
     first, kind, time = np.empty(rows + 1, np.int64), np.zeros((room, 2), np.int64), np.zeros((room, 2))
@@ -251,7 +253,7 @@ def _ways(
         first[i] = at
         need = min(owed[i], speed[i].max())
         if need <= 0.0:
-            at += 1  # the way of doing nothing
+            at += 1  # the option to stay idle
         for k in range(types):
             fast = speed[i, k]
             if fast <= 0.0 or fast < need:
@@ -283,25 +285,30 @@ def _edges(
     value: Floats,
     use: Floats,
     key: Ints,
-    stands: Bools,
+    fixed: Bools,
     mixed: Bools,
     price: Floats,
     step: Floats,
     at: Floats,
     rise: Floats,
-    who: Ints,
-    to: Ints,
+    row_of: Ints,
+    option_of: Ints,
 ) -> int:
-    """Writes the edges on the way from *price* along *step*, and says how many: how far, how much steeper, whose.
+    """Write the edges on the line from *price* along *step*; returns how many.
 
-    Rows that stand at another edge (*stands*, with their ways in *mixed*) and prices that come to 0 end the way: it
-    rises without end there.
+    For each edge: distance, increase of the slope, row, and its new option. Rows that are fixed to another edge
+    (*fixed*, with their options in *mixed*) and prices that reach 0 end the line: their slope is infinite.
     """
     events = 0
     none = _ALIKE * np.abs(step).max()
     for k in range(len(price)):
         if step[k] < -none:
-            at[events], rise[events], who[events], to[events] = max(price[k], 0.0) / -step[k], np.inf, -1 - k, 0
+            at[events], rise[events], row_of[events], option_of[events] = (
+                max(price[k], 0.0) / -step[k],
+                np.inf,
+                -1 - k,
+                0,
+            )
             events += 1
     for i in range(len(key)):
         a = key[i]
@@ -323,21 +330,21 @@ def _edges(
             if best < 0:
                 break
             a = best
-            if stands[i]:
+            if fixed[i]:
                 bend = np.inf
             far = max(far, nearest)
-            at[events], rise[events], who[events], to[events] = far, bend, i, a
+            at[events], rise[events], row_of[events], option_of[events] = far, bend, i, a
             events += 1
-            if stands[i]:
+            if fixed[i]:
                 break
     return events
 
 
 @kernel
-def _turning(at: Floats, rise: Floats, events: int, slope: float) -> int:
-    """The event at which a way that begins with this *slope* no longer leads down; -1: there is none."""
+def _turning_event(at: Floats, rise: Floats, events: int, slope: float) -> int:
+    """The event at which a line with this initial *slope* stops falling; -1 if none."""
     order, low, high, behind = np.arange(events), 0, events, -1
-    # Events before one of them come to the front; then it is known on which side of it the turning is.
+    # Quickselect: partition around one event, then continue on the side where the slope changes sign.
     while low < high:
         at_middle = (low + high) // 2
         middle = order[at_middle]
@@ -357,11 +364,11 @@ def _turning(at: Floats, rise: Floats, events: int, slope: float) -> int:
             return middle
         order[high - 1] = order[front]
         low = front + 1
-    return behind  # by rounding, if there is one
+    return behind  # >= 0 only because of rounding
 
 
 @kernel
-def _mixed(
+def _mix_options(
     first: Ints,
     kind: Ints,
     time: Floats,
@@ -375,7 +382,7 @@ def _mixed(
     share: Floats,
     proved: float,
 ) -> bool:
-    """Writes the shares; whether they fit, and are worth as much as these prices allow."""
+    """Write the shares; whether they fit and their value reaches the bound of these prices."""
     types = len(price)
     reached, bound = 0.0, add_up(price)
     taken = np.zeros(types)

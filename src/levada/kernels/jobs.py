@@ -1,4 +1,4 @@
-"""Questions about one job, and small changes of it, for the kernels of the engine's steps."""
+"""Predicates and small updates of a single job, for the kernels of the engine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from levada.kernels.registry import kernel
 
 
 @kernel
-def find(numbers: Ints, slots: Ints, number: int) -> int:
-    """The slot of a job by its number, -1 if it is over."""
+def find_slot(numbers: Ints, slots: Ints, number: int) -> int:
+    """The slot of a job by its number, -1 if it has ended."""
     low, high = 0, len(numbers)
     while low < high:
         middle = (low + high) >> 1
@@ -24,9 +24,9 @@ def find(numbers: Ints, slots: Ints, number: int) -> int:
 
 @kernel
 def accrue(ints: Ints, floats: Floats, s: int, now: float) -> None:
-    """Add the time since a job was last accounted for to what it waited, or to what its observed workers used.
+    """Add the time since the last update to a job's waiting time, or to its running time and GPU time.
 
-    Time never runs backwards here: an earlier *now* adds nothing.
+    An earlier *now* adds nothing.
     """
     passed = max(now - floats[c.SINCE, s], 0.0)
     workers = ints[c.OBSERVED, s]
@@ -51,7 +51,7 @@ def accrue_all(ints: Ints, floats: Floats, slots: Ints, now: float) -> None:
 
 @kernel
 def protected(ints: Ints, s: int) -> bool:
-    """Whether a decision may not stop, shrink or move what the job has."""
+    """Whether a decision must not stop, shrink or move the job."""
     if ints[c.COUNT, s] <= 0 or ints[c.HELD, s] <= 0:
         return False
     if ints[c.ACCEPTS_LOSS, s] > 0 and not ints[c.MIN, s] <= ints[c.HELD, s] <= ints[c.MAX, s]:
@@ -71,29 +71,29 @@ def protected_slots(ints: Ints) -> Bools:
 
 
 @kernel
-def guard_falls(ints: Ints, floats: Floats, s: int, min_run_s: float, cooldown_s: float) -> float:
-    """When a job that runs is left alone no more for being young."""
+def guard_end(ints: Ints, floats: Floats, s: int, min_run_s: float, cooldown_s: float) -> float:
+    """The time at which the guards of a running job end (minimum run time, cool-down)."""
     if ints[c.PREEMPTIBLE, s] != c.AT_ONCE:
         return max(floats[c.STARTED, s] + min_run_s, floats[c.RESIZED, s] + cooldown_s)
     return floats[c.RESIZED, s] + cooldown_s if floats[c.RESIZED, s] > floats[c.STARTED, s] else -np.inf
 
 
 @kernel
-def outlasts(reason: int) -> bool:
-    """Whether a reason still tells why a job stopped when all it waits for is its turn."""
+def explains_stop(reason: int) -> bool:
+    """Whether a reason explains why a job stopped, and so stays while the job only waits for capacity."""
     lost = reason == c.NODE_LOST or reason == c.INTERRUPTED or reason == c.DRAINED
     return lost or reason == c.RESTARTING or reason == c.LEFT or reason == c.MADE_ROOM
 
 
 @kernel
-def tells(reason: int) -> bool:
-    """Whether a reason stays true of a job until it runs again, whatever it is given."""
-    return outlasts(reason) or reason == c.BACKOFF or reason == c.SET_ASIDE
+def stays_until_start(reason: int) -> bool:
+    """Whether a reason stays until the job runs again, even if it gets a grant."""
+    return explains_stop(reason) or reason == c.BACKOFF or reason == c.SET_ASIDE
 
 
 @kernel
-def plain(reason: int) -> bool:
-    """Whether a reason only says what a job does, not why it stops or was stopped."""
+def is_activity(reason: int) -> bool:
+    """Whether a reason only describes what a job does, not why it stops or was stopped."""
     does = reason == c.SAYS_STARTING or reason == c.SAYS_STOPPING or reason == c.WAITS_FOR_DEVICES
     resizes = reason == c.SAYS_RESIZING or reason == c.SAYS_RESTARTING_RESIZED
     return does or resizes or reason == c.RUNS or reason == c.NEW
@@ -107,18 +107,18 @@ def special(ints: Ints, s: int) -> bool:
 
 @kernel
 def special_among(ints: Ints, slots: Ints) -> Ints:
-    """Those of these jobs that are `special`."""
-    found, number = np.empty(len(slots), np.int64), 0
+    """The `special` jobs among these slots."""
+    special_slots, number = np.empty(len(slots), np.int64), 0
     for s in slots:
         if special(ints, s):
-            found[number] = s
+            special_slots[number] = s
             number += 1
-    return found[:number].copy()
+    return special_slots[:number].copy()
 
 
 @kernel
 def plan_operation(ints: Ints, s: int, differs: bool) -> bool:
-    """Notes the operation that leads from what the job holds to its target; whether there is one."""
+    """Set the operation that leads from what the job holds to its target; whether there is one."""
     has, gets, phase = ints[c.HELD, s] > 0, ints[c.COUNT, s] > 0, ints[c.PHASE, s]
     op = c.OP_NONE
     if gets and (phase == c.RESIZING or (has and differs)):

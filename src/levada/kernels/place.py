@@ -1,8 +1,8 @@
 """Find whole devices for many jobs in one call.
 
-`plane_devices` and `plane_nodes` are the blocks of the plane that changes, `held_devices` is the block of the observed
-one; `devices`, `nodes` and `pools` are those of `core.openings`. A worker takes whole devices of one pool; pools of one
-node stand side by side.
+`plane_devices` and `plane_nodes` are the blocks of the assignment that changes, `held_devices` is the block of the
+observed one; `devices`, `nodes` and `pools` are those of `core.allocatable`. A worker takes whole devices of one pool;
+pools of one node are adjacent.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import numpy as np
 from levada.core import layout as c
 from levada.core.types import Ints
 from levada.kernels.registry import kernel
-from levada.kernels.release import jobs_devices, marked, release
+from levada.kernels.release import devices_by_job, release, slot_mask
 
 _FREE = c.FREE
 _BIG = 1 << 60
-#: More newcomers than this are placed together: each by itself looks at all devices of its type.
+#: More new jobs than this are placed together: one by one, each scans all devices of its type.
 _FEW = 4
-#: Shapes of workers whose rooms are remembered; a bound for memory, no result depends on it.
+#: Worker shapes whose room per pool is cached; bounds memory and does not affect results.
 _SHAPES = 64
 
 
 @kernel
 def _room(free: int, cpu_left: int, memory_left: int, whole: int, cpu: int, memory: int) -> int:
-    """How many workers a pool could still take."""
+    """How many more workers a pool can take."""
     room = free // whole
     if cpu > 0:
         room = min(room, max(cpu_left // cpu, 0))
@@ -35,7 +35,7 @@ def _room(free: int, cpu_left: int, memory_left: int, whole: int, cpu: int, memo
 
 @kernel
 def _best_single(room: Ints, now_room: Ints, need: int) -> int:
-    """The pool that holds *need* with least to spare, free at once if any is; -1 if none."""
+    """The pool that holds *need* with the least room, preferably free at once; -1 if none."""
     best, best_late, best_room = -1, True, _BIG
     for i in range(len(room)):
         if room[i] < need:
@@ -50,7 +50,7 @@ def _best_single(room: Ints, now_room: Ints, need: int) -> int:
 
 @kernel
 def _tightest(domain: Ints, room: Ints, ranked: Ints, need: int) -> int:
-    """The domain that holds *need* on fewest pools, then with least room; -1 if none does."""
+    """The domain that holds *need* on the fewest pools, then with the least room; -1 if none."""
     count = 0
     for i in range(len(domain)):
         count = max(count, domain[i] + 1)
@@ -72,7 +72,7 @@ def _tightest(domain: Ints, room: Ints, ranked: Ints, need: int) -> int:
 
 @kernel
 def _room_inside(room: Ints, domain: Ints, wanted: int) -> int:
-    """What the pools of one domain hold together."""
+    """The total room of one domain."""
     total = 0
     for i in range(len(room)):
         if domain[i] == wanted:
@@ -82,19 +82,19 @@ def _room_inside(room: Ints, domain: Ints, wanted: int) -> int:
 
 @kernel
 def _inside(room: Ints, domain: Ints, wanted: int) -> Ints:
-    """*room* in one domain, and none outside."""
-    kept = np.zeros_like(room)
+    """*room* within one domain, 0 elsewhere."""
+    inside = np.zeros_like(room)
     for i in range(len(room)):
         if domain[i] == wanted:
-            kept[i] = room[i]
-    return kept
+            inside[i] = room[i]
+    return inside
 
 
 @kernel
 def _spread(
     room: Ints, now_room: Ints, need: int, near: Ints, racks: Ints, zones: Ints, home: int, order: Ints, take: Ints
 ) -> int:
-    """`kernels.spread` into *order* and *take*; how many pools it took."""
+    """`kernels.spread` into *order* and *take*; the number of pools taken."""
     taken = 0
     for i in near:
         if need > 0 and room[i] > 0:
@@ -122,7 +122,7 @@ def _spread(
             if tightest >= 0:
                 room, now_room = _inside(room, domain, tightest), _inside(now_room, domain, tightest)
                 break
-        # The largest are filled, until the rest fits into one more.
+        # Fill the largest pools until the rest fits into one more.
         for i in ranked:
             if room[i] >= need:
                 break
@@ -142,7 +142,7 @@ def _spread(
 
 @kernel
 def _allowed(size: int, least: int, step: int) -> int:
-    """The largest size up to *size* that the job may have; 0 if none."""
+    """The largest allowed size up to *size*; 0 if none."""
     return least + (size - least) // step * step if size >= least else 0
 
 
@@ -166,7 +166,7 @@ def _pools_by_type(pool_type: Ints, types: int) -> tuple[Ints, Ints, Ints]:
 
 
 @kernel
-def seat(
+def grow(
     plane_devices: Ints,
     plane_nodes: Ints,
     held_devices: Ints,
@@ -178,16 +178,16 @@ def seat(
     gpu_type: Ints,
     want: Ints,
 ) -> Ints:
-    """Grows each job to *want* workers on free devices; how many it has then, which is less where they do not fit.
+    """Grow each job to *want* workers on free devices; the sizes reached, less if they do not fit.
 
-    First the workers that still run where the job was before, with their index; then the nodes where the job is, most
-    workers first; then the rack and zone where it is, if they hold the rest. There, or else anywhere, one node where it
-    fits best; then the tightest rack, zone or cluster that holds it, largest nodes first. Nodes where enough is free at
-    once come before nodes that others have to leave first. A job that cannot reach *least* gets nothing.
+    Order of preference: workers that still run where the job was before, with their index; nodes of the job, most
+    workers first; its rack and zone, if they hold the rest. There, or else anywhere: the one node that fits best; then
+    the tightest rack, zone or cluster, largest nodes first. Nodes with enough devices free now come before nodes that
+    others must leave first. A job that cannot reach *least* gets nothing.
     """
-    seated = np.zeros(len(slot), np.int64)
+    reached = np.zeros(len(slot), np.int64)
     if len(slot) == 0:
-        return seated
+        return reached
     owner, index = plane_devices[c.OWNER], plane_devices[c.INDEX]
     held, held_index = held_devices[c.OWNER], held_devices[c.INDEX]
     cpu_used, memory_used = plane_nodes[c.USED_CPU], plane_nodes[c.USED_MEMORY]
@@ -209,11 +209,11 @@ def seat(
     pool_of = np.empty(len(owner), np.int32)
     free = np.zeros(pool_count, np.int64)
     now = np.zeros(pool_count, np.int64)
-    # Devices that these jobs have; and those that are free for others while they still run there.
-    mine_too = marked(slot)
-    own_list, behind_list = np.empty(len(owner), np.int32), np.empty(len(owner), np.int32)
-    has, runs = 0, 0
-    # Jobs have devices of the type that they want, if any: other types need not be looked at.
+    # Devices that these jobs own; and free devices on which they still run.
+    is_grown = slot_mask(slot)
+    own_list, former_list = np.empty(len(owner), np.int32), np.empty(len(owner), np.int32)
+    own_count, former_count = 0, 0
+    # Jobs own only devices of the type that they want: skip other types.
     wanted = np.zeros(types, np.bool_)
     for j in range(len(slot)):
         wanted[gpu_type[j]] = True
@@ -228,89 +228,92 @@ def seat(
                     free[p] += 1
                     if h == _FREE:
                         now[p] += 1
-                    elif 0 <= h < len(mine_too) and mine_too[h]:
-                        behind_list[runs] = d
-                        runs += 1
-            elif 0 <= o < len(mine_too) and mine_too[o]:
-                own_list[has] = d
-                has += 1
+                    elif 0 <= h < len(is_grown) and is_grown[h]:
+                        former_list[former_count] = d
+                        former_count += 1
+            elif 0 <= o < len(is_grown) and is_grown[o]:
+                own_list[own_count] = d
+                own_count += 1
     cpu_left, memory_left = nodes[c.CPU_FREE] - cpu_used, nodes[c.MEMORY_FREE] - memory_used
-    own_start, own_devices = jobs_devices(owner, own_list[:has], slot)
-    behind_start, behind_devices = jobs_devices(held, behind_list[:runs], slot)
+    own_start, own_devices = devices_by_job(owner, own_list[:own_count], slot)
+    former_start, former_devices = devices_by_job(held, former_list[:former_count], slot)
     racks, zones = np.empty(pool_count, np.int64), np.empty(pool_count, np.int64)
     for at in range(pool_count):
         if wanted[pool_type[by_type[at]]]:
-            racks[at], zones[at] = rack[pool_node[by_type[at]]], zone[pool_node[by_type[at]]]
-    # Rooms by shape of worker: kept up to date for the shapes that are remembered.
-    lines = min(_SHAPES, len(slot))
-    shapes = np.zeros((lines, 4), np.int64)
-    rooms = np.empty((lines, longest), np.int64)
-    now_rooms = np.empty((lines, longest), np.int64)
-    known = 0
+            racks[at], zones[at] = (
+                rack[pool_node[by_type[at]]],
+                zone[pool_node[by_type[at]]],
+            )
+    # Room per pool by worker shape, kept up to date for the cached shapes.
+    cache_size = min(_SHAPES, len(slot))
+    shapes = np.zeros((cache_size, 4), np.int64)
+    rooms = np.empty((cache_size, longest), np.int64)
+    now_rooms = np.empty((cache_size, longest), np.int64)
+    cached_count = 0
     own = np.zeros(longest, np.int64)
     order, take = np.empty(longest + 1, np.int64), np.empty(longest + 1, np.int64)
     chosen = np.empty(len(owner), np.int64)
     for j in range(len(slot)):
         mine = own_devices[own_start[j] : own_start[j + 1]]
         have = len(mine) // whole[j]
-        seated[j] = have
+        reached[j] = have
         size = _allowed(want[j], least[j], step[j])
         if size <= have:
             continue
         t = gpu_type[j]
         candidates = by_type[type_start[t] : type_start[t + 1]]
-        line = -1
-        for s in range(known):
+        cached = -1
+        for s in range(cached_count):
             same = shapes[s, 0] == t and shapes[s, 1] == whole[j] and shapes[s, 2] == cpu[j]
             if same and shapes[s, 3] == memory[j]:
-                line = s
+                cached = s
                 break
-        if line < 0:
-            known = 0 if known == lines else known
-            line = known
-            known += 1
-            shapes[line] = np.array([t, whole[j], cpu[j], memory[j]])
+        if cached < 0:
+            cached_count = 0 if cached_count == cache_size else cached_count
+            cached = cached_count
+            cached_count += 1
+            shapes[cached] = np.array([t, whole[j], cpu[j], memory[j]])
             for i in range(len(candidates)):
                 p = candidates[i]
                 n = pool_node[p]
-                rooms[line, i] = _room(free[p], cpu_left[n], memory_left[n], whole[j], cpu[j], memory[j])
-                now_rooms[line, i] = min(rooms[line, i], now[p] // whole[j])
-        room, now_room = rooms[line, : len(candidates)], now_rooms[line, : len(candidates)]
+                rooms[cached, i] = _room(free[p], cpu_left[n], memory_left[n], whole[j], cpu[j], memory[j])
+                now_rooms[cached, i] = min(rooms[cached, i], now[p] // whole[j])
+        room, now_room = rooms[cached, : len(candidates)], now_rooms[cached, : len(candidates)]
         size = min(size, _allowed(have + room.sum(), least[j], step[j]))
         if size <= have:
             continue
-        seated[j] = size
+        reached[j] = size
         used = np.zeros(size + have + 1, np.bool_)
         for d in mine:
             own[position[pool_of[d]]] += 1
             if index[d] < len(used):
                 used[index[d]] = True
         need = size - have
-        # First workers that still run on devices the job had given away, then what `spread` finds: one loop books both.
-        behind = behind_devices[behind_start[j] : behind_start[j + 1]]
-        behind = behind[np.argsort(held_index[behind], kind="mergesort")]
+        # First workers that still run on devices that the job had released, then what `spread` finds.
+        former = former_devices[former_start[j] : former_start[j + 1]]
+        former = former[np.argsort(held_index[former], kind="mergesort")]
         at, next_index, taken, o = 0, 0, -1, 0
         near = order[:0]
         while need > 0:
-            got, workers, number = 0, 1, -1
-            if at < len(behind):
-                number = held_index[behind[at]]
+            picked, workers, number = 0, 1, -1
+            if at < len(former):
+                number = held_index[former[at]]
                 stays = True
-                while at < len(behind) and held_index[behind[at]] == number:
-                    d = behind[at]
+                while at < len(former) and held_index[former[at]] == number:
+                    d = former[at]
                     if owner[d] == _FREE and pool_type[pool_of[d]] == t:
-                        stays = stays and (got == 0 or pool_of[d] == pool_of[chosen[0]])
-                        chosen[got] = d
-                        got += 1
+                        stays = stays and (picked == 0 or pool_of[d] == pool_of[chosen[0]])
+                        chosen[picked] = d
+                        picked += 1
                     at += 1
                 for d in mine:
                     stays = stays and index[d] != number
-                if not stays or got != whole[j]:
+                if not stays or picked != whole[j]:
                     continue
                 n = pool_node[pool_of[chosen[0]]]
                 if (cpu[j] > 0 and cpu_left[n] < cpu[j]) or (memory[j] > 0 and memory_left[n] < memory[j]):
                     continue
-                own[position[pool_of[chosen[0]]]] += got
+                own[position[pool_of[chosen[0]]]] += picked
                 if number < len(used):
                     used[number] = True
             else:
@@ -326,11 +329,11 @@ def seat(
                 for late in range(2):
                     for d in range(pool_start[p], pool_stop[p]):
                         ready = held[d] == _FREE or held[d] == slot[j]
-                        if got < workers * whole[j] and usable[d] > 0 and owner[d] == _FREE and ready == (late == 0):
-                            chosen[got] = d
-                            got += 1
-                chosen[:got].sort()
-            for k in range(got):
+                        if picked < workers * whole[j] and usable[d] > 0 and owner[d] == _FREE and ready == (late == 0):
+                            chosen[picked] = d
+                            picked += 1
+                chosen[:picked].sort()
+            for k in range(picked):
                 d = chosen[k]
                 if number < 0 and k % whole[j] == 0:
                     while used[next_index]:
@@ -348,11 +351,11 @@ def seat(
             memory_used[n] += workers * memory[j]
             cpu_left[n] -= workers * cpu[j]
             memory_left[n] -= workers * memory[j]
-            # All pools of the node have less room now: those of other types by cores and memory.
+            # All pools of the node have less room now, those of other types because of cores and memory.
             while p > 0 and pool_node[p - 1] == n:
                 p -= 1
             while p < pool_count and pool_node[p] == n:
-                for s in range(known):
+                for s in range(cached_count):
                     if shapes[s, 0] == pool_type[p]:
                         left = _room(free[p], cpu_left[n], memory_left[n], shapes[s, 1], shapes[s, 2], shapes[s, 3])
                         rooms[s, position[p]] = left
@@ -362,14 +365,14 @@ def seat(
             own[i] = 0
         for d in mine:
             own[position[pool_of[d]]] = 0
-        for d in behind:
+        for d in former:
             own[position[pool_of[d]]] = 0
-    return seated
+    return reached
 
 
 @kernel
-def _are_few_newcomers(ints: Ints, slot: Ints, want: Ints) -> bool:
-    """Whether these are a few jobs that have nothing and want one GPU each: the most frequent decision by far."""
+def _are_few_single_gpus(ints: Ints, slot: Ints, want: Ints) -> bool:
+    """Whether these are few jobs without devices that want one GPU each: the most frequent case."""
     if len(slot) > _FEW:
         return False
     for i in range(len(slot)):
@@ -382,10 +385,10 @@ def _are_few_newcomers(ints: Ints, slot: Ints, want: Ints) -> bool:
 
 
 @kernel
-def _seat_newcomers(
+def _place_single_gpus(
     plane_devices: Ints, held_devices: Ints, devices: Ints, pools: Ints, ints: Ints, slot: Ints, gpu_type: Ints
 ) -> Ints:
-    """`seat` for jobs without a place that want one GPU each: the pool with least to spare, free at once if any is."""
+    """`grow` for jobs without devices that want one GPU: the pool with least room, free now if possible."""
     owner, held, usable = plane_devices[c.OWNER], held_devices[c.OWNER], devices[c.WHOLE_OPEN]
     reached, order = np.zeros(len(slot), np.int64), np.arange(len(slot))
     if len(slot) > 1:
@@ -429,13 +432,13 @@ def place(
     want: Ints,
     highest_first: bool,
 ) -> Ints:
-    """Bring each job to *want* workers on *gpu_type*; the sizes that were reached.
+    """Bring each job to *want* workers on *gpu_type*; returns the sizes reached.
 
-    Jobs that leave their type give up devices first, then those that shrink; then jobs grow, the largest first: they
-    need room in one piece, and small ones fill the gaps.
+    First jobs that change type release devices, then jobs that shrink; then jobs grow, largest first: they need
+    contiguous room, and small ones fill the gaps.
     """
-    if _are_few_newcomers(ints, slot, want):
-        return _seat_newcomers(plane_devices, held_devices, devices, pools, ints, slot, gpu_type)
+    if _are_few_single_gpus(ints, slot, want):
+        return _place_single_gpus(plane_devices, held_devices, devices, pools, ints, slot, gpu_type)
     release(plane_devices, plane_nodes, held_devices, devices, ints, slot, gpu_type, want, highest_first)
     reached, grows = want.copy(), np.empty(len(slot), np.int64)
     number = 0
@@ -449,9 +452,9 @@ def place(
         grows = grows[np.argsort(ints[c.NUMBER][slot[grows]], kind="mergesort")]
         size = want[grows] * np.maximum(ints[c.MILLI][slot[grows]], 1)
         grows = grows[np.argsort(-size, kind="mergesort")]
-    seated = seat(
+    grown = grow(
         plane_devices, plane_nodes, held_devices, devices, nodes, pools, ints, slot[grows], gpu_type[grows], want[grows]
     )
     for i in range(number):
-        reached[grows[i]] = seated[i]
+        reached[grows[i]] = grown[i]
     return reached

@@ -1,15 +1,15 @@
-"""Prices of GPU types at which jobs, each choosing what is cheapest for it, share the cluster as fairly as possible.
+"""Prices of GPU types at which the cheapest choices share the cluster fairly.
 
     max t :   sum_k c_ik x_ik >= base_i + pace_i t,   sum_k x_ik <= 1,   sum_i q_i x_ik <= n_k,   x >= 0
 
-where a row either rises with t (base 0) or stands still (pace 0). At prices p the cheapest way for a row to reach r is
-a point of the lower hull of (0, 0) and the points (c_ik, p_k): a mix of two types, or of one and idle time. Whatever
-the prices, t cannot exceed the level tau(p) at which these cheapest ways cost what all GPUs cost. Plans that rows
-choose at some prices are mixed by a tiny linear program (one row per type, Dantzig-Wolfe), whose duals are the next
-prices. The calls needed do not grow with the rows. Answers carry their proof: shares that reach t, and prices that
-allow no more.
+A row either rises with t (base 0) or is constant (level_slope 0). At prices p, the cheapest way for a row to reach r is
+a point of the lower hull of (0, 0) and the points (c_ik, p_k): a mix of two types, or of one type and idle time. For
+all prices, t cannot exceed the level tau(p) at which these cheapest mixes cost as much as all GPUs. Each set of prices
+gives a plan, the choices of all rows. A tiny linear program (one row per type, Dantzig-Wolfe) mixes the plans; its
+duals are the next prices. The number of iterations does not grow with the rows. A result includes its proof: shares
+that reach t, and prices that allow no more.
 
-There is no twin in numpy: without numba, HiGHS does all this.
+There is no numpy version: without numba, HiGHS solves these problems.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from levada.kernels.price_hull import affordable, balance, demand, hulls, piece
 from levada.kernels.registry import kernel
 from levada.kernels.sums import total as add_up
 
-#: Calls after which the search gives up, and columns that it may collect.
+#: Iterations and columns after which the search gives up.
 _CALLS = 400
 _COLUMNS = 2 * _CALLS + 40
-#: A column whose reduced cost is below this does not help.
+#: A column with a reduced cost up to this does not help.
 _HELPS = 1e-12
-#: Pivots without progress after which the first column that helps is taken, lest the program go round in circles.
+#: Pivots without progress after which the first column that helps is taken, to avoid cycling.
 _PATIENCE = 60
 
 
 @kernel
 def invert(matrix: Floats, inverse: Floats) -> bool:
-    """Gauss-Jordan with pivots; whether it could be done."""
+    """Gauss-Jordan elimination with pivoting; whether the matrix is regular."""
     size = len(matrix)
     work = matrix.copy()
     inverse[:] = 0.0
@@ -64,9 +64,10 @@ def invert(matrix: Floats, inverse: Floats) -> bool:
 
 @kernel
 def _mix(level: Floats, use: Floats, columns: int, basis: Ints, inverse: Floats, amount: Floats, dual: Floats) -> bool:
-    """The best mix of plans: max sum of phi x level, with use (parts of all GPUs) <= 1 and sum of phi = 1.
+    """The best mix of plans: max sum of phi x level, with use (fractions of GPUs) <= 1, sum of phi = 1.
 
-    *basis* holds columns, or -1 - k for the slack of type k; it, the amounts and the duals are left at the optimum.
+    *basis* has columns, or -1 - k for the slack of type k. On return, basis, amounts and duals are those of the
+    optimum.
     """
     rows = len(basis)
     types = rows - 1
@@ -112,7 +113,7 @@ def _mix(level: Floats, use: Floats, columns: int, basis: Ints, inverse: Floats,
                     if stalled > _PATIENCE:
                         break
         if enters == rows + columns or stalled > 3 * _PATIENCE:
-            return True  # nothing helps, or only by rounding
+            return True  # optimal up to rounding
         for at in range(rows):
             if enters < 0:
                 direction[at] = inverse[at, -1 - enters]
@@ -121,7 +122,7 @@ def _mix(level: Floats, use: Floats, columns: int, basis: Ints, inverse: Floats,
                 for k in range(types):
                     total += inverse[at, k] * use[enters, k]
                 direction[at] = total
-        # Two passes: how far it goes with a little slack, then the largest pivot that goes no farther.
+        # Two passes: the step length with a little slack, then the largest pivot within that length.
         far = np.inf
         for at in range(rows):
             if direction[at] > 1e-11:
@@ -140,35 +141,35 @@ def _mix(level: Floats, use: Floats, columns: int, basis: Ints, inverse: Floats,
 
 @kernel
 def max_level(
-    c: Floats, q: Floats, n: Floats, base: Floats, pace: Floats, still: Floats, seeds: Floats, near: float
+    c: Floats, q: Floats, n: Floats, base: Floats, level_slope: Floats, fixed_share: Floats, seeds: Floats, near: float
 ) -> tuple[bool, float, float, Floats, Floats, Floats]:
-    """Whether it was found; the level reached and the bound on it; shares, the prices that prove the bound, and the
-    prices of the plans that were mixed, to start from next time.
+    """Whether it was solved; level, bound, shares, the prices that prove the bound, prices of plans.
 
-    Every c has something above 0 in each row, every n is above 0. *still* (rows, types) are shares with which the rows
-    that stand still have what they need. *near* is the gap at which the search may end, relative to the bound.
+    The prices of the mixed plans are seeds for the next call. Each row of c has an entry above 0, every n is above 0.
+    *fixed_share* (rows, types) are shares that satisfy the constant rows. *near* is the relative gap at which the
+    search may stop.
     """
     rows, types = c.shape
     unit = np.inf
     for i in range(rows):
-        if pace[i] > 0.0:
-            unit = min(unit, c[i].max() / pace[i])
-    pace = pace * unit  # from here on, t = 1 is the level that no row could exceed even alone
+        if level_slope[i] > 0.0:
+            unit = min(unit, c[i].max() / level_slope[i])
+    level_slope = level_slope * unit  # from here on, no row could exceed t = 1 even alone
     room = rows if rows else 1
     speed, cost = np.empty((room, types + 1)), np.empty((room, types + 1))
     kind, count = np.empty((room, types + 1), np.int64), np.zeros(room, np.int64)
     at, step = np.empty(room * types + 1), np.empty(room * types + 1)
     level, use = np.empty(_COLUMNS), np.empty((_COLUMNS, types))
     price = np.empty((_COLUMNS, types))
-    nothing = np.empty((0, types))
+    empty = np.empty((0, types))
     taken = np.zeros(types)
 
-    # The first plan: all at 0, and those that stand still as they are.
+    # The first plan: rising rows at 0, constant rows with their given shares.
     level[0] = 0.0
     use[0] = 0.0
     for i in range(rows):
         for k in range(types):
-            use[0, k] += q[i] * still[i, k] / n[k]
+            use[0, k] += q[i] * fixed_share[i, k] / n[k]
     columns = 1
     bound = 1.0
     proof = np.zeros(types)
@@ -181,7 +182,7 @@ def max_level(
     amount, dual = np.empty(types + 1), np.empty(types + 1)
     p = np.empty(types)
     seed = 0
-    found = False
+    solved = False
     for _ in range(_CALLS):
         weight = 0.0
         if seed >= len(seeds):
@@ -191,7 +192,7 @@ def max_level(
             for row in range(types + 1):
                 reached += dual[row]
             if bound - reached <= near * bound:
-                found = True
+                solved = True
                 break
             weight = 0.5 if bound < 1.0 else 0.0
         helps = False
@@ -202,10 +203,10 @@ def max_level(
                 else:
                     p[k] = weight * proof[k] + (1.0 - weight) * max(dual[k], 0.0) / n[k]
             hulls(c, p, speed, cost, kind, count)
-            money = 0.0
+            budget = 0.0
             for k in range(types):
-                money += p[k] * n[k]
-            t = affordable(q, base, pace, money, speed, cost, count)
+                budget += p[k] * n[k]
+            t = affordable(q, base, level_slope, budget, speed, cost, count)
             if t < bound:
                 bound = t
                 proof[:] = p
@@ -213,12 +214,12 @@ def max_level(
                 if columns == _COLUMNS:
                     break
                 if turn == 1:
-                    following = balance(q, pace, speed, cost, count, at, step)
+                    following = balance(q, level_slope, speed, cost, count, at, step)
                     if following == t:
                         break
                     t = following
                 taken[:] = 0.0
-                demand(q, base, pace, t, speed, kind, count, taken, nothing, 1.0)
+                demand(q, base, level_slope, t, speed, kind, count, taken, empty, 1.0)
                 level[columns] = t
                 gain = t - (float(dual[types]) if seed >= len(seeds) else 0.0)
                 for k in range(types):
@@ -234,30 +235,30 @@ def max_level(
         if seed < len(seeds):
             seed += 1
         elif not helps:
-            found = bound - reached <= 1e-9 * bound
+            solved = bound - reached <= 1e-9 * bound
             break
         if columns >= _COLUMNS - 2:
             break
     share = np.zeros((rows, types))
-    plans, kept = np.zeros((types + 1, types)), 0
+    plans, plan_count = np.zeros((types + 1, types)), 0
     reached = 0.0
-    if found:
+    if solved:
         for row in range(types + 1):
             z, part = basis[row], amount[row]
             if z < 0:
                 continue
             reached += part * level[z]
             if z > 0:
-                plans[kept] = price[z] * unit
-                kept += 1
+                plans[plan_count] = price[z] * unit
+                plan_count += 1
             if z == 0:
                 for i in range(rows):
                     for k in range(types):
-                        share[i, k] += part * still[i, k]
+                        share[i, k] += part * fixed_share[i, k]
             elif part > 0.0:
                 hulls(c, price[z], speed, cost, kind, count)
-                demand(q, base, pace, level[z], speed, kind, count, taken, share, part)
-    return bool(found), float(reached * unit), float(bound * unit), share, proof * unit, plans[:kept]
+                demand(q, base, level_slope, level[z], speed, kind, count, taken, share, part)
+    return bool(solved), float(reached * unit), float(bound * unit), share, proof * unit, plans[:plan_count]
 
 
 @kernel
@@ -272,12 +273,12 @@ def affordable_ratio(
     p: Floats,
     ratio: float,
 ) -> float:
-    """The ratio, from *ratio* upwards, at which all needs cost at prices p what all GPUs cost together."""
+    """The smallest ratio >= *ratio* at which all needs cost at most as much as all GPUs at prices p."""
     rows, types = rate.shape
     speed, cost = np.empty((rows, types + 1)), np.empty((rows, types + 1))
     kind, count = np.empty((rows, types + 1), np.int64), np.zeros(rows, np.int64)
     hulls(rate, p, speed, cost, kind, count)
-    money = add_up(p * n)
+    budget = add_up(p * n)
     for _ in range(200):
         total, fall = 0.0, 0.0
         for j in range(len(of)):
@@ -288,9 +289,9 @@ def affordable_ratio(
             slope = (cost[i, at + 1] - cost[i, at]) / (speed[i, at + 1] - speed[i, at])
             total += scale[i] * (cost[i, at] + slope * (need - speed[i, at]))
             fall += scale[i] * slope * need * ideal[j] / spare
-        if total <= money or fall <= 0.0:
+        if total <= budget or fall <= 0.0:
             break
-        following = ratio + (total - money) / fall
+        following = ratio + (total - budget) / fall
         if following <= ratio * (1 + 1e-15):
             break
         ratio = following
@@ -299,9 +300,9 @@ def affordable_ratio(
 
 @kernel
 def virtual_jobs(corner: Floats, of: Ints, need: Floats) -> Floats:
-    """(rows, corners): jobs at each corner of their row's speeds, where a job between two is a part of each.
+    """(rows, corners): jobs at each corner of their row's speeds; a job between two is split.
 
-    Between neighbouring speeds every hull is straight, so that nothing changes by this.
+    This changes nothing in the costs, because hulls are linear between neighbouring speeds.
     """
     rows, corners = corner.shape
     jobs = np.zeros((rows, corners))
@@ -315,3 +316,96 @@ def virtual_jobs(corner: Floats, of: Ints, need: Floats) -> Floats:
         jobs[i, at] += 1.0 - part
         jobs[i, at + 1] += part
     return jobs
+
+
+@kernel
+def least_ratio(
+    rate: Floats,
+    scale: Floats,
+    count: Floats,
+    capacity: Floats,
+    of: Ints,
+    steps: Floats,
+    elapsed: Floats,
+    ideal: Floats,
+    start: float,
+    seeds: Floats,
+    most: int,
+    near: float,
+    proved: float,
+) -> tuple[bool, Floats, float, Floats, Floats]:
+    """Whether it was solved; totals (rows, types) at the smallest finish-time ratio >= *start*; that ratio.
+
+    Then prices, and the prices of the mixed plans as seeds for the next call. A row stands for *count* jobs, *of* is
+    the row of each job. At most *most* ratios are tried; *proved* is the accepted relative overuse.
+    """
+    mass, prices, plans = np.zeros(rate.shape), np.zeros(len(capacity)), np.zeros((0, len(capacity)))
+    used, part = np.zeros(len(capacity), np.bool_), np.zeros(len(rate), np.bool_)
+    for i in range(len(rate)):
+        for k in range(len(capacity)):
+            if capacity[k] > 0.0 and rate[i, k] > 0.0:
+                used[k] = True
+                part[i] |= count[i] > 0.0
+    active_rows, kinds = np.flatnonzero(part), np.flatnonzero(used)
+    position, rows, types = np.full(len(rate), -1), len(active_rows), len(kinds)
+    speed, corner, room = np.empty((rows, types)), np.zeros((rows, types + 1)), capacity[kinds]
+    for at in range(rows):
+        position[active_rows[at]] = at
+        for j in range(types):
+            speed[at, j] = rate[active_rows[at], kinds[j]]
+        corner[at, 1:] = np.sort(speed[at])
+    position_of, gpus, proof = position[of], scale[active_rows], np.zeros(types)
+    mixed = np.empty((len(seeds), types))
+    for z in range(len(seeds)):
+        for j in range(types):
+            mixed[z, j] = seeds[z, kinds[j]]
+    ratio = start
+    for _ in range(most):
+        jobs = virtual_jobs(corner, position_of, steps / (ratio * ideal - elapsed))
+        row, step = np.nonzero((jobs > 0.0) & (corner > 0.0))
+        here, q, part_of = np.empty((len(row), types)), np.empty(len(row)), np.empty(len(row))
+        for z in range(len(row)):
+            part_of[z] = jobs[row[z], step[z]]
+            q[z] = part_of[z] * gpus[row[z]]
+            for j in range(types):
+                here[z, j] = speed[row[z], j] / corner[row[z], step[z]]
+        solved, level, bound, x, new_proof, mixed = max_level(
+            here, q, room, np.zeros(len(row)), np.ones(len(row)), np.zeros(here.shape), mixed, near
+        )
+        if not solved or not _fits(x, q, room, proved):
+            break
+        enough = level >= 1.0 - 1e-10 or (bound <= 1.0 - 1e-9 and not new_proof.any())
+        following = ratio
+        if not enough:
+            proof = new_proof
+            following = affordable_ratio(speed, gpus, room, position_of, steps, elapsed, ideal, proof, ratio)
+            enough = following <= ratio * (1.0 + 1e-13)
+        if not enough:
+            ratio = following
+            continue
+        if level < 1.0 - 1e-9:
+            break
+        plans = np.zeros((len(mixed), len(capacity)))
+        for j in range(types):
+            for z in range(len(row)):
+                mass[active_rows[row[z]], kinds[j]] += part_of[z] * x[z, j]
+            prices[kinds[j]] = proof[j]
+            for z in range(len(mixed)):
+                plans[z, kinds[j]] = mixed[z, j]
+        return True, mass, float(ratio), prices, plans
+    return False, mass, float(ratio), prices, plans
+
+
+@kernel
+def _fits(share: Floats, gpus: Floats, capacity: Floats, proved: float) -> bool:
+    """Whether these shares exceed neither time nor GPUs."""
+    use, fits = np.zeros(len(capacity)), True
+    for i in range(len(share)):
+        time = 0.0
+        for k in range(len(capacity)):
+            time += share[i, k]
+            use[k] += gpus[i] * share[i, k]
+        fits &= time <= 1.0 + proved
+    for k in range(len(capacity)):
+        fits &= use[k] <= capacity[k] * (1.0 + proved)
+    return fits

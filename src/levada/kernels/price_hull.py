@@ -1,6 +1,6 @@
-"""What rows choose at given prices: corners of their hulls, what they cost, and the GPUs that they take.
+"""Choices of rows at given prices: corners of hulls, costs, and GPUs used.
 
-Part of `price`, which tells what rows and prices are.
+Part of `price`, which defines rows and prices.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from levada.kernels.registry import kernel
 
 @kernel
 def hulls(c: Floats, p: Floats, speed: Floats, cost: Floats, kind: Ints, count: Ints) -> None:
-    """Writes the corners of every row's hull, from idle time (kind -1) to its fastest type, and how many there are."""
+    """Write the corners of every row's hull, from idle time (kind -1) to its fastest type, and their number."""
     rows, types = c.shape
     for i in range(rows):
         speed[i, 0], cost[i, 0], kind[i, 0] = 0.0, 0.0, -1
@@ -35,7 +35,7 @@ def hulls(c: Floats, p: Floats, speed: Floats, cost: Floats, kind: Ints, count: 
 
 @kernel
 def piece(speed: Floats, i: int, corners: int, r: float) -> int:
-    """The edge of row *i*'s hull on which *r* is, from its left."""
+    """The index of the left corner of the edge of row *i*'s hull that contains *r*."""
     at = 0
     while at < corners - 2 and speed[i, at + 1] < r:
         at += 1
@@ -44,28 +44,30 @@ def piece(speed: Floats, i: int, corners: int, r: float) -> int:
 
 @kernel
 def total_cost(
-    q: Floats, base: Floats, pace: Floats, t: float, speed: Floats, cost: Floats, count: Ints
+    q: Floats, base: Floats, level_slope: Floats, t: float, speed: Floats, cost: Floats, count: Ints
 ) -> tuple[float, float]:
-    """What all rows cost at level t, and how much that rises with t."""
+    """The cost of all rows at level t, and its derivative."""
     total, rise = 0.0, 0.0
     for i in range(len(q)):
         if count[i] > 1:
-            r = base[i] + pace[i] * t
+            r = base[i] + level_slope[i] * t
             at = piece(speed, i, count[i], r)
             slope = (cost[i, at + 1] - cost[i, at]) / (speed[i, at + 1] - speed[i, at])
             total += q[i] * (cost[i, at] + slope * (r - speed[i, at]))
-            rise += q[i] * slope * pace[i]
+            rise += q[i] * slope * level_slope[i]
     return total, rise
 
 
 @kernel
-def affordable(q: Floats, base: Floats, pace: Floats, money: float, speed: Floats, cost: Floats, count: Ints) -> float:
-    """The largest t up to 1 that *money* pays for: Newton from the right on a convex function."""
+def affordable(
+    q: Floats, base: Floats, level_slope: Floats, budget: float, speed: Floats, cost: Floats, count: Ints
+) -> float:
+    """The largest t up to 1 whose cost is within *budget*: Newton's method on a convex function."""
     t = 1.0
     for _ in range(200):
-        total, rise = total_cost(q, base, pace, t, speed, cost, count)
-        over = total - money
-        if over <= 1e-15 * abs(money) or rise <= 0.0:
+        total, rise = total_cost(q, base, level_slope, t, speed, cost, count)
+        over = total - budget
+        if over <= 1e-15 * abs(budget) or rise <= 0.0:
             break
         following = t - over / rise
         if following >= t:
@@ -75,19 +77,21 @@ def affordable(q: Floats, base: Floats, pace: Floats, money: float, speed: Float
 
 
 @kernel
-def balance(q: Floats, pace: Floats, speed: Floats, cost: Floats, count: Ints, at: Floats, step: Floats) -> float:
-    """The t up to 1 at which one more unit of t costs 1; *at* and *step* are room to work in."""
+def balance(
+    q: Floats, level_slope: Floats, speed: Floats, cost: Floats, count: Ints, at: Floats, step: Floats
+) -> float:
+    """The t up to 1 at which one more unit of t costs 1; *at* and *step* are work space."""
     events = 0
     rise = 0.0
     for i in range(len(q)):
-        if pace[i] > 0.0 and count[i] > 1:
+        if level_slope[i] > 0.0 and count[i] > 1:
             before = (cost[i, 1] - cost[i, 0]) / speed[i, 1]
-            rise += q[i] * pace[i] * before
+            rise += q[i] * level_slope[i] * before
             for v in range(1, count[i] - 1):
                 slope = (cost[i, v + 1] - cost[i, v]) / (speed[i, v + 1] - speed[i, v])
-                if speed[i, v] < pace[i]:
-                    at[events] = speed[i, v] / pace[i]
-                    step[events] = q[i] * pace[i] * (slope - before)
+                if speed[i, v] < level_slope[i]:
+                    at[events] = speed[i, v] / level_slope[i]
+                    step[events] = q[i] * level_slope[i] * (slope - before)
                     events += 1
                 before = slope
     if rise >= 1.0:
@@ -104,7 +108,7 @@ def balance(q: Floats, pace: Floats, speed: Floats, cost: Floats, count: Ints, a
 def demand(
     q: Floats,
     base: Floats,
-    pace: Floats,
+    level_slope: Floats,
     t: float,
     speed: Floats,
     kind: Ints,
@@ -113,11 +117,11 @@ def demand(
     share: Floats,
     weight: float,
 ) -> None:
-    """Adds to *use* the GPUs of each type that rows choose at level t and, unless it is empty, their x to *share*."""
+    """Add the GPUs of each type that rows choose at level t to *use*, and their x to *share* unless empty."""
     for i in range(len(q)):
         if count[i] < 2:
             continue
-        r = base[i] + pace[i] * t
+        r = base[i] + level_slope[i] * t
         at = piece(speed, i, count[i], r)
         part = (r - speed[i, at]) / (speed[i, at + 1] - speed[i, at])
         part = min(max(part, 0.0), 1.0)

@@ -1,10 +1,9 @@
-"""Levels one after the other at prices that prove each: water-filling. Part of `price`.
+"""Water-filling by prices, one proved level after the other. Part of `price`.
 
-After each level the rows that can rise no more are those that would have to pay for more. The types that cost
-something belong, from then on, to the rows that pay for them, and leave the problem with what these rows use.
+After each level, the rows that cannot rise further are those that would have to pay for more. The types with a price
+then belong to the rows that pay for them, and leave the problem together with what these rows use.
 
-Rows are in one of four states, and hold what is settled of them in *share*; *mass* is the part of their time that is
-not settled yet.
+A row is in one of four states. *share* is the settled part of its time, *mass* the fraction that is not settled yet.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from levada.kernels.price_hull import affordable, hulls
 from levada.kernels.registry import kernel
 from levada.kernels.sums import total as add_up
 
-#: Numbers this near to each other, relative to their size, are taken for equal; and speeds.
+#: Relative tolerances for equal numbers, and for equal speeds.
 _SAME, _AS_FAST = 1e-9, 1 - 1e-12
-#: Less than this part of a type is as good as nothing.
+#: A smaller fraction of a type counts as 0.
 _NOTHING = 1e-13
-#: It rises; it stands still on types that are equally fast for it; it is done; its rest goes to the fastest free type.
-_RISES, _STANDS, _DONE, _ENDS = 0, 1, 2, 3
+#: States: rising; constant on equally fast types; done; about to end on the fastest free type.
+_RISES, _CONSTANT, _DONE, _ENDS = 0, 1, 2, 3
 
 
 @kernel
 def leximin(c: Floats, q: Floats, n: Floats, seeds: Floats, near: float) -> tuple[bool, Floats, float, Floats, Floats]:
-    """Whether it was found; the shares of lexicographically largest levels; bound, prices and plans of the lowest one.
+    """Whether it was solved; the leximin shares; bound, prices and plans of the lowest level.
 
-    Where several ways to share what costs something differ in what they leave to others, this gives up.
+    Gives up where several ways to share priced types differ in what they leave to others.
     """
     rows, types = c.shape
     share, shared = np.zeros((rows, types)), np.zeros((rows, types))
@@ -44,30 +43,32 @@ def leximin(c: Floats, q: Floats, n: Floats, seeds: Floats, near: float) -> tupl
         for k in range(types):
             if left[k] <= _NOTHING * n[k]:
                 open_type[k] = False
-        leapt, reached = _leap(c, q, n, open_type, left, share, state, stride if pause <= 0 else 1)
+        batch, reached = _fix_batch(c, q, n, open_type, left, share, state, stride if pause <= 0 else 1)
         kinds = np.flatnonzero(open_type)
-        ok, row_of, cc, qq, base, pace, still = _problem(c, q, kinds, mass, state, shared)
+        ok, row_of, cc, qq, base, level_slope, fixed_share = _problem(c, q, kinds, mass, state, shared)
         if not ok:
             return failed
         n_here = left[kinds]
-        ok, t, bound, x, p, next_plans = max_level(cc, qq, n_here, base, pace, still, _pick(plans, kinds), near)
-        if len(leapt) and (not ok or t < reached[-1] * _AS_FAST):
-            _undo(q, left, share, state, leapt)
+        ok, t, bound, x, p, next_plans = max_level(
+            cc, qq, n_here, base, level_slope, fixed_share, _pick(plans, kinds), near
+        )
+        if len(batch) and (not ok or t < reached[-1] * _AS_FAST):
+            _undo(q, left, share, state, batch)
             failures += 1
-            # Those that do not reach beyond the others' level can leap for sure; more shall not be tried too soon.
+            # Rows up to the level of the others can certainly leap; wait before trying more.
             stride = (reached <= t).sum() if ok else 1
             pause = 0 if stride > 1 else 2**failures
             continue
         if not ok:
             return failed
-        plans = _place(next_plans, kinds, types)
+        plans = _expand(next_plans, kinds, types)
         if first:
             first = False
             first_bound, first_plans = bound, plans.copy()
             first_prices[kinds] = p
-        p = _cut(cc, qq, n_here, base, pace, t, p)
+        p = _cut(cc, qq, n_here, base, level_slope, t, p)
         stride, pause = 1 if p.any() else 2 * stride, pause - 1
-        if not _settle(row_of, kinds, cc, p, t, base, x, share, mass, state):
+        if not _fix_rows(row_of, kinds, cc, p, t, base, x, share, mass, state):
             return failed
         for j in range(len(kinds)):
             if p[j] > 0.0:
@@ -75,40 +76,39 @@ def leximin(c: Floats, q: Floats, n: Floats, seeds: Floats, near: float) -> tupl
         if not _end(row_of, kinds, cc, q, x, open_type, left, share, shared, mass, state):
             return failed
     for i in range(rows):
-        if state[i] == _STANDS:
+        if state[i] == _CONSTANT:
             share[i] += mass[i] * shared[i] / add_up(shared[i])
     return True, share, float(first_bound), first_prices, first_plans
 
 
 @kernel
-def _leap(
+def _fix_batch(
     c: Floats, q: Floats, n: Floats, open_type: Bools, left: Floats, share: Floats, state: Ints, stride: int
 ) -> tuple[Ints, Floats]:
-    """Puts up to *stride* rows, the slowest first, on their fastest types for good; they, and their levels.
+    """Fix up to *stride* rows, slowest first, on their fastest types; these rows and their levels.
 
-    Right if all others reach the last of these levels, too: nobody can have more than all of its time where it is
-    fastest. One rising row at least stays behind; a row with several fastest types, or that would use one up, ends the
-    leap before it.
+    Correct if all other rows reach the last of these levels: no row can have more than all of its time on its fastest
+    type. At least one rising row is left. A row with several fastest types, or that would use one up, ends the batch.
     """
     types = c.shape[1]
     rising = np.flatnonzero(state == _RISES)
     stride = min(stride, len(rising) - 1)
     if stride < 2:
         return rising[:0], np.zeros(0)
-    most, place = np.zeros(len(rising)), np.empty(len(rising), np.int64)
+    most, type_of = np.zeros(len(rising)), np.empty(len(rising), np.int64)
     for at in range(len(rising)):
         equal = 0
         for k in range(types):
             speed = c[rising[at], k]
             if open_type[k] and speed > 0.0 and speed >= most[at] * _AS_FAST:
                 equal = equal + 1 if speed * _AS_FAST <= most[at] else 1
-                most[at], place[at] = max(speed, most[at]), k
+                most[at], type_of[at] = max(speed, most[at]), k
         if equal != 1:
-            place[at] = -1
+            type_of[at] = -1
     order = np.argsort(most, kind="mergesort")
     count = 0
     for at in order[:stride]:
-        i, k = rising[at], place[at]
+        i, k = rising[at], type_of[at]
         if k < 0 or left[k] - q[i] <= _NOTHING * n[k]:
             break
         left[k] -= q[i]
@@ -119,9 +119,9 @@ def _leap(
 
 
 @kernel
-def _undo(q: Floats, left: Floats, share: Floats, state: Ints, leapt: Ints) -> None:
-    """These rows rise again."""
-    for i in leapt:
+def _undo(q: Floats, left: Floats, share: Floats, state: Ints, batch: Ints) -> None:
+    """Revert `_fix_batch` for these rows."""
+    for i in batch:
         for k in range(share.shape[1]):
             left[k] += q[i] * share[i, k]
             share[i, k] = 0.0
@@ -132,11 +132,11 @@ def _undo(q: Floats, left: Floats, share: Floats, state: Ints, leapt: Ints) -> N
 def _problem(
     c: Floats, q: Floats, kinds: Ints, mass: Floats, state: Ints, shared: Floats
 ) -> tuple[bool, Ints, Floats, Floats, Floats, Floats, Floats]:
-    """What is left, as `max_level` takes it: rows, speeds, GPUs, bases, paces, and shares of those that stand still."""
+    """The remaining problem for `max_level`: rows, speeds, GPUs, bases, paces, shares of constant rows."""
     row_of = np.flatnonzero(state != _DONE)
     items = len(row_of)
     cc, qq = np.zeros((items, len(kinds))), np.empty(items)
-    base, pace, still = np.zeros(items), np.zeros(items), np.zeros((items, len(kinds)))
+    base, level_slope, fixed_share = np.zeros(items), np.zeros(items), np.zeros((items, len(kinds)))
     ok = True
     for at in range(items):
         i = row_of[at]
@@ -146,7 +146,7 @@ def _problem(
             fastest = max(fastest, c[i, kinds[j]])
         ok = ok and fastest > 0.0
         if state[i] == _RISES:
-            pace[at] = 1.0
+            level_slope[at] = 1.0
             for j in range(len(kinds)):
                 cc[at, j] = c[i, kinds[j]]
             continue
@@ -155,12 +155,12 @@ def _problem(
         for j in range(len(kinds)):
             if c[i, kinds[j]] >= fastest * _AS_FAST:
                 cc[at, j] = fastest
-                still[at, j] = shared[i, kinds[j]]
-                whole += still[at, j]
+                fixed_share[at, j] = shared[i, kinds[j]]
+                whole += fixed_share[at, j]
         ok = ok and whole > 0.0
         if whole > 0.0:
-            still[at] /= whole
-    return ok, row_of, cc, qq, base, pace, still
+            fixed_share[at] /= whole
+    return ok, row_of, cc, qq, base, level_slope, fixed_share
 
 
 @kernel
@@ -174,8 +174,8 @@ def _pick(plans: Floats, kinds: Ints) -> Floats:
 
 
 @kernel
-def _place(few: Floats, kinds: Ints, types: int) -> Floats:
-    """Prices with a place for every type."""
+def _expand(few: Floats, kinds: Ints, types: int) -> Floats:
+    """Prices with an entry for every type."""
     plans = np.zeros((len(few), types))
     for z in range(len(few)):
         for j in range(len(kinds)):
@@ -184,8 +184,8 @@ def _place(few: Floats, kinds: Ints, types: int) -> Floats:
 
 
 @kernel
-def _cut(c: Floats, q: Floats, n: Floats, base: Floats, pace: Floats, t: float, p: Floats) -> Floats:
-    """The prices, where those next to nothing are nothing if that proves as much."""
+def _cut(c: Floats, q: Floats, n: Floats, base: Floats, level_slope: Floats, t: float, p: Floats) -> Floats:
+    """The prices with negligible ones set to 0, if that proves the same bound."""
     spent = add_up(p * n)
     if spent <= 0.0:
         return p
@@ -199,14 +199,14 @@ def _cut(c: Floats, q: Floats, n: Floats, base: Floats, pace: Floats, t: float, 
     hulls(c, cut, speed, cost, kind, count)
     unit = np.inf
     for i in range(rows):
-        if pace[i] > 0.0:
+        if level_slope[i] > 0.0:
             unit = min(unit, c[i].max())
-    proved = unit * affordable(q, base, pace * unit, add_up(cut * n), speed, cost, count)
+    proved = unit * affordable(q, base, level_slope * unit, add_up(cut * n), speed, cost, count)
     return cut if proved <= t * (1 + 1e-10) else p
 
 
 @kernel
-def _settle(
+def _fix_rows(
     row_of: Ints,
     kinds: Ints,
     c: Floats,
@@ -218,27 +218,27 @@ def _settle(
     mass: Floats,
     state: Ints,
 ) -> bool:
-    """Gives rows that pay what they use of priced types, and tells who rises no more; False where it cannot."""
+    """Settle what paying rows use of priced types, and the state of rows that stop; False if ambiguous."""
     items, types = c.shape
     speed, cost = np.empty((items, types + 1)), np.empty((items, types + 1))
     kind, count = np.empty((items, types + 1), np.int64), np.zeros(items, np.int64)
     hulls(c, p, speed, cost, kind, count)
-    # Types joined by rows that use several of them: which belong together, where else these rows run (-1 = nowhere),
-    # whether at different places, and whether there is more than one way to share them.
+    # Types connected by rows that use several of them: their component, where else these rows run (-1 = nowhere),
+    # whether on different types, and whether there is more than one way to share them.
     parent, ends = np.arange(types), np.full(types, -2)
     mixed, ring = np.zeros(types, np.bool_), np.zeros(types, np.bool_)
     finals = 0
     for at in range(items):
         i = row_of[at]
         r = t if state[i] == _RISES else base[at]
-        free = 1 if count[at] > 1 and cost[at, 1] == 0.0 else 0  # the corner up to which all is free
+        free = 1 if count[at] > 1 and cost[at, 1] == 0.0 else 0  # the last corner without cost
         if r > speed[at, free] * (1 + _SAME):
             finals += 1 if state[i] == _RISES else 0
             edge = free
             while edge < count[at] - 2 and speed[at, edge + 1] * (1 + _SAME) < r:
                 edge += 1
             low, high = kind[at, edge], kind[at, edge + 1]
-            # Time spent off its edge is as cheap for it, up to rounding: then shares tell what it uses.
+            # Time off its edge costs the same up to rounding: then the shares say what it uses.
             off = 1.0 - x[at, high] - x[at, low] if low >= 0 else add_up(x[at]) - x[at, high]
             if off <= _SAME:
                 part = (r - speed[at, edge]) / (speed[at, edge + 1] - speed[at, edge])
@@ -260,7 +260,7 @@ def _settle(
                 rest = max(1.0 - used, 0.0)
             mass[i] *= rest
             state[i] = _DONE if free == 0 or rest <= 1e-12 else _ENDS
-        elif state[i] == _STANDS:
+        elif state[i] == _CONSTANT:
             state[i] = _ENDS
         elif r >= speed[at, free] * (1 - _SAME):
             finals += 1
@@ -273,7 +273,7 @@ def _settle(
 
 @kernel
 def _join(parent: Ints, ends: Ints, mixed: Bools, ring: Bools, one: int, other: int, end: int, along: bool) -> None:
-    """Notes that a row, whose other time goes to *end*, can move between two types."""
+    """Record that a row, whose remaining time goes to *end*, can move between two types."""
     a, b = _root(parent, one), _root(parent, other)
     if along and a == b:
         ring[a] = True
@@ -307,26 +307,26 @@ def _end(
     mass: Floats,
     state: Ints,
 ) -> bool:
-    """Puts the rest of rows that end on their fastest free type; where there are several, they stand still for now."""
+    """Put the rest of ending rows on their fastest free type; if there are several, they stay constant."""
     for at in range(len(row_of)):
         i = row_of[at]
         if state[i] != _ENDS:
             continue
-        fastest, place, equal = 0.0, -1, 0
+        fastest, chosen, equal = 0.0, -1, 0
         for j in range(len(kinds)):
             if open_type[kinds[j]] and c[at, j] > fastest:
-                fastest, place = c[at, j], j
-        if place < 0:
+                fastest, chosen = c[at, j], j
+        if chosen < 0:
             return False
         for j in range(len(kinds)):
             if open_type[kinds[j]] and c[at, j] >= fastest * _AS_FAST:
                 equal += 1
         if equal == 1:
-            share[i, kinds[place]] += mass[i]
-            left[kinds[place]] = max(left[kinds[place]] - q[i] * mass[i], 0.0)
+            share[i, kinds[chosen]] += mass[i]
+            left[kinds[chosen]] = max(left[kinds[chosen]] - q[i] * mass[i], 0.0)
             state[i] = _DONE
             continue
-        state[i] = _STANDS
+        state[i] = _CONSTANT
         shared[i] = 0.0
         for j in range(len(kinds)):
             if open_type[kinds[j]] and c[at, j] >= fastest * _AS_FAST:

@@ -1,4 +1,4 @@
-"""From rows of jobs to shares, by `price_leximin`: what stands around it, in one call. Part of `price`."""
+"""Leximin shares from rows of jobs, by `price_leximin`. Part of `price`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def leximin_shares(
     proved: float,
     trace: float,
 ) -> tuple[bool, Floats, Floats, float, float, Floats, Floats]:
-    """Whether it was found; shares and levels of each row; the lowest level and its bound, prices and plans.
+    """Whether it was solved; shares and levels of rows; the lowest level, its bound, prices, plans.
 
-    Levels are scale x rate / (weight x proportional rate). Rows that can run nowhere, or stand for nobody, get nothing.
-    Shares below the part *trace* of all that a row gets are nothing; *proved* is the gap to the bound that is accepted.
+    Levels are scale x rate / (weight x proportional rate). Rows that can run nowhere, or have no jobs, get nothing.
+    Shares below the fraction *trace* of a row's total are set to 0; *proved* is the accepted relative gap to the bound.
     """
     rows, types = rate.shape
     c, gpus, part = np.zeros((rows, types)), np.empty(rows), np.zeros(rows, np.bool_)
@@ -42,43 +42,43 @@ def leximin_shares(
                 c[i, k] = rate[i, k] * (scale[i] / reference)
                 used[k] |= c[i, k] > 0.0
                 part[i] |= c[i, k] > 0.0 and gpus[i] > 0.0
-    mine, kinds = np.flatnonzero(part), np.flatnonzero(used)
+    active_rows, kinds = np.flatnonzero(part), np.flatnonzero(used)
     share, levels, prices = np.zeros((rows, types)), np.zeros(rows), np.zeros(types)
     plans = np.zeros((0, types))
-    if not len(mine):
+    if not len(active_rows):
         return False, share, levels, 0.0, 0.0, prices, plans
-    here, their, room = np.empty((len(mine), len(kinds))), gpus[mine], capacity[kinds]
-    for at in range(len(mine)):
+    active_c, active_gpus, room = np.empty((len(active_rows), len(kinds))), gpus[active_rows], capacity[kinds]
+    for at in range(len(active_rows)):
         for j in range(len(kinds)):
-            here[at, j] = c[mine[at], kinds[j]]
+            active_c[at, j] = c[active_rows[at], kinds[j]]
     start = np.empty((len(seeds), len(kinds)))
     for z in range(len(seeds)):
         for j in range(len(kinds)):
             start[z, j] = seeds[z, kinds[j]]
-    found, x, bound, proof, mixed = leximin(here, their, room, start, near)
-    if not found:
+    solved, x, bound, proof, mixed = leximin(active_c, active_gpus, room, start, near)
+    if not solved:
         return False, share, levels, 0.0, 0.0, prices, plans
     lowest = np.inf
     use = np.zeros(len(kinds))
-    for at in range(len(mine)):
+    for at in range(len(active_rows)):
         time, level = 0.0, 0.0
         for j in range(len(kinds)):
             time += x[at, j]
-            level += here[at, j] * x[at, j]
-            use[j] += their[at] * x[at, j]
+            level += active_c[at, j] * x[at, j]
+            use[j] += active_gpus[at] * x[at, j]
         lowest = min(lowest, level)
-        found &= time <= 1.0 + proved
+        solved &= time <= 1.0 + proved
     for j in range(len(kinds)):
-        found &= use[j] <= room[j] * (1.0 + proved)
-    if not found or lowest < bound * (1.0 - proved):
+        solved &= use[j] <= room[j] * (1.0 + proved)
+    if not solved or lowest < bound * (1.0 - proved):
         return False, share, levels, 0.0, 0.0, prices, plans
-    fit(x, their, room, trace)
+    fit(x, active_gpus, room, trace)
     lowest = np.inf
-    for at in range(len(mine)):
+    for at in range(len(active_rows)):
         for j in range(len(kinds)):
-            share[mine[at], kinds[j]] = x[at, j]
-            levels[mine[at]] += here[at, j] * x[at, j]
-        lowest = min(lowest, levels[mine[at]])
+            share[active_rows[at], kinds[j]] = x[at, j]
+            levels[active_rows[at]] += active_c[at, j] * x[at, j]
+        lowest = min(lowest, levels[active_rows[at]])
     plans = np.zeros((len(mixed), types))
     for j in range(len(kinds)):
         prices[kinds[j]] = proof[j]
@@ -89,7 +89,7 @@ def leximin_shares(
 
 @kernel
 def fit(share: Floats, gpus: Floats, capacity: Floats, trace: float) -> None:
-    """Takes traces away, and what rounding gave beyond all time or GPUs."""
+    """Remove negligible shares, and scale down what rounding put above all time or GPUs."""
     use = np.zeros(len(capacity))
     for i in range(len(share)):
         total, time = add_up(share[i]), 0.0

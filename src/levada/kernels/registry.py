@@ -1,7 +1,7 @@
-"""The mark of a kernel: a function over arrays and numbers that may be compiled.
+"""The decorator of kernels: functions over arrays that may be compiled.
 
-Kernels are plain Python, which is what runs unless `levada.jit` has replaced them by machine code. Other packages call
-them through their module (`fill.give(...)`), never by an imported name, so that the replacement reaches every caller.
+Kernels are plain Python until `levada.jit` replaces them by machine code. Other packages call them through their module
+(`fill.fill_in_order(...)`), never by an imported name, so that the replacement reaches every caller.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: The attribute that marks a kernel.
+#: Attribute of marked functions.
 MARK = "__levada_kernel__"
 
 

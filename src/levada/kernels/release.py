@@ -1,4 +1,4 @@
-"""Give up whole devices, for many jobs in one call; the blocks are those of `kernels.place`."""
+"""Release whole devices of many jobs at once, by blocks of `kernels.place`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from levada.kernels.registry import kernel
 
 
 @kernel
-def marked(slot: Ints) -> Bools:
-    """True at these slots; as long as the highest of them asks for."""
+def slot_mask(slot: Ints) -> Bools:
+    """A mask that is True at these slots, as long as the highest one needs."""
     highest = -1
     for j in range(len(slot)):
         highest = max(highest, slot[j])
@@ -22,8 +22,8 @@ def marked(slot: Ints) -> Bools:
 
 
 @kernel
-def jobs_devices(owner: Ints, chosen: Ints, slot: Ints) -> tuple[Ints, Ints]:
-    """Devices that jobs in *slot* own, side by side: (start of each job's run, devices)."""
+def devices_by_job(owner: Ints, chosen: Ints, slot: Ints) -> tuple[Ints, Ints]:
+    """The *chosen* devices grouped by owner in *slot*: start of each job's run, devices."""
     start = np.zeros(len(slot) + 1, np.int64)
     devices = np.empty(len(chosen), np.int64)
     if len(chosen) == 0:
@@ -56,36 +56,36 @@ def shrink(
     keep: Ints,
     highest_first: bool,
 ) -> None:
-    """Cut each job down to *keep* workers.
+    """Shrink each job to *keep* workers.
 
-    Workers that do not run yet go first; then lonely ones, on nodes where the job has fewest; then the highest index.
-    The node of worker 0 is emptied last, and worker 0 goes only with the whole job. With *highest_first* the index
-    alone counts, for backends that can only cut from the end.
+    Workers that do not run yet go first; then workers on the nodes where the job has fewest; then the highest index.
+    The node of worker 0 comes last, and worker 0 goes only with the whole job. With *highest_first* only the index
+    counts, for backends that can only remove the last workers.
     """
     if len(slot) == 0:
         return
     owner, index, held = plane_devices[c.OWNER], plane_devices[c.INDEX], held_devices[c.OWNER]
     cpu_used, memory_used, node_of = plane_nodes[c.USED_CPU], plane_nodes[c.USED_MEMORY], devices[c.NODE_OF]
     whole, cpu, memory = ints[c.MILLI][slot] // c.WHOLE, ints[c.CPU][slot], ints[c.MEMORY][slot]
-    leaves = marked(slot)
-    theirs, number = np.empty(len(owner), np.int32), 0
+    leaves = slot_mask(slot)
+    owned, number = np.empty(len(owner), np.int32), 0
     for d in range(len(owner)):
         if 0 <= owner[d] < len(leaves) and leaves[owner[d]]:
-            theirs[number] = d
+            owned[number] = d
             number += 1
-    start, devices = jobs_devices(owner, theirs[:number], slot)
+    start, devices = devices_by_job(owner, owned[:number], slot)
     on_node = np.zeros(len(cpu_used), np.int64)
     for j in range(len(slot)):
         mine = devices[start[j] : start[j + 1]]
-        give = len(mine) // whole[j] - keep[j]
-        if give <= 0:
+        excess = len(mine) // whole[j] - keep[j]
+        if excess <= 0:
             continue
         home = -1
         for d in mine:
             on_node[node_of[d]] += 1
             if index[d] == 0:
                 home = node_of[d]
-        # Highest index first, and the order of keys keeps that among equals.
+        # Highest index first; the stable sort by key keeps that order among equals.
         ranked = mine[np.argsort(-index[mine], kind="mergesort")]
         firsts = ranked[:: whole[j]]
         key = np.zeros(len(firsts), np.int64)
@@ -98,15 +98,15 @@ def shrink(
                     key[w] += 1 << 60
                 if held[d] == slot[j]:
                     key[w] += 1 << 61
-        gone = 0
+        released = 0
         for w in np.argsort(key, kind="mergesort"):
-            if gone == give or (index[firsts[w]] == 0 and keep[j] > 0):
+            if released == excess or (index[firsts[w]] == 0 and keep[j] > 0):
                 continue
             for d in ranked[w * whole[j] : (w + 1) * whole[j]]:
                 owner[d] = c.FREE
             cpu_used[node_of[firsts[w]]] -= cpu[j]
             memory_used[node_of[firsts[w]]] -= memory[j]
-            gone += 1
+            released += 1
         for d in mine:
             on_node[node_of[d]] = 0
 
@@ -123,7 +123,7 @@ def release(
     want: Ints,
     highest_first: bool,
 ) -> None:
-    """Take from each job what it has too much: everything where it leaves its type, then what exceeds *want*."""
+    """Release excess devices: all of a job that changes its type, else those beyond *want*."""
     leaving, shrinking = np.empty(len(slot), np.int64), np.empty(len(slot), np.int64)
     leaves, shrinks = 0, 0
     for i in range(len(slot)):
@@ -135,7 +135,7 @@ def release(
         if 0 < want[i] < had:
             shrinking[shrinks] = i
             shrinks += 1
-    nothing = np.zeros(leaves, np.int64)
-    shrink(plane_devices, plane_nodes, held_devices, devices, ints, leaving[:leaves], nothing, True)
+    empty = np.zeros(leaves, np.int64)
+    shrink(plane_devices, plane_nodes, held_devices, devices, ints, leaving[:leaves], empty, True)
     rows = shrinking[:shrinks]
     shrink(plane_devices, plane_nodes, held_devices, devices, ints, slot[rows], want[rows], highest_first)

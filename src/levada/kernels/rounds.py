@@ -1,8 +1,8 @@
-"""Rounds of share policies over whole columns: what is remembered of each job, who runs next, and what to say of it.
+"""Rounds of share policies: carry credit, choose jobs, build the decision.
 
-A *combination* is a job, or two that share devices. `members` holds two rows of jobs for each (-1 = nobody): first come
-all jobs alone, row by row, then the pairs. Shares, credits and priorities are by combination and type. `speed` is by
-job and type: 1 where a job is fastest, 0 where it cannot run.
+A *combination* is a job, or two jobs that share devices. `members` has two rows of jobs for each (-1 = none): first all
+single jobs, row by row, then the pairs. Shares, credits and priorities are by combination and type. `speed` is by job
+and type: 1 where a job is fastest, 0 where it cannot run.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ import numpy as np
 
 from levada.core import layout as c
 from levada.core.types import Bools, Floats, Ints
-from levada.kernels.rates import hold
+from levada.kernels.rates import mask_rates
 from levada.kernels.registry import kernel
-from levada.kernels.turns import take_turns
+from levada.kernels.round_turns import take_by_priority
 
-#: Rows of what `answer` says of each job.
+#: Rows of the decision of `build_decision`.
 TYPE, COUNT, REASON, EVIDENCE, RANK = range(5)
-#: What is remembered: members by job number, shares, credits, what shares were asked about, what there was then; and
-#: who began to run meanwhile (number, type, seconds that had passed by then, in rows of three).
+#: State between rounds: members by job number, shares, credits, and the jobs and capacity for which shares were
+#: computed; and the jobs that started since (number, type, seconds since the round, in rows of three).
 Memory = tuple[Ints, Floats, Floats, Floats, Ints, Floats]
-#: The same by row now (members, share, credit, asked), what combinations need and where they run, and two questions
-#: answered: whether shares are out of date, and whether those who run have more than there is for them.
-Recalled = tuple[Ints, Floats, Floats, Floats, Ints, Ints, bool, bool]
-#: Seconds that running already is worth, that are owed at most, that the fastest type is worth, and a whole share.
+#: The same by current rows (members, share, credit, inputs), needs and types of combinations, whether shares are stale,
+#: and whether running combinations exceed the capacity.
+CarriedOver = tuple[Ints, Floats, Floats, Floats, Ints, Ints, bool, bool]
+#: In seconds: bonus of a running combination, limit of credit, value of the fastest type, value of a whole share.
 Weights = tuple[float, float, float, float]
-_NOBODY, _ALONE = -1, -2
+_NONE, _ALONE = -1, -2
 _GONE = -2
-_AS_IT_WAS = -1
+_UNCHANGED_RANK = -1
 _CPU = 0
 _NOT_ALLOWED = c.NOT_ALLOWED
 _RUNS, _CAPACITY, _TOO_LARGE, _UNKNOWN_TYPE, _IN_LINE, _CANNOT_RUN = 0, 2, 6, 7, 30, 31
-_A_LITTLE = 1e-9
+_TIE_BREAK = 1e-9
 
 
 @kernel
-def recall(
+def carry_over(
     memory: Memory,
     jobs: Ints,
     reals: Floats,
@@ -45,71 +45,71 @@ def recall(
     capacity: Ints,
     passed: float,
     weights: Weights,
-) -> Recalled:
-    """Brings what is remembered to the rows of now, and counts credit for the time that has *passed*.
+) -> CarriedOver:
+    """Bring the stored state to the current rows, and add credit for the *passed* seconds.
 
-    Jobs that are over go, new ones come with nothing. *jobs*, *reals* and *allowed* are the blocks of `view.jobs`.
-    *partner* is per job who it shares devices with (-1: nobody any more, -2: it runs alone), or empty where nobody ever
-    shares. Shares are out of date where jobs, their sizes, weights or types are others, or what there is.
+    Ended jobs are dropped, new ones start with zero. *jobs*, *reals* and *allowed* are the blocks of `view.jobs`.
+    *partner* is the job with which each job shares devices (-1: none any more, -2: it runs alone), or empty if jobs
+    never share. Shares are stale if jobs, their sizes, weights or types, or the capacity have changed.
     """
-    names, old_share, old_credit, old_asked, old_room, filled = memory
+    old_members, old_share, old_credit, old_inputs, old_room, filled = memory
     number, size, weight = jobs[0], jobs[1], reals[0]
     count, types = len(number), len(capacity)
     order = ascending(number)
-    asked = np.zeros((count, 4), np.float64)
-    stale = old_asked.shape != asked.shape or len(old_room) != types
-    for place in range(count):
-        row = order[place]
-        asked[place, 0], asked[place, 1], asked[place, 2] = number[row], size[row], weight[row]
+    inputs = np.zeros((count, 4), np.float64)
+    stale = old_inputs.shape != inputs.shape or len(old_room) != types
+    for position in range(count):
+        row = order[position]
+        inputs[position, 0], inputs[position, 1], inputs[position, 2] = number[row], size[row], weight[row]
         for kind in range(allowed.shape[1]):
             if allowed[row, kind]:
-                asked[place, 3] += 2.0**kind
+                inputs[position, 3] += 2.0**kind
         if not stale:
             for column in range(4):
-                stale |= asked[place, column] != old_asked[place, column]
+                stale |= inputs[position, column] != old_inputs[position, column]
     if not stale:
         for kind in range(types):
             stale |= room[kind] != old_room[kind]
-    # The row of each member now; combinations mostly stand in the order of jobs, so each search begins behind the last.
-    rows = np.empty(names.shape, np.int64)
+    # The current row of each member. Combinations are mostly in the order of jobs: each search starts after the last.
+    rows = np.empty(old_members.shape, np.int64)
     pairs, near = 0, 0
-    for at in range(len(names)):
+    for at in range(len(old_members)):
         for member in range(2):
-            if names[at, member] == _NOBODY:
-                rows[at, member] = _NOBODY
+            if old_members[at, member] == _NONE:
+                rows[at, member] = _NONE
                 continue
-            if near < count and number[order[near]] == names[at, member]:
-                place = near
+            if near < count and number[order[near]] == old_members[at, member]:
+                position = near
             else:
-                place = find(number, order, names[at, member])
-            rows[at, member] = order[place] if place >= 0 else _GONE
-            if member == 0 and place >= 0:
-                near = place + 1
+                position = find(number, order, old_members[at, member])
+            rows[at, member] = order[position] if position >= 0 else _GONE
+            if member == 0 and position >= 0:
+                near = position + 1
         pairs += rows[at, 0] >= 0 and rows[at, 1] >= 0
     members = np.empty((count + pairs, 2), np.int64)
     share, credit = np.zeros((count + pairs, types)), np.zeros((count + pairs, types))
     for row in range(count):
-        members[row, 0], members[row, 1] = row, _NOBODY
+        members[row, 0], members[row, 1] = row, _NONE
     width = min(types, old_share.shape[1])
-    following = count
-    for at in range(len(names)):
+    next_pair = count
+    for at in range(len(old_members)):
         a, b = rows[at, 0], rows[at, 1]
         if a < 0 or b == _GONE:
             continue
-        mine = a
+        to = a
         if b >= 0:
-            mine = following
-            members[mine, 0], members[mine, 1] = a, b
-            following += 1
+            to = next_pair
+            members[to, 0], members[to, 1] = a, b
+            next_pair += 1
         for kind in range(width):
-            share[mine, kind], credit[mine, kind] = old_share[at, kind], old_credit[at, kind]
+            share[to, kind], credit[to, kind] = old_share[at, kind], old_credit[at, kind]
     need, runs = running(members, jobs, partner)
     if 0.0 < passed < np.inf:
         most = weights[1]
-        pace = _pace(share, need, runs)
+        served_fraction = _served_fraction(share, need, runs)
         for at in range(len(members)):
             for kind in range(types):
-                owed = credit[at, kind] + share[at, kind] * passed * pace[kind]
+                owed = credit[at, kind] + share[at, kind] * passed * served_fraction[kind]
                 if kind == runs[at]:
                     owed -= passed
                 if owed > most:
@@ -118,9 +118,9 @@ def recall(
                     owed = -most
                 credit[at, kind] = owed
     for at in range(len(filled)):
-        place, kind = find(number, order, int(filled[at, 0])), int(filled[at, 1])
-        if place >= 0 and runs[order[place]] == kind:
-            credit[order[place], kind] += filled[at, 2]
+        position, kind = find(number, order, int(filled[at, 0])), int(filled[at, 1])
+        if position >= 0 and runs[order[position]] == kind:
+            credit[order[position], kind] += filled[at, 2]
     used = np.zeros(types, np.int64)
     for at in range(len(members)):
         if runs[at] >= 0:
@@ -128,7 +128,7 @@ def recall(
     crowded = False
     for kind in range(types):
         crowded |= used[kind] > capacity[kind]
-    return members, share, credit, asked, need, runs, bool(stale), bool(crowded)
+    return members, share, credit, inputs, need, runs, bool(stale), bool(crowded)
 
 
 @kernel
@@ -142,34 +142,75 @@ def fill(
     total: Ints,
     passed: float,
 ) -> tuple[Ints, Floats]:
-    """What is free goes to jobs that wait: `rates.hold`, `choose` and `answer` in one, between two rounds.
+    """Give free capacity to pending jobs between two rounds: `rates.mask_rates` and `choose_and_build`.
 
-    What is said of each job, its rank as it was; and who begins to run: number, type, and the seconds that *passed*
-    since the round. Nobody's share or credit matters then.
+    Returns the decision, with unchanged ranks; and number, type and *passed* seconds since the round of each job that
+    starts. Shares and credits are not used.
     """
-    _, speed = hold(rate, allowed, jobs[5])
-    members = np.full((len(slots), 2), _NOBODY, np.int64)
+    _, speed = mask_rates(rate, allowed, jobs[5])
+    members = np.full((len(slots), 2), _NONE, np.int64)
     for row in range(len(slots)):
         members[row, 0] = row
-    nothing, weights = np.zeros(speed.shape), (0.0, 0.0, 0.0, 0.0)
+    no_share, weights = np.zeros(speed.shape), (0.0, 0.0, 0.0, 0.0)
     need, runs = running(members, jobs, np.empty(0, np.int64))
-    chosen = choose(False, False, False, members, nothing, nothing, need, runs, speed, capacity, total, weights)
-    said = answer(
-        False, jobs, members, nothing, nothing, runs, chosen, speed, allowed, liking, slots, capacity, total, weights
+    decision = choose_and_build(
+        False,
+        False,
+        False,
+        jobs,
+        members,
+        no_share,
+        no_share,
+        need,
+        runs,
+        speed,
+        allowed,
+        liking,
+        slots,
+        capacity,
+        total,
+        weights,
     )[0]
-    said[4] = _AS_IT_WAS
-    began, number = np.empty((len(slots), 3)), 0
+    decision[4] = _UNCHANGED_RANK
+    started, number = np.empty((len(slots), 3)), 0
     for row in range(len(slots)):
-        if said[1, row] > 0:
-            began[number, 0], began[number, 1], began[number, 2] = jobs[0, row], said[0, row], passed
+        if decision[1, row] > 0:
+            started[number, 0], started[number, 1], started[number, 2] = jobs[0, row], decision[0, row], passed
             number += 1
-    return said, began[:number].copy()
+    return decision, started[:number].copy()
 
 
 @kernel
-def _pace(share: Floats, need: Ints, runs: Ints) -> Floats:
+def choose_and_build(
+    due: bool,
+    strict: bool,
+    owed_only: bool,
+    jobs: Ints,
+    members: Ints,
+    share: Floats,
+    credit: Floats,
+    need: Ints,
+    runs: Ints,
+    speed: Floats,
+    allowed: Bools,
+    liking: Ints,
+    slots: Ints,
+    capacity: Ints,
+    total: Ints,
+    weights: Weights,
+) -> tuple[Ints, Ints, int, int, float]:
+    """`choose` and `build_decision` in one call, for callers that do not place in between."""
+    chosen = choose(due, strict, owed_only, members, share, credit, need, runs, speed, capacity, total, weights)
+    return build_decision(
+        owed_only, jobs, members, share, credit, runs, chosen, speed, allowed, liking, slots, capacity, total, weights
+    )
+
+
+@kernel
+def _served_fraction(share: Floats, need: Ints, runs: Ints) -> Floats:
+    """Per type the served fraction of the owed shares, at most 1."""
     types = share.shape[1]
-    owed, served, pace = np.zeros(types), np.zeros(types), np.ones(types)
+    owed, served, served_fraction = np.zeros(types), np.zeros(types), np.ones(types)
     for at in range(len(share)):
         whole = 0.0
         for kind in range(types):
@@ -180,13 +221,13 @@ def _pace(share: Floats, need: Ints, runs: Ints) -> Floats:
                 served[kind] += share[at, kind] * need[at] / whole
     for kind in range(types):
         if owed[kind] > served[kind]:
-            pace[kind] = served[kind] / owed[kind]
-    return pace
+            served_fraction[kind] = served[kind] / owed[kind]
+    return served_fraction
 
 
 @kernel
 def ascending(number: Ints) -> Ints:
-    """Rows by number; mostly they are in that order."""
+    """Rows by number; mostly they are already in that order."""
     for row in range(1, len(number)):
         if number[row] < number[row - 1]:
             return np.argsort(number, kind="mergesort")
@@ -195,7 +236,7 @@ def ascending(number: Ints) -> Ints:
 
 @kernel
 def find(number: Ints, order: Ints, wanted: int) -> int:
-    """The place of a number in *order*, -1 = none."""
+    """The position of a number in *order*, -1 = none."""
     low, high = 0, len(order)
     while low < high:
         middle = (low + high) // 2
@@ -208,14 +249,14 @@ def find(number: Ints, order: Ints, wanted: int) -> int:
 
 @kernel
 def running(members: Ints, jobs: Ints, partner: Ints) -> tuple[Ints, Ints]:
-    """Per combination what it needs and the type it runs on, -1 = none; *partner* as for `recall`."""
+    """Need and current type (-1 = none) per combination; *partner* as for `carry_over`."""
     need, runs = np.empty(len(members), np.int64), np.empty(len(members), np.int64)
     for at in range(len(members)):
         a, b = members[at, 0], members[at, 1]
         need[at] = jobs[1, a] * jobs[2, a]
         runs[at] = jobs[3, a]
         if len(partner) and partner[a] != (_ALONE if b < 0 else b):
-            runs[at] = _NOBODY
+            runs[at] = _NONE
     return need, runs
 
 
@@ -234,11 +275,11 @@ def choose(
     total: Ints,
     weights: Weights,
 ) -> Ints:
-    """Per combination the type it runs on until the next round, -1 = none.
+    """The type of each combination until the next round, -1 = none.
 
-    Where a round is *due*, all run by falling priority; where *owed_only*, only those with a share. Otherwise those who
-    run go on. What is left goes to jobs that wait, each where it is fastest compared with its best; under *strict*
-    rules only to those with a share, and at a round to nobody. *total* is as for `take_turns`.
+    If a round is *due*, combinations run by descending priority; if *owed_only*, only those with a share. Otherwise
+    running ones continue. What is left goes to pending jobs, each on its relatively fastest type; under *strict* rules
+    only to jobs with a share, and to none at a round. *total* is as for `take_by_priority`.
     """
     stickiness, _, worth_of_speed, worth_of_share = weights
     count, types = speed.shape
@@ -253,7 +294,7 @@ def choose(
                     due_here = worth_of_share * share[at, kind]
                     bonus = stickiness if kind == runs[at] and share[at, kind] > 0.0 else 0.0
                     priority[at, kind] = _priority(credit[at, kind], due_here, fast, bonus, worth_of_speed)
-        chosen = take_turns(priority, need, members, left, total, taken)
+        chosen = take_by_priority(priority, need, members, left, total, taken)
         if strict:
             return chosen
     else:
@@ -264,7 +305,7 @@ def choose(
                 taken[members[at, 0]] = True
                 if members[at, 1] >= 0:
                     taken[members[at, 1]] = True
-    # Whoever waits and would fit somewhere.
+    # Pending jobs that fit somewhere.
     waits, number = np.empty(count, np.int64), 0
     for row in range(count if left.max() > 0 else 0):
         fits = False
@@ -278,16 +319,16 @@ def choose(
         return chosen
     waits = waits[:number]
     relative = np.empty((number, types), np.float64)
-    for place in range(number):
-        row = waits[place]
+    for position in range(number):
+        row = waits[position]
         for kind in range(types):
-            relative[place, kind] = -np.inf
+            relative[position, kind] = -np.inf
             if speed[row, kind] > 0.0 and (due or not strict or share[row, kind] > 0.0):
-                relative[place, kind] = speed[row, kind] + (_A_LITTLE if kind == runs[row] else 0.0)
-    found = take_turns(relative, need[waits], members[waits], left, total, taken)
-    for place in range(number):
-        if found[place] >= 0:
-            chosen[waits[place]] = found[place]
+                relative[position, kind] = speed[row, kind] + (_TIE_BREAK if kind == runs[row] else 0.0)
+    picked = take_by_priority(relative, need[waits], members[waits], left, total, taken)
+    for position in range(number):
+        if picked[position] >= 0:
+            chosen[waits[position]] = picked[position]
     return chosen
 
 
@@ -298,12 +339,12 @@ def _larger(a: float, b: float) -> float:
 
 @kernel
 def _priority(credit: float, due_here: float, fast: float, bonus: float, worth: float) -> float:
-    """How much a combination is wanted somewhere, in seconds. Pairs are there because they are *fast* together."""
+    """Priority of a combination on a type, in seconds. Pairs count as *fast* together."""
     return credit + due_here + worth - worth * (1.0 - fast) + bonus
 
 
 @kernel
-def _quiet_s(
+def _stable_s(
     owed_only: bool,
     members: Ints,
     share: Floats,
@@ -312,6 +353,7 @@ def _quiet_s(
     speed: Floats,
     weights: Weights,
 ) -> float:
+    """Seconds for which no credit can overtake another, at least."""
     stickiness, _, worth_of_speed, worth_of_share = weights
     count, types = speed.shape
     highest, lowest = np.full(types, -np.inf), np.full(types, np.inf)
@@ -341,7 +383,7 @@ def _quiet_s(
 
 
 @kernel
-def answer(
+def build_decision(
     owed_only: bool,
     jobs: Ints,
     members: Ints,
@@ -357,27 +399,27 @@ def answer(
     total: Ints,
     weights: Weights,
 ) -> tuple[Ints, Ints, int, int, float]:
-    """Per job type, size, reason, evidence and rank (by falling credit) in one block; and members by job number.
+    """Type, size, reason, evidence and rank (by descending credit) per job; members by job number.
 
-    Last come how many combinations go on where they run, how many run, and for how many seconds no credit can overtake
-    another, at the least: credits grow by shares, and shrink by running.
+    Last come the number of combinations that continue on their type, the number that run, and for how many seconds, at
+    least, no credit can overtake another: credits grow by shares, and shrink by running.
 
-    *liking* is the table's preference by type and slot: all types a user allows, also where a view binds a job to one.
-    *total* is what there is of each type in all. The rest is as for `choose`.
+    *liking* is the table's preference by type and slot: all types that the user allows, also where a view binds a job
+    to one. *total* is the capacity of each type. The rest is as for `choose`.
     """
     number, size, unit, least = jobs[0], jobs[1], jobs[2], jobs[4]
     count, types = speed.shape
-    said = np.zeros((5, count), np.int64)
-    kinds = said[0]
-    kinds[:] = _NOBODY
-    names = np.empty(members.shape, np.int64)
-    kept, ran = 0, 0
+    decision = np.zeros((5, count), np.int64)
+    kinds = decision[0]
+    kinds[:] = _NONE
+    member_numbers = np.empty(members.shape, np.int64)
+    kept_count, ran_count = 0, 0
     for at in range(len(members)):
-        ran += runs[at] >= 0
-        kept += runs[at] >= 0 and runs[at] == chosen[at]
+        ran_count += runs[at] >= 0
+        kept_count += runs[at] >= 0 and runs[at] == chosen[at]
         for member in range(2):
             row = members[at, member]
-            names[at, member] = number[row] if row >= 0 else _NOBODY
+            member_numbers[at, member] = number[row] if row >= 0 else _NONE
             if row >= 0 and chosen[at] >= 0:
                 kinds[row] = chosen[at]
     left = capacity.copy()
@@ -386,35 +428,35 @@ def answer(
             left[chosen[at]] -= size[members[at, 0]] * unit[members[at, 0]]
     for row in range(count):
         if kinds[row] >= 0 and size[row] > 0:
-            said[1, row], said[2, row] = size[row], _RUNS
+            decision[1, row], decision[2, row] = size[row], _RUNS
             continue
-        known, able, fits = kinds[row] >= 0, False, False
+        known, can_run, fits = kinds[row] >= 0, False, False
         for kind in range(types):
             known |= allowed[row, kind]
-            # Whatever is out of view now: it could run there.
+            # Also counts capacity that is out of view now.
             if speed[row, kind] > 0.0:
-                able = True
+                can_run = True
                 fits |= left[kind] >= size[row] * unit[row]
-        kinds[row] = _NOBODY
+        kinds[row] = _NONE
         if not known:
-            said[2, row] = _UNKNOWN_TYPE
+            decision[2, row] = _UNKNOWN_TYPE
             continue
-        said[2, row] = _CANNOT_RUN if not able else _IN_LINE if fits else _CAPACITY
+        decision[2, row] = _CANNOT_RUN if not can_run else _IN_LINE if fits else _CAPACITY
         if unit[row] > 0:
             at_most = 0
             for kind in range(types):
                 if liking[kind, slots[row]] != _NOT_ALLOWED:
                     at_most = max(at_most, total[kind] // unit[row])
             if at_most < least[row]:
-                said[2, row], said[3, row] = _TOO_LARGE, at_most
-    _rank(number, credit, said[4])
-    quiet_s = _quiet_s(owed_only, members, share, credit, chosen, speed, weights)
-    return said, names, int(kept), int(ran), float(quiet_s)
+                decision[2, row], decision[3, row] = _TOO_LARGE, at_most
+    _rank(number, credit, decision[4])
+    quiet_s = _stable_s(owed_only, members, share, credit, chosen, speed, weights)
+    return decision, member_numbers, int(kept_count), int(ran_count), float(quiet_s)
 
 
 @kernel
 def _rank(number: Ints, credit: Floats, rank: Ints) -> None:
-    """The place of each job by falling credit, none below 0; of equals, the lower number comes first."""
+    """The rank of each job by descending credit, at least 0; ties by number."""
     order = ascending(number)
     owed, rows = np.empty(len(order), np.float64), np.empty(len(order), np.int64)
     ahead = 0
@@ -432,5 +474,5 @@ def _rank(number: Ints, credit: Floats, rank: Ints) -> None:
         if not rank[row]:
             rank[row] = behind
             behind += 1
-    for place, at in enumerate(np.argsort(owed[:ahead], kind="mergesort")):
-        rank[rows[at]] = place
+    for position, at in enumerate(np.argsort(owed[:ahead], kind="mergesort")):
+        rank[rows[at]] = position

@@ -1,7 +1,7 @@
-"""Jobs into slots of limited room at the least total cost, where slots are (type, position in a queue).
+"""Assign jobs to slots (type, position) of limited room at the least cost.
 
-Both implementations do the same: jobs come one by one, and each pushes others along the cheapest chain of slots to
-where there is room (successive shortest paths), which keeps the assignment optimal all the time.
+Successive shortest paths: jobs are added one by one, and each moves others along the cheapest chain of slots to one
+with room. The assignment is optimal after every job.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import numpy as np
 from levada.core.types import Floats, Ints
 from levada.kernels.registry import kernel
 
-#: As in numpy's.
+#: Relative improvement that a cheaper chain must bring.
 _BETTER = 1e-12
 
 
 @kernel
 def cheapest_slots(time: Floats, gpu_type: Ints, position: Ints, room: Ints, order: Ints) -> Ints:
-    """The slot of each job; job *j* in slot *s* costs `position[s] * time[j, gpu_type[s]]`, never where that is inf.
+    """The slot of each job; job *j* in slot *s* costs `position[s] * time[j, gpu_type[s]]`.
 
-    Jobs come in this *order*. There must be room for all, on every type alone.
+    A slot with infinite cost is never used. Jobs are added in this *order*. Each type alone must have room for all
+    jobs.
     """
     jobs, slots = len(time), len(room)
     left = room.copy()

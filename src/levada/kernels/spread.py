@@ -1,4 +1,4 @@
-"""How the workers of one job are spread over pools: as few as possible, near to where the job is, best fit."""
+"""Spread the workers of one job over pools: few, near its other workers, best fit."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _BIG = 1 << 60
 def spread(
     room: Ints, now_room: Ints, need: int, near: list[int], racks: Ints, zones: Ints, home: tuple[int, int]
 ) -> tuple[list[int], list[int]]:
-    """Pools and workers for each, in the order they are taken; they add up to *need* wherever there is room for it.
+    """Pools and the number of workers in each, in order; they add up to *need* if there is room.
 
-    *room* says how many workers a pool could take, *now_room* how many without waiting for others to leave. The pools
-    *near* come first, in their order; then the rack and zone of *home*, where the job is already (-1 where it is in
-    none), if they hold the rest.
+    *room* is the number of workers that a pool can take, *now_room* how many without waiting for others to leave. The
+    pools *near* come first, in their order; then the rack and zone of *home*, where the job is already (-1 = none), if
+    they hold the rest.
     """
     order, take = [], []
     for pool in near:
@@ -42,7 +42,7 @@ def spread(
                 inside = domain == tightest
                 room, now_room = np.where(inside, room, 0), np.where(inside, now_room, 0)
                 break
-        # The largest are filled, until the rest fits into one more.
+        # Fill the largest pools until the rest fits into one more.
         ranked = np.argsort(-room, kind="stable")
         filled = np.cumsum(room[ranked])
         full = int(np.searchsorted(filled, need))
@@ -62,7 +62,7 @@ def spread(
 
 
 def _best_single(room: Ints, now_room: Ints, need: int) -> int:
-    """The pool that holds *need* with least to spare, free at once if any is; -1 if none."""
+    """The pool that holds *need* with the least room, preferably free at once; -1 if none."""
     if not len(room):
         return -1
     for ready in (now_room, room):
@@ -74,15 +74,15 @@ def _best_single(room: Ints, now_room: Ints, need: int) -> int:
 
 
 def _tightest(domain: Ints, room: Ints, need: int) -> int:
-    """The domain that holds *need* on fewest pools, then with least room; -1 if none does."""
+    """The domain that holds *need* on the fewest pools, then with the least room; -1 if none."""
     total = np.bincount(domain, weights=room).astype(np.int64)
     enough = (total >= need).nonzero()[0]
     if len(enough) < 2:
         return int(enough[0]) if len(enough) else -1
     ranked = np.lexsort((-room, domain))
-    of, size = domain[ranked], room[ranked]
-    # What the larger pools of the same domain have taken already.
+    domain_of, size = domain[ranked], room[ranked]
+    # The room of larger pools of the same domain.
     before = np.cumsum(size) - size
-    before -= np.append(0, np.cumsum(total))[of]
-    pools = np.bincount(of[(before < need) & (size > 0)], minlength=len(total))
+    before -= np.append(0, np.cumsum(total))[domain_of]
+    pools = np.bincount(domain_of[(before < need) & (size > 0)], minlength=len(total))
     return int(enough[np.lexsort((total[enough], pools[enough]))[0]])

@@ -1,4 +1,4 @@
-"""Sums of floats in the order in which they stand: numpy's own adds in blocks, and so to other last digits."""
+"""Sums of floats in order: numpy adds in blocks, which changes the last digits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from levada.kernels.registry import kernel
 
 @kernel
 def total(values: Floats) -> float:
-    """The sum of *values*, added one after the other."""
+    """The sum of *values*, added in order."""
     result = 0.0
     for value in values:
         result += value

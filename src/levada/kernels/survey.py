@@ -1,7 +1,7 @@
-"""Which jobs a policy gets to see, and what there is for them.
+"""The jobs in a policy's view, and the capacity for them.
 
 `ints` and `floats` are the blocks of the job table, `target`, `target_nodes` and `target_rows` those of the target
-plane, `devices` and `nodes` those of `core.openings`.
+assignment, `devices` and `nodes` those of `core.allocatable`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import numpy as np
 
 from levada.core import layout as c
 from levada.core.types import Bools, Floats, Ints
-from levada.kernels.jobs import accrue, guard_falls, protected
+from levada.kernels.jobs import accrue, guard_end, protected
 from levada.kernels.registry import kernel
 
-#: Devices are looked at in blocks of this length; blocks are slices, see `assignment`.
+#: Length of a block of devices; see `assignment`.
 _BLOCK = 128
 
 
@@ -26,63 +26,62 @@ def survey(
     min_run_s: float,
     cooldown_s: float,
     payback: bool,
-) -> tuple[Ints, Ints, Ints, float, bool, bool]:
-    """Bring all jobs' times up to now; the slots that a policy gets to see, in order.
+) -> tuple[bool, Ints, Ints, float, bool, bool]:
+    """Update the times of all jobs, unless pending jobs became infeasible without that reason.
 
-    Then pending jobs that cannot start now and still have a target; pending jobs that became infeasible and do not have
-    that reason yet (where there are any, nothing else was done); when the first guard ends; whether some job is out of
-    view because of an operation on it; whether some job in view may be near its end. Guards that are not wanted are
-    -inf seconds long. Jobs that cannot start get their reason.
+    Returns whether that is done (if not, nothing changed); the slots in view, in order; pending jobs that cannot start
+    now and still have a target, or else those that became infeasible; the end of the first guard; whether a job is out
+    of view because of an operation; whether a job in view may be near its end. Disabled guards last -inf seconds. Jobs
+    that cannot start get their reason.
     """
     view, barred = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
-    shown, bars, guard_wake, busy, near_end = 0, 0, np.inf, False, False
+    shown, bar_count, guard_wake, busy, near_end = 0, 0, np.inf, False, False
     for s in order:
         if _is_newly_infeasible(ints, floats, s, now):
-            barred[bars] = s
-            bars += 1
-    if bars > 0:
-        return view[:0], view[:0], barred[:bars].copy(), np.inf, False, False
+            barred[bar_count] = s
+            bar_count += 1
+    if bar_count > 0:
+        return False, view[:0], barred[:bar_count].copy(), np.inf, False, False
     for s in order:
         accrue(ints, floats, s, now)
-        waits = ints[c.PHASE, s] == c.PENDING and _bar(ints, floats, s, now)
-        if waits and ints[c.COUNT, s] > 0:
-            barred[bars] = s
-            bars += 1
+        cannot_start = ints[c.PHASE, s] == c.PENDING and _is_barred(ints, floats, s, now)
+        if cannot_start and ints[c.COUNT, s] > 0:
+            barred[bar_count] = s
+            bar_count += 1
         if ints[c.ISSUED, s] > 0:
             busy = True
             continue
         if protected(ints, s):
             continue
         if ints[c.HELD, s] > 0:
-            # It failed a moment ago, or is leaving: its own pause or stop comes first.
+            # It is in backoff or stopping: that comes first.
             if floats[c.RETRY_AT, s] > now:
                 continue
-            falls = guard_falls(ints, floats, s, min_run_s, cooldown_s)
-            # A job outside its range must not stay as it is, however young it is.
-            if falls > now and ints[c.MIN, s] <= ints[c.HELD, s] <= ints[c.MAX, s]:
-                guard_wake = min(guard_wake, falls)
+            guard_until = guard_end(ints, floats, s, min_run_s, cooldown_s)
+            # Guards do not apply to a job outside its range.
+            if guard_until > now and ints[c.MIN, s] <= ints[c.HELD, s] <= ints[c.MAX, s]:
+                guard_wake = min(guard_wake, guard_until)
                 continue
             near_end |= payback and ints[c.RESIZES_IN_PLACE, s] == 0 and not np.isnan(floats[c.STEPS, s])
-        if ints[c.PHASE, s] <= c.RESIZING and not waits:
+        if ints[c.PHASE, s] <= c.RESIZING and not cannot_start:
             view[shown] = s
             shown += 1
-    nothing = barred[:0].copy()
-    return view[:shown].copy(), barred[:bars].copy(), nothing, float(guard_wake), bool(busy), bool(near_end)
+    return True, view[:shown].copy(), barred[:bar_count].copy(), float(guard_wake), bool(busy), bool(near_end)
 
 
 @kernel
 def _is_newly_infeasible(ints: Ints, floats: Floats, s: int, now: float) -> bool:
-    """Whether a pending job became impossible while it ran, and that is not its reason yet."""
+    """Whether a pending job became infeasible while it ran, and lacks that reason."""
     if ints[c.PHASE, s] != c.PENDING or ints[c.FEASIBLE, s] > 0 or ints[c.ASIDE, s] != 0 or floats[c.RETRY_AT, s] > now:
         return False
     reason = ints[c.REASON, s]
-    told = reason == c.QUEUE_LIMIT or reason == c.TOO_LARGE or reason == c.UNKNOWN_TYPE or reason == c.USER_LIMIT
-    return not told
+    has_reason = reason == c.QUEUE_LIMIT or reason == c.TOO_LARGE or reason == c.UNKNOWN_TYPE or reason == c.USER_LIMIT
+    return not has_reason
 
 
 @kernel
-def _bar(ints: Ints, floats: Floats, s: int, now: float) -> bool:
-    """Whether a pending job may not be given anything now; its reason says why."""
+def _is_barred(ints: Ints, floats: Floats, s: int, now: float) -> bool:
+    """Whether a pending job cannot get a grant now; sets the reason."""
     if ints[c.ASIDE, s] > 1:
         ints[c.REASON, s], ints[c.EVIDENCE, s] = c.INVALID, ints[c.ASIDE, s]
     if ints[c.ASIDE, s] > 0 or ints[c.FEASIBLE, s] <= 0:
@@ -95,39 +94,45 @@ def _bar(ints: Ints, floats: Floats, s: int, now: float) -> bool:
 
 
 @kernel
-def waiting(ints: Ints, floats: Floats, order: Ints, now: float) -> tuple[Ints, Ints, bool]:
-    """Like `survey`, restricted to pending jobs without a target; only their times are brought up to now.
+def survey_pending(ints: Ints, floats: Floats, order: Ints, now: float) -> tuple[Ints, Ints, bool]:
+    """Like `survey`, restricted to pending jobs without a target; updates only their times.
 
-    The slots that a policy gets to see; newly infeasible ones as in `survey`; whether an operation is under way.
+    Returns the slots in view; newly infeasible ones as in `survey`; whether an operation is in progress.
     """
-    view, untold, shown, news, busy = np.empty(len(order), np.int64), np.empty(len(order), np.int64), 0, 0, False
+    view, barred, shown, bars, busy = (
+        np.empty(len(order), np.int64),
+        np.empty(len(order), np.int64),
+        0,
+        0,
+        False,
+    )
     for s in order:
         busy |= ints[c.ISSUED, s] > 0
         if ints[c.COUNT, s] == 0 and _is_newly_infeasible(ints, floats, s, now):
-            untold[news] = s
-            news += 1
-    if news > 0:
-        return view[:0], untold[:news].copy(), bool(busy)
+            barred[bars] = s
+            bars += 1
+    if bars > 0:
+        return view[:0], barred[:bars].copy(), bool(busy)
     for s in order:
         if ints[c.PHASE, s] == c.PENDING and ints[c.COUNT, s] == 0:
             accrue(ints, floats, s, now)
-            if not _bar(ints, floats, s, now):
+            if not _is_barred(ints, floats, s, now):
                 view[shown] = s
                 shown += 1
-    return view[:shown].copy(), untold[:0], bool(busy)
+    return view[:shown].copy(), barred[:0], bool(busy)
 
 
 @kernel
-def could_fill(ints: Ints, order: Ints, target: Ints) -> bool:
-    """Whether some job waits, and some device is free or it needs no whole one; *target* are owners."""
-    waits = False
-    # Who came last mostly waits, if anybody does.
+def can_fill(ints: Ints, order: Ints, target: Ints) -> bool:
+    """Whether a pending job could use a free device, or needs no whole one; *target* are owners."""
+    checked_free = False
+    # Pending jobs are mostly the latest ones.
     for s in order[::-1]:
         if ints[c.PHASE, s] == c.PENDING and ints[c.COUNT, s] == 0 and ints[c.FEASIBLE, s] > 0:
             if ints[c.MILLI, s] <= 0 or ints[c.MILLI, s] % c.WHOLE != 0:
                 return True
-            if not waits:
-                waits = True
+            if not checked_free:
+                checked_free = True
                 if _any_free(target):
                     return True
     return False
@@ -135,6 +140,7 @@ def could_fill(ints: Ints, order: Ints, target: Ints) -> bool:
 
 @kernel
 def _any_free(target: Ints) -> bool:
+    """Whether any device is free."""
     for start in range(0, len(target), _BLOCK):
         owners, free = target[start : start + _BLOCK], 0
         for d in range(len(owners)):
@@ -155,10 +161,10 @@ def capacity(
     devices: Ints,
     nodes: Ints,
 ) -> Ints:
-    """Per type what the jobs in *view* may have together: free, or theirs already.
+    """Capacity per type for the jobs in *view*: free, or held by them.
 
-    In 1/1000ths of GPUs; type 0 stands for cores. A device that one of them has counts even where new grants may not
-    go, for it may stay there.
+    In 1/1000ths of GPUs; type 0 is cores. A device of such a job counts even if it accepts no new grants, because the
+    job may stay there.
     """
     total, shown = np.zeros(types, np.int64), np.zeros(ints.shape[1], np.bool_)
     owner, type_of, left = target[c.OWNER], devices[c.TYPE_OF], devices[c.MILLI_LEFT]
@@ -166,7 +172,7 @@ def capacity(
         shown[s] = True
     if target_rows.shape[1] > 0:
         left = _left_in_parts(left, target_rows, shown, devices[c.PRESENT])
-    # Devices of a type mostly stand together; where all have an owner, there is nothing to look up.
+    # Devices of a type are mostly adjacent; blocks in which all have an owner are skipped.
     for start in range(0, len(owner), _BLOCK):
         stop, free = start + _BLOCK, 0
         owners, kinds, rest = owner[start:stop], type_of[start:stop], left[start:stop]
@@ -194,7 +200,7 @@ def capacity(
 
 @kernel
 def _left_in_parts(left: Ints, rows: Ints, shown: Bools, present: Ints) -> Ints:
-    """What jobs under *shown* may have of each device that no job has whole."""
+    """What *shown* jobs may have of each device that is not assigned whole."""
     left, own = left.copy(), np.zeros(len(left), np.int64)
     for i in range(rows.shape[1]):
         d = rows[c.ROW_DEVICE, i]
@@ -209,7 +215,7 @@ def _left_in_parts(left: Ints, rows: Ints, shown: Bools, present: Ints) -> Ints:
 
 @kernel
 def _cores(ints: Ints, used: Ints, rows: Ints, shown: Bools, nodes: Ints) -> int:
-    """The cores that jobs under *shown* may have together; those of their workers without a GPU are theirs already."""
+    """The cores for *shown* jobs, including those of their own workers without a GPU."""
     own, total = np.zeros(used.shape[1], np.int64), 0
     for i in range(rows.shape[1]):
         s = rows[c.ROW_SLOT, i]

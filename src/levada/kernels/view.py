@@ -1,4 +1,4 @@
-"""What share policies see of a moment: what there is of each type, and each job's size, in blocks of few columns."""
+"""Input of share policies: capacity by type and job sizes, in small blocks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from levada.core import layout as c
 from levada.core.types import Bools, Floats, Ints
 from levada.kernels.registry import kernel
 
-#: Rows of what there is by type, as in `core.openings`: whether there is any, what others leave to us, and all of it.
+#: Rows by type, as in `core.allocatable`: whether it exists, capacity left by others, total capacity.
 EXISTS, ROOM, TOTAL = range(3)
-#: Rows of the first block of `jobs`. RUNS is the type it is to run on at present, -1 = none.
+#: Rows of the first block of `jobs`. RUNS is the current target type, -1 = none.
 NUMBER, SIZE, UNIT, RUNS, LEAST, MILLI = range(6)
-#: Rows of the second one.
+#: Rows of the second block.
 WEIGHT, AGE = range(2)
 
 
@@ -22,15 +22,15 @@ def jobs(
     floats: Floats,
     slots: Ints,
     preference: Ints,
-    places: Ints,
+    positions: Ints,
     exists: Ints,
     capacity: Ints,
 ) -> tuple[Ints, Floats, Bools]:
     """The jobs in *slots* as two blocks, and per job and type whether it may run there.
 
-    *ints* and *floats* are the blocks of the table, laid out as `core.layout` says. *preference* is by type and
-    place; *places* has that of each job. The size is what a job asks for, but no more than any type holds, and a size
-    it may have.
+    *ints* and *floats* are the blocks of the table, with the columns of `core.layout`. *preference* is by type and
+    position; *positions* has that of each job. The size is the desired one, limited to what any type holds and to the
+    allowed sizes.
     """
     types = len(capacity)
     numbers = np.empty((6, len(slots)), np.int64)
@@ -41,7 +41,7 @@ def jobs(
         unit = ints[c.MILLI, s] if ints[c.MILLI, s] > 0 else ints[c.CPU, s]
         at_most = 0
         for k in range(types):
-            allowed[row, k] = exists[k] > 0 and preference[k, places[row]] != c.NOT_ALLOWED
+            allowed[row, k] = exists[k] > 0 and preference[k, positions[row]] != c.NOT_ALLOWED
             if allowed[row, k]:
                 at_most = max(at_most, capacity[k] // max(unit, 1))
         low, step = ints[c.MIN, s], ints[c.STEP, s]
@@ -59,15 +59,15 @@ def jobs(
 
 @kernel
 def amounts(jobs: Ints, ints: Ints, slots: Ints, capacity: Ints) -> tuple[Floats, Floats, Ints]:
-    """GPUs of each job (cores for a job without any), GPUs of each type, and what jobs must share to be equal.
+    """GPUs of each job (cores for a job without), GPUs of each type, and the identity of jobs.
 
-    *jobs* is the first block of `jobs`, *ints* that of the table. Cores may be without limit: there are no more than
-    jobs without a GPU take, and always enough for jobs that ask for nothing at all. The rows of the last block are
-    entity, workload, and whether workers are one whole GPU each and nothing else.
+    *jobs* is the first block of `jobs`, *ints* that of the table. Cores may be unlimited: they are capped at what jobs
+    without a GPU take, with a surplus for jobs without any needs. The rows of the last block are entity, workload, and
+    whether workers are exactly one whole GPU each.
     """
     scale, room = np.empty(len(slots), np.float64), np.empty(len(capacity), np.float64)
     alike = np.empty((3, len(slots)), np.int64)
-    cores, nothing = 0, 0
+    cores, surplus = 0, 0
     for row in range(len(slots)):
         s, unit, milli = slots[row], jobs[2, row], jobs[5, row]
         milli_gpus = jobs[1, row] * max(unit, 1)
@@ -75,10 +75,10 @@ def amounts(jobs: Ints, ints: Ints, slots: Ints, capacity: Ints) -> tuple[Floats
         if milli == 0:
             cores += milli_gpus
         if unit == 0:
-            nothing += milli_gpus
+            surplus += milli_gpus
         alike[0, row], alike[1, row] = ints[c.ENTITY, s], ints[c.WORKLOAD, s]
         alike[2, row] = milli == c.WHOLE and ints[c.SERVERS, s] == 0
     for kind in range(len(capacity)):
         room[kind] = capacity[kind] / c.WHOLE
-    room[c.CORES] = min(room[c.CORES], cores / c.WHOLE) + nothing / c.WHOLE
+    room[c.CORES] = min(room[c.CORES], cores / c.WHOLE) + surplus / c.WHOLE
     return scale, room, alike

@@ -1,4 +1,5 @@
-"""The shell around the engine: clock, store, event loop, and what users can ask of it.
+"""The live server: clock, store, event loop and service calls around the engine.
 
-`store` keeps what must not be lost, `loop` feeds the engine and carries out its commands, `service` is what HTTP calls.
+`store` has the durable state, `loop` runs the engine in turns, `executor` executes its commands, and `service` is the
+interface for HTTP.
 """

@@ -1,4 +1,4 @@
-"""History as it is written, for everybody who watches; nobody misses a line, however slow."""
+"""Live stream of history lines to any number of watchers; slow ones miss nothing."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ from itertools import takewhile
 
 from levada.live.store import HistoryLine, Store
 
-#: Lines kept in memory; who is further behind reads from the store.
-_KEPT = 4096
+#: Lines in memory; a watcher that is further behind reads from the store.
+_MAX_LINES = 4096
 
 
 class Broadcast:
-    """The newest lines, and a bell that rings at every one."""
+    """The newest lines, and an event that wakes all watchers."""
 
     def __init__(self, store: Store, last: int) -> None:
         self._store = store
-        self._lines: deque[HistoryLine] = deque(maxlen=_KEPT)
-        self._news = asyncio.Event()
+        self._lines: deque[HistoryLine] = deque(maxlen=_MAX_LINES)
+        self._wakeup = asyncio.Event()
         self.last = last
-        #: The last id that is not in memory.
+        #: The newest id that is no longer in memory.
         self._before = last
-        self._over = False
+        self._closed = False
 
     def publish(self, lines: Sequence[HistoryLine]) -> None:
-        """These are written down."""
+        """Publish stored lines."""
         if not lines:
             return
         self._lines.extend(lines)
         self.last = lines[-1].id
         self._before = self._lines[0].id - 1
-        self._ring()
+        self._wake_watchers()
 
     def close(self) -> None:
-        """Nothing more will come."""
-        self._over = True
-        self._ring()
+        """End all watches."""
+        self._closed = True
+        self._wake_watchers()
 
-    def _ring(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+    def _wake_watchers(self) -> None:
+        wakeup, self._wakeup = self._wakeup, asyncio.Event()
+        wakeup.set()
 
     def _since(self, seen: int) -> list[HistoryLine]:
         newest_first = takewhile(lambda line: line.id > seen, reversed(self._lines))
         return list(newest_first)[::-1]
 
     async def watch(self, after: int | None) -> AsyncIterator[HistoryLine]:
-        """Every line after that id (after now, unless given), then those that come."""
+        """Yield every line after this id (None: after now), then new ones as they come."""
         seen = self.last if after is None else after
         while True:
-            news = self._news
+            wakeup = self._wakeup
             if seen < self._before:
                 lines = await self._store.history(after=seen)
                 if not lines:
@@ -63,6 +63,6 @@ class Broadcast:
                 seen = line.id
                 yield line
             if not lines:
-                if self._over:
+                if self._closed:
                     return
-                await news.wait()
+                await wakeup.wait()

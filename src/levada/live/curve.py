@@ -1,28 +1,27 @@
-"""How fast a job's workload is, measured beside what policies believe, as a value for people and programs."""
+"""Speed curve of a job's workload: measured and fitted rates, costs of resizing."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from levada.api.types import CurveView, PointView
 from levada.core.types import CPU_TYPE
 from levada.engine.queries import JobState, Queries
-from levada.live.records import Record
+from levada.live.records import JobRecord
 from levada.perf import Estimator, Point
 from levada.perf.model import gpu_fraction
 
-#: Sizes that were not measured are shown up to so many doublings.
+#: Powers of two that are shown besides measured sizes.
 _DOUBLINGS = 10
 
 
-def curve(record: Record, query: Queries) -> dict[str, Any]:
-    """Speeds of the job's workload by GPU type and size, and what changes of its workers cost.
+def curve(record: JobRecord, query: Queries) -> CurveView:
+    """Return rates of the job's workload by GPU type and size, and pauses by kind of change.
 
-    `measured` is what was seen, `fitted` what is believed: the same, or what the curve says where nothing was seen.
+    `measured`: observed rate; `fitted`: rate that policies use, taken from the fitted curve for unmeasured sizes.
     """
     job, types = query.job(record.id), query.cluster.types
-    told: dict[str, Any] = {
+    view: CurveView = {
         "job": record.id,
         "workload": record.about.workload,
         "now": {"gpu_type": types[job.held_type], "workers": job.held} if job is not None and job.held else None,
@@ -31,8 +30,8 @@ def curve(record: Record, query: Queries) -> dict[str, Any]:
     }
     perf, workload = query.beliefs(), query.workloads.find(record.about.workload)
     if workload < 0 or not isinstance(perf, Estimator):
-        return told
-    told["costs"] = [
+        return view
+    view["costs"] = [
         {"change": kind.value, "seconds": round(mean, 3), "times": times}
         for kind, (mean, times) in perf.pauses(workload).items()
     ]
@@ -42,25 +41,22 @@ def curve(record: Record, query: Queries) -> dict[str, Any]:
         launch = record.about.launch
         part = 1.0 if launch is None else gpu_fraction(launch.gpus_milli)
         for kind in _types(query, job, points):
-            name = types[kind]
-            told["points"] += [
-                {"gpu_type": name, **point} for point in _of_type(perf, workload, kind, sizes, points, part)
-            ]
-    return told
+            view["points"] += _of_type(perf, workload, kind, types[kind], sizes, points, part)
+    return view
 
 
 def _types(query: Queries, job: JobState | None, points: list[Point]) -> list[int]:
-    """Types that it was seen on, and those that it may have next."""
-    seen = {point.gpu_type for point in points}
+    """Return the GPU types it was measured on and those it may get."""
+    measured = {point.gpu_type for point in points}
     if job is None:
-        return sorted(seen)
+        return sorted(measured)
     if not job.milli:
-        return sorted(seen | {CPU_TYPE})
-    return sorted(seen | (query.cluster.types_present() & query.allowed_types(job.number)))
+        return sorted(measured | {CPU_TYPE})
+    return sorted(measured | (query.cluster.types_present() & query.allowed_types(job.number)))
 
 
-def _sizes(record: Record, job: JobState | None) -> set[int]:
-    """Sizes that the job could have."""
+def _sizes(record: JobRecord, job: JobState | None) -> set[int]:
+    """Return sizes within the range of the job: 1, min, max and powers of two."""
     launch = record.about.launch
     least, most = (1, 1) if launch is None else (launch.min_workers, launch.max_workers)
     if job is not None:
@@ -70,18 +66,19 @@ def _sizes(record: Record, job: JobState | None) -> set[int]:
 
 
 def _of_type(
-    perf: Estimator, workload: int, kind: int, sizes: set[int], points: list[Point], part: float
-) -> list[dict[str, Any]]:
-    """Speeds of a job whose workers have this part of a GPU."""
-    seen = {point.workers: point for point in points if point.gpu_type == kind}
-    shown, of = sorted(sizes | set(seen)), np.array(workload)
-    rates, sure = perf.believed(of, np.array(kind), np.array(shown))
-    one = float(perf.believed(of, np.array(kind), np.array(1))[0])
-    found = []
-    for size, rate, confidence in zip(shown, rates.tolist(), sure.tolist(), strict=True):
-        point = seen.get(size)
-        found.append(
+    perf: Estimator, workload: int, kind: int, gpu_type: str, sizes: set[int], points: list[Point], part: float
+) -> list[PointView]:
+    """Return the points of one GPU type; *part*: fraction of a GPU per worker."""
+    measured = {point.workers: point for point in points if point.gpu_type == kind}
+    shown, workloads = sorted(sizes | set(measured)), np.array(workload)
+    rates, confidences = perf.believed(workloads, np.array(kind), np.array(shown))
+    one = float(perf.believed(workloads, np.array(kind), np.array(1))[0])
+    rows: list[PointView] = []
+    for size, rate, confidence in zip(shown, rates.tolist(), confidences.tolist(), strict=True):
+        point = measured.get(size)
+        rows.append(
             {
+                "gpu_type": gpu_type,
                 "workers": size,
                 "measured": None if point is None else _short(point.rate * part),
                 "fitted": _short(rate * part),
@@ -91,9 +88,9 @@ def _of_type(
                 "seconds": None if point is None else round(point.weight_s, 1),
             }
         )
-    return found
+    return rows
 
 
 def _short(value: float) -> float:
-    """Five digits: nobody measures better."""
+    """Round to five significant digits, the precision of a measurement."""
     return float(f"{value:.5g}")

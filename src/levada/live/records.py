@@ -1,37 +1,38 @@
-"""What the shell knows of jobs beyond the engine: who sent them, what they run, and how they ended."""
+"""Records of jobs outside the engine: user, job file, launch command, result."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import msgspec
 
+from levada.api.types import JobView
 from levada.backends.protocol import Launch
 from levada.errors import NotFound, Refused
 from levada.live.store import JobRow
 
-#: Jobs stay in lists for so long after their end, unless they say otherwise.
+#: Default time that a job stays listed after its end.
 DEFAULT_TTL_S = 7 * 86_400.0
-#: So many candidates are named where a short name is not clear.
-_MOST_NAMED = 5
+#: Candidates that are named for an ambiguous name.
+_MAX_NAMED = 5
 
 
-class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job is, as its user said; as JSON in the store."""
+class JobDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """The job as its user described it; stored as JSON."""
 
-    #: `metadata.name`: jobs of one name share what is learned about their speed.
+    #: `metadata.name`; jobs with the same workload share learned speeds.
     workload: str
     kind: str = "Job"
     launch: Launch | None = None
-    document: Mapping[str, Any] = {}
+    #: The job file as raw JSON: parsed, 10,000 of them take 20 MB, and they are rarely read.
+    document: msgspec.Raw = msgspec.Raw(b"{}")
     labels: Mapping[str, str] = {}
     notify: tuple[str, ...] = ()
     ttl_s: float = DEFAULT_TTL_S
 
 
-class Record:
-    """One job: about it, and (after its end) the view that is left of it."""
+class JobRecord:
+    """One job: its details and, after its end, its final view."""
 
     __slots__ = (
         "about",
@@ -46,25 +47,25 @@ class Record:
         "user",
     )
 
-    def __init__(self, job_id: str, number: int, user: str, submitted: float, about: About) -> None:
+    def __init__(self, job_id: str, number: int, user: str, submitted: float, about: JobDetails) -> None:
         self.id, self.number, self.user, self.submitted, self.about = job_id, number, user, submitted, about
         self.ended: float | None = None
-        self.result: dict[str, Any] | None = None
+        self.result: JobView | None = None
         self.exit_code: int | None = None
-        #: What broke last, and with which exit code.
+        #: Text and exit code of the last failure.
         self.failure: tuple[str, int | None] = ("", None)
-        #: Steps per second, as a moving average; the steps themselves are the engine's.
+        #: Steps per second as a moving average; the engine has the steps.
         self.rate: float | None = None
 
     def row(self) -> JobRow:
-        """What the store keeps."""
+        """Return the row for the store."""
         about = msgspec.json.encode(self.about)
         return JobRow(id=self.id, number=self.number, user=self.user, submitted=self.submitted, about=about)
 
     @staticmethod
-    def of(row: JobRow) -> Record:
-        """The record of a row."""
-        record = Record(row.id, row.number, row.user, row.submitted, msgspec.json.decode(row.about, type=About))
+    def of(row: JobRow) -> JobRecord:
+        """Return the record of a stored row."""
+        record = JobRecord(row.id, row.number, row.user, row.submitted, msgspec.json.decode(row.about, type=JobDetails))
         record.ended = row.ended
         if row.result is not None:
             record.result = msgspec.json.decode(row.result)
@@ -72,79 +73,79 @@ class Record:
         return record
 
     def is_expired(self, now: float) -> bool:
-        """Whether its time in lists is over."""
+        """Whether its TTL has passed."""
         return self.ended is not None and self.ended + self.about.ttl_s < now
 
     def progressed(self, steps: float, seconds: float) -> None:
-        """Update the rate: it has made so many steps more in so many seconds; fewer than 0 after a restart."""
+        """Update the rate with *steps* made in *seconds*; negative steps mean a restart and reset it."""
         if steps < 0:
             self.rate = None
         elif seconds > 0:
-            # A moving average, so that one slow step does not make a forecast jump.
-            pace = steps / seconds
-            self.rate = pace if self.rate is None else 0.7 * self.rate + 0.3 * pace
+            # Smooth, so that one slow step does not make a forecast jump.
+            current = steps / seconds
+            self.rate = current if self.rate is None else 0.7 * self.rate + 0.3 * current
 
 
-class Records:
-    """All jobs that are in lists, by id and number."""
+class JobRecords:
+    """All listed jobs, by id and by number."""
 
     def __init__(self) -> None:
-        self.by_id: dict[str, Record] = {}
-        self.by_number: dict[int, Record] = {}
+        self.by_id: dict[str, JobRecord] = {}
+        self.by_number: dict[int, JobRecord] = {}
 
     def __len__(self) -> int:
         return len(self.by_id)
 
-    def add(self, record: Record) -> None:
-        """A job that is there from now on."""
+    def add(self, record: JobRecord) -> None:
+        """Add a job."""
         self.by_id[record.id] = record
         self.by_number[record.number] = record
 
-    def drop(self, record: Record) -> None:
-        """Its time in lists is over."""
+    def drop(self, record: JobRecord) -> None:
+        """Remove a job; does nothing if it is not there."""
         self.by_id.pop(record.id, None)
         self.by_number.pop(record.number, None)
 
-    def expired(self, now: float) -> list[Record]:
-        """Jobs that ended longer ago than they wanted to be kept."""
+    def expired(self, now: float) -> list[JobRecord]:
+        """Return ended jobs whose TTL has passed."""
         return [record for record in self.by_id.values() if record.is_expired(now)]
 
-    def find(self, name: str, user: str | None = None) -> Record:
-        """The job of that id, of which this is the only beginning or the last four characters, or my newest of that
-        workload; raises NotFound, or Refused where several are meant.
+    def find(self, name: str, user: str | None = None) -> JobRecord:
+        """Find a job by id, unique prefix, last four characters, or as *user*'s newest of a workload.
 
-        The id or workload of somebody else never answers silently to what names a job of mine, too.
+        Raises NotFound, or Refused if the name is ambiguous. A name that matches a job of *user* never resolves to
+        another user's job.
         """
         exact = self.by_id.get(name)
         if exact is not None and user in (None, exact.user):
             return exact
         if not name:
-            raise NotFound("no job is named by an empty text")
+            raise NotFound("the name of a job must not be empty")
         known = self.by_id.values()
-        ours = [r for r in known if r.about.workload == name]
-        mine = [r for r in ours if user in (None, r.user)]
+        same_workload = [r for r in known if r.about.workload == name]
+        mine = [r for r in same_workload if user in (None, r.user)]
         if mine and exact is None:
             return _newest(mine)
         close = [r for r in known if r.id.startswith(name) or (len(name) == 4 and r.id.endswith(f"-{name}"))]
-        if exact is not None or ours:
-            theirs = exact or _newest(ours)
-            also = mine or [r for r in close if r.user == user]
-            if not also:
-                return theirs
-            whose = f"{name} is {theirs.user}'s job" if exact else f"{name} is {theirs.user}'s {theirs.id}"
-            raise Refused(f"{whose}, and may also mean your {_some(also)}; say the whole id of yours")
+        if exact is not None or same_workload:
+            other = exact or _newest(same_workload)
+            own = mine or [r for r in close if r.user == user]
+            if not own:
+                return other
+            owner = f"{name} is {other.user}'s job" if exact else f"{name} is {other.user}'s {other.id}"
+            raise Refused(f"{owner}, and also matches your {_some(own)}; use the full id of yours")
         if not close:
             raise NotFound(f"there is no job {name}; `levada ls -A` lists all")
         if len(close) > 1:
-            raise Refused(f"{name} could be any of {_some(close)}; say more of its id")
+            raise Refused(f"{name} matches {_some(close)}; use more of the id")
         return close[0]
 
 
-def _newest(found: Iterable[Record]) -> Record:
-    return max(found, key=lambda record: record.number)
+def _newest(records: Iterable[JobRecord]) -> JobRecord:
+    return max(records, key=lambda record: record.number)
 
 
-def _some(found: Iterable[Record]) -> str:
-    ids = sorted(record.id for record in found)
-    more = f" and {len(ids) - _MOST_NAMED} more" if len(ids) > _MOST_NAMED else ""
-    return ", ".join(ids[:_MOST_NAMED]) + more
+def _some(records: Iterable[JobRecord]) -> str:
+    ids = sorted(record.id for record in records)
+    more = f" and {len(ids) - _MAX_NAMED} more" if len(ids) > _MAX_NAMED else ""
+    return ", ".join(ids[:_MAX_NAMED]) + more

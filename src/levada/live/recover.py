@@ -1,4 +1,4 @@
-"""The engine as it was: the newest snapshot that is whole, and the log after it. No policy is asked."""
+"""Recovery of the engine: newest usable snapshot plus replay of the log after it."""
 
 from __future__ import annotations
 
@@ -8,36 +8,35 @@ from typing import NamedTuple
 from levada.engine import Engine
 from levada.engine.replay import Differences, commanded, reconcile
 from levada.errors import LevadaError
-from levada.live import snapshot, turn
-from levada.live.records import Record, Records
+from levada.live import log_entry, snapshot
+from levada.live.records import JobRecord, JobRecords
 from levada.live.store import Store
 from levada.plugins import find_policy
 
 _log = logging.getLogger(__name__)
 
-#: So many jobs are named in one line.
-_MOST_NAMED = 5
-#: No job stays in lists for longer after its end.
-_LONGEST_S = 400 * 86_400.0
+#: Jobs that one log line names.
+_MAX_NAMED = 5
+#: Upper limit of a job's TTL.
+_MAX_TTL_S = 400 * 86_400.0
 
 
 class Recovered(NamedTuple):
-    """The engine after all turns."""
+    """Result of a recovery."""
 
     engine: Engine
-    #: When the last turn was.
+    #: Time of the last turn.
     last: float
-    #: How many had to be replayed.
+    #: Number of replayed turns.
     turns: int
-    #: Ids of jobs that this version would have dealt with otherwise, and of which the log counted.
+    #: Ids of jobs whose replay differs from the log, reconciled to the log.
     differing: list[str]
 
 
 async def recover(store: Store, written: int) -> Recovered:
-    """The engine after all *written* turns.
+    """Return the engine after all *written* turns, without calling a policy.
 
-    Raises LevadaError where one of them is not whole. Nothing is left out: an engine that has missed a turn
-    would act on what is not so.
+    Raises LevadaError if a turn is damaged or missing: an engine that skips a turn would act on a wrong state.
     """
     engine, body, sequence = await _newest(store)
     begin, last = sequence, max(0.0, engine.query.now)
@@ -47,34 +46,34 @@ async def recover(store: Store, written: int) -> Recovered:
         if number != sequence:
             raise _damaged(sequence, "it is missing")
         try:
-            tail.take(turn.replay(engine, entry))
-        except Exception as broken:
-            raise _damaged(number, str(broken) or type(broken).__name__) from broken
+            tail.add(log_entry.replay(engine, entry))
+        except Exception as error:
+            raise _damaged(number, str(error) or type(error).__name__) from error
         last = max(last, at)
     if sequence < written:
         raise _damaged(sequence + 1, "it is missing")
     if sequence > begin:
-        _log.info("%d turns replayed", sequence - begin)
-    return Recovered(engine, last, sequence - begin, await _agree(store, tail, body, begin))
+        _log.info("replayed log: %d turns", sequence - begin)
+    return Recovered(engine, last, sequence - begin, await _reconcile(store, tail, body, begin))
 
 
 async def _newest(store: Store) -> tuple[Engine, bytes | None, int]:
-    """The engine of the newest snapshot that can be used, the snapshot, and the turn after which it was taken.
+    """Return the engine of the newest usable snapshot, the snapshot itself, and its turn; else a new engine.
 
-    A new engine where there is none; raises LevadaError where the log alone does not tell everything.
+    Raises LevadaError if no snapshot is usable and the log does not begin with turn 1.
     """
     refused = "there is none"
     async for number, body in store.snapshots():
         try:
             return snapshot.thaw(body), body, number
-        except snapshot.Unusable as why:
-            _log.warning("the snapshot after turn %d is left aside: %s", number, why)
-            refused = str(why)
+        except snapshot.Unusable as error:
+            _log.warning("ignoring snapshot of turn %d: %s", number, error)
+            refused = str(error)
     first = await store.first_entry()
     if first > 1:
         raise LevadaError(
             f"no snapshot can be used ({refused}), and the log begins with turn {first}: start the version of Levada "
-            "that wrote it, put back a copy of the database, or name another place with --state or --store"
+            "that wrote it, restore a backup of the database, or use another --state-dir or --store"
         )
     return _new_engine(), None, 0
 
@@ -84,58 +83,58 @@ def _new_engine() -> Engine:
 
 
 class Tail:
-    """What the log says of jobs while it is replayed."""
+    """Commanded states and ends of jobs, collected during the replay."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.recorded = commanded(engine)
         self.ended: dict[int, int] = {}
-        #: All turns say how jobs stood after them.
+        #: Whether all turns have recorded the commanded states.
         self.whole = True
 
-    def take(self, told: turn.Turn) -> None:
-        """One turn more."""
-        self.whole &= told.standings is not None
-        self.recorded.update((each.number, each) for each in told.standings or ())
-        for number, phase in told.ended:
+    def add(self, turn: log_entry.LogEntry) -> None:
+        """Add the next turn."""
+        self.whole &= turn.standings is not None
+        self.recorded.update((state.number, state) for state in turn.standings or ())
+        for number, phase in turn.ended:
             self.ended[number] = phase
             self.recorded.pop(number, None)
 
 
-async def _agree(store: Store, tail: Tail, body: bytes | None, begin: int) -> list[str]:
-    """Puts right what this version would have done otherwise; the ids of the jobs."""
+async def _reconcile(store: Store, tail: Tail, body: bytes | None, begin: int) -> list[str]:
+    """Reconcile the engine with the commands in the log; return the ids of the jobs that differed."""
     engine = tail.engine
     differ = Differences.between(engine, tail.recorded)
     if not tail.whole or not differ:
         return []
     before = _new_engine() if body is None else snapshot.thaw(body)
     async for _, _, entry in store.entries(begin):
-        turn.submit(before, entry)
+        log_entry.submit(before, entry)
     names = {**before.query.ids, **engine.query.ids}
-    found = [names.get(number, str(number)) for number in sorted({*differ.other, *differ.lost, *differ.over})]
+    jobs = [names.get(number, str(number)) for number in sorted({*differ.other, *differ.lost, *differ.over})]
     try:
         reconcile(engine, tail.recorded, differ, tail.ended, before)
     except KeyError as unknown:
         raise LevadaError(
-            f"this version of Levada makes something else of the log than the one that wrote it ({unknown.args[0]}): "
-            "start that one and stop it with `levada down --leave-jobs`, then this one again"
+            f"replay with this version differs from the log and cannot be reconciled ({unknown.args[0]}): start the "
+            "version that wrote the log, stop it with `levada down --leave-jobs`, then start this one again"
         ) from unknown
-    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-    some = ", ".join(found[:_MOST_NAMED]) + more
-    _log.warning("of %s the log tells otherwise than this version would have decided: what was commanded counts", some)
-    return found
+    more = f" and {len(jobs) - _MAX_NAMED} more" if len(jobs) > _MAX_NAMED else ""
+    some = ", ".join(jobs[:_MAX_NAMED]) + more
+    _log.warning("replay differs from the log, kept the logged commands: %s", some)
+    return jobs
 
 
 def _damaged(number: int, why: str) -> LevadaError:
     return LevadaError(
-        f"turn {number} of the log cannot be read ({why}): start the version of Levada that wrote it, put back a copy "
-        "of the database, or name another place with --state or --store"
+        f"turn {number} of the log cannot be read ({why}): start the version of Levada that wrote it, restore a backup "
+        "of the database, or use another --state-dir or --store"
     )
 
 
-async def recover_records(store: Store, now: float) -> Records:
-    """All jobs that are in lists; those whose time there ended meanwhile go at the first tidying."""
-    records = Records()
-    for row in await store.jobs(ended_after=now - _LONGEST_S):
-        records.add(Record.of(row))
+async def recover_records(store: Store, now: float) -> JobRecords:
+    """Return the records of all listed jobs; the next cleanup removes expired ones."""
+    records = JobRecords()
+    for row in await store.jobs(ended_after=now - _MAX_TTL_S):
+        records.add(JobRecord.of(row))
     return records

@@ -1,4 +1,4 @@
-"""The whole engine as bytes that tell when they are damaged, and that later versions can read."""
+"""Snapshots of the engine as bytes, with checksum and format version."""
 
 from __future__ import annotations
 
@@ -19,54 +19,54 @@ from levada.plugins import find_policy
 
 _log = logging.getLogger(__name__)
 
-_MARK = b"levada snapshot "
+_MAGIC = b"levada snapshot "
 _DIGEST = 32
 
-#: Grows when something in a dump means something else than before. What only comes or goes needs no new form.
+#: Format of dumps; incremented when the meaning of a field changes. New or removed fields need no new format.
 FORMAT = 1
-#: What leads from a dump (as plain dicts and lists) of each older form to the next one.
+#: Conversions of plain dumps (dicts and lists) from each older format to the next.
 STEPS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 
 
 class Unusable(LevadaError):
-    """A snapshot that cannot be used; an older one, or the log, can."""
+    """The snapshot cannot be used; recovery tries an older one or the whole log."""
 
 
 def freeze(engine: Engine) -> bytes:
-    """The engine as it is; raises LevadaError where its policy's state cannot be written down."""
+    """Return a snapshot of the engine; raises LevadaError if its policy's state cannot be encoded."""
     return seal(pack(engine))
 
 
 def pack(engine: Engine) -> bytes:
-    """The first and short half of `freeze`, which must be over before the engine changes."""
+    """First, short half of `freeze`; must complete before the engine changes."""
     try:
         return codec.pack(persist.dump(engine))
-    except (TypeError, ValueError, NotImplementedError) as broken:
-        raise LevadaError(f"the state of this policy cannot be written down: {broken}") from broken
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise LevadaError(f"cannot encode the state of this policy: {error}") from error
 
 
 def seal(packed: bytes) -> bytes:
-    """The second half, which can be done beside the loop."""
+    """Second half of `freeze`, which can run in a thread."""
     body = zlib.compress(packed, 1)
-    head = _MARK + f"{FORMAT} {__version__}\n".encode()
+    head = _MAGIC + f"{FORMAT} {__version__}\n".encode()
     return head + hashlib.sha256(body).digest() + body
 
 
 def thaw(data: bytes) -> Engine:
-    """The engine that was; raises Unusable."""
-    form, body = _opened(data)
+    """Return the engine of a snapshot; raises Unusable."""
+    version, body = _open(data)
     try:
         packed = zlib.decompress(body)
-        if form == FORMAT:
-            kept = codec.unpack(packed, EngineDump)
+        if version == FORMAT:
+            dump = codec.unpack(packed, EngineDump)
         else:
             plain = msgspec.msgpack.decode(packed)
-            for each in range(form, FORMAT):
-                plain = STEPS[each](plain)
-            kept = codec.restored(plain, EngineDump)
-        loaded = persist.load(kept, find_policy)
-    except Exception as broken:
-        raise Unusable(f"it cannot be read ({type(broken).__name__}: {broken})") from broken
+            for step in range(version, FORMAT):
+                plain = STEPS[step](plain)
+            dump = codec.restored(plain, EngineDump)
+        loaded = persist.load(dump, find_policy)
+    except Exception as error:
+        raise Unusable(f"it cannot be read ({type(error).__name__}: {error})") from error
     if loaded.missing_policy:
         _log.error("load snapshot: %s", loaded.missing_policy)
     for warning in loaded.warnings:
@@ -75,20 +75,20 @@ def thaw(data: bytes) -> Engine:
 
 
 def check(data: bytes) -> None:
-    """Raises Unusable where the bytes are not those that were written, or not of a form that can be read."""
-    _opened(data)
+    """Raise Unusable for damaged bytes or an unknown format."""
+    _open(data)
 
 
-def _opened(data: bytes) -> tuple[int, bytes]:
-    """The form of a snapshot, and what is in it, which is whole."""
+def _open(data: bytes) -> tuple[int, bytes]:
+    """Return format and body of a snapshot after checking its digest."""
     head, newline, _ = data[:200].partition(b"\n")
-    form, _, version = head.removeprefix(_MARK).partition(b" ")
-    if not (data.startswith(_MARK) and newline and form.isdigit()):
-        raise Unusable("it is no snapshot of an engine")
-    if int(form) > FORMAT:
+    format_, _, version = head.removeprefix(_MAGIC).partition(b" ")
+    if not (data.startswith(_MAGIC) and newline and format_.isdigit()):
+        raise Unusable("it is not a snapshot of an engine")
+    if int(format_) > FORMAT:
         raise Unusable(f"it is of a newer Levada ({version.decode(errors='replace')[:20]}; this is {__version__})")
     begin = len(head) + 1
     digest, body = data[begin : begin + _DIGEST], data[begin + _DIGEST :]
     if hashlib.sha256(body).digest() != digest:
         raise Unusable("it is damaged")
-    return int(form), body
+    return int(format_), body

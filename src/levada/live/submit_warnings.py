@@ -1,82 +1,80 @@
-"""What to tell whoever submits a job that is accepted, and that cannot start or will be late as things are."""
+"""Warnings for submitted jobs that cannot start or will miss their deadline."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
+from levada.api.types import ForecastView, JobView
+from levada.live.forecast import forecast_in_thread
 from levada.live.loop import Loop
 from levada.live.views import moment
 
-#: Jobs of one submission whose deadlines are compared with a forecast.
-_MOST_JOBS = 100
-#: With more jobs than this in the cluster a forecast would take longer than a submission should.
-_MOST_LIVING = 5_000
-#: How long an answer waits for it, forecasts of other submissions included.
+#: Deadlines of one submission that are forecast at most.
+_MAX_DEADLINES = 100
+#: With more active jobs than this a forecast takes too long for a submission.
+_MAX_ACTIVE_JOBS = 5_000
+#: A submission waits at most this long for its forecast, including forecasts of other submissions.
 _WAIT_S = 2.0
-
-Forecast = Callable[[Sequence[int]], Awaitable[dict[int, dict[str, Any]]]]
 
 
 class SubmitWarnings:
-    """Adds `warnings` to the views of jobs that were just submitted, where there are any."""
+    """Adds `warnings` to the views of jobs that were just submitted."""
 
-    def __init__(self, loop: Loop, forecast: Forecast) -> None:
-        self._loop, self._forecast = loop, forecast
-        #: One forecast at a time: the processor is there for decisions.
-        self._one = asyncio.Lock()
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        #: One forecast at a time: decisions need the processor.
+        self._lock = asyncio.Lock()
 
-    async def added(self, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The same jobs, some of them with `warnings`."""
+    async def add_to(self, jobs: list[JobView]) -> list[JobView]:
+        """Return the same jobs, with `warnings` where there are any."""
         query = self._loop.engine.query
-        told: dict[str, str] = {}
+        warnings: dict[str, str] = {}
         deadlines: dict[int, tuple[str, float]] = {}
-        for job in jobs:
-            found = query.job(job["id"])
-            if found is None or job["finished"] is not None:
+        for view in jobs:
+            job = query.job(view["id"])
+            if job is None or view["finished"] is not None:
                 continue
-            if why := query.why_never(found.number):
-                told[job["id"]] = why
-            elif found.deadline < math.inf:
-                deadlines[found.number] = job["id"], found.deadline
-        if 0 < len(deadlines) <= _MOST_JOBS and len(query.jobs) <= _MOST_LIVING:
-            told |= await self._late(deadlines)
-        return [{**job, "warnings": [told[job["id"]]]} if job["id"] in told else job for job in jobs]
+            if why := query.why_never(job.number):
+                warnings[view["id"]] = why
+            elif job.deadline < math.inf:
+                deadlines[job.number] = view["id"], job.deadline
+        if 0 < len(deadlines) <= _MAX_DEADLINES and len(query.jobs) <= _MAX_ACTIVE_JOBS:
+            warnings |= await self._deadline_warnings(deadlines)
+        return [{**view, "warnings": [warnings[view["id"]]]} if view["id"] in warnings else view for view in jobs]
 
-    async def _looked_ahead(self, numbers: Sequence[int]) -> dict[int, dict[str, Any]]:
-        """The forecast. One that nobody waits for any more runs on, since a thread cannot be ended: the next waits."""
-        await self._one.acquire()
-        task = asyncio.ensure_future(self._forecast(numbers))
-        task.add_done_callback(self._ended)
+    async def _forecast(self, numbers: Sequence[int]) -> dict[int, ForecastView]:
+        """Forecast these jobs. A cancelled forecast keeps the lock until its thread ends, which cannot be stopped."""
+        await self._lock.acquire()
+        task = asyncio.ensure_future(forecast_in_thread(self._loop.engine, self._loop.clock.now(), numbers))
+        task.add_done_callback(self._release)
         return await asyncio.shield(task)
 
-    def _ended(self, task: asyncio.Future[dict[int, dict[str, Any]]]) -> None:
-        self._one.release()
+    def _release(self, task: asyncio.Future[dict[int, ForecastView]]) -> None:
+        self._lock.release()
         if not task.cancelled():
-            task.exception()  # whoever waited has it
+            task.exception()  # mark it as retrieved; the waiting caller raises it
 
-    async def _late(self, deadlines: dict[int, tuple[str, float]]) -> dict[str, str]:
+    async def _deadline_warnings(self, deadlines: dict[int, tuple[str, float]]) -> dict[str, str]:
         try:
             async with asyncio.timeout(_WAIT_S):
-                soon = await self._looked_ahead(list(deadlines))
+                forecasts = await self._forecast(list(deadlines))
         except TimeoutError:
             return {}
-        found: dict[str, str] = {}
+        warnings: dict[str, str] = {}
         for number, (job, deadline) in deadlines.items():
-            times = soon.get(number, {})
-            # What is not known is no reason for a warning.
-            for what in ("ends", "starts"):
-                at = times.get(what)
+            if (times := forecasts.get(number)) is None:
+                continue
+            # An unknown time is no reason for a warning.
+            for verb, at in (("end", times["ends"]), ("start", times["starts"])):
                 if at is not None and (late_s := datetime.fromisoformat(at).timestamp() - deadline) > 0:
-                    found[job] = (
-                        f"Will miss its deadline {moment(deadline)}: "
-                        f"expected to {what[:-1]} {_span(late_s)} later, at {at}."
+                    warnings[job] = (
+                        f"Will miss its deadline {moment(deadline)}: expected to {verb} {_span(late_s)} later, at {at}."
                     )
                     break
-        return found
+        return warnings
 
 
 def _span(seconds: float) -> str:

@@ -1,6 +1,6 @@
-"""Warnings: jobs that run and get nowhere, and jobs whose GPUs do nothing.
+"""Warnings for running jobs without progress or with idle GPUs.
 
-What is looked at comes in as plain values, and what to say comes out: `Standstill` and `Idleness` have no clock.
+`StuckJobDetector` and `IdleJobDetector` are pure: plain values and the time go in, notes come out.
 """
 
 from __future__ import annotations
@@ -16,119 +16,127 @@ from levada.live.loop import Loop
 
 _log = logging.getLogger(__name__)
 
-#: A job is stuck after so long without a step, unless somebody says otherwise.
+#: Default time without a step after which a job is stuck.
 STUCK_AFTER_S = 1800.0
-#: GPUs below this use (in percent) do nothing.
+#: GPUs below this utilization (percent) are idle.
 IDLE_PERCENT = 5.0
-#: So often it is looked in the time after which something is worth a warning, and no more often than this.
-_LOOKS, _LOOK_S = 20, 30.0
+#: Checks per warning interval, and the longest time between two checks.
+_CHECKS, _MAX_CHECK_S = 20, 30.0
 
 
-class Running(NamedTuple):
+class WarningOptions(NamedTuple):
+    """When jobs get warnings."""
+
+    #: Seconds without a step, or with idle GPUs, before a warning; 0 for no warnings.
+    after_s: float = STUCK_AFTER_S
+    #: Reads the utilization of this machine's GPUs by id; runs in a thread. None: idle GPUs get no warning.
+    gpu_use: Callable[[], Mapping[str, float]] | None = None
+
+
+class RunningJob(NamedTuple):
     """A job that has all its workers."""
 
     job: str
-    #: Since when it has had them.
+    #: Time of the last start or resize.
     since: float
     steps: float
     #: Ids of its GPUs.
     devices: tuple[str, ...] = ()
 
 
-class Standstill:
-    """Jobs that have made steps, and make none any more."""
+class StuckJobDetector:
+    """Detects jobs that have made steps and make none any more."""
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
-        #: By job: steps, since when it has them, and whether its standstill was told.
+        #: By job: steps, time of the last step, whether a warning was written.
         self._known: dict[str, tuple[float, float, bool]] = {}
 
-    def look(self, running: Iterable[Running], now: float) -> list[Note]:
-        """A warning for each job that has stood still for so long; once, until it moves again."""
+    def check(self, running: Iterable[RunningJob], now: float) -> list[Note]:
+        """Return a warning per job without a step for `after_s` seconds; once, until it makes a step again."""
         notes: list[Note] = []
         known: dict[str, tuple[float, float, bool]] = {}
-        for one in running:
-            steps, since, told = self._known.get(one.job, (one.steps, now, False))
-            if steps != one.steps:
-                steps, since, told = one.steps, now, False
-            # A job that has just been resized gets its time anew.
-            still_s = now - max(since, one.since)
-            if steps > 0 and not told and still_s >= self._after_s:
-                told = True
+        for job in running:
+            steps, since, warned = self._known.get(job.job, (job.steps, now, False))
+            if steps != job.steps:
+                steps, since, warned = job.steps, now, False
+            # A resize restarts the interval.
+            still_s = now - max(since, job.since)
+            if steps > 0 and not warned and still_s >= self._after_s:
+                warned = True
                 text = (
-                    f"It has made no step for {_minutes(still_s)}, at step {steps:g}. "
-                    f"Look at its output (levada logs {one.job}); levada suspend and resume start it again."
+                    f"No step for {_minutes(still_s)}, at step {steps:g}. See its output (`levada logs {job.job}`). "
+                    "`levada suspend` and `levada resume` restart it."
                 )
-                notes.append(Note(job=one.job, type="warning", text=text, data={"warning": "stuck", "step": steps}))
-            known[one.job] = (steps, since, told)
+                notes.append(Note(job=job.job, type="warning", text=text, data={"warning": "stuck", "step": steps}))
+            known[job.job] = (steps, since, warned)
         self._known = known
         return notes
 
 
-class Idleness:
-    """Jobs none of whose GPUs does anything."""
+class IdleJobDetector:
+    """Detects jobs whose GPUs are all idle."""
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
-        #: By job: since when all its GPUs are idle, and whether that was told.
+        #: By job: time since which all its GPUs are idle, whether a warning was written.
         self._known: dict[str, tuple[float, bool]] = {}
 
-    def look(self, running: Iterable[Running], use: Mapping[str, float], now: float) -> list[Note]:
-        """A warning for each job whose GPUs were idle for so long; once, until one of them works again.
+    def check(self, running: Iterable[RunningJob], use: Mapping[str, float], now: float) -> list[Note]:
+        """Return a warning per job whose GPUs were idle for `after_s` seconds; once, until one is busy again.
 
-        *use* is in percent, by the GPU's id; a job with a GPU that nobody could ask is left alone.
+        *use*: percent by GPU id; a GPU without a value counts as busy.
         """
         notes: list[Note] = []
         known: dict[str, tuple[float, bool]] = {}
-        for one in running:
-            found = [use.get(device, 100.0) for device in one.devices]
-            if not found or max(found) >= IDLE_PERCENT:
+        for job in running:
+            utilization = [use.get(device, 100.0) for device in job.devices]
+            if not utilization or max(utilization) >= IDLE_PERCENT:
                 continue
-            since, told = self._known.get(one.job, (now, False))
-            idle_s = now - max(since, one.since)
-            if not told and idle_s >= self._after_s:
-                told = True
-                gpus = "Its GPU has" if len(found) == 1 else f"All of its {len(found)} GPUs have"
+            since, warned = self._known.get(job.job, (now, False))
+            idle_s = now - max(since, job.since)
+            if not warned and idle_s >= self._after_s:
+                warned = True
+                gpus = "Its GPU has" if len(utilization) == 1 else f"All of its {len(utilization)} GPUs have"
                 text = (
-                    f"{gpus} been idle (below {IDLE_PERCENT:g} % use) for {_minutes(idle_s)}. "
+                    f"{gpus} been idle (below {IDLE_PERCENT:g} % utilization) for {_minutes(idle_s)}. "
                     "If it waits for data, fewer or smaller GPUs would do; if it hangs, cancel it."
                 )
-                notes.append(Note(job=one.job, type="warning", text=text, data={"warning": "idle"}))
-            known[one.job] = (since, told)
+                notes.append(Note(job=job.job, type="warning", text=text, data={"warning": "idle"}))
+            known[job.job] = (since, warned)
         self._known = known
         return notes
 
 
 class Warnings:
-    """Looks at the jobs of a running server from time to time."""
+    """Checks running jobs periodically and writes warnings to the history."""
 
-    def __init__(self, loop: Loop, after_s: float, gpu_use: Callable[[], Mapping[str, float]] | None = None) -> None:
-        """*after_s* 0: no warnings. *gpu_use* asks this machine's GPUs; it may take its time."""
-        self._loop, self._after_s, self._gpu_use = loop, after_s, gpu_use
-        self._standstill, self._idleness = Standstill(after_s), Idleness(after_s)
+    def __init__(self, loop: Loop, options: WarningOptions) -> None:
+        self._loop, self._after_s, self._gpu_use = loop, options.after_s, options.gpu_use
+        self._stuck, self._idle = StuckJobDetector(options.after_s), IdleJobDetector(options.after_s)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Check until cancelled."""
         if not self._after_s:
             return
         while True:
-            await asyncio.sleep(min(_LOOK_S, self._after_s / _LOOKS))
-            await self.look()
+            await asyncio.sleep(min(_MAX_CHECK_S, self._after_s / _CHECKS))
+            await self.check()
 
-    async def look(self) -> None:
-        """Tells what there is to be warned of."""
+    async def check(self) -> None:
+        """Write the warnings that are due now."""
         now = self._loop.clock.now()
         running = list(self._running())
-        notes = self._standstill.look(running, now)
+        notes = self._stuck.check(running, now)
         if self._gpu_use is not None:
             use = await asyncio.to_thread(self._gpu_use)
-            notes += self._idleness.look(running, use, now)
+            notes += self._idle.check(running, use, now)
         if notes:
             for note in notes:
-                _log.warning("%s: %s", note.job, note.text)
-            self._loop.hear(Report(notes=tuple(notes)))
+                _log.warning("job warning: %s: %s", note.job, note.text)
+            self._loop.observe(Report(notes=tuple(notes)))
 
-    def _running(self) -> Iterable[Running]:
+    def _running(self) -> Iterable[RunningJob]:
         query = self._loop.engine.query
         for record in self._loop.records.by_number.values():
             job = query.job(record.id)
@@ -138,7 +146,7 @@ class Warnings:
             if self._gpu_use is not None:
                 places = query.held_grant(job.number).places
                 devices = tuple(sorted({device for place in places for device in place.devices}))
-            yield Running(record.id, job.resized, job.steps_done, devices)
+            yield RunningJob(record.id, job.resized, job.steps_done, devices)
 
 
 def _minutes(seconds: float) -> str:

@@ -1,31 +1,30 @@
-"""How fast a job runs: on which GPU type, with how many workers, how sure we are, and what a restart costs.
+"""Throughput models: rates by GPU type and size, confidence, restart costs.
 
-- `model`: the protocol `ThroughputModel` that policies ask, and what follows from it (`remaining_s`).
-- `beliefs`: `Beliefs`, the base class of all models here: jobs are bound to it, and it may learn.
-- `table`: `TableModel`, speeds that somebody wrote down.
-- `profiles`: `Profiles`, speeds that were measured by workload, and `ProfileModel`, which answers from them.
-- `completion`: `Completed`, profiles with holes that are filled from workloads that resemble each other (`factors`).
-- `estimator`: `Estimator`, speeds learned from the progress of running jobs. It keeps the rates seen per workload, GPU
-  type and size (`samples`), fits one monotone curve through each (`curve`), and lets workloads borrow from the GPU
-  types they have run on for those they have not (`fitted`).
-- `online`: `Online`, which begins with a prior of any kind and moves to what is seen.
+- `model`: the protocol `ThroughputModel` for policies, and values derived from it (`remaining_s`).
+- `beliefs`: `Beliefs`, the base class of all models: jobs are bound to it, and it may learn.
+- `table_model`: `TableModel`, speeds given as tables.
+- `profiles`: `Profiles`, measured speeds by workload, and `ProfileModel`, which looks them up.
+- `completion`: `Completed`, profiles whose missing values are estimated from similar workloads (`factorization`).
+- `estimator`: `Estimator`, speeds learned from the progress of running jobs. It stores rates by workload, GPU type and
+  size (`samples`), fits a monotone curve through each (`curve`), and transfers curves to GPU types on which a workload
+  has not run (`fitted_curves`).
+- `online`: `Online`, which starts with a prior model and converges to observed rates.
 
-Pure: arrays in, arrays out. Nothing here reads a clock, a file or the environment, or logs; time comes in with the
-observations, and chance as a generator. It imports numpy, msgspec and the standard library, and of Levada at most
-`core` and `kernels`.
+Pure: no module here reads a clock, a file or the environment, or logs. Time is part of the observations, randomness is
+a generator argument. Imports: numpy, msgspec, the standard library, `core` and `kernels`.
 """
 
 from levada.perf.beliefs import Beliefs
 from levada.perf.completion import Completed, completed, measured
 from levada.perf.curve import Curves, fit, isotonic
 from levada.perf.estimator import Estimator, Point
-from levada.perf.growing import NameList
-from levada.perf.kept import EstimatorState, renumbered
+from levada.perf.estimator_state import EstimatorState, renumbered
+from levada.perf.index_map import NamesByNumber
 from levada.perf.model import Bools, Floats, Ints, ThroughputModel, remaining_s
 from levada.perf.online import Online
 from levada.perf.profiles import ProfileModel, Profiles
 from levada.perf.samples import Observations
-from levada.perf.table import JobSpeed, PairSpeed, TableModel
+from levada.perf.table_model import JobSpeed, PairSpeed, TableModel
 from levada.perf.tuning import RestartKind, Tuning
 
 __all__ = [
@@ -38,7 +37,7 @@ __all__ = [
     "Floats",
     "Ints",
     "JobSpeed",
-    "NameList",
+    "NamesByNumber",
     "Observations",
     "Online",
     "PairSpeed",

@@ -1,22 +1,23 @@
-"""Speed as a function of size: a monotone fit through observed points, and what to believe between and beyond them.
+"""Rate as a function of size: isotonic regression of observed rates.
 
-A curve's points are the observed sizes and nothing else; their rates are the weighted isotonic regression of the
-observed rates, so more workers are never believed to be slower. `Curves` holds many curves in flat arrays and answers
-for all of them at once; `fit` makes one. With observed sizes m1 < ... < M and fitted rates r(m1) <= ... <= r(M):
+Between and beyond observed sizes, rates are interpolated and extrapolated. The points of a curve are the observed
+sizes; their rates are the weighted isotonic regression of the observed rates, so more workers are never slower.
+`Curves` has many curves in flat arrays and evaluates all at once; `fit` creates one. With observed sizes m1 < ... < M
+and fitted rates r(m1) <= ... <= r(M):
 
-- **below m1** the rate is proportional: r(n) = r(m1) n / m1. Hence speed-up(1) = 1 also when 1 was never run.
-- **between** two observed sizes a < n < b it is linear, but never above what the left point would give by proportion:
-  r(n) = min(r(a) + (r(b) - r(a)) (n - a) / (b - a), r(a) n / a). The second matters only where the points
-  rise faster than proportionally; there the curve steps up at b, which was seen, and not before.
-- **beyond M** it is pessimistic. Let g be the last marginal gain: the gain per worker from the last observed size but
-  one (from the origin, if only M was observed) to M, or r(M) / M if that is less. Up to 2M each worker adds g/2, up to
-  4M it adds g/4, and so on: the gain halves with each doubling of the size. So every doubling adds the same g M / 2,
-  growing stays worth a try, and the curve is never above r(M) n / M. With one observed size each doubling adds r(M)/2,
-  at most half of what proportion would.
+- **below m1** the rate is proportional: r(n) = r(m1) n / m1. So speed-up(1) = 1 even if size 1 was not observed.
+- **between** two observed sizes a < n < b it is linear, but at most proportional to the left point:
+  r(n) = min(r(a) + (r(b) - r(a)) (n - a) / (b - a), r(a) n / a). The second term only matters if the points rise faster
+  than proportionally; then the curve jumps at b, which was observed.
+- **beyond M** it is pessimistic. Let g be the last marginal gain: the gain per worker from the second largest observed
+  size (the origin, if only M was observed) to M, or r(M) / M if that is less. Up to 2M each worker adds g/2, up to 4M
+  g/4, and so on: the gain halves with each doubling of the size. So each doubling adds g M / 2, growth remains
+  attractive, and the curve is never above r(M) n / M. With one observed size each doubling adds r(M)/2, at most half of
+  the proportional gain.
 
-Confidence is a number in [0, 1]. With w the effective weight of the observations at a size and k the weight that
-deserves 1/2: w / (w + k) at an observed size; half of the smaller of both neighbours' between two (half of the only
-neighbour's below m1); at n beyond M it is half of M's times M / n; without any observation it is 0.
+Confidence is in [0, 1]. With w the effective weight of the observations at a size and k the weight of confidence 1/2:
+w / (w + k) at an observed size; half of the smaller neighbor between two (half of the only neighbor below m1); half of
+that of M times M / n for n beyond M; 0 without observations.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,14 +27,14 @@ import numpy as np
 
 from levada.perf.model import Floats, Ints
 
-#: Room for a size below the curve's number in one sorted key.
+#: Bits of the size in a sort key of curve and size.
 _SIZE_BITS = 31
 _LARGEST_SIZE = (1 << _SIZE_BITS) - 1
 
 
 def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The never-falling sequence nearest to *values* in weighted squares. O(n): pool adjacent violators."""
-    blocks: list[tuple[float, float, int]] = []  # mean, weight, length; means rise strictly
+    """The non-decreasing sequence nearest to *values* in weighted squares. O(n): pool adjacent violators."""
+    blocks: list[tuple[float, float, int]] = []  # mean, weight, length; means are strictly increasing
     for value, weight in zip(values, weights, strict=True):
         mean, mass, length = value, weight, 1
         while blocks and blocks[-1][0] >= mean:
@@ -46,10 +47,10 @@ def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
 
 
 class Curves:
-    """Many curves in flat arrays, evaluated for whole arrays of (curve, size) at once.
+    """Many curves in flat arrays, evaluated for arrays of (curve, size).
 
-    Curve 0 is always there: one step per second and worker, confidence 0, for those nothing is known about. The others
-    are numbered from 1 as given. O(log n) per question.
+    Curve 0 always exists: one step per second and worker, confidence 0, for unknown workloads. The others have numbers
+    from 1, in the given order. O(log n) per element.
     """
 
     __slots__ = (
@@ -66,7 +67,7 @@ class Curves:
     )
 
     def __init__(self, sizes: Ints, rates: Floats, lengths: Ints, confidences: Floats | None = None) -> None:
-        """Curves as given: linear from the origin through their points, flat beyond the last.
+        """Curves that are linear from the origin through their points, constant beyond the last.
 
         The first `lengths[0]` points belong to curve 1, and so on; sizes ascend within a curve. Lengths are >= 1.
         """
@@ -86,10 +87,10 @@ class Curves:
         self._lengths = np.append(0, lengths)
         longest = int(lengths.max(initial=0))
         self._steps = [1 << bit for bit in reversed(range(longest.bit_length()))]
-        beyond_all = np.full(2 * longest + 1, np.iinfo(np.int64).max)  # a search may look past the last curve
+        beyond_all = np.full(2 * longest + 1, np.iinfo(np.int64).max)  # a search may read beyond the last curve
         self._keys = np.concatenate([(curve << _SIZE_BITS) + self._sizes, beyond_all])
         self._last = np.append(curve[1:] != curve[:-1], True)
-        # A slope belongs to the point on its left, a tail (steps/s that each doubling adds) to the last point.
+        # A slope belongs to the point on its left; a tail (steps/s per doubling) to the last point.
         run = np.append(np.diff(self._sizes), 1)
         self._slopes = np.where(self._last, 0.0, np.append(np.diff(self._rates), 0.0) / np.where(self._last, 1, run))
         self._slopes[0] = 1.0
@@ -97,9 +98,9 @@ class Curves:
 
     @classmethod
     def fitted(cls, sizes: Ints, rates: Floats, weights: Floats, lengths: Ints, even_weight: float) -> "Curves":
-        """Curves through observed points whose rates rise within each curve, with the rules above.
+        """Curves through observed points with non-decreasing rates, by the rules above.
 
-        *weights* are those of the observations, *even_weight* is the k of the confidence.
+        *weights* are the weights of the observations, *even_weight* is the k of the confidence.
         """
         self = cls(sizes, rates, lengths, weights / (weights + even_weight))
         proportion = self._rates / np.maximum(self._sizes, 1)
@@ -113,50 +114,50 @@ class Curves:
         """Steps per second of each curve at each size; 0 at size 0."""
         shape, sizes, left = self._locate(curves, sizes)
         start, tails = self._sizes[left], self._tails[left]
-        answer: Floats = self._rates[left] + self._slopes[left] * (sizes - start)
+        result: Floats = self._rates[left] + self._slopes[left] * (sizes - start)
         beyond = np.flatnonzero((sizes > start) & (tails > 0))
-        # n/M = mantissa 2^exponent with the mantissa in [1/2, 1): whole doublings, and the way to the next.
+        # n/M = mantissa 2^exponent with the mantissa in [1/2, 1): full doublings, and the fraction of the next.
         mantissa, exponent = np.frexp(sizes[beyond] / start[beyond])
-        answer[beyond] += tails[beyond] * (exponent - 1 + (2 * mantissa - 1))
-        return answer.reshape(shape)
+        result[beyond] += tails[beyond] * (exponent - 1 + (2 * mantissa - 1))
+        return result.reshape(shape)
 
     def confidence(self, curves: Ints, sizes: Ints) -> Floats:
-        """How well each curve is known at each size, in [0, 1]; 0 at size 0."""
+        """Confidence of each curve at each size, in [0, 1]; 0 at size 0."""
         shape, sizes, left = self._locate(curves, sizes)
         start = self._sizes[left]
         here = self._confidence[left]
         right = self._confidence[np.minimum(left + 1, self._confidence.size - 1)]
         between = np.where(start == 0, right, np.minimum(here, right)) / 2
         beyond = here / 2 * (start / np.maximum(sizes, 1))
-        answer = np.where(sizes == start, here, np.where(self._last[left], beyond, between))
-        return answer.reshape(shape)
+        result = np.where(sizes == start, here, np.where(self._last[left], beyond, between))
+        return result.reshape(shape)
 
     def _locate(self, curves: Ints, sizes: Ints) -> tuple[tuple[int, ...], Ints, Ints]:
-        """The common shape, the sizes in one row, and for each the point at it or next below it.
+        """The common shape, the flattened sizes, and for each the last point at or below it.
 
-        Every curve has its origin, so there always is one.
+        It always exists, since every curve has its origin.
         """
         sizes = np.clip(np.asarray(sizes, np.int64), 0, _LARGEST_SIZE)
         curves = np.asarray(curves, np.int64)
         shape = np.broadcast_shapes(curves.shape, sizes.shape)
         keys = ((curves << _SIZE_BITS) + sizes).ravel()
-        # Sizes are distinct, so the n-th point stands at n or beyond; in a table without gaps, at n.
+        # Sizes are distinct, so the n-th point has size n or more; without gaps, n.
         left = (self._origins[curves] + np.minimum(sizes, self._lengths[curves])).ravel()
         rest = np.flatnonzero(self._keys[left] > keys)
         if rest.size:
-            # The others search their own curves together: by falling powers of two, never onto a larger key.
-            wanted, found = keys[rest], np.broadcast_to(self._origins[curves], shape).ravel()[rest]
+            # Binary search of all other elements at once, by decreasing powers of two.
+            wanted, position = keys[rest], np.broadcast_to(self._origins[curves], shape).ravel()[rest]
             for step in self._steps:
-                found += step * (self._keys[found + step] <= wanted)
-            left[rest] = found
+                position += step * (self._keys[position + step] <= wanted)
+            left[rest] = position
         return shape, np.broadcast_to(sizes, shape).ravel(), left
 
 
 def fit(workers: Iterable[int], rates: Iterable[float], weights: Iterable[float], even_weight: float) -> Curves:
-    """The curve through observed points, whatever their order, as curve 1; curve 0 alone if there are none.
+    """Fit a curve through observed points, in any order, as curve 1; only curve 0 if there are none.
 
-    Points of one size count as their weighted mean. A point without weight, or whose size or rate is not a positive
-    finite number, is no observation. O(n log n).
+    Points of the same size are averaged by weight. Points whose size, rate or weight is not positive and finite are
+    ignored. O(n log n).
     """
     points = sorted(
         (size, rate, weight)

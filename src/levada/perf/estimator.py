@@ -1,4 +1,4 @@
-"""Speeds learned from progress: one curve per workload and GPU type, shared by all jobs of the workload."""
+"""Throughput model learned from progress: a curve per workload and GPU type."""
 
 from math import isfinite
 from typing import ClassVar, NamedTuple, Self
@@ -6,48 +6,47 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 
 from levada.perf.beliefs import Beliefs
-from levada.perf.fitted import Fitted, assemble, smoothed
-from levada.perf.kept import EstimatorState
+from levada.perf.estimator_state import EstimatorState
+from levada.perf.fitted_curves import Fitted, assemble, smoothed
 from levada.perf.lookup import Lookup
 from levada.perf.model import Bools, Floats, Ints
 from levada.perf.samples import (
     NO_CELLS,
     Cells,
     Observations,
-    absorb,
     cell_key,
     pair_of,
+    remove_workloads,
     split_cell,
     split_pair,
-    without,
+    update_cells,
 )
 from levada.perf.tuning import RestartKind, Tuning
 
-#: Shorter pauses are as good as none.
+#: Minimum pause in the geometric mean.
 _SHORTEST_PAUSE_S = 0.001
 
 
 class Point(NamedTuple):
-    """The speed that was seen of a workload at one size."""
+    """The observed rate of a workload at one size."""
 
     gpu_type: int
     workers: int
     #: Steps/s.
     rate: float
-    #: Seconds of running that it rests on; those long ago count less.
+    #: Observed running in seconds; older observations count less.
     weight_s: float
 
 
 class Estimator(Beliefs):
-    """Learns online, from observed points only.
+    """Learns online from observed rates.
 
-    The rules of a curve stand in `curve`, those of fading and outliers in `samples`, those of GPU types that a workload
-    never ran on in `fitted`. A job whose workload was never seen is linear with 1 step/s per worker, and not
-    `known`. Spread over nodes costs nothing; a fraction of a GPU gives that fraction of the rate. Pairs on shared
-    devices are not learned: their rates are 0.
+    See `curve` for curves, `samples` for decay and outliers, `fitted_curves` for GPU types on which a workload has not
+    run. A job of an unknown workload has 1 step/s per worker, and is not `known`. Spreading has no cost; a fraction of
+    a GPU gives that fraction of the rate. Pairs on shared devices are not learned: their rates are 0.
 
-    Bad input never raises: what is no observation is counted in `ignored`, what is too far from what is known in
-    `outliers`. Curves are fitted when asked for, and only those whose observations changed.
+    Invalid input does not raise: it is counted in `ignored`, and outliers in `outliers`. Curves are fitted on demand,
+    and only those whose observations changed.
     """
 
     learns: ClassVar[bool] = True
@@ -56,44 +55,44 @@ class Estimator(Beliefs):
         self.tuning = tuning or Tuning()
         self.ignored = 0
         self.outliers = 0
-        # Values below are replaced, not written to (the dict apart), so that copies can share them.
+        # Arrays below are replaced, not modified: copies share them.
         self._bound = Lookup()
         self._cells: Cells = NO_CELLS
         self._smooth: Cells = NO_CELLS
         self._stale: Ints = NO_CELLS.key  # pairs observed since their curves were fitted
         self._fitted: Fitted | None = None
         self._restarts: dict[tuple[int, RestartKind], tuple[float, float]] = {}
-        #: Workloads, those observed longest ago first; an ordered set.
+        #: Workloads, least recently observed first; an ordered set.
         self._seen: dict[int, None] = {}
 
     # Learning
 
     def bind(self, jobs: Ints, workloads: Ints) -> None:
-        """From now on each job runs at its workload's speed. Binding again changes the workload."""
+        """Set the workload of each job. Binding again changes it."""
         jobs, workloads = np.broadcast_arrays(np.atleast_1d(jobs), np.atleast_1d(workloads))
         self._bound = self._bound.updated(jobs.astype(np.int64), workloads.astype(np.int64))
 
     def unbind(self, jobs: Ints) -> None:
-        """The jobs are no longer known; what their workloads taught stays."""
+        """Remove jobs; what was learned about their workloads remains."""
         self._bound = self._bound.without(jobs)
 
     def observe(self, seen: Observations) -> None:
-        """Learns from a batch of intervals; the order of its rows does not matter."""
-        absorbed = absorb(self._cells, seen, self.tuning)
-        self._cells = absorbed.cells
-        self.ignored += absorbed.ignored
-        self.outliers += absorbed.outliers
-        if absorbed.touched.size:
-            self._stale = np.union1d(self._stale, absorbed.touched)
+        """Learn from a batch of progress intervals, in any order."""
+        update = update_cells(self._cells, seen, self.tuning)
+        self._cells = update.cells
+        self.ignored += update.ignored
+        self.outliers += update.outliers
+        if update.touched.size:
+            self._stale = np.union1d(self._stale, update.touched)
             self._fitted = None
-            for workload in dict.fromkeys(split_pair(absorbed.touched)[0].tolist()):
+            for workload in dict.fromkeys(split_pair(update.touched)[0].tolist()):
                 self._seen.pop(workload, None)
                 self._seen[workload] = None
             if len(self._seen) > 1.25 * self.tuning.most_workloads:
                 self._forget()
 
     def _forget(self) -> None:
-        """Drops what was learned of workloads without a job, those observed longest ago first; a quarter at a time."""
+        """Drop the least recently observed workloads without jobs; a quarter at a time."""
         active = set(self._bound.values.tolist())
         idle = [workload for workload in self._seen if workload not in active]
         gone = idle[: max(len(self._seen) - self.tuning.most_workloads, 0)]
@@ -102,78 +101,78 @@ class Estimator(Beliefs):
             for kind in RestartKind:
                 self._restarts.pop((workload, kind), None)
         dropped = np.array(gone, np.int64)
-        self._cells, self._smooth = without(self._cells, dropped), without(self._smooth, dropped)
+        self._cells, self._smooth = remove_workloads(self._cells, dropped), remove_workloads(self._smooth, dropped)
         self._stale = self._stale[np.isin(split_pair(self._stale)[0], dropped, invert=True)]
 
     def observe_restart(self, workload: int, kind: RestartKind | str, seconds: float) -> None:
-        """Learns how long a workload made no progress while it started, was resized or stopped."""
+        """Learn the pause of a workload that started, was resized or stopped."""
         if workload < 0 or kind not in tuple(RestartKind) or not (isfinite(seconds) and seconds >= 0):
             self.ignored += 1
             return
         kind = RestartKind(kind)
         mean, count = self._restarts.get((workload, kind), (self._expected_s(kind), 1.0))
-        # One hanging start is no reason to stop moving a workload.
+        # A single hanging start must not prevent later changes of the workload.
         seconds = min(seconds, self.tuning.outlier_factor * max(mean, 1.0))
         count = min(count + 1.0, float(self.tuning.restart_memory))
-        # The mean of the logarithms: a resize in process is a hundred times cheaper than expected, and a few of them
-        # are enough to know that.
+        # Geometric mean: an in-process resize is 100 times cheaper than expected, and the mean must reflect that after
+        # a few of them.
         ratio = max(seconds, _SHORTEST_PAUSE_S) / max(mean, _SHORTEST_PAUSE_S)
         self._restarts[workload, kind] = (max(mean, _SHORTEST_PAUSE_S) * ratio ** (1.0 / count), count)
 
-    # Asking
+    # Queries
 
     def rates(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
-        """Steps per second, as the curves have it."""
+        """Steps per second, from the curves."""
         fitted, row, column = self._locate(jobs, gpu_types)
         return fitted.curves.rates(fitted.curve[row, column], sizes) * fitted.scale[row, column]
 
     def speedups(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
-        """How many times faster than one worker each size is, as the curves have it."""
+        """Rates relative to one worker, from the curves."""
         fitted, row, column = self._locate(jobs, gpu_types)
         curve = fitted.curve[row, column]
         return fitted.curves.rates(curve, sizes) / fitted.curves.rates(curve, np.array(1))
 
     def confidence(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
-        """How well the rates are known, in [0, 1]; 0 = a guess."""
+        """Confidence of the rates, in [0, 1]; 0 = a guess."""
         fitted, row, column = self._locate(jobs, gpu_types)
         return fitted.curves.confidence(fitted.curve[row, column], sizes) * fitted.trust[row, column]
 
     def restart_costs_s(self, jobs: Ints, old: Ints, new: Ints, expected_s: Floats | None = None) -> Floats:
-        """`restart_cost_s` of many jobs at once, *expected_s* where no pause was seen. O(jobs + workloads)."""
+        """`restart_cost_s` of many jobs at once, *expected_s* without observed pauses. O(jobs + workloads)."""
         jobs, old, new = np.broadcast_arrays(jobs, old, new)
         workloads = self._bound.find(jobs)
         cost = np.zeros(workloads.shape)
-        for kind, asked in (
+        for kind, applies in (
             (RestartKind.START, (old == 0) & (new > 0)),
             (RestartKind.STOP, (old > 0) & (new == 0)),
             (RestartKind.RESIZE, (old > 0) & (new > 0) & (old != new)),
         ):
-            learned = {workload: mean for (workload, each), (mean, _) in self._restarts.items() if each == kind}
+            learned = {workload: mean for (workload, cause), (mean, _) in self._restarts.items() if cause == kind}
             means = np.full(max(learned, default=-1) + 2, np.nan)
             means[list(learned)] = list(learned.values())
-            # Workloads that nothing was learned of meet the last value.
+            # Workloads without observed pauses use the last value.
             mean = means[np.where((workloads >= 0) & (workloads < len(means) - 1), workloads, len(means) - 1)]
             unseen = self._expected_s(kind) if expected_s is None else expected_s
-            cost = np.where(asked, np.where(np.isnan(mean), unseen, mean), cost)
+            cost = np.where(applies, np.where(np.isnan(mean), unseen, mean), cost)
         return cost
 
     def known(self, jobs: Ints) -> Bools:
-        """True where the job's workload was seen running, on any GPU type."""
+        """Whether the workload of each job was observed on any GPU type."""
         return np.asarray(self._ready().workloads.find(self._bound.find(jobs)) >= 0)
 
     def seen(self) -> tuple[Ints, Ints, Ints]:
-        """Workload, GPU type and size of everything that was seen, in this order."""
+        """Workload, GPU type and size of all observed cells, in this order."""
         return split_cell(self._cells.key)
 
     def points(self, workload: int) -> list[Point]:
-        """What was seen of a workload, by GPU type and size."""
+        """The observed rates of a workload, by GPU type and size."""
         workloads, gpu_types, sizes = split_cell(self._cells.key)
-        found = np.flatnonzero(workloads == workload)
-        columns = (gpu_types[found], sizes[found], self._cells.rate[found], self._cells.weight[found])
+        rows = np.flatnonzero(workloads == workload)
+        columns = (gpu_types[rows], sizes[rows], self._cells.rate[rows], self._cells.weight[rows])
         return [Point(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
     def believed(self, workloads: Ints, gpu_types: Ints, sizes: Ints) -> tuple[Floats, Floats]:
-        """Rates and confidence of workloads, as their jobs have them, also of those that have none now."""
+        """Rates and confidence by workload instead of job."""
         fitted = self._ready()
         row, column = fitted.workloads.find(workloads), fitted.types.find(gpu_types)
         curve = fitted.curve[row, column]
@@ -181,14 +180,14 @@ class Estimator(Beliefs):
         return rates, fitted.curves.confidence(curve, sizes) * fitted.trust[row, column]
 
     def pauses(self, workload: int) -> dict[RestartKind, tuple[float, int]]:
-        """What changes of a workload cost, as believed, and how many were seen, as far as they are remembered."""
-        seen = {kind: self._restarts.get((workload, kind)) for kind in RestartKind}
-        return {kind: (told[0], round(told[1]) - 1) for kind, told in seen.items() if told is not None}
+        """Estimated pauses of a workload in seconds, and the number of observed pauses in each mean."""
+        estimates = {kind: self._restarts.get((workload, kind)) for kind in RestartKind}
+        return {kind: (pause[0], round(pause[1]) - 1) for kind, pause in estimates.items() if pause is not None}
 
-    # Keeping
+    # State
 
     def copy(self) -> Self:
-        """An estimator that knows the same and learns on its own. O(workloads)."""
+        """An independent copy. O(workloads)."""
         other = type(self)(self.tuning)
         other.ignored, other.outliers = self.ignored, self.outliers
         other._bound, other._cells, other._stale = self._bound, self._cells, self._stale
@@ -197,7 +196,7 @@ class Estimator(Beliefs):
         return other
 
     def state(self) -> EstimatorState:
-        """All that was learned, for `restore`."""
+        """The state, for `restore`."""
         workload, gpu_type, workers = split_cell(self._cells.key)
         restarts = sorted(self._restarts.items())
         return EstimatorState(
@@ -220,7 +219,7 @@ class Estimator(Beliefs):
 
     @classmethod
     def restore(cls, state: EstimatorState, tuning: Tuning | None = None) -> "Estimator":
-        """An estimator that answers byte for byte as the one the state is from."""
+        """Restore an estimator from its state; results are bit-identical."""
         self = cls(tuning)
         self.bind(np.array(state.jobs, np.int64), np.array(state.job_workload, np.int64))
         columns = (np.array(column, np.int64) for column in (state.workload, state.gpu_type, state.workers))
@@ -238,12 +237,12 @@ class Estimator(Beliefs):
         return self
 
     def _locate(self, jobs: Ints, gpu_types: Ints) -> tuple[Fitted, Ints, Ints]:
-        """The fitted curves, and row and column of each question in their tables."""
+        """The fitted curves, and row and column of each element in their tables."""
         fitted = self._ready()
         return fitted, fitted.workloads.find(self._bound.find(jobs)), fitted.types.find(gpu_types)
 
     def _ready(self) -> Fitted:
-        """The fitted curves, after fitting those whose observations changed."""
+        """The fitted curves; fits those whose observations changed."""
         if self._fitted is None:
             self._smooth = smoothed(self._cells, self._stale, self._smooth)
             self._stale = NO_CELLS.key

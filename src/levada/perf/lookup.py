@@ -1,36 +1,35 @@
-"""From sparse numbers (jobs, workloads, GPU types) to what belongs to them, for whole arrays at once."""
+"""Map sparse numbers (jobs, workloads, GPU types) to integers."""
 
 import numpy as np
 
 from levada.perf.model import Ints
 
-#: Keys are looked up in a plain array where at least one in so many numbers is a key.
+#: Keys are looked up in a dense array if at least 1 of this many numbers is a key.
 _DENSE = 16
 _NONE = np.zeros(0, np.int64)
 
 
 class Lookup:
-    """An immutable map of integers to integers >= 0; what is absent maps to -1.
+    """An immutable map of integers to integers >= 0; missing keys map to -1.
 
-    Immutable, so that copies of a model share it. O(1) per key asked where keys lie close
-    together, else O(log n); O(n) per change.
+    Copies of a model share it. O(1) per lookup if keys are dense, else O(log n); O(n) per change.
     """
 
     __slots__ = ("_dense", "keys", "values")
 
     def __init__(self, keys: Ints = _NONE, values: Ints = _NONE) -> None:
-        """*keys* ascending and distinct; *values* as long."""
+        """*keys* are ascending and distinct."""
         self.keys = keys
         self.values = values
         self._dense: Ints | None = None
 
     def find(self, keys: Ints) -> Ints:
-        """The value of each key, -1 where there is none; shaped like *keys*."""
+        """The value of each key, or -1."""
         keys = np.asarray(keys, np.int64)
         if not self.keys.size:
             return np.full(keys.shape, -1, np.int64)
         if self._dense is None and int(self.keys[-1]) - int(self.keys[0]) <= _DENSE * self.keys.size:
-            # Filled before others can see it: models in several threads share this map.
+            # Filled before it is published: models in several threads share this map.
             dense = np.full(self.keys[-1] - self.keys[0] + 1, -1, np.int64)
             dense[self.keys - self.keys[0]] = self.values
             self._dense = dense
@@ -41,7 +40,7 @@ class Lookup:
         return np.where(self.keys[at] == keys, self.values[at], -1)
 
     def updated(self, keys: Ints, values: Ints) -> "Lookup":
-        """This map with *keys* set to *values*; the last one counts when a key stands there twice."""
+        """This map with *keys* set to *values*; the last one wins if a key occurs twice."""
         beyond = not self.keys.size or not keys.size or keys[0] > self.keys[-1]
         if beyond and bool((keys[1:] > keys[:-1]).all()):
             return Lookup(np.concatenate([self.keys, keys]), np.concatenate([self.values, values]))
@@ -53,6 +52,6 @@ class Lookup:
         return Lookup(all_keys[last], all_values[last])
 
     def without(self, keys: Ints) -> "Lookup":
-        """This map without *keys*; absent ones do no harm."""
-        stays = np.isin(self.keys, keys, invert=True)
-        return Lookup(self.keys[stays], self.values[stays])
+        """This map without *keys*; missing ones are ignored."""
+        remains = np.isin(self.keys, keys, invert=True)
+        return Lookup(self.keys[remains], self.values[remains])

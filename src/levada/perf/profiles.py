@@ -1,17 +1,16 @@
-"""Measured speeds of workloads: what a profiler wrote down, and the model that answers from it.
+"""Measured speeds of workloads, and the throughput model that looks them up.
 
-A table has holes. Which values stand in them is decided once, when the model is made, so that a question is one look
-into an array:
+Missing values (NaN) of a table are filled once, when the model is created, so that a lookup is one array access:
 
-- **not measured** (NaN) **between** two measured sizes of a workload on a type: on the straight line between them in
-  logarithms of size and rate. A size that cannot run makes no line: strictly between it and the next the rate is 0.
-- **below** the first measured size: in proportion, r(n) = r(first) n / first.
-- **beyond** the last measured size: what it was there. Nobody has seen it go faster.
-- **a type** on which a workload was never measured: 0, it cannot run there as far as anybody knows.
-- **spread** over several nodes: the measured ratio to the rate on few nodes, on the line between measured sizes in
-  logarithm of the size, beyond them as at the nearest; the same rate where it was never measured with more than one
-  worker. A size that was measured spread only has that rate on few nodes too.
-- **pairs**: as rates alone, at each measured pair; a pair that was measured nowhere on a type is 0.
+- **between** two measured sizes of a workload on a type: log-log interpolation. If one of the two rates is 0, the rates
+  strictly between are 0.
+- **below** the first measured size: proportional, r(n) = r(first) n / first.
+- **beyond** the last measured size: constant.
+- **a type** without measurements of a workload: 0.
+- **spread** over several nodes: the measured ratio to the rate on few nodes, interpolated linearly in the logarithm of
+  the size, constant outside; 1 if it was never measured with more than one worker. A size that was only measured spread
+  has the same rate on few nodes.
+- **pairs**: like single workloads, for each measured pair; a pair without measurements on a type is 0.
 """
 
 from typing import Self
@@ -21,18 +20,18 @@ import numpy as np
 
 from levada.kernels import rates
 from levada.perf.beliefs import Beliefs
-from levada.perf.growing import Growing, NameList
+from levada.perf.index_map import IndexMap, NamesByNumber
 from levada.perf.model import Bools, Floats, Ints, gpu_fraction
 
 
 class Profiles(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Rates in steps/s of whole jobs by workload, GPU type and size. 0 = cannot run there, NaN = not measured."""
+    """Rates in steps/s of whole jobs by workload, GPU type and size. 0 = cannot run, NaN = not measured."""
 
     workloads: tuple[str, ...]
     types: tuple[str, ...]
     #: Numbers of workers, ascending, from 1 on.
     sizes: tuple[int, ...]
-    #: By workload, type and size: alone on its GPUs, on as few nodes as it needs.
+    #: By workload, type and size: alone on its GPUs, on as few nodes as possible.
     alone: Floats
     #: The same, spread over several nodes.
     spread: Floats | None = None
@@ -42,13 +41,13 @@ class Profiles(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     restart_s: Floats | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError for arrays that do not fit together and numbers that can be no rate."""
+        """Validate; raises ValueError for inconsistent shapes and invalid numbers."""
         shape = (len(self.workloads), len(self.types), len(self.sizes))
-        for names, what in ((self.workloads, "workload"), (self.types, "type")):
+        for names, label in ((self.workloads, "workload"), (self.types, "type")):
             if len(set(names)) < len(names):
-                raise ValueError(f"a {what} stands in the table twice")
+                raise ValueError(f"a {label} occurs twice")
         if list(self.sizes) != sorted({size for size in self.sizes if size >= 1}):
-            raise ValueError("sizes must ascend from 1 or more")
+            raise ValueError("sizes must be at least 1 and ascending")
         expected = {
             "alone": shape,
             "spread": shape,
@@ -60,35 +59,35 @@ class Profiles(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             if values is None:
                 continue
             if values.shape != wanted:
-                raise ValueError(f"{name} has the shape {values.shape} instead of {wanted}")
+                raise ValueError(f"{name} has shape {values.shape}, expected {wanted}")
             if (values < 0).any() or np.isinf(values).any() or (name == "restart_s" and np.isnan(values).any()):
-                raise ValueError(f"a number in {name} can be none")
+                raise ValueError(f"{name} has negative or non-finite numbers")
 
     def position(self, workload: str) -> int:
         """The row of a workload, or -1."""
         return self.workloads.index(workload) if workload in self.workloads else -1
 
     def distributed(self) -> Bools:
-        """By workload: it was measured running with more than one worker somewhere."""
+        """By workload: whether it was measured with more than one worker on any type."""
         larger = np.array(self.sizes) > 1
-        found = (self.alone[:, :, larger] > 0).any(axis=(1, 2))
+        result = (self.alone[:, :, larger] > 0).any(axis=(1, 2))
         if self.spread is not None:
-            found |= (self.spread[:, :, larger] > 0).any(axis=(1, 2))
-        return np.asarray(found)
+            result |= (self.spread[:, :, larger] > 0).any(axis=(1, 2))
+        return np.asarray(result)
 
 
 class ProfileModel(Beliefs):
-    """Beliefs that look a job's workload up in `Profiles`.
+    """Throughput model that looks up the workload of a job in `Profiles`.
 
-    Numbers of workloads and GPU types mean what *workloads* and *types* say, which may grow: a new name is looked up
-    when it is first met. A copy knows the names there were; `attach` gives it, or any model, other lists to follow.
+    *workloads* and *types* are the names of workload and GPU type numbers. They may grow: new names are looked up on
+    first use. A copy knows the names at the time of the copy; `attach` sets other lists.
 
-    A job whose workload is not in the table, or that was never bound, is not `known`: it makes 1 step/s per worker, up
-    to the largest size of the table, on every type. Its restarts take the mean of the table. A fraction of a GPU gives
-    that fraction of the rate. O(1) per question, vectorised.
+    A job that is not bound, or whose workload is not in the table, is not `known`: it has 1 step/s per worker, up to
+    the largest size of the table, on all types, and the mean restart cost. A fraction of a GPU gives that fraction of
+    the rate. O(1) per element, vectorized.
     """
 
-    def __init__(self, profiles: Profiles, workloads: NameList = (), types: NameList = ()) -> None:
+    def __init__(self, profiles: Profiles, workloads: NamesByNumber = (), types: NamesByNumber = ()) -> None:
         self.profiles = profiles
         rows, columns = len(profiles.workloads), len(profiles.types)
         self._columns, self._width = columns + 1, max(profiles.sizes, default=0) + 1
@@ -110,59 +109,58 @@ class ProfileModel(Beliefs):
         restart_s = np.zeros(rows) if profiles.restart_s is None else profiles.restart_s
         self._restart_s = np.append(restart_s, restart_s.mean() if rows else 0.0)
         self._restarts_cost = bool(self._restart_s.any())
-        # From numbers to rows of the table, by workload, type and job.
-        self._row_of_workload = Growing(rows)
-        self._column_of_type = Growing(columns)
-        self._row_of_job = Growing(rows)
+        # Rows of the table by numbers of workloads, types and jobs.
+        self._row_of_workload = IndexMap(rows)
+        self._column_of_type = IndexMap(columns)
+        self._row_of_job = IndexMap(rows)
         self.attach(workloads, types)
 
     def _table(self) -> Floats:
         return np.zeros((len(self.profiles.workloads) + 1, self._columns, self._width))
 
-    def attach(self, workloads: NameList, types: NameList) -> None:
-        """From now on numbers mean what these lists say. What is known of earlier numbers stays."""
+    def attach(self, workloads: NamesByNumber, types: NamesByNumber) -> None:
+        """Set the names of workload and GPU type numbers. Numbers that were looked up before keep their rows."""
         self._workloads, self._types = workloads, types
 
-    # Jobs come and go
+    # Jobs
 
     def bind(self, jobs: Ints, workloads: Ints) -> None:
-        """From now on each job runs at its workload's speed. Binding again changes the workload."""
+        """Set the workload of each job. Binding again changes it."""
         self._row_of_workload.follow(self._workloads, self.profiles.workloads)
         self._row_of_job.put(jobs, self._row_of_workload.find(workloads))
 
     def unbind(self, jobs: Ints) -> None:
-        """The jobs are no longer known."""
+        """Remove jobs."""
         self._row_of_job.drop(jobs)
 
     def copy(self) -> Self:
-        """A model that answers the same and whose jobs are its own."""
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        twin._row_of_workload = self._row_of_workload.copy()
-        twin._column_of_type = self._column_of_type.copy()
-        twin._row_of_job = self._row_of_job.copy()
-        # The lists of names stay with this one: the twin looks up what is in them now.
-        twin._row_of_workload.follow(self._workloads, self.profiles.workloads)
-        twin._column_of_type.follow(self._types, self.profiles.types)
-        twin.attach((), ())
-        return twin
+        """A copy with independent jobs."""
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        copy._row_of_workload = self._row_of_workload.copy()
+        copy._column_of_type = self._column_of_type.copy()
+        copy._row_of_job = self._row_of_job.copy()
+        # The copy looks up all current names now, since it does not follow the lists.
+        copy._row_of_workload.follow(self._workloads, self.profiles.workloads)
+        copy._column_of_type.follow(self._types, self.profiles.types)
+        copy.attach((), ())
+        return copy
 
-    # Asking
+    # Queries
 
     def rate(self, job: int, gpu_type: int, workers: int, spread: int = 1, milli: int = 1000) -> float:
-        """Steps per second of the whole job; 0 = cannot run there."""
+        """Steps per second of the whole job; 0 = cannot run on the type."""
         table = self._alone if spread <= 1 else self._spread
-        return float(self._look(table, np.array(job), np.array(gpu_type), np.array(workers))) * gpu_fraction(milli)
+        return self._lookup_one(table, job, gpu_type, workers) * gpu_fraction(milli)
 
     def rates(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
-        """Steps per second on few nodes; at a measured size exactly what was measured."""
+        """Steps per second on few nodes; measured sizes have exactly the measured rate."""
         if jobs.ndim != 1 or not jobs.shape == gpu_types.shape == sizes.shape:
-            return self._look(self._alone, jobs, gpu_types, sizes)
-        self._column_of_type.follow(self._types, self.profiles.types)
+            return self._lookup(self._alone, jobs, gpu_types, sizes)
         if len(jobs) == 1:
-            # One look, without a kernel: nearly always one job starts.
-            row, column = self._row_of_job.find_one(jobs.item(0)), self._column_of_type.find_one(gpu_types.item(0))
-            return np.array([self._alone.item(row, column, min(max(sizes.item(0), 0), self._width - 1))])
+            # Without a kernel: usually one job starts.
+            return np.array([self._lookup_one(self._alone, jobs.item(), gpu_types.item(), sizes.item())])
+        self._column_of_type.follow(self._types, self.profiles.types)
         row_of, column_of = self._row_of_job.shifted, self._column_of_type.shifted
         return rates.look_up_each(self._alone, row_of, column_of, jobs, gpu_types, sizes)
 
@@ -172,36 +170,41 @@ class ProfileModel(Beliefs):
         return rates.look_up(self._alone, self._row_of_job.shifted, self._column_of_type.shifted, jobs, sizes, types)
 
     def confidence(self, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
-        """1 where the size was measured, less between, below and beyond, 0 where nothing was; as in `curve`."""
-        return self._look(self._confidence, jobs, gpu_types, sizes)
+        """1 for measured sizes, less between, below and beyond, 0 without measurements; as in `curve`."""
+        return self._lookup(self._confidence, jobs, gpu_types, sizes)
 
     def pair_rates(self, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
-        """Steps per second of both, in a last axis of length 2; 0 for a pair that was not measured."""
+        """Steps per second of both, in a last axis of length 2; 0 for pairs without measurement."""
         if self._together is None:
             return super().pair_rates(a, b, gpu_types, sizes)
-        return self._look_both(self._together, a, b, gpu_types, sizes)
+        return self._lookup_pairs(self._together, a, b, gpu_types, sizes)
 
     def restart_costs_s(self, jobs: Ints, old: Ints, new: Ints) -> Floats:
-        """The figure of each workload; 0 where nothing changes."""
+        """The cost of each workload; 0 if the size does not change."""
         if not self._restarts_cost:
-            alike = jobs.shape == old.shape == new.shape
-            return np.zeros(jobs.shape if alike else np.broadcast(jobs, old, new).shape)
+            same_shape = jobs.shape == old.shape == new.shape
+            return np.zeros(jobs.shape if same_shape else np.broadcast(jobs, old, new).shape)
         return np.where(np.asarray(old) == np.asarray(new), 0.0, self._restart_s[self._row_of_job.find(jobs)])
 
     def known(self, jobs: Ints) -> Bools:
-        """True where the job's workload is in the table."""
+        """Whether the workload of each job is in the table."""
         return np.asarray(self._row_of_job.find(jobs) < len(self.profiles.workloads))
 
-    def _look(self, table: Floats, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
-        # Jobs and sizes are mostly of one shape, and a sum that broadcasts is the dear one: it comes last.
+    def _lookup_one(self, table: Floats, job: int, gpu_type: int, workers: int) -> float:
+        self._column_of_type.follow(self._types, self.profiles.types)
+        row, column = self._row_of_job.find_one(job), self._column_of_type.find_one(gpu_type)
+        return table.item(row, column, min(max(workers, 0), self._width - 1))
+
+    def _lookup(self, table: Floats, jobs: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
+        # Jobs and sizes mostly have the same shape; the sum that broadcasts is the most expensive and comes last.
         row = self._row_of_job.find(jobs) * (self._columns * self._width) + self._size(sizes)
         return table.take(row + self._column(gpu_types))
 
-    def _look_both(self, table: Floats, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
-        return np.stack([table.take(cells) for cells in self._both(a, b, gpu_types, sizes)], axis=-1)
+    def _lookup_pairs(self, table: Floats, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints) -> Floats:
+        return np.stack([table.take(cells) for cells in self._pair_cells(a, b, gpu_types, sizes)], axis=-1)
 
-    def _both(self, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints) -> tuple[Ints, Ints]:
-        """Where in a table of pairs *a* beside *b* stands, and where *b* beside *a*."""
+    def _pair_cells(self, a: Ints, b: Ints, gpu_types: Ints, sizes: Ints) -> tuple[Ints, Ints]:
+        """Flat indices of (a, b) and of (b, a) in a table of pairs."""
         first, second = self._row_of_job.find(a), self._row_of_job.find(b)
         block, rows = self._columns * self._width, len(self._restart_s)
         cell = self._size(sizes) + self._column(gpu_types)
@@ -216,39 +219,39 @@ class ProfileModel(Beliefs):
 
 
 def dense(values: Floats, sizes: tuple[int, ...]) -> Floats:
-    """Rates at every size from 0 to the largest, by the rules above. The last axis of *values* goes by *sizes*."""
-    answer = np.zeros((*values.shape[:-1], max(sizes, default=0) + 1))
-    flat, out = values.reshape(-1, len(sizes)), answer.reshape(-1, answer.shape[-1])
+    """Rates at all sizes from 0 to the largest, by the rules above. The last axis of *values* has *sizes*."""
+    result = np.zeros((*values.shape[:-1], max(sizes, default=0) + 1))
+    flat, out = values.reshape(-1, len(sizes)), result.reshape(-1, result.shape[-1])
     at = np.array(sizes, np.int64)
     measured = ~np.isnan(flat)
-    # Rows with the same measured sizes are filled together: there are few kinds of holes.
-    for kind in np.unique(measured, axis=0):
-        if kind.any():
-            rows = (measured == kind).all(axis=1)
-            out[rows] = _filled(flat[rows][:, kind], at[kind], out.shape[1])
-    return answer
+    # Rows with the same measured sizes are filled together: there are few patterns.
+    for pattern in np.unique(measured, axis=0):
+        if pattern.any():
+            rows = (measured == pattern).all(axis=1)
+            out[rows] = _interpolate(flat[rows][:, pattern], at[pattern], out.shape[1])
+    return result
 
 
-def _filled(rates: Floats, at: Ints, width: int) -> Floats:
-    """Rates at 0 .. width - 1 from those at the sizes *at*, which has no holes."""
+def _interpolate(rates: Floats, at: Ints, width: int) -> Floats:
+    """Rates at sizes 0 .. width - 1 from rates at the sizes *at*."""
     size = np.arange(width)
     left = np.clip(np.searchsorted(at, size, side="right") - 1, 0, len(at) - 1)
     right = np.minimum(left + 1, len(at) - 1)
     low, high = at[left], at[right]
     inside = (size > low) & (high > low)
-    way = np.zeros(width)
-    way[inside] = np.log(size[inside] / low[inside]) / np.log(high[inside] / low[inside])
+    fraction = np.zeros(width)
+    fraction[inside] = np.log(size[inside] / low[inside]) / np.log(high[inside] / low[inside])
     start, stop = rates[:, left], rates[:, right]
     runs = (start > 0) & (stop > 0)
-    line = start * (np.where(runs, stop, 1.0) / np.where(runs, start, 1.0)) ** way
-    answer = np.where(inside, np.where(runs, line, 0.0), start)
+    line = start * (np.where(runs, stop, 1.0) / np.where(runs, start, 1.0)) ** fraction
+    result = np.where(inside, np.where(runs, line, 0.0), start)
     below = size < at[0]
-    answer[:, below] *= size[below] / at[0]
-    return answer
+    result[:, below] *= size[below] / at[0]
+    return result
 
 
 def _alone_and_spread(profiles: Profiles) -> tuple[Floats, Floats]:
-    """Both at every size; without measurements of spread jobs the two are the same."""
+    """Rates on few nodes and spread, at all sizes; equal without measurements of spread jobs."""
     if profiles.spread is None:
         same = dense(profiles.alone, profiles.sizes)
         return same, same
@@ -264,25 +267,25 @@ def _alone_and_spread(profiles: Profiles) -> tuple[Floats, Floats]:
 
 
 def _ratios(ratio: Floats, at: Ints, width: int) -> Floats:
-    """The ratio at 0 .. width - 1: on lines over the logarithm of the size, 1 where none was measured, and at 1."""
-    answer = np.ones((*ratio.shape[:-1], width))
-    flat, out = ratio.reshape(-1, len(at)), answer.reshape(-1, width)
-    where = np.log(np.maximum(np.arange(width), 1))
+    """Ratios at sizes 0 .. width - 1, linear in the logarithm of the size; 1 without measurements, and at size 1."""
+    result = np.ones((*ratio.shape[:-1], width))
+    flat, out = ratio.reshape(-1, len(at)), result.reshape(-1, width)
+    log_size = np.log(np.maximum(np.arange(width), 1))
     for row in np.flatnonzero((~np.isnan(flat)).any(axis=1)):
-        given = ~np.isnan(flat[row])
-        out[row, 2:] = np.interp(where[2:], np.log(at[given]), flat[row, given])
-    return answer
+        measured = ~np.isnan(flat[row])
+        out[row, 2:] = np.interp(log_size[2:], np.log(at[measured]), flat[row, measured])
+    return result
 
 
 def _confidence(profiles: Profiles) -> Floats:
-    """1 at measured sizes, 1/2 between and below, 1/2 of last / n beyond, 0 where nothing was measured."""
+    """1 at measured sizes, 1/2 between and below, last / 2n beyond, 0 without measurements."""
     alone = profiles.alone
     if profiles.spread is not None:
         alone = np.where(np.isnan(alone), profiles.spread, alone)
     measured = ~np.isnan(alone)
     at, size = np.array(profiles.sizes, np.int64), np.arange(max(profiles.sizes, default=0) + 1)
     last = np.max(np.where(measured, at, 0), axis=-1, initial=0)[..., None]
-    answer = np.where(size <= last, 0.5, 0.5 * last / np.maximum(size, 1))
-    answer[..., at] = np.where(measured, 1.0, answer[..., at])
-    answer[..., 0] = 0.0
-    return np.where(last > 0, answer, 0.0)
+    result = np.where(size <= last, 0.5, 0.5 * last / np.maximum(size, 1))
+    result[..., at] = np.where(measured, 1.0, result[..., at])
+    result[..., 0] = 0.0
+    return np.where(last > 0, result, 0.0)

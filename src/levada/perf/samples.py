@@ -1,9 +1,9 @@
-"""What was seen of each workload on each GPU type at each size: rates that fade, and keep outliers out.
+"""Observed rates by workload, GPU type and size, with decay.
 
-A *cell* is one (workload, GPU type, size), a *pair* one (workload, GPU type). A cell keeps a mean rate and a weight in
-seconds of observed running. While its pair runs on at any size, the weight halves every half-life; the mean stays,
-with ever less to say. The weight of an interval fades within the interval too, so that one report of an hour and sixty
-of a minute teach the same, and no weight ever exceeds half_life / ln 2.
+Old observations decay exponentially, and outliers are rejected. A *cell* is a (workload, GPU type, size), a *pair* a
+(workload, GPU type). A cell has a mean rate and a weight in seconds of observed running. While its pair runs at any
+size, the weight halves every half-life; the mean does not change. The weight of an interval decays within the interval,
+too: one report of an hour has the same effect as sixty of a minute, and no weight exceeds half_life / ln 2.
 """
 
 from math import log
@@ -18,9 +18,9 @@ from levada.perf.tuning import Tuning
 
 _TYPE_BITS, _SIZE_BITS = 16, 24
 _WORKLOADS, _TYPES, _SIZES = 1 << 23, 1 << _TYPE_BITS, 1 << _SIZE_BITS
-#: What an observed size keeps at least, in seconds: it is never quite forgotten, so curves do not lose points.
-_LEAST_WEIGHT_S = 1e-9
-#: Beyond these a report is nonsense, and sums of it would leave the range of floats.
+#: Minimum weight of an observed size in seconds, so that curves do not lose points.
+_MIN_WEIGHT_S = 1e-9
+#: Limits of valid reports; larger sums could exceed the range of floats.
 _LONGEST_S = 1e9
 _SLOWEST, _FASTEST = 1e-12, 1e12
 
@@ -31,32 +31,32 @@ class Observations(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     workload: Ints
     gpu_type: Ints
     workers: Ints
-    #: How long the interval was and how many steps it brought.
+    #: Length of the interval, and its number of steps.
     seconds: Floats
     steps: Floats
-    #: When it ended, in seconds; orders the rows of a batch, whatever order they stand in.
+    #: End of the interval in seconds; rows of a batch may be in any order.
     at: Floats
     #: False for the first interval after a start or a resize.
     warm: Bools
 
 
 class Cells(NamedTuple):
-    """What is known per cell, ordered by key. Arrays are replaced, never written to: copies may share them."""
+    """Cells in the order of their keys. Arrays are replaced, never modified, since copies share them."""
 
     key: Ints
     rate: Floats
     weight: Floats
-    #: Warm samples in a row that were left out as outliers.
+    #: Consecutive warm samples that were rejected as outliers.
     strikes: Ints
 
 
-class Absorbed(NamedTuple):
-    """What a batch led to."""
+class CellUpdate(NamedTuple):
+    """Result of `update_cells`."""
 
     cells: Cells
     #: Pairs whose cells changed, ascending.
     touched: Ints
-    #: Rows that are no observation at all, and rows left out because they are too far from what is known.
+    #: Numbers of invalid rows, and of rows rejected as outliers.
     ignored: int
     outliers: int
 
@@ -65,7 +65,7 @@ NO_CELLS = Cells(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, np
 
 
 def cell_key(workload: Ints, gpu_type: Ints, workers: Ints) -> Ints:
-    """One integer that orders by workload, GPU type, size."""
+    """An integer key that sorts by workload, GPU type, size."""
     return (((workload << _TYPE_BITS) | gpu_type) << _SIZE_BITS) | workers
 
 
@@ -75,7 +75,7 @@ def split_cell(key: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def pair_of(key: Ints) -> Ints:
-    """The pair a cell belongs to."""
+    """The pair of a cell."""
     return key >> _SIZE_BITS
 
 
@@ -84,46 +84,48 @@ def split_pair(pair: Ints) -> tuple[Ints, Ints]:
     return pair >> _TYPE_BITS, pair & (_TYPES - 1)
 
 
-def without(cells: Cells, workloads: Ints) -> Cells:
+def remove_workloads(cells: Cells, workloads: Ints) -> Cells:
     """The cells of all other workloads."""
-    stays = np.isin(split_cell(cells.key)[0], workloads, invert=True)
-    return Cells(cells.key[stays], cells.rate[stays], cells.weight[stays], cells.strikes[stays])
+    remains = np.isin(split_cell(cells.key)[0], workloads, invert=True)
+    return Cells(cells.key[remains], cells.rate[remains], cells.weight[remains], cells.strikes[remains])
 
 
-def absorb(cells: Cells, seen: Observations, tuning: Tuning) -> Absorbed:
-    """What is known after *seen*, whatever the order of its rows. O(b log b + cells) for b rows, all vectorised."""
-    batch = _cleaned(seen)
+def update_cells(cells: Cells, seen: Observations, tuning: Tuning) -> CellUpdate:
+    """Add observations, in any order, to the cells. O(b log b + cells) for b rows, vectorized."""
+    batch = _valid_rows(seen)
     ignored = len(seen.seconds) - batch.key.size
     if not batch.key.size:
-        return Absorbed(cells, batch.key, ignored, 0)
-    own, cell = np.unique(batch.key, return_inverse=True)
-    cells = _with_keys(cells, own)
-    spot = np.searchsorted(cells.key, own)
-    use, restart, strikes = _judge(batch, cell, cells.rate[spot], cells.weight[spot], cells.strikes[spot], tuning)
+        return CellUpdate(cells, batch.key, ignored, 0)
+    keys, cell = np.unique(batch.key, return_inverse=True)
+    cells = _with_keys(cells, keys)
+    position = np.searchsorted(cells.key, keys)
+    use, restart, strikes = _reject_outliers(
+        batch, cell, cells.rate[position], cells.weight[position], cells.strikes[position], tuning
+    )
 
-    # A row's weight fades with the seconds its pair runs after it in this batch; cold rows count for less.
+    # The weight of a row decays with the seconds that its pair runs after it in this batch; cold rows count less.
     length = np.where(use, batch.seconds * np.where(batch.warm, 1.0, tuning.cold_weight), 0.0)
     pairs, pair = np.unique(pair_of(batch.key), return_inverse=True)
     ran = np.bincount(pair, length, pairs.size)
     after = np.maximum(np.cumsum(ran)[pair] - np.cumsum(length), 0.0)
-    weight = _fade(after, tuning) * (1.0 - _fade(length, tuning)) * (tuning.half_life_s / log(2))
-    weight = np.where(length > 0, np.maximum(weight, _LEAST_WEIGHT_S), 0.0)
-    gained = np.bincount(cell, weight, own.size)
-    summed = np.bincount(cell, weight * batch.rate, own.size)
+    weight = _decay(after, tuning) * (1.0 - _decay(length, tuning)) * (tuning.half_life_s / log(2))
+    weight = np.where(length > 0, np.maximum(weight, _MIN_WEIGHT_S), 0.0)
+    added_weight = np.bincount(cell, weight, keys.size)
+    weighted_rate = np.bincount(cell, weight * batch.rate, keys.size)
 
-    # All cells of a pair fade with what the pair ran; those of other pairs (looked up as -1) by nothing.
-    passed = np.append(ran, 0.0)[Lookup(pairs, np.arange(pairs.size)).find(pair_of(cells.key))]
-    total = np.where(cells.weight > 0, np.maximum(cells.weight * _fade(passed, tuning), _LEAST_WEIGHT_S), 0.0)
-    total[spot[restart]] = 0.0
+    # The cells of a pair decay with the time that the pair ran; other pairs (index -1) do not decay.
+    elapsed = np.append(ran, 0.0)[Lookup(pairs, np.arange(pairs.size)).find(pair_of(cells.key))]
+    total = np.where(cells.weight > 0, np.maximum(cells.weight * _decay(elapsed, tuning), _MIN_WEIGHT_S), 0.0)
+    total[position[restart]] = 0.0
     rate, all_strikes = cells.rate.copy(), cells.strikes.copy()
-    learned = gained > 0
-    at = spot[learned]
-    rate[at] = (total[at] * rate[at] + summed[learned]) / (total[at] + gained[learned])
-    total[spot] += gained
-    all_strikes[spot] = strikes
-    real = total > 0
-    return Absorbed(
-        Cells(cells.key[real], rate[real], total[real], all_strikes[real]),
+    learned = added_weight > 0
+    at = position[learned]
+    rate[at] = (total[at] * rate[at] + weighted_rate[learned]) / (total[at] + added_weight[learned])
+    total[position] += added_weight
+    all_strikes[position] = strikes
+    used = total > 0
+    return CellUpdate(
+        Cells(cells.key[used], rate[used], total[used], all_strikes[used]),
         pairs[ran > 0],
         ignored,
         int(np.count_nonzero(~use)),
@@ -131,7 +133,7 @@ def absorb(cells: Cells, seen: Observations, tuning: Tuning) -> Absorbed:
 
 
 class _Batch(NamedTuple):
-    """The rows that are observations, by pair, within a pair by time; further columns only make the order total."""
+    """Valid rows by pair, then time; other columns make the order deterministic."""
 
     key: Ints
     seconds: Floats
@@ -139,7 +141,7 @@ class _Batch(NamedTuple):
     warm: Bools
 
 
-def _cleaned(seen: Observations) -> _Batch:
+def _valid_rows(seen: Observations) -> _Batch:
     workload, gpu_type, workers = (np.asarray(c, np.int64) for c in (seen.workload, seen.gpu_type, seen.workers))
     seconds, steps, at = (np.asarray(c, np.float64) for c in (seen.seconds, seen.steps, seen.at))
     warm = np.asarray(seen.warm, np.bool_)
@@ -161,7 +163,7 @@ def _cleaned(seen: Observations) -> _Batch:
 
 
 def _with_keys(cells: Cells, keys: Ints) -> Cells:
-    """The same cells, and empty ones for the *keys* that were missing."""
+    """Add empty cells for missing *keys*."""
     missing = np.setdiff1d(keys, cells.key, assume_unique=True)
     if not missing.size:
         return cells
@@ -174,12 +176,12 @@ def _with_keys(cells: Cells, keys: Ints) -> Cells:
     )
 
 
-def _judge(
+def _reject_outliers(
     batch: _Batch, cell: Ints, known: Floats, weight: Floats, strikes: Ints, tuning: Tuning
 ) -> tuple[Bools, Bools, Ints]:
-    """Which rows to use, which cells to start afresh, and the strikes of each cell after this batch.
+    """Which rows to use, which cells to reset, and the strikes of each cell after this batch.
 
-    A row is compared with the median of its cell in this batch, and the median with what the cell knows.
+    Compares each row with the median of its cell in this batch, and the median with the known rate of the cell.
     """
     band = log(tuning.outlier_factor)
     log_rate = np.log(batch.rate)
@@ -190,13 +192,13 @@ def _judge(
 
     far = (weight > 0) & (np.abs(median - np.log(np.where(weight > 0, known, 1.0))) > band)
     warm = np.bincount(cell, near & batch.warm, known.size).astype(np.int64)
-    struck = np.where(far, strikes + warm, 0)
-    brought = np.bincount(cell, np.where(near & batch.warm, batch.seconds, 0.0), known.size)
-    unsure = (weight / (weight + tuning.even_weight_s) < tuning.outlier_confidence) & (brought >= weight)
-    restart = far & (unsure | (struck >= tuning.outlier_strikes))
-    return near & ~(far & ~restart)[cell], restart, np.where(restart, 0, struck)
+    new_strikes = np.where(far, strikes + warm, 0)
+    warm_s = np.bincount(cell, np.where(near & batch.warm, batch.seconds, 0.0), known.size)
+    unsure = (weight / (weight + tuning.even_weight_s) < tuning.outlier_confidence) & (warm_s >= weight)
+    restart = far & (unsure | (new_strikes >= tuning.outlier_strikes))
+    return near & ~(far & ~restart)[cell], restart, np.where(restart, 0, new_strikes)
 
 
-def _fade(seconds: Floats, tuning: Tuning) -> Floats:
-    """What is left of a weight after so many seconds of running."""
+def _decay(seconds: Floats, tuning: Tuning) -> Floats:
+    """The remaining fraction of a weight after *seconds* of running."""
     return np.exp2(-seconds / tuning.half_life_s)

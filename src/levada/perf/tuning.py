@@ -1,4 +1,4 @@
-"""The numbers of the estimator, each with its unit and its reason."""
+"""Parameters of the estimator."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class RestartKind(StrEnum):
-    """What a job pauses for."""
+    """Causes of a pause of a job."""
 
     START = "start"
     RESIZE = "resize"
@@ -14,32 +14,32 @@ class RestartKind(StrEnum):
 
 
 class Tuning(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast the estimator learns and forgets. Times are seconds of observed running, not of the wall clock."""
+    """How fast the estimator learns and forgets. Times are seconds of observed running, not wall-clock time."""
 
-    #: After this much more running of a workload on a GPU type, what was seen before counts half. A few epochs of a
-    #: common job: long enough to average noise, short enough to follow a job whose steps become slower.
+    #: Time a workload runs on a GPU type until earlier observations count half. A few epochs of a typical job: long
+    #: enough to average noise, short enough to follow changes.
     half_life_s: float = 7200.0
     #: Observed running at which confidence is 1/2.
     even_weight_s: float = 120.0
-    #: Weight of the first interval after a start or resize, relative to a warm one; 0 drops it. It contains loading
-    #: and warm-up, but for a job with long epochs it is better than knowing nothing for hours.
+    #: Relative weight of the first interval after a start or resize; 0 drops it. It includes loading and warm-up, but
+    #: for a job with long epochs it is better than no observation for hours.
     cold_weight: float = 0.05
-    #: A rate further than this factor from what is known is an outlier and left out ...
+    #: A rate that differs by more than this factor from the known rate is rejected as an outlier ...
     outlier_factor: float = 8.0
-    #: ... unless what is known has not reached this confidence and rests on less running than the sample itself ...
+    #: ... unless the known rate has less than this confidence and is based on less running than the sample ...
     outlier_confidence: float = 0.5
-    #: ... or it is this many warm samples in a row: then the speed has changed, and learning starts afresh.
+    #: ... or after this many consecutive warm outliers: the speed has changed, and learning restarts.
     outlier_strikes: int = 3
-    #: Confidence is multiplied by this where the rate is taken from another GPU type by a known ratio ...
+    #: Factor of the confidence if the rate is transferred from another GPU type by a known ratio ...
     borrowed_trust: float = 0.25
-    #: ... and by this where no workload has run on both types, so that only the shape can be borrowed.
+    #: ... and if no workload has run on both types, so that only the shape is transferred.
     guessed_trust: float = 0.1
-    #: Pauses expected before any was seen: load and resume; save, regroup and resume; save.
+    #: Expected pauses before any observation: load and resume; save, regroup and resume; save.
     start_s: float = 30.0
     resize_s: float = 30.0
     stop_s: float = 10.0
-    #: Pauses averaged over (by their logarithms): the expected one counts as one, later ones fade after this many.
+    #: Number of pauses in the geometric mean, including the expected one.
     restart_memory: int = 20
-    #: So many workloads are remembered after their last job: those that ran longest ago are forgotten first. Else names
-    #: that are never used again (a date in them) would make everything slower for ever.
+    #: Number of workloads that are kept after their last job; the least recently observed are dropped first. Otherwise
+    #: names that are used once (with a date) would accumulate.
     most_workloads: int = 1000

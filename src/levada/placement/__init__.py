@@ -1,5 +1,5 @@
-"""Where workers go: fewest nodes per job, fewest moves of running workers, best fit, topology, parts of a GPU.
+"""Placement of workers: few nodes per job, few moves, topology, fractions.
 
-A placer changes a copy of the target plane; the engine checks the result before it counts. Nothing here decides how
-many workers a job gets, though a job gets fewer than decided where they do not fit.
+A placer changes a copy of the target assignment, and the engine checks the result. Sizes are decided by the policy; a
+job gets fewer workers if they do not fit.
 """

@@ -1,50 +1,64 @@
-"""Parts of a GPU: which device takes one more share.
+"""GPU fractions: the device for one more share, by the rule of KubeShare.
 
-KubeShare's rule: each node offers those of its open devices (some share is on them) where compute, memory and tags
-allow the newcomer, and a fresh device only if it has none such; of all offers the smallest leftover compute wins.
+Each node offers its open devices (those with a share) on which compute, memory and tags allow the new share, and an
+idle device only if it has no such device. The offer with the least compute left over wins.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from levada.core.types import Bools, Ints
 
 
-def best_device(
-    free_milli: Ints,
-    free_memory: Ints,
-    is_open: Bools,
-    node_of: Ints,
-    affinity: Ints,
-    anti_affinity: Ints,
-    exclusion: Ints,
-    *,
-    want_milli: int,
-    want_memory: int = 0,
-    want_affinity: int = 0,
-    want_anti_affinity: int = 0,
-    want_exclusion: int = 0,
-) -> int:
-    """The device for a share, or -1: of those where it fits, the lowest (leftover compute, node, device).
+class DeviceColumns(NamedTuple):
+    """Devices by column. A device that must not be used has `free_milli` 0; a tag is a number, 0 = none."""
 
-    Columns are per device; tags are numbers, 0 = none. A device that must not be used has `free_milli` 0. Neither
-    compute nor memory is ever given twice, on a fresh device either.
-    """
-    fits = (free_milli >= max(want_milli, 1)) & (free_memory >= want_memory)
-    offered = fits & is_open
-    offered &= tags_allow(affinity, anti_affinity, exclusion, want_affinity, want_anti_affinity, want_exclusion)
-    fresh = (fits & ~is_open).nonzero()[0]
-    if len(fresh):
+    free_milli: Ints
+    free_memory: Ints
+    is_open: Bools
+    node_of: Ints
+    affinity: Ints
+    anti_affinity: Ints
+    exclusion: Ints
+
+
+class ShareRequest(NamedTuple):
+    """Compute, memory and tags of one share of a device."""
+
+    milli: int
+    memory: int = 0
+    affinity: int = 0
+    anti_affinity: int = 0
+    exclusion: int = 0
+
+
+def best_device(devices: DeviceColumns, want: ShareRequest) -> int:
+    """The device for a share, or -1: the lowest (leftover compute, node, device)."""
+    free_milli, node_of = devices.free_milli, devices.node_of
+    fits = (free_milli >= max(want.milli, 1)) & (devices.free_memory >= want.memory)
+    offered = fits & devices.is_open
+    offered &= tags_allow(
+        devices.affinity,
+        devices.anti_affinity,
+        devices.exclusion,
+        want.affinity,
+        want.anti_affinity,
+        want.exclusion,
+    )
+    idle = (fits & ~devices.is_open).nonzero()[0]
+    if len(idle):
         has_offer = np.zeros(int(node_of.max()) + 1, bool)
         has_offer[node_of[offered]] = True
-        offered[fresh[~has_offer[node_of[fresh]]]] = True
-    devices = offered.nonzero()[0]
-    if not len(devices):
+        offered[idle[~has_offer[node_of[idle]]]] = True
+    best = offered.nonzero()[0]
+    if not len(best):
         return -1
-    devices = devices[free_milli[devices] == free_milli[devices].min()]
-    # argmin takes the first, so devices of one node count by number.
-    return int(devices[node_of[devices].argmin()])
+    best = best[free_milli[best] == free_milli[best].min()]
+    # argmin returns the first, that is, the lowest device of a node.
+    return int(best[node_of[best].argmin()])
 
 
 def tags_allow(
@@ -55,9 +69,9 @@ def tags_allow(
     want_anti_affinity: int,
     want_exclusion: int,
 ) -> Bools:
-    """Which open devices a newcomer with these tags may join.
+    """Which open devices a share with these tags may join.
 
-    Affinity asks for the same tag, anti-affinity for another one; exclusion must be equal, and none is a value too.
+    Affinity requires the same tag, anti-affinity a different one; exclusion must be equal, also if there is none.
     """
     allowed: Bools = exclusion == want_exclusion
     if want_affinity:

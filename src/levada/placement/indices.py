@@ -1,4 +1,4 @@
-"""Which numbers new workers of a job get."""
+"""Indices of new workers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from levada.core.types import Ints
 def new_indices(used: Ints, count: int) -> Ints:
     """The *count* smallest worker indices that are not in *used*, ascending.
 
-    Gaps are filled first: names and addresses of workers then never run beyond the largest size of the job.
+    Gaps are filled first, so that indices stay below the largest size of the job.
     """
-    # Among the first len(used) + count numbers at least *count* are free, whatever is used.
+    # At least *count* of the first len(used) + count numbers are free.
     free = np.ones(len(used) + count, bool)
     taken = np.asarray(used, np.int64)
     free[taken[(taken >= 0) & (taken < len(free))]] = False

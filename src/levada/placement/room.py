@@ -1,47 +1,52 @@
-"""What one job could still take of each node: whole GPUs, parts of them, or only cores and memory."""
+"""Free capacity of nodes for the workers of one job.
+
+Whole GPUs, GPU fractions, or CPU and memory.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+from levada.core.assignment import DEVICE, FREE, GPU_MEMORY, INDEX, MILLI, NO_DEVICE, NODE, SHARED, SLOT, Assignment
 from levada.core.inventory import UNLIMITED
-from levada.core.plane import DEVICE, FREE, GPU_MEMORY, INDEX, MILLI, NO_DEVICE, NODE, SHARED, SLOT, Plane
 from levada.core.types import WHOLE, Bools, Ints
-from levada.placement.fractions import best_device, tags_allow
-from levada.tables.world import World
+from levada.placement.fractions import DeviceColumns, ShareRequest, best_device, tags_allow
+from levada.tables.cluster_state import ClusterState
 
-#: More workers than any job has, and few enough that the sum over all nodes stays a number.
+#: More workers than any job has, and few enough to add up over all nodes.
 _MANY = 1 << 21
 
 
-class Room:
-    """Room for the workers of one job on a plane. Seating goes through it, so that it stays right."""
+class NodeRoom:
+    """Free capacity of a plane for the workers of one job; `place` updates both."""
 
-    def __init__(self, world: World, plane: Plane, slot: int, gpu_type: int) -> None:
+    def __init__(self, world: ClusterState, plane: Assignment, slot: int, gpu_type: int) -> None:
         self.world, self.plane, self.slot = world, plane, slot
         table, inventory = world.table, world.inventory
         self.milli, self.gpu_memory = int(table.milli[slot]), int(table.gpu_memory[slot])
         self.cpu, self.memory = int(table.cpu[slot]), int(table.memory[slot])
         self.in_parts = 0 < self.milli < WHOLE
+        eligible = inventory.eligible[table.node_class[slot]]
+        self.open_nodes: Bools = inventory.usable_nodes & eligible
         self.cpu_left = inventory.free_cpu() - plane.cpu
         self.memory_left = inventory.free_memory() - plane.memory
-        of_type = inventory.type_of == gpu_type
-        #: The devices that come into question, ascending; the columns below are about them.
+        of_type = (inventory.type_of == gpu_type) & eligible[inventory.node_of]
+        #: Candidate devices, ascending; the columns below refer to them.
         self.devices: Ints = np.arange(len(of_type))
         if not self.in_parts:
             self.devices = (of_type & (plane.owner == FREE) & (inventory.free_milli() == WHOLE)).nonzero()[0]
         self.node_of = inventory.node_of[self.devices]
-        user = world.held.owner[self.devices]
-        self.at_once: Bools = (user == FREE) | (user == slot) | (self.in_parts & (user == SHARED))
-        #: Workers, or of those with several GPUs parts of one, that each device could take.
+        holder = world.held.owner[self.devices]
+        self.at_once: Bools = (holder == FREE) | (holder == slot) | (self.in_parts & (holder == SHARED))
+        #: Workers that each device can take; parts of a worker for workers with several GPUs.
         self.fits = np.ones(len(self.devices), np.int64)
         if self.in_parts:
-            self._look_at_parts(of_type)
+            self._init_parts(of_type)
 
-    def _look_at_parts(self, of_type: Bools) -> None:
-        """Fills the columns of what is left of each device and of the tags on it.
+    def _init_parts(self, of_type: Bools) -> None:
+        """Compute free compute, free memory and tags of each device.
 
-        A device may carry several tags of others; what counts is whether the job's own tag is among them.
+        A device may have several tags; only whether the tag of this job is among them matters.
         """
         table, inventory, plane = self.world.table, self.world.inventory, self.plane
         rows = plane.rows[:, plane.rows[DEVICE] >= 0]
@@ -59,17 +64,17 @@ class Room:
         self.fits = self._fits(slice(None))
 
     def workers(self, *, at_once: bool = False) -> Ints:
-        """Per node how many more workers fit; with *at_once* only those that need not wait for others to leave."""
+        """How many more workers fit, per node; with *at_once*, only on devices that no other job holds."""
         nodes = len(self.cpu_left)
         if self.milli == 0:
-            room = np.where(self.world.inventory.usable_nodes, _MANY, 0)
+            room = np.where(self.open_nodes, _MANY, 0)
         else:
             fits = self.fits * self.at_once if at_once else self.fits
             room = np.bincount(self.node_of, weights=fits, minlength=nodes).astype(np.int64)
             room //= max(self.milli // WHOLE, 1)
-        for left, each in ((self.cpu_left, self.cpu), (self.memory_left, self.memory)):
-            if each:
-                room = np.minimum(room, np.maximum(left // each, 0))
+        for left, per_worker in ((self.cpu_left, self.cpu), (self.memory_left, self.memory)):
+            if per_worker:
+                room = np.minimum(room, np.maximum(left // per_worker, 0))
         return room
 
     def _fits(self, at: Ints | slice) -> Ints:
@@ -78,34 +83,25 @@ class Room:
         if self.gpu_memory:
             fits = np.minimum(fits, np.maximum(self.free_memory[at] // self.gpu_memory, 0))
         fits[self.is_open[at] & ~tags_allow(*self.tags[:, at], *self.wants)] = 0
-        # Two workers of a job that keeps away from its own tag never share a device.
+        # Workers of a job with an anti-affinity tag never share a device.
         return np.minimum(fits, 1) if self.wants[1] else fits
 
     def best_part(self, nodes: Bools) -> int:
-        """The node with the best device for one part, of those under *nodes*, some of which have room."""
+        """The node, among those in the mask *nodes*, with the best device for one fraction."""
         offers = nodes[self.node_of] & (self.fits > 0)
-        # Less is left over on any open device than on an idle one, and idle ones are all alike.
+        # Any open device has less left over than an idle one, and idle ones are equal.
         is_open = (offers & self.is_open).nonzero()[0]
         return int(self.node_of[self._best_part(is_open) if len(is_open) else offers.argmax()])
 
     def _best_part(self, at: Ints) -> int:
-        """Of the positions *at* that with the best device for the next part."""
-        best = best_device(
-            self.free_milli[at],
-            self.free_memory[at],
-            self.is_open[at],
-            self.node_of[at],
-            *self.tags[:, at],
-            want_milli=self.milli,
-            want_memory=self.gpu_memory,
-            want_affinity=self.wants[0],
-            want_anti_affinity=self.wants[1],
-            want_exclusion=self.wants[2],
+        """The position, among *at*, of the best device for one fraction."""
+        devices = DeviceColumns(
+            self.free_milli[at], self.free_memory[at], self.is_open[at], self.node_of[at], *self.tags[:, at]
         )
-        return int(at[best])
+        return int(at[best_device(devices, ShareRequest(self.milli, self.gpu_memory, *self.wants))])
 
-    def seat(self, node: int, indices: Ints) -> None:
-        """Puts the workers *indices* on *node*, which has room for them."""
+    def place(self, node: int, indices: Ints) -> None:
+        """Place the workers *indices* on *node*, which must have capacity for them."""
         if self.milli == 0:
             self._put(indices, node, np.full(len(indices), NO_DEVICE))
             return
@@ -114,12 +110,12 @@ class Room:
             for index in indices:
                 self._put(np.array([index]), node, np.array([self._best_part(here)]))
         else:
-            each = self.milli // WHOLE
-            here = here[np.argsort(~self.at_once[here], kind="stable")[: len(indices) * each]]
-            self._put(np.repeat(indices, each), node, np.sort(here))
+            gpus = self.milli // WHOLE
+            here = here[np.argsort(~self.at_once[here], kind="stable")[: len(indices) * gpus]]
+            self._put(np.repeat(indices, gpus), node, np.sort(here))
 
-    def seat_again(self, rows: Ints) -> bool:
-        """Puts one worker where it was, as *rows* have it; False (and nothing) where that is not free any more."""
+    def restore(self, rows: Ints) -> bool:
+        """Place one worker as in *rows*; returns False and changes nothing if that is not free."""
         node = int(rows[NODE, 0])
         if not (rows[NODE] == node).all() or self.workers()[node] == 0:
             return False
@@ -135,7 +131,7 @@ class Room:
         return True
 
     def _put(self, index: Ints, node: int, at: Ints) -> None:
-        """Books places, one per entry of *index*; *at* are positions in `devices`."""
+        """Add places, one per entry of *index*; *at* are positions in `devices`."""
         rows = np.zeros((6, len(index)), np.int64)
         rows[SLOT], rows[INDEX], rows[NODE], rows[DEVICE] = self.slot, index, node, NO_DEVICE
         if self.milli > 0:
@@ -158,19 +154,23 @@ class Room:
             self.devices, self.node_of = self.devices[stays], self.node_of[stays]
             self.at_once, self.fits = self.at_once[stays], self.fits[stays]
 
-    def seat_servers(self, replicas: list[int], workers: int) -> bool:
-        """Seats parameter servers where most of *workers* fit beside them; False (and nothing) where some do not fit.
+    def place_servers(self, replicas: list[int], workers: int) -> bool:
+        """Place parameter servers where most of *workers* fit as well; returns False if some do not fit.
 
-        All on one node if any holds them; that with least to spare among those that hold all workers too.
+        All are placed on one node if possible: the tightest one that also holds all workers. If some do not fit,
+        nothing changes.
         """
         table, slot = self.world.table, self.slot
         cpu, memory = int(table.server_cpu[slot]), int(table.server_memory[slot])
-        usable = self.world.inventory.usable_nodes
         cpu_left, memory_left = self.cpu_left.copy(), self.memory_left.copy()
         nodes: list[int] = []
         for together in (len(replicas), 1):
             while len(nodes) < len(replicas):
-                fits = usable & _holds(self.cpu_left, together * cpu) & _holds(self.memory_left, together * memory)
+                fits = (
+                    self.open_nodes
+                    & _holds(self.cpu_left, together * cpu)
+                    & _holds(self.memory_left, together * memory)
+                )
                 if not fits.any():
                     break
                 self.cpu_left -= together * cpu
@@ -193,5 +193,5 @@ class Room:
 
 
 def _holds(left: Ints, need: int) -> Bools:
-    """Where *need* fits; nothing fits everywhere, also where others use more than there is."""
+    """Where *need* fits; a need of 0 fits everywhere, even on overused nodes."""
     return left >= need if need else np.ones(len(left), bool)

@@ -1,6 +1,6 @@
-"""One policy per file: how many workers of which type every job gets.
+"""Scheduling policies, one per file: how many workers of which type each job gets.
 
-A policy is a pure function of (snapshot, beliefs about speed, its own state). It knows no nodes unless it decides by
-node, no operations, no guards and no queues: the engine and `queued` see to those. `table` lists them without
-importing them; `registry` makes them by name.
+A policy is a pure function of (snapshot, speed model, own state). It does not see nodes (unless it decides by node),
+operations, guards or queues: the engine and `queued` handle those. `catalog` lists the policies without importing them;
+`registry` creates them by name.
 """

@@ -1,18 +1,18 @@
-"""GPU by GPU to the job where it shortens the average completion time most.
+"""Assign GPUs one by one to shorten the average completion time most (AFS-L).
 
-Source: Hwang et al., "Elastic Resource Sharing for Distributed Deep Learning", NSDI 2021 (AFS-L). Each grant is won by
-scanning the jobs in order of submission, the champion so far against the next one:
+Source: Hwang et al., "Elastic Resource Sharing for Distributed Deep Learning", NSDI 2021 (AFS-L). For each grant, the
+policy scans the jobs in order of submission and compares the winner so far with the next job:
 
-    both have nothing       the shorter one wins (the later one, if equal)
-    else                    s is the one that ends sooner with what it has (the later one, if equal), l the other:
+    both have nothing       the shorter one wins (the later one on ties)
+    else                    s is the one that ends sooner at its current size (the later one on ties), l the other:
                             l wins if (s_l' - s_l) / s_l' > (s_s' - s_s) / s_s, else s
 
-with s the speed-up now, s' after the grant, and time to the end = serial seconds left / s, endless with nothing. The
-rule is not transitive, so the order of the scan counts. There is no stop: every GPU is handed out, gain or not.
+with s the speed-up now, s' after the grant, and time to the end = serial seconds left / s, infinite without workers.
+The rule is not transitive, so the order of the scan matters. Every GPU is assigned, even without gain.
 
-Needs the work that is left and speed-up curves. Deviations: the first grant is the minimum, and a job whose next grant
-does not fit any more leaves the contest at once; gains of unequal steps are compared per GPU; each job's own share
-counts in its length (Voda takes the other's).
+Needs the remaining work and speed-up curves. Deviations: the first grant is the minimum; a job whose next grant no
+longer fits leaves the comparison; gains of unequal steps are compared per GPU; each job's length uses its own share
+(Voda uses the other job's).
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ import numpy as np
 
 from levada.core.decision import Decision
 from levada.core.types import WHOLE, Ints
-from levada.kernels import choose
+from levada.kernels import greedy
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import assign_types
-from levada.policies.climb import Climb, climb
-from levada.policies.length import remaining
+from levada.policies.build_decision import build_decision, unknown_length_reasons
+from levada.policies.greedy_growth import GrowthTable, grow_by_rule
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
-from levada.policies.relocate import settled
+from levada.policies.relocate import move_to_idle_types
+from levada.policies.remaining_time import remaining
 from levada.policies.sizes import largest, smallest
-from levada.policies.verdict import because_unknown, verdict
 from levada.tables.snapshot import Snapshot
 
 
 class AfsL:
-    """Every GPU to the winner of a contest of lengths and gains."""
+    """Every GPU goes to the winner of a pairwise comparison of lengths and gains."""
 
     name: ClassVar[str] = "afs-l"
     needs: ClassVar[Needs] = Needs.RATE | Needs.REMAINING
@@ -45,27 +45,27 @@ class AfsL:
     elastic: ClassVar[bool] = True
 
     def initial(self, seed: int) -> None:
-        """It remembers nothing."""
+        """Stateless."""
 
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: None) -> tuple[Decision, None]:
-        """All that there is, grant by grant; jobs of unknown length count as endless."""
+        """Assign all capacity grant by grant; jobs of unknown length count as infinite."""
         jobs = snap.jobs
         order = np.arange(len(snap))
         types = assign_types(snap, order, smallest(snap), largest(snap), perf=perf)
         gpus = jobs.step * np.maximum(jobs.unit, 1) / WHOLE
 
-        def won(types: Ints) -> Ints:
+        def sizes(types: Ints) -> Ints:
             left = remaining(snap, perf, types)
             length = np.where(np.isnan(left), np.inf, left)
 
-            def contest(c: Climb, free: int) -> Ints:
-                rows, ladder = c.rows, c.ladder
-                return choose.contest(
-                    c.first, c.cost, c.waits, length[rows], gpus[rows], c.speed, ladder.start, free, ladder.more
+            def pick(t: GrowthTable, free: int) -> Ints:
+                rows, sizes = t.rows, t.sizes
+                return greedy.pick_winners(
+                    t.first, t.cost, t.waits, length[rows], gpus[rows], t.speed, sizes.start, free, sizes.more
                 )
 
-            return climb(snap, perf, order, types, np.zeros(len(snap), np.int64), contest)
+            return grow_by_rule(snap, perf, order, types, np.zeros(len(snap), np.int64), pick)
 
-        types, count = settled(snap, perf, order, types, won)
+        types, count = move_to_idle_types(snap, perf, order, types, sizes)
         left = remaining(snap, perf, types)
-        return verdict(snap, order, types, count, because_unknown(snap, types, count, left)), None
+        return build_decision(snap, order, types, count, unknown_length_reasons(snap, types, count, left)), None

@@ -1,17 +1,17 @@
-"""Which GPU type each job competes on, for policies that know one type only.
+"""Choose the GPU type on which each job competes, for policies of a single type.
 
-Running jobs keep their type while it can hold them; `relocate` has the exception. The others choose in the policy's
-order. A job whose user named types prefers them in that order. A job without named types prefers the type it is fastest
-on, under a policy that knows speeds; under any other policy, and among equally fast types, it prefers the type with the
-largest free part (free over total), then the one that the cluster lists first. Names of types never matter.
+Running jobs keep their type while it can hold them, except as in `relocate`. The others choose in the policy's order. A
+job whose user named types prefers them in that order. A job without named types prefers its fastest type under a policy
+that knows speeds. Otherwise, and among equally fast types, it prefers the type with the largest free fraction, then the
+one that the cluster lists first. Type names never matter.
 
-A job takes the preferred type among those where all that it may use fits beside all that running and earlier jobs may
-use: its maximum, or the whole type if that is less. So elastic jobs spread over types before they share one. Where
-there is no such type, it takes the first where what it needs fits beside what they need; a job without named types
-takes that of those which is asked for least, for its size and for its queue's part of it, so that types are shared
-evenly. A job that fits nowhere competes on the first of its types that is large enough for it, else on its first.
+A job takes its most preferred type on which its maximum (or the whole type, if that is less) fits beside the maximums
+of running and earlier jobs, so elastic jobs spread over types before they share one. If there is none, it takes the
+first type on which its minimum fits beside their minimums; a job without named types takes the least requested of
+these, relative to the type's size and to its queue's part of it. A job that fits nowhere competes on the first of its
+types that is large enough for it, else on its first type.
 
-A policy that gives jobs no more than they need says nothing of what they may use: that is the same then.
+For a policy that never exceeds the minimum, minimum and maximum are the same here.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from levada.tables.snapshot import Snapshot
 _NO_ROOM = np.zeros((0, 0), np.int64)
 
 
-class Fence(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of queues that a choice of type must respect, all per queue and type, in 1/1000ths."""
+class TypeBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """Queue bounds for the choice of a type: per queue and type, in 1/1000ths."""
 
-    #: Per job its queue and those above it, padded with -1.
+    #: Per job its queue and the queues above it, padded with -1.
     lineage: Ints
     room: Ints
     guarantee: Ints
-    #: What each may count on if all take what they ask for.
+    #: The share of each queue if all queues use what they request.
     fair: Ints
 
 
 def existing(snap: Snapshot) -> Bools:
-    """Per type whether the cluster has any of it, whoever uses it now."""
-    found = np.asarray(snap.capacity > 0)
-    if np.count_nonzero(found) < len(found):
+    """Per type whether the cluster has any device of it, used or free."""
+    exists = np.asarray(snap.capacity > 0)
+    if np.count_nonzero(exists) < len(exists):
         inventory = snap.inventory
-        found[inventory.type_of[inventory.present]] = True
-        found[CPU_TYPE] |= bool((~inventory.lost).any())
-    return found
+        exists[inventory.type_of[inventory.present]] = True
+        exists[CPU_TYPE] |= bool((~inventory.lost).any())
+    return exists
 
 
 def home_types(snap: Snapshot, perf: ThroughputModel | None = None) -> Ints:
-    """Per job its present type, else its first preferred one that exists, else -1. *perf* as for `by_preference`."""
+    """The current type of each job, else its first preferred existing one, else -1."""
     table, size = snap.table, smallest(snap)
     return fill.home_types(
         table.ints, snap.jobs.slots, COLUMNS, by_preference(snap, perf, size), existing(snap), snap.capacity, size
@@ -61,8 +61,8 @@ def home_types(snap: Snapshot, perf: ThroughputModel | None = None) -> Ints:
 
 
 def totals(snap: Snapshot) -> Ints:
-    """Per type what all machines have together, whoever uses it now."""
-    return np.maximum(snap.inventory.openings.supply[view.TOTAL], snap.capacity)
+    """The capacity of each type over all machines, used or free."""
+    return np.maximum(snap.inventory.allocatable.supply[view.TOTAL], snap.capacity)
 
 
 def assign_types(
@@ -70,16 +70,18 @@ def assign_types(
     order: Ints,
     size: Ints,
     most: Ints | None = None,
-    fence: Fence | None = None,
+    bounds: TypeBounds | None = None,
     perf: ThroughputModel | None = None,
 ) -> Ints:
-    """Per job the type it competes on, -1 where none of its types exists. *order* lists rows.
+    """The type on which each job competes; -1 if none of its types exists.
 
-    Each needs *size* workers and may use *most*, which is *size* where nobody says so. *perf* is for policies that know
-    speeds.
+    *order* lists rows. Each job needs *size* workers and can use *most* (default: *size*). *perf* is for policies that
+    know speeds.
     """
-    if fence is None:
-        fence = Fence(lineage=np.empty((len(snap), 0), np.int64), room=_NO_ROOM, guarantee=_NO_ROOM, fair=_NO_ROOM)
+    if bounds is None:
+        bounds = TypeBounds(
+            lineage=np.empty((len(snap), 0), np.int64), room=_NO_ROOM, guarantee=_NO_ROOM, fair=_NO_ROOM
+        )
     return fill.assign_types(
         snap.table.ints,
         snap.jobs.slots,
@@ -91,15 +93,15 @@ def assign_types(
         order,
         size,
         size if most is None else most,
-        fence.lineage,
-        fence.room,
-        fence.guarantee,
-        fence.fair,
+        bounds.lineage,
+        bounds.room,
+        bounds.guarantee,
+        bounds.fair,
     )
 
 
 def by_preference(snap: Snapshot, perf: ThroughputModel | None = None, size: Ints | None = None) -> Ints:
-    """The rank of each type for each job, per type and job; NOT_ALLOWED where it cannot run.
+    """The rank of each type (row) for each job (column); NOT_ALLOWED if it cannot run.
 
     Types that a user named rank in that order. The others rank equal, or by speed at *size* where *perf* knows it.
     """
@@ -120,9 +122,10 @@ def by_preference(snap: Snapshot, perf: ThroughputModel | None = None, size: Int
 
 
 def _by_speed(rate: Floats, ranks: Ints) -> Ints:
-    """*ranks* of jobs (columns) that may use several types, the fastest first; equal speeds have equal ranks.
+    """Rank the types (rows) of each job (columns) by speed; equal speeds rank equal.
 
-    A type on which a job makes no progress is left out, unless it makes none on any.
+    *ranks* marks the types that a job may use. A type on which a job makes no progress is left out, unless it makes
+    none on any.
     """
     rate = np.where(ranks < NOT_ALLOWED, rate, 0.0)
     by_speed = (rate[None, :, :] > rate[:, None, :]).sum(axis=1).astype(ranks.dtype)
@@ -131,7 +134,7 @@ def _by_speed(rate: Floats, ranks: Ints) -> Ints:
 
 
 def by_type(types: Ints, order: Ints) -> Iterator[tuple[int, Ints]]:
-    """Each type that jobs compete on, with their rows in the order given."""
+    """Each type on which jobs compete, with their rows in *order*."""
     sorted_types = types.take(order)
     for kind in np.bincount(sorted_types + 1)[1:].nonzero()[0]:
         yield int(kind), order[sorted_types == kind]

@@ -1,4 +1,4 @@
-"""Giving sizes in an order, and growth in turns, type by type. Jobs whose workers take nothing always fit."""
+"""Fill jobs in order or grow them in turns; workers without capacity always fit."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from levada.policies.sizes import COLUMNS
 from levada.tables.snapshot import Snapshot
 
 
-def give(snap: Snapshot, order: Ints, types: Ints, size: Ints) -> Ints:
-    """Workers per job when each in *order* gets *size* or, where that does not fit any more, nothing."""
-    return fill.give(snap.table.ints, snap.jobs.slots, COLUMNS, snap.capacity, order, types, size)
+def fill_in_order(snap: Snapshot, order: Ints, types: Ints, size: Ints) -> Ints:
+    """Workers per job if each in *order* gets *size*, or 0 if that no longer fits."""
+    return fill.fill_in_order(snap.table.ints, snap.jobs.slots, COLUMNS, snap.capacity, order, types, size)
 
 
 def grow_in_turns(snap: Snapshot, order: Ints, types: Ints, count: Ints) -> Ints:
-    """Workers per job after what is free went round, step by step in *order*, to jobs that run and can grow."""
+    """Workers per job after jobs with workers grow step by step in *order*."""
     return fill.grow_in_turns(snap.table.ints, snap.jobs.slots, COLUMNS, snap.capacity, order, types, count)
 
 
-def left_over(snap: Snapshot, types: Ints, count: Ints) -> Ints:
-    """Per type what is free after these grants."""
-    return fill.left_over(snap.table.ints, snap.jobs.slots, COLUMNS, snap.capacity, types, count)
+def free_after(snap: Snapshot, types: Ints, count: Ints) -> Ints:
+    """The free capacity of each type beside these sizes."""
+    return fill.free_after(snap.table.ints, snap.jobs.slots, COLUMNS, snap.capacity, types, count)

@@ -1,4 +1,4 @@
-"""Checks of policy options; each fault names the option it is about."""
+"""Checks of policy options; each fault names its option."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def whole_number(name: str, value: Any, least: int) -> int:
 
 
 def _brief(value: Any) -> str:
-    """How *value* looks, in a few words: an error is one line whatever somebody wrote."""
+    """The value in at most 40 characters, so that an error stays one line."""
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."

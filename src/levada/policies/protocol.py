@@ -1,4 +1,4 @@
-"""What a policy is."""
+"""The interface of a policy."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ S_contra = TypeVar("S_contra", contravariant=True)
 
 
 class Needs(Flag):
-    """What a policy must know of a job; the engine says so plainly where it is missing."""
+    """Job information that a policy requires; the engine reports what is missing."""
 
     NOTHING = 0
-    #: How its speed grows with its size.
+    #: Speed by number of workers.
     RATE = auto()
-    #: How much work is left.
+    #: Remaining work.
     REMAINING = auto()
-    #: How far it is, where anybody can tell.
+    #: Completed steps, if known.
     PROGRESS = auto()
     DEADLINE = auto()
 
 
 class Cadence(msgspec.Struct, frozen=True, kw_only=True):
-    """When a policy is asked: after events (0), or at multiples of a period."""
+    """When a policy is called: after events (grid_s = 0), or every grid_s seconds."""
 
     grid_s: float = 0.0
-    #: Events alone do not matter to it: it is asked when its own `wake_at` has come.
+    #: False: events alone do not call the policy, only its own `wake_at`.
     on_events: bool = True
-    #: That operations were done, as it wished, matters to a policy that decides by node. Others are asked then only if
-    #: there were jobs that they could not touch meanwhile.
+    #: Call the policy when operations complete, as policies that decide by node require. False: only if some jobs were
+    #: busy with an operation and therefore not in view.
     on_acks: bool = True
 
 
 class Guards(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of the engine's guards a policy wants around it."""
+    """The engine's guards that apply to a policy's decisions."""
 
     min_run: bool = True
     cooldown: bool = True
-    #: Leave a job alone that would end before a restart pays.
+    #: Do not change a job that would end before a restart pays off.
     payback: bool = True
 
 
@@ -54,7 +54,7 @@ NO_GUARDS = Guards(min_run=False, cooldown=False, payback=False)
 
 
 class Policy(Protocol[S]):
-    """Decides, given one moment and its own state; same input, same output."""
+    """A pure decision function with explicit state: same input, same output."""
 
     name: ClassVar[str]
     needs: ClassVar[Needs]
@@ -62,11 +62,11 @@ class Policy(Protocol[S]):
     guards: ClassVar[Guards]
 
     def initial(self, seed: int) -> S:
-        """The state before the first decision; None for most."""
+        """The state before the first decision; None for a stateless policy."""
         ...
 
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: S) -> tuple[Decision, S]:
-        """What every job in view should have, and the state for the next time."""
+        """The target of every job in view, and the state for the next call."""
         ...
 
 
@@ -74,19 +74,19 @@ AnyPolicy = Policy[Any]
 
 
 class RoundStats(msgspec.Struct, frozen=True, kw_only=True):
-    """How the rounds of a policy went so far."""
+    """Statistics of the rounds of a policy so far."""
 
     round_s: float
-    #: When the next round is due: another value, another round. None: every decision begins one.
+    #: When the next round is due; a new value marks a new round. None: every decision starts one.
     next_round: float | None = None
-    #: Jobs that kept their devices from one round to the next, and those that could have.
+    #: Jobs that kept their devices from one round to the next, and jobs that could have.
     lease_extensions: int = 0
     lease_opportunities: int = 0
 
 
 @runtime_checkable
 class RoundBased(Protocol[S_contra]):
-    """A policy that decides in rounds and counts them; optional."""
+    """An optional interface: a policy that decides in rounds and counts them."""
 
     def round_stats(self, state: S_contra) -> RoundStats:
         """The rounds up to *state*."""
@@ -94,18 +94,19 @@ class RoundBased(Protocol[S_contra]):
 
 
 def decides_by_node(policy: AnyPolicy) -> bool:
-    """Whether the policy says where workers go, not only how many: such a class has `by_node = True`."""
+    """Whether the policy also places workers; its class has `by_node = True`."""
     return bool(getattr(policy, "by_node", False))
 
 
 def gives_more(policy: AnyPolicy) -> bool:
-    """Whether the policy gives jobs more than they need where it can: such a class has `elastic = True`."""
+    """Whether the policy gives jobs more than they need; `elastic = True`."""
     return bool(getattr(policy, "elastic", False))
 
 
 def knows_speeds(policy: AnyPolicy) -> bool:
-    """Whether the policy compares the speeds of GPU types, so that jobs without a preference take the fastest.
+    """Whether the policy compares the speeds of GPU types.
 
-    A policy that needs rates or lengths does, unless it has `aware = False`.
+    If so, jobs without a preference take their fastest type. Policies that need rates or remaining work do, unless they
+    set `aware = False`.
     """
     return bool(getattr(policy, "aware", policy.needs & (Needs.RATE | Needs.REMAINING)))

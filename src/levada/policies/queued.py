@@ -1,15 +1,15 @@
-"""Any policy inside queues: each queue gets its share of every type, the policy decides inside it, the rest is lent.
+"""Run any policy inside queues: guaranteed shares first, then lend the rest.
 
-1. Each job gets the type it competes on, as in `assign`, within the limits of its queue and those above it.
+1. Each job gets the type on which it competes (see `assign`), within the limits of its queue and the queues above it.
 2. `QueueTree.shares` splits each type: guarantees first, then by weight. The policy runs inside each queue.
-3. What is still unused is offered to one queue after the other, the largest weight first, on top of what it uses:
-   never beyond its limit or an ancestor's, nor beyond the guarantee of a queue that may not borrow. An offer is taken
-   where the queue uses more with it, so nothing lies idle that some queue could use.
-4. Where that leaves a type idle, jobs go there as `relocate` tells, and all is shared out and lent again.
-5. Where a queue limits what one user may have, `users` holds each of these decisions to it.
+3. Unused capacity is offered to one queue after the other, largest weight first, on top of what the queue uses: never
+   beyond its limit or that of a queue above it, nor beyond the guarantee of a queue that may not borrow. A queue takes
+   an offer if it uses more with it, so no capacity that a queue could use stays idle.
+4. If a type still stays idle, jobs move there (see `relocate`), and steps 2 and 3 are repeated.
+5. `user_limits` applies per-user limits to each of these decisions.
 
-A queue that others lent to gives back as its share falls: the policy inside it then has less to give, and an elastic
-one shrinks jobs before it stops any. A policy that decides by node sees all queues at once; `capped` holds its
+A queue returns borrowed capacity when its share falls: the policy inside it has less to assign, and an elastic policy
+shrinks jobs before it stops any. A policy that decides by node sees all queues at once; `node_caps` restricts its
 decision to the limits.
 """
 
@@ -28,25 +28,25 @@ from levada.core.reasons import Code
 from levada.core.types import Ints
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import assign_types
-from levada.policies.capped import capped, cut_view
-from levada.policies.firm import decide_firmly
+from levada.policies.node_caps import capped, cut_view
+from levada.policies.pinned import decide_with_pinned
 from levada.policies.protocol import Policy, RoundBased, RoundStats, S, decides_by_node, gives_more, knows_speeds
-from levada.policies.relocate import Room, settled
+from levada.policies.relocate import RoomByType, move_to_idle_types
 from levada.policies.shares import Bounds
 from levada.policies.sizes import largest, smallest
-from levada.policies.users import decide_within
+from levada.policies.user_limits import decide_within
 from levada.tables.snapshot import Snapshot
 
 
-class QueueState(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
-    """The state of the policy in each queue, by the queue's name; the one of the whole under the default queue's."""
+class QueuedState(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
+    """The policy state of each queue, by name; without queues, under `default`."""
 
     seed: int
     inner: Mapping[str, S] = {}
 
 
 def queued(policy: Policy[S]) -> Queued[S]:
-    """*policy* within the queues of each snapshot; without queues it decides as if it stood alone."""
+    """*policy* within the queues of each snapshot; unchanged if there are none."""
     return Queued(policy)
 
 
@@ -60,30 +60,30 @@ class Queued(Generic[S]):
         self.by_node = decides_by_node(policy)
         self._in_rounds: RoundBased[S] | None = policy if isinstance(policy, RoundBased) else None
 
-    def initial(self, seed: int) -> QueueState[S]:
+    def initial(self, seed: int) -> QueuedState[S]:
         """No queue has been seen yet."""
-        return QueueState(seed=seed)
+        return QueuedState(seed=seed)
 
-    def restored(self, value: Any) -> QueueState[S]:
-        """A state that was read back from a log, where values lose their types; raises `msgspec.ValidationError`."""
-        # The type of a state is known only when the policy is: nothing that mypy could follow.
-        kind: Any = QueueState[_kind(self.policy.initial(0))]  # type: ignore[misc]
-        found: QueueState[S] = codec.restored(value, kind)
-        return found
+    def restored(self, value: Any) -> QueuedState[S]:
+        """A state decoded from the log, with its types; raises `ValidationError`."""
+        # The state type depends on the policy instance, which mypy cannot follow.
+        kind: Any = QueuedState[_kind(self.policy.initial(0))]  # type: ignore[misc]
+        state: QueuedState[S] = codec.restored(value, kind)
+        return state
 
-    def round_stats(self, state: QueueState[S]) -> RoundStats | None:
-        """The rounds in the default queue; None without rounds, or before the first decision there."""
+    def round_stats(self, state: QueuedState[S]) -> RoundStats | None:
+        """The rounds in the default queue; None if there are none yet."""
         if self._in_rounds is None or DEFAULT_QUEUE not in state.inner:
             return None
         return self._in_rounds.round_stats(state.inner[DEFAULT_QUEUE])
 
-    def decide(self, snap: Snapshot, perf: ThroughputModel, state: QueueState[S]) -> tuple[Decision, QueueState[S]]:
-        """The policy's decisions in all queues, as one."""
+    def decide(self, snap: Snapshot, perf: ThroughputModel, state: QueuedState[S]) -> tuple[Decision, QueuedState[S]]:
+        """The combined decisions of the policy in all queues."""
         if len(snap.firm):
-            return decide_firmly(snap, lambda view: self._decide(view, perf, state))
+            return decide_with_pinned(snap, lambda view: self._decide(view, perf, state))
         return self._decide(snap, perf, state)
 
-    def _decide(self, snap: Snapshot, perf: ThroughputModel, state: QueueState[S]) -> tuple[Decision, QueueState[S]]:
+    def _decide(self, snap: Snapshot, perf: ThroughputModel, state: QueuedState[S]) -> tuple[Decision, QueuedState[S]]:
         if snap.queues.trivial:
             return self._whole(snap, perf, state)
         bounds = Bounds(snap)
@@ -96,11 +96,11 @@ class Queued(Generic[S]):
             if bounds.users is None or not bounds.users.split(snap, inside.types, inside.count, inside.rank):
                 return inside.decision(), inside.state()
 
-    def _shared(self, snap: Snapshot, perf: ThroughputModel, state: QueueState[S], bounds: Bounds) -> _Inside[S]:
-        """Everything shared out and lent, once."""
+    def _shared(self, snap: Snapshot, perf: ThroughputModel, state: QueuedState[S], bounds: Bounds) -> _Inside[S]:
+        """Split the capacity, run the policy in each queue, and lend the rest."""
         most = largest(snap) if gives_more(self.policy) else None
         known = perf if knows_speeds(self.policy) else None
-        types = assign_types(snap, np.arange(len(snap)), smallest(snap), most, bounds.fence(snap), known)
+        types = assign_types(snap, np.arange(len(snap)), smallest(snap), most, bounds.type_bounds(snap), known)
         tries: dict[bytes, _Inside[S]] = {}
 
         def shared(types: Ints) -> _Inside[S]:
@@ -111,7 +111,7 @@ class Queued(Generic[S]):
                 inside.lend()
             return tries[key]
 
-        types, _ = settled(
+        types, _ = move_to_idle_types(
             snap,
             perf,
             shared(types).rank.argsort(kind="stable"),
@@ -122,33 +122,33 @@ class Queued(Generic[S]):
         )
         return shared(types)
 
-    def _whole(self, snap: Snapshot, perf: ThroughputModel, state: QueueState[S]) -> tuple[Decision, QueueState[S]]:
+    def _whole(self, snap: Snapshot, perf: ThroughputModel, state: QueuedState[S]) -> tuple[Decision, QueuedState[S]]:
         before = _inner(self.policy, state, DEFAULT_QUEUE)
-        found, inner = self.policy.decide(snap, perf, before)
+        decision, inner = self.policy.decide(snap, perf, before)
         if inner is before and DEFAULT_QUEUE in state.inner:
-            return found, state
-        return found, QueueState(seed=state.seed, inner={**state.inner, DEFAULT_QUEUE: inner})
+            return decision, state
+        return decision, QueuedState(seed=state.seed, inner={**state.inner, DEFAULT_QUEUE: inner})
 
 
 def _kind(state: Any) -> Any:
-    """The full type of a policy's state: one that wraps the state of another policy says of which type that is."""
+    """The full type of a policy's state, including that of a wrapped policy."""
     kind = type(state)
     return kind[_kind(state.inner)] if getattr(kind, "__parameters__", ()) else kind
 
 
-def _inner(policy: Policy[S], state: QueueState[S], queue: str) -> S:
+def _inner(policy: Policy[S], state: QueuedState[S], queue: str) -> S:
     return state.inner[queue] if queue in state.inner else policy.initial(state.seed)
 
 
 class _Inside(Generic[S]):
-    """One decision in the making: what each queue was offered and what its jobs got."""
+    """A decision under construction: the offer to each queue and its jobs' sizes."""
 
     def __init__(
         self,
         policy: Policy[S],
         snap: Snapshot,
         perf: ThroughputModel,
-        state: QueueState[S],
+        state: QueuedState[S],
         bounds: Bounds,
         types: Ints,
     ) -> None:
@@ -176,7 +176,7 @@ class _Inside(Generic[S]):
                 self.demand[queue] = bounds.users.demand(typed[jobs.queue[typed] == queue], types, wants)
 
     def share_out(self) -> None:
-        """Runs the policy in each queue with the queue's share."""
+        """Run the policy in each queue with the queue's share."""
         snap, bounds = self.snap, self.bounds
         shares = snap.queues.shares(snap.capacity, self.demand, snap.inventory.types, bounds.outside)
         kinds = np.arange(len(snap.capacity))
@@ -184,7 +184,7 @@ class _Inside(Generic[S]):
             self._run(queue, shares[queue], kinds, adopt_all=True)
 
     def lend(self) -> None:
-        """Offers what is unused until nobody takes any more of it."""
+        """Offer unused capacity until no queue takes more of it."""
         values = self.snap.queues.values
         by_weight = sorted(self.rows, key=lambda queue: (-values[queue].weight, values[queue].name))
         taken = True
@@ -192,18 +192,18 @@ class _Inside(Generic[S]):
             taken = False
             for queue in by_weight:
                 offer = self.used[queue] + self._room(queue)
-                # The same offer again would bring the same answer.
+                # The same offer again would give the same result.
                 kinds = ((offer > self.offered[queue]) & (self.demand[queue] > self.used[queue])).nonzero()[0]
                 if len(kinds):
                     taken |= self._run(queue, offer, kinds)
 
     def _room(self, queue: int) -> Ints:
-        """Per type what the queue could have on top of what it uses."""
+        """Per type the capacity that the queue may use beyond its current use."""
         unused = self.snap.capacity - self.used.sum(axis=0)
         return np.maximum(np.minimum(unused, self.bounds.room(queue, self.used)), 0)
 
-    def room_of_jobs(self) -> Room:
-        """Per job and type what its queue, those above it and its user leave to it."""
+    def room_of_jobs(self) -> RoomByType:
+        """Per job and type the room left by its queue, the queues above and its user."""
         free = np.zeros((len(self.snap), len(self.snap.capacity)), np.int64)
         bound = np.zeros_like(free)
         for queue, rows in self.rows.items():
@@ -211,31 +211,34 @@ class _Inside(Generic[S]):
         if (users := self.bounds.users) is not None:
             left = users.per_job(users.left(self.types, self.count))
             free, bound = np.minimum(free, left), np.minimum(bound, left)
-        return Room(free, bound)
+        return RoomByType(free, bound)
 
     def _run(self, queue: int, capacity: Ints, kinds: Ints, adopt_all: bool = False) -> bool:
-        """Runs the policy in one queue; adopts its answer on the types of *kinds* where it uses more than before."""
+        """Run the policy in one queue; adopt its result where the queue uses more.
+
+        Only types in *kinds* are adopted; with *adopt_all*, also if the queue uses less.
+        """
         snap, rows = self.snap, self.rows[queue]
         name = snap.queues.values[queue].name
         view = snap.restricted(rows, capacity, self.types[rows])
-        found, self.after[name] = self._decide(view, rows, _inner(self.policy, self.before, name))
+        decision, self.after[name] = self._decide(view, rows, _inner(self.policy, self.before, name))
         used = np.zeros(len(capacity), np.int64)
-        runs = (found.count > 0).nonzero()[0]
-        np.add.at(used, found.type[runs], (found.count * view.jobs.unit)[runs])
+        runs = (decision.count > 0).nonzero()[0]
+        np.add.at(used, decision.type[runs], (decision.count * view.jobs.unit)[runs])
         better = np.zeros(len(capacity), bool)
         better[kinds] = adopt_all | (used[kinds] > self.used[queue][kinds])
         self.offered[queue][kinds] = capacity[kinds]
-        # Jobs without a type have index -1 here: they are settled by the first run.
-        mine = np.where(self.types[rows] >= 0, better[self.types[rows]], adopt_all)
+        # Jobs without a type have index -1 here; only the first run decides about them.
+        adopted = np.where(self.types[rows] >= 0, better[self.types[rows]], adopt_all)
         self.used[queue][better] = used[better]
-        self.count[rows[mine]] = found.count[mine]
-        self.reason[rows[mine]] = found.reason[mine]
-        self.evidence[rows[mine]] = found.evidence[mine]
-        if found.rank is not None:
-            self.rank[rows[mine]] = found.rank[mine]
-        if found.batch is not None:
-            self.batch[rows[mine]] = found.batch[mine]
-        self.wake_at[queue] = found.wake_at
+        self.count[rows[adopted]] = decision.count[adopted]
+        self.reason[rows[adopted]] = decision.reason[adopted]
+        self.evidence[rows[adopted]] = decision.evidence[adopted]
+        if decision.rank is not None:
+            self.rank[rows[adopted]] = decision.rank[adopted]
+        if decision.batch is not None:
+            self.batch[rows[adopted]] = decision.batch[adopted]
+        self.wake_at[queue] = decision.wake_at
         return bool(better.any())
 
     def _decide(self, view: Snapshot, rows: Ints, state: S) -> tuple[Decision, S]:
@@ -248,7 +251,7 @@ class _Inside(Generic[S]):
         return decide_within(self.policy, view, self.perf, state, self.types[rows], room)
 
     def decision(self) -> Decision:
-        """All queues together; who waits because of its queue is told so."""
+        """The decision over all queues; jobs held back by a queue limit say so."""
         snap = self.snap
         runs = self.count > 0
         return Decision(
@@ -262,10 +265,10 @@ class _Inside(Generic[S]):
             batch=self.batch if self.batch.any() else None,
         )
 
-    def state(self) -> QueueState[S]:
-        """What each queue's policy remembers; queues that are gone are forgotten."""
+    def state(self) -> QueuedState[S]:
+        """The state of each queue's policy; removed queues are dropped."""
         known = {name: inner for name, inner in self.before.inner.items() if name in self.snap.queues.names}
-        return QueueState(seed=self.before.seed, inner={**known, **self.after})
+        return QueuedState(seed=self.before.seed, inner={**known, **self.after})
 
     def _reasons(self) -> Ints:
         snap, reason = self.snap, self.reason.copy()

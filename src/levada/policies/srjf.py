@@ -1,11 +1,11 @@
 """Shortest remaining job first, each job at its minimum.
 
-Source: VodaScheduler 0.2.2 (`SRJF`). For each job by serial seconds left on its GPU type: its minimum if that fits,
-else nothing. A shorter newcomer displaces a longer job that runs.
+Source: VodaScheduler 0.2.2 (`SRJF`). Each job, by remaining serial seconds on its GPU type, gets its minimum if that
+fits, else nothing. A shorter new job displaces a longer running one.
 
-Needs the work that is left and the speed. Deviations: a job of which nothing is known comes last, not first; equal
-lengths go by submission. On several types a job's length is first taken on its present or preferred type, to decide
-where it competes, and then on that one; without a preference of its own that is the fastest one with room.
+Needs the remaining work and the speed. Deviations: a job of unknown length comes last, not first; ties go by
+submission. With several types, the length of a job on its current or preferred type decides where it competes, and the
+length on that type then gives the order; a job without preference takes its fastest type with room.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import ClassVar
 from levada.core.decision import Decision
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import assign_types, home_types
-from levada.policies.fill import give
-from levada.policies.length import remaining, remaining_again, shortest_first
+from levada.policies.build_decision import build_decision, unknown_length_reasons
+from levada.policies.fill import fill_in_order
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
+from levada.policies.remaining_time import remaining, shortest_first, update_remaining
 from levada.policies.sizes import smallest
-from levada.policies.verdict import because_unknown, verdict
 from levada.tables.snapshot import Snapshot
 
 
 class Srjf:
-    """Jobs by time left, at their minimum."""
+    """Jobs by remaining time, at their minimum."""
 
     name: ClassVar[str] = "srjf"
     needs: ClassVar[Needs] = Needs.REMAINING
@@ -32,15 +32,15 @@ class Srjf:
     guards: ClassVar[Guards] = ALL_GUARDS
 
     def initial(self, seed: int) -> None:
-        """It remembers nothing."""
+        """Stateless."""
 
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: None) -> tuple[Decision, None]:
-        """The minimum to each job, shortest first, that still fits."""
+        """The minimum for each job, shortest first, that still fits."""
         least = smallest(snap)
         homes = home_types(snap, perf)
         at_home = remaining(snap, perf, homes)
         types = assign_types(snap, shortest_first(at_home), least, perf=perf)
-        left = remaining_again(snap, perf, types, homes, at_home)
+        left = update_remaining(snap, perf, types, homes, at_home)
         order = shortest_first(left)
-        count = give(snap, order, types, least)
-        return verdict(snap, order, types, count, because_unknown(snap, types, count, left)), None
+        count = fill_in_order(snap, order, types, least)
+        return build_decision(snap, order, types, count, unknown_length_reasons(snap, types, count, left)), None

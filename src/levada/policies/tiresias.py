@@ -1,13 +1,12 @@
-"""Least attained service in discrete queues, each job at the size it asked for.
+"""Least attained service in discrete queues, each job at its requested size.
 
-Source: Gu et al., "Tiresias", NSDI 2019 (discretised 2D-LAS). The first queue holds jobs below *queue_limit*
-GPU-seconds, the second the rest; `attained` has the rules of demotion and promotion. For each job by queue, in it by
-first start: what it asked for if that fits, else nothing.
+Source: Gu et al., "Tiresias", NSDI 2019 (discretised 2D-LAS). The first queue has the jobs below *queue_limit*
+GPU-seconds, the second the others; `attained_service` has the rules for demotion and promotion. Each job, by queue and
+then by first start, gets its requested size if that fits, else nothing.
 
-Needs nothing but the jobs and the engine's accounts; decisions move with time, so it asks to be woken. Deviations: no
-placement rule by model skew (placement is the placer's), no Gittins index; the size asked for is taken down to the
-nearest allowed one. From Voda's version it differs in counting service over all runs, and in promoting as the paper
-does.
+Needs no information beyond the jobs and the engine's counters. The order changes with time, so the policy sets a wake
+time. Deviations: no placement rule by model skew (the placer places), no Gittins index; requested sizes are rounded
+down to allowed ones. Unlike Voda's version, it counts service over all runs and promotes as in the paper.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ import numpy as np
 from levada.core.decision import Decision
 from levada.perf.model import ThroughputModel
 from levada.policies.assign import assign_types
-from levada.policies.attained import NOBODY, Attained, advance, in_order, next_move
-from levada.policies.fill import give
+from levada.policies.attained_service import NO_JOBS, Attained, advance, next_queue_move, queue_order
+from levada.policies.build_decision import build_decision
+from levada.policies.fill import fill_in_order
 from levada.policies.options import number_above
 from levada.policies.protocol import ALL_GUARDS, ON_EVENTS, Cadence, Guards, Needs
 from levada.policies.sizes import asked
-from levada.policies.verdict import verdict
 from levada.tables.snapshot import Snapshot
 
 
@@ -41,14 +40,14 @@ class Tiresias:
         self._knob = number_above("promote_knob", promote_knob, 0)
 
     def initial(self, seed: int) -> Attained:
-        """All jobs are new to it."""
-        return NOBODY
+        """No jobs are known yet."""
+        return NO_JOBS
 
     def decide(self, snap: Snapshot, perf: ThroughputModel, state: Attained) -> tuple[Decision, Attained]:
-        """What it asked for to each job in order that still fits."""
-        standing, state = advance(state, snap, self._limits, self._knob)
-        order, size = in_order(snap, standing), asked(snap)
+        """The requested size for each job in order that still fits."""
+        positions, state = advance(state, snap, self._limits, self._knob)
+        order, size = queue_order(snap, positions), asked(snap)
         types = assign_types(snap, order, size)
-        count = give(snap, order, types, size)
-        wake_at = next_move(snap, standing, count, self._limits, self._knob)
-        return verdict(snap, order, types, count, wake_at=wake_at), state
+        count = fill_in_order(snap, order, types, size)
+        wake_at = next_queue_move(snap, positions, count, self._limits, self._knob)
+        return build_decision(snap, order, types, count, wake_at=wake_at), state

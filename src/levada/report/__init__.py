@@ -1,5 +1,5 @@
-"""From what simulations left behind to what people look at: tables that compare policies, and figures.
+"""Compare simulations: tables of policies, and figures.
 
-`data` reads sweeps and runs, `table` compares them, `figures` draws. Nothing here runs a simulation. polars and
-matplotlib are loaded where they are needed.
+`data` reads sweeps and runs, `table` compares them, `figures` draws. This package runs no simulation. polars and
+matplotlib are imported only when needed.
 """

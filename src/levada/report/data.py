@@ -1,4 +1,4 @@
-"""Runs to compare: of folders of sweeps, of their `runs.parquet`, and of what `levada sim run -o json` printed."""
+"""The runs to compare: from sweep folders, `runs.parquet`, or `sim run -o json`."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ import msgspec
 
 from levada.errors import BadInput
 from levada.sim.sweep.folder import JOBS, RUNS, SHARED, TIMELINES, polars
-from levada.sim.sweep.one import FINISHED, RUN_COLUMNS
+from levada.sim.sweep.run import FINISHED, RUN_COLUMNS
 
-#: What two sweeps may differ in without anybody minding.
+#: Settings in which two sweeps may differ without a note in the label.
 _SILENT = ("levada", "files", "judged", "timeline")
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """What one argument named."""
+    """The contents of one input argument."""
 
     name: str
     #: None for the report of a single run.
     folder: Path | None
-    #: What all runs have in common, as far as known.
+    #: The settings of all its runs, as far as known.
     shared: dict[str, Any]
     rows: list[dict[str, Any]]
 
 
 class Runs(msgspec.Struct, frozen=True, kw_only=True):
-    """All runs, each with the columns of `runs.parquet`, its `label` and its `load`; and where their jobs are."""
+    """All runs: the columns of `runs.parquet`, `label` and `load`; and their folders."""
 
     rows: list[dict[str, Any]]
-    #: What the load is counted in: `jobs per hour`, or `jobs`.
+    #: The unit of the load: `jobs per hour`, or `jobs`.
     load_unit: str
     folders: dict[str, Path]
 
     def labels(self) -> list[str]:
-        """The names of what is compared, in the order of the inputs."""
+        """The names of the compared runs, in the order of the inputs."""
         return list(dict.fromkeys(row["label"] for row in self.rows))
 
     def frame(self, table: str, chosen: Iterable[dict[str, Any]]) -> Any:
-        """The rows of `jobs.parquet` or `timelines.parquet` of the chosen runs, with `label`; raises BadInput."""
+        """The rows of a Parquet table for the chosen runs, with `label`; raises BadInput."""
         pl = polars()
         by_folder: dict[str, list[dict[str, Any]]] = {}
         for row in chosen:
@@ -72,14 +72,14 @@ def read(paths: Sequence[str]) -> Runs:
         raise BadInput(faults)
     rows = _labelled(inputs)
     if not rows:
-        raise BadInput.one("there is no run to look at yet")
+        raise BadInput.one("the inputs contain no runs yet")
     rates = any(row["rate"] is not None for row in rows)
     for row in rows:
         row["load"] = row["rate"] if rates else row["asked_jobs"]
     return Runs(
         rows=rows,
         load_unit="jobs per hour" if rates else "jobs",
-        folders={each.name: each.folder for each in inputs if each.folder is not None},
+        folders={source.name: source.folder for source in inputs if source.folder is not None},
     )
 
 
@@ -87,25 +87,25 @@ def _input(name: str) -> Input:
     path = Path(name)
     if path.is_dir():
         if not (path / RUNS).exists():
-            raise BadInput.one(f"{name}: is no sweep: it has no {RUNS}")
+            raise BadInput.one(f"{name}: not a sweep: it has no {RUNS}")
         return _sweep(name, path)
     if path.name == RUNS and path.exists():
         return _sweep(name, path.parent)
     try:
-        said = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        report = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except OSError as error:
         raise BadInput.one(f"{name}: {error.strerror}") from None
     except msgspec.DecodeError:
-        said = {}
-    if "policy" not in said or "avg_jct_s" not in said:
-        raise BadInput.one(f"{name}: is neither the folder of a sweep nor what `levada sim run -o json` printed")
-    row: dict[str, Any] = {column: said.get(column) for column in RUN_COLUMNS}
-    fairness = said.get("ftf") or {}
+        report = {}
+    if "policy" not in report or "avg_jct_s" not in report:
+        raise BadInput.one(f"{name}: neither a sweep folder nor the output of `levada sim run -o json`")
+    row: dict[str, Any] = {column: report.get(column) for column in RUN_COLUMNS}
+    fairness = report.get("ftf") or {}
     row |= {f"ftf_{key}": fairness.get(key) for key in ("mean", "worst", "unfair")}
-    row |= {"run": name, "status": FINISHED, "cluster": said.get("cluster") or "", "seed": said.get("seed") or 0}
+    row |= {"run": name, "status": FINISHED, "cluster": report.get("cluster") or "", "seed": report.get("seed") or 0}
     if isinstance(row["queueing_s"], dict):
         row["queueing_s"] = row["queueing_s"].get("mean")
-    row["jct_values"] = [value for value in (said.get("jct_s") or {}).values() if value is not None]
+    row["jct_values"] = [value for value in (report.get("jct_s") or {}).values() if value is not None]
     return Input(name=name, folder=None, shared={}, rows=[row])
 
 
@@ -115,9 +115,9 @@ def _sweep(name: str, folder: Path) -> Input:
     except (OSError, msgspec.DecodeError):
         shared = {}
     frame = _frame(folder / RUNS)
-    lacks = [column for column in RUN_COLUMNS if column not in frame.columns]
-    if lacks:
-        raise BadInput.one(f"{name}: its {RUNS} has no column {', '.join(lacks)}; is it of another version?")
+    missing = [column for column in RUN_COLUMNS if column not in frame.columns]
+    if missing:
+        raise BadInput.one(f"{name}: {RUNS} has no column {', '.join(missing)}; it may be from another version")
     return Input(name=name, folder=folder, shared=shared, rows=frame.to_dicts())
 
 
@@ -130,17 +130,17 @@ def _frame(path: Path) -> Any:
 
 
 def _labelled(inputs: list[Input]) -> list[dict[str, Any]]:
-    """All rows, named by policy, and by what else makes them differ."""
-    told = {name for each in inputs for name in each.shared if name not in _SILENT}
+    """All rows, labelled by policy and by the settings in which the inputs differ."""
+    settings = {name for source in inputs for name in source.shared if name not in _SILENT}
     differ = [
         name
-        for name in sorted(told)
-        if len({msgspec.json.encode(each.shared.get(name)) for each in inputs if each.shared}) > 1
+        for name in sorted(settings)
+        if len({msgspec.json.encode(source.shared.get(name)) for source in inputs if source.shared}) > 1
     ]
     rows = [
-        dict(row, input=each.name, label=_label(row, {name: each.shared.get(name) for name in differ}))
-        for each in inputs
-        for row in each.rows
+        dict(row, input=source.name, label=_label(row, {name: source.shared.get(name) for name in differ}))
+        for source in inputs
+        for row in source.rows
     ]
     for axis in ("profiling", "reference_models"):
         if len({row[axis] for row in rows if row[axis] is not None}) > 1:
@@ -162,7 +162,7 @@ def _label(row: dict[str, Any], more: dict[str, Any]) -> str:
 
 def _short(value: Any) -> str:
     if isinstance(value, dict):
-        return ",".join(f"{key}:{each}" for key, each in value.items())
+        return ",".join(f"{key}:{item}" for key, item in value.items())
     return str(value)
 
 

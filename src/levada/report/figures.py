@@ -1,4 +1,4 @@
-"""Figures of runs: a metric against the load, how completion times and fairness are spread, what decisions cost."""
+"""Figures of runs: metrics by load, distributions, and the cost of decisions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from levada.report.data import JOBS, Runs
 from levada.report.style import COLOURS, legend, line, panels, plain_decades
 from levada.report.table import METRICS, Metric, heading, spread
 from levada.sim.metrics import UNFAIR
-from levada.sim.sweep.one import FINISHED
+from levada.sim.sweep.run import FINISHED
 
 _HOUR_S = 3600.0
 _MOST_TICKS = 12
@@ -22,13 +22,13 @@ Row = dict[str, Any]
 
 
 def against_load(runs: Runs, column: str) -> Any:
-    """A metric by load, one line per policy, one panel per cluster; the shade is the 95 % interval over seeds."""
+    """A metric by load: a line per policy with its 95 % interval, a panel per cluster."""
     metric = METRICS[column]
     return _lines(runs, heading(metric), lambda row: _scaled(metric, row[column]))
 
 
 def runtime(runs: Runs) -> Any:
-    """Milliseconds of CPU time per decision, by load: policy, engine and simulated world together."""
+    """CPU milliseconds per decision by load: policy, engine and simulated cluster."""
 
     def per_decision(row: Row) -> float | None:
         return 1e3 * row["cpu_s"] / row["decisions"] if row["cpu_s"] and row["decisions"] else None
@@ -37,7 +37,7 @@ def runtime(runs: Runs) -> Any:
 
 
 def solve_times(benches: list[Row]) -> Any:
-    """Seconds of a solve by number of jobs, of what `levada bench solve -o json` printed."""
+    """CPU time of a solve by number of jobs, from `levada bench solve -o json`."""
     figure, (axes,) = panels(1)
     handles = []
     for place, policy in enumerate(dict.fromkeys(row["policy"] for row in benches)):
@@ -51,9 +51,9 @@ def solve_times(benches: list[Row]) -> Any:
 
 
 def _lines(runs: Runs, title: str, value: Callable[[Row], float | None]) -> Any:
-    """One line per policy over the loads, in a panel per cluster."""
+    """One line per policy over the loads, one panel per cluster."""
     if all(row["load"] is None for row in runs.rows):
-        raise BadInput.one("these runs have no load to draw anything against: they have neither --rate nor --jobs")
+        raise BadInput.one("these runs have no load: they were simulated without --rate and --jobs")
     clusters = sorted({row["cluster"] for row in runs.rows})
     figure, all_axes = panels(len(clusters))
     labels, any_saturated = runs.labels(), False
@@ -81,14 +81,14 @@ def _lines(runs: Runs, title: str, value: Callable[[Row], float | None]) -> Any:
 
 
 def _headline(runs: Runs, title: str) -> str:
-    """What is drawn, and what the shades are: `Mean JCT against load (shades: 95 % intervals over 3 seeds)`."""
+    """The title: `Mean JCT against load (shades: 95 % intervals over 3 seeds)`."""
     seeds = len({row["seed"] for row in runs.rows})
-    sure = f" (shades: 95 % intervals over {seeds} seeds)" if seeds > 1 else ""
-    return f"{title[0].upper()}{title.partition(' (')[0][1:]} against load{sure}"
+    shades = f" (shades: 95 % intervals over {seeds} seeds)" if seeds > 1 else ""
+    return f"{title[0].upper()}{title.partition(' (')[0][1:]} against load{shades}"
 
 
 def _ticks_at_loads(axis: Any, loads: list[float]) -> None:
-    """Ticks where something was simulated, unless that is in more places than have room."""
+    """Put ticks at the simulated loads, unless there are too many."""
     if len(loads) <= _MOST_TICKS:
         axis.set_ticks(loads, labels=[f"{load:g}" for load in loads])
 
@@ -96,7 +96,7 @@ def _ticks_at_loads(axis: Any, loads: list[float]) -> None:
 def _points(
     rows: list[Row], value: Callable[[Row], float | None]
 ) -> tuple[list[float], list[float], list[float], list[float]]:
-    """Loads, means and half intervals over seeds; and the loads at which some seed saturated."""
+    """Loads, means and half intervals over seeds, and the saturated loads."""
     loads, means, halves, saturated = [], [], [], []
     for load in sorted({row["load"] for row in rows if row["load"] is not None}):
         of_load = [row for row in rows if row["load"] == load]
@@ -112,7 +112,7 @@ def _points(
 
 
 def _mark_saturated(axes: Any, loads: list[float], colour: str, place: int, of: int) -> None:
-    """Triangles at the upper edge, beside each other where several policies saturate at the same load."""
+    """Triangles at the upper edge, side by side for policies at the same load."""
     for load in loads:
         axes.annotate(
             "▲",
@@ -125,7 +125,7 @@ def _mark_saturated(axes: Any, loads: list[float], colour: str, place: int, of: 
             va="bottom",
             annotation_clip=False,
         )
-    # A load at which nobody got through belongs on the axis as well.
+    # The axis also covers loads at which all policies saturated.
     axes.plot(loads, [np.nan] * len(loads), color=colour)
     if loads:
         axes.update_datalim([(load, axes.dataLim.y0 if np.isfinite(axes.dataLim.y0) else 0.0) for load in loads])
@@ -138,17 +138,17 @@ def _saturated_handle() -> Any:
     return Line2D([], [], color="#555555", marker="^", linestyle="", label="saturated")
 
 
-# ---------------------------------------------------------------------------------------------------------- spreads
+# ---------------------------------------------------------------------------------------------------- distributions
 
 
 def completion_times(runs: Runs, load: float | None = None, cluster: str | None = None) -> Any:
-    """The part of jobs that took no longer than so many hours, all seeds together."""
+    """The cumulative distribution of completion times, over all seeds."""
     rows = chosen(runs, load, cluster)
     return _spread(runs, rows, "jct_s", 1.0 / _HOUR_S, "completion time (h)")
 
 
 def fairness(runs: Runs, load: float | None = None, cluster: str | None = None) -> Any:
-    """The part of jobs with no more than such a ratio of their time to that with 1/n of the cluster."""
+    """The cumulative distribution of finish-time fairness, over all seeds."""
     rows = chosen(runs, load, cluster)
     figure = _spread(runs, rows, "ftf", 1.0, "finish-time fairness: time over time with 1/n of the cluster")
     axes = figure.axes[0]
@@ -160,28 +160,31 @@ def fairness(runs: Runs, load: float | None = None, cluster: str | None = None) 
 
 
 def chosen(runs: Runs, load: float | None, cluster: str | None) -> list[Row]:
-    """The runs of one cluster and load: as asked, or the first cluster, and its highest load that all could bear."""
+    """The runs of one cluster and load.
+
+    Default: the first cluster, and its highest load without a saturated run.
+    """
     clusters = sorted({row["cluster"] for row in runs.rows})
-    alike = clusters if cluster is None else [each for each in clusters if _parts(each) == _parts(cluster)]
-    if not alike:
-        raise BadInput.one(f"--cluster {cluster}: there is {' and '.join(clusters)}")
-    rows = [row for row in runs.rows if row["cluster"] == alike[0]]
+    matches = clusters if cluster is None else [name for name in clusters if _parts(name) == _parts(cluster)]
+    if not matches:
+        raise BadInput.one(f"--cluster {cluster}: not simulated; use {' or '.join(clusters)}")
+    rows = [row for row in runs.rows if row["cluster"] == matches[0]]
     loads = sorted({row["load"] for row in rows if row["load"] is not None})
     if load is not None and load not in loads:
-        raise BadInput.one(f"--load {load:g}: there is {', '.join(f'{each:g}' for each in loads)}")
+        raise BadInput.one(f"--load {load:g}: not simulated; use {' or '.join(f'{value:g}' for value in loads)}")
     if load is None and loads:
-        borne = [each for each in loads if all(row["status"] == FINISHED for row in rows if row["load"] == each)]
-        if not borne:
-            raise BadInput.one("at every load some run saturated: name one with --load")
-        load = borne[-1]
-    found = [row for row in rows if row["load"] == load and row["status"] == FINISHED]
-    if not found:
-        raise BadInput.one(f"at load {load:g} every run saturated" if load is not None else "no run has finished")
-    return found
+        saturated = {row["load"] for row in rows if row["status"] != FINISHED}
+        if saturated.issuperset(loads):
+            raise BadInput.one("some run saturated at every load; choose one with --load")
+        load = max(value for value in loads if value not in saturated)
+    finished = [row for row in rows if row["load"] == load and row["status"] == FINISHED]
+    if not finished:
+        raise BadInput.one(f"every run saturated at load {load:g}" if load is not None else "no run has finished")
+    return finished
 
 
 def _parts(cluster: str) -> set[str]:
-    """GPUs by type, whatever their order."""
+    """GPUs by type, in any order."""
     return {part.strip() for part in cluster.split(",")}
 
 
@@ -202,7 +205,7 @@ def _spread(runs: Runs, rows: list[Row], column: str, factor: float, title: str)
         most, least = max(most, values[-1]), min(least, values[values > 0].min(initial=1.0))
     if not handles:
         raise BadInput.one(f"no job of these runs has a known {column}")
-    axes.set(xlabel=title, ylabel="part of the jobs (%)", ylim=(0, 1.005))
+    axes.set(xlabel=title, ylabel="jobs (%)", ylim=(0, 1.005))
     axes.yaxis.set_major_formatter(lambda part, _: f"{100 * part:.0f}")
     if most > 20 * least:
         axes.set_xscale("log")
@@ -216,16 +219,16 @@ def _spread(runs: Runs, rows: list[Row], column: str, factor: float, title: str)
 
 def _values(runs: Runs, rows: Iterable[Row], column: str) -> dict[str, Floats]:
     """The known values of measured jobs, by label."""
-    found: dict[str, list[Floats]] = {}
-    kept = [row for row in rows if row["input"] in runs.folders]
+    by_label: dict[str, list[Floats]] = {}
+    in_folders = [row for row in rows if row["input"] in runs.folders]
     for row in rows:
         if row["input"] not in runs.folders and column == "jct_s":
-            found.setdefault(row["label"], []).append(np.array(row["jct_values"], np.float64))
-    if kept:
-        frame = runs.frame(JOBS, kept)
-        for label, some in frame.filter(frame["measured"]).select("label", column).drop_nulls().group_by("label"):
-            found.setdefault(str(label[0]), []).append(some[column].to_numpy())
-    return {label: np.concatenate(parts) for label, parts in found.items()}
+            by_label.setdefault(row["label"], []).append(np.array(row["jct_values"], np.float64))
+    if in_folders:
+        frame = runs.frame(JOBS, in_folders)
+        for label, group in frame.filter(frame["measured"]).select("label", column).drop_nulls().group_by("label"):
+            by_label.setdefault(str(label[0]), []).append(group[column].to_numpy())
+    return {label: np.concatenate(parts) for label, parts in by_label.items()}
 
 
 def _scaled(metric: Metric, value: float | None) -> float | None:
@@ -233,6 +236,6 @@ def _scaled(metric: Metric, value: float | None) -> float | None:
 
 
 def _plain_ticks(axis: Any, values: list[int]) -> None:
-    """Ticks at these values and nowhere else, as whole numbers."""
+    """Put ticks only at these values, as whole numbers."""
     axis.set_ticks(values, labels=[f"{value:,}" for value in values])
     axis.set_ticks([], minor=True)

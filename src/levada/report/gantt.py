@@ -1,4 +1,4 @@
-"""Who ran when and where: a line for each job, coloured by GPU type, or a line for each GPU, with its jobs."""
+"""Timelines: a line per job coloured by GPU type, or a line per GPU with its jobs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from levada.report.data import JOBS, TIMELINES, Runs
 from levada.report.style import COLOURS, legend, matplotlib
-from levada.sim.stretches import Round, Stretch, stretches
+from levada.sim.round_timeline import Interval, Round, intervals
 
 _HOUR_S = 3600.0
-#: More lines than this are not named one by one.
+#: With more lines than this, lines have no names.
 _MOST_NAMES = 60
 
 
@@ -18,15 +18,15 @@ class Timeline(NamedTuple):
     """One run."""
 
     title: str
-    bars: Sequence[Stretch]
+    bars: Sequence[Interval]
     #: Arrival and end of each job, where known.
     lives: dict[int, tuple[float, float]]
 
 
 def of_run(runs: Runs, row: dict[str, Any]) -> Timeline:
-    """The timeline of one run of a sweep; raises BadInput where it was not kept."""
+    """The timeline of one run of a sweep; raises BadInput if it was not recorded."""
     frame = runs.frame(TIMELINES, [row]).select("job", "begin_s", "end_s", "gpu_type", "devices")
-    bars = [Stretch(job, begin, end, kind, tuple(own)) for job, begin, end, kind, own in frame.iter_rows()]
+    bars = [Interval(job, begin, end, kind, tuple(own)) for job, begin, end, kind, own in frame.iter_rows()]
     jobs = runs.frame(JOBS, [row]).select("job", "arrival_s", "finished_s").iter_rows()
     load = f", {row['load']:g} {runs.load_unit}" if row["load"] is not None else ""
     return Timeline(
@@ -37,14 +37,14 @@ def of_run(runs: Runs, row: dict[str, Any]) -> Timeline:
 
 
 def of_rounds(name: str, rounds: Sequence[Round]) -> Timeline:
-    """The timeline of a file of rounds, which does not tell when the last one ends: as long as the one before."""
-    times = [each.time for each in rounds]
+    """The timeline of a file of rounds; the last round is as long as the one before."""
+    times = [entry.time for entry in rounds]
     lasts = times[-1] - times[-2] if len(times) > 1 else 1.0
-    return Timeline(title=name, bars=stretches(rounds, {}, times[-1] + lasts if times else 0.0), lives={})
+    return Timeline(title=name, bars=intervals(rounds, {}, times[-1] + lasts if times else 0.0), lives={})
 
 
 def by_job(timeline: Timeline) -> Any:
-    """A line for each job from its arrival to its end."""
+    """A line per job from its arrival to its end."""
     jobs = sorted({bar.job for bar in timeline.bars} | set(timeline.lives))
     types = sorted({bar.gpu_type for bar in timeline.bars})
     figure, axes = _canvas(len(jobs))
@@ -52,8 +52,8 @@ def by_job(timeline: Timeline) -> Any:
     for job, (arrival, end) in timeline.lives.items():
         axes.plot([arrival / _HOUR_S, end / _HOUR_S], [place[job]] * 2, color="#9A9A9A", linewidth=1, zorder=1)
     for number, gpu_type in enumerate(types):
-        mine = [bar for bar in timeline.bars if bar.gpu_type == gpu_type]
-        _bars(axes, mine, [place[bar.job] for bar in mine], COLOURS[number % len(COLOURS)])
+        bars = [bar for bar in timeline.bars if bar.gpu_type == gpu_type]
+        _bars(axes, bars, [place[bar.job] for bar in bars], COLOURS[number % len(COLOURS)])
     _lines(axes, jobs, "job")
     axes.set(xlabel="time (h)", title=timeline.title)
     legend(figure, [*_types(types), *([_waiting()] if timeline.lives else [])])
@@ -61,12 +61,12 @@ def by_job(timeline: Timeline) -> Any:
 
 
 def by_gpu(timeline: Timeline) -> Any:
-    """A line for each GPU, the number of the job on it where there is room."""
+    """A line per GPU, with the job numbers where they fit."""
     devices = sorted({(bar.gpu_type, device) for bar in timeline.bars for device in bar.devices})
     figure, axes = _canvas(len(devices))
     place = {device: row for row, (_, device) in enumerate(devices)}
     until = max((bar.end_s for bar in timeline.bars), default=1.0)
-    # A GPU that two jobs share shows both, one above the other.
+    # A shared GPU shows its jobs one above the other.
     at_once: dict[tuple[int, float, float], list[int]] = {}
     for bar in timeline.bars:
         for device in bar.devices:
@@ -99,7 +99,7 @@ def _canvas(lines: int) -> tuple[Any, Any]:
     return figure, figure.subplots()
 
 
-def _bars(axes: Any, bars: Sequence[Stretch], rows: Sequence[int], colour: str) -> None:
+def _bars(axes: Any, bars: Sequence[Interval], rows: Sequence[int], colour: str) -> None:
     from matplotlib.collections import PolyCollection
 
     corners = []
@@ -132,7 +132,7 @@ def _waiting() -> Any:
 
 
 def _shade(job: int) -> str:
-    """A colour for a job: as it is, then lighter, then darker, so that the next ones of the same hue are far away."""
+    """The colour of a job: the hue repeats plain, lighter, then darker."""
     hue = COLOURS[job % len(COLOURS)]
     towards, part = ((0, 0.0), (255, 0.45), (0, 0.35))[job // len(COLOURS) % 3]
     mixed = (round(int(hue[at : at + 2], 16) * (1 - part) + towards * part) for at in (1, 3, 5))
@@ -140,6 +140,6 @@ def _shade(job: int) -> str:
 
 
 def _ink(colour: str) -> str:
-    """Black or white, whichever can be read on *colour*."""
+    """Black or white, whichever is readable on *colour*."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 130 else "white"

@@ -1,4 +1,4 @@
-"""Figures as files: SVG, PNG, or one HTML page that needs nothing else; and a report with everything in one page."""
+"""Write figures as SVG, PNG or self-contained HTML, and whole reports as HTML."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ SUFFIXES = (".svg", ".png", ".html")
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a }
 table { border-collapse: collapse; margin: 1rem 0 } td, th { padding: .2rem .8rem; text-align: right }
+td { white-space: nowrap } .wide { overflow-x: auto }
 td:first-child, th:first-child { text-align: left } tr { border-bottom: 1px solid #ddd }
 figure { margin: 2rem 0 } svg { max-width: 100%; height: auto } figcaption { color: #444 }
 """
 
 
 def suffix_of(path: str) -> str:
-    """How the file is written, by its ending; raises BadInput."""
+    """The file type by suffix; raises BadInput if it is not supported."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
-        raise BadInput.one(f"--out {path}: the ending must be one of {', '.join(SUFFIXES)}")
+        raise BadInput.one(f"--out {path}: the suffix must be one of {', '.join(SUFFIXES)}")
     return suffix
 
 
 def write(figure: Any, path: str, caption: str) -> None:
-    """Writes a figure; raises BadInput where that cannot be."""
+    """Write a figure; raises BadInput if the file cannot be written."""
     suffix = suffix_of(path)
     if suffix == ".png":
         buffer = io.BytesIO()
@@ -45,16 +46,16 @@ def write(figure: Any, path: str, caption: str) -> None:
 
 
 def as_svg(figure: Any) -> str:
-    """The figure as SVG; the same figure has the same text."""
+    """The figure as SVG; equal figures give equal text."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "Levada"})
     return buffer.getvalue()
 
 
 def write_report(runs: Runs, path: str) -> None:
-    """One page with the comparison and every figure that these runs have something for."""
+    """Write one page with the comparison and every figure that these runs allow."""
     if suffix_of(path) != ".html":
-        raise BadInput.one(f"--out {path}: a report is one page: its ending must be .html")
+        raise BadInput.one(f"--out {path}: the suffix of a report must be .html")
     loads = {row["load"] for row in runs.rows}
     parts = ["<h2>Comparison</h2>", _table(runs)]
     if len(loads - {None}) > 1:
@@ -68,7 +69,7 @@ def write_report(runs: Runs, path: str) -> None:
             try:
                 parts.append(_framed(draw(runs, None, cluster), CAPTIONS[kind]))
             except BadInput:
-                continue  # nobody finished there, or nobody knows
+                continue  # no run finished there, or the values are unknown
     for row in _with_timelines(runs):
         parts.append(_framed(gantt.by_job(gantt.of_run(runs, row)), CAPTIONS["gantt"]))
     _put(path, _page("Simulations compared", parts).encode())
@@ -76,25 +77,25 @@ def write_report(runs: Runs, path: str) -> None:
 
 CAPTIONS = {
     "jct": "Mean completion time by load; shades are 95 % intervals over seeds.",
-    "makespan": "Time until all is done, by load; shades are 95 % intervals over seeds.",
-    "utilization": "GPU time in use by load; shades are 95 % intervals over seeds.",
-    "cdf": "How completion times are spread.",
-    "ftf": "How finish-time fairness is spread: below 1 a job is faster than with its part of the cluster.",
-    "runtime": "CPU time per decision by load.",
-    "gantt": "Who ran when and where.",
+    "makespan": "Time until all jobs are done, by load; shades are 95 % intervals over seeds.",
+    "utilization": "Fraction of GPU time in use, by load; shades are 95 % intervals over seeds.",
+    "cdf": "Distribution of completion times.",
+    "ftf": "Distribution of finish-time fairness: below 1 a job is faster than with its part of the cluster.",
+    "runtime": "CPU time per decision, by load.",
+    "gantt": "Timeline of jobs and GPU types.",
 }
 
 
 def _with_timelines(runs: Runs) -> list[dict[str, Any]]:
-    """One run of each policy whose timeline was kept: the first seed of the highest load that it could bear."""
-    found: dict[str, dict[str, Any]] = {}
+    """One run per policy with a timeline: first seed, highest load that finished."""
+    by_label: dict[str, dict[str, Any]] = {}
     for row in runs.rows:
         folder = runs.folders.get(row["input"])
         if folder is not None and (folder / TIMELINES).exists() and row["status"] == "finished":
-            best = found.get(row["label"])
+            best = by_label.get(row["label"])
             if best is None or (row["load"] or 0, -row["seed"]) > (best["load"] or 0, -best["seed"]):
-                found[row["label"]] = row
-    return list(found.values())
+                by_label[row["label"]] = row
+    return list(by_label.values())
 
 
 def _table(runs: Runs) -> str:
@@ -109,12 +110,12 @@ def _table(runs: Runs) -> str:
             text = escape(cell(METRICS[name], figure))
             cells.append(f"<b>{text}</b>" if figure.best else text)
         lines.append("<tr>" + "".join(f"<td>{text}</td>" for text in cells) + "</tr>")
-    return f"<table>{''.join(lines)}</table>"
+    return f'<div class="wide"><table>{"".join(lines)}</table></div>'
 
 
 def _framed(figure: Any, caption: str) -> str:
     svg = as_svg(figure)
-    # Inside a page SVG has no heading of its own.
+    # Embedded SVG has no XML prolog.
     return f"<figure>{svg[svg.index('<svg') :]}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
@@ -129,5 +130,5 @@ def _put(path: str, content: bytes) -> None:
         Path(path).write_bytes(content)
     except OSError as error:
         folder = Path(path).parent
-        why = error.strerror if folder.is_dir() else f"there is no folder {folder}"
+        why = error.strerror if folder.is_dir() else f"no such folder: {folder}"
         raise BadInput.one(f"--out {path}: {why}") from None

@@ -1,14 +1,14 @@
-"""How figures look: colours that everybody can tell apart, a legend that covers nothing, units on every axis."""
+"""The style of figures: accessible colours, legends below, units on every axis."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from levada.errors import LevadaError
+from levada.errors import MissingExtra
 
-#: Okabe and Ito's colours, which hold for the colour-blind; yellow is left out, for nobody sees it on white.
+#: The colours of Okabe and Ito for colour-blind readers, without yellow, which is invisible on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D46")
-#: Beyond that many, and in print, lines differ by their strokes and marks as well.
+#: With more lines than colours, and in print, lines also differ by stroke and marker.
 STROKES = ("-", "--", "-.", ":")
 MARKS = ("o", "s", "D", "v", "P", "X", "*", "h")
 
@@ -24,28 +24,28 @@ _SETTINGS: dict[str, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.8,
     "lines.markersize": 5,
-    # A dollar in the name of a file or policy is a dollar.
+    # A dollar sign in a file or policy name is not math.
     "text.parse_math": False,
-    # The same figure has the same bytes.
+    # Equal figures give equal bytes.
     "svg.hashsalt": "levada",
     "figure.dpi": 100,
 }
 
 
 def matplotlib() -> Any:
-    """matplotlib in our style; raises LevadaError where it is not installed."""
+    """matplotlib with this style; raises MissingExtra if it is not installed."""
     try:
         import matplotlib as mpl
     except ImportError:
-        raise LevadaError("figures need matplotlib: pip install 'levada[plot]'") from None
-    # Its own types know each setting by name.
+        raise MissingExtra("a figure", "plot") from None
+    # matplotlib's type stubs list each setting by name.
     settings: Any = mpl.rcParams
     settings.update(_SETTINGS)
     return mpl
 
 
 def line(place: int) -> dict[str, Any]:
-    """Colour, stroke and mark of the curve in this place."""
+    """Colour, line style and marker of the curve with this index."""
     return {
         "color": COLOURS[place % len(COLOURS)],
         "linestyle": STROKES[place // len(COLOURS) % len(STROKES)],
@@ -54,7 +54,7 @@ def line(place: int) -> dict[str, Any]:
 
 
 def panels(count: int, *, height: float = 4.2) -> tuple[Any, list[Any]]:
-    """A figure with so many panels side by side, which share the scale of their values."""
+    """A figure with *count* panels side by side and a common value axis."""
     matplotlib()
     from matplotlib.figure import Figure
 
@@ -64,16 +64,16 @@ def panels(count: int, *, height: float = 4.2) -> tuple[Any, list[Any]]:
 
 
 def legend(figure: Any, handles: list[Any]) -> None:
-    """Names below the panels, where they hide nothing."""
+    """Put the legend below the panels."""
     longest = max((len(str(handle.get_label())) for handle in handles), default=0)
     columns = max(1, min(len(handles), int(figure.get_figwidth() * 12 // (longest + 6))))
-    # Constrained layout makes room for what stands outside; panels shall not shrink for it.
+    # Constrained layout takes the space of the legend from the panels; enlarge the figure instead.
     figure.set_figheight(figure.get_figheight() + 0.2 * (-(-len(handles) // columns) - 1))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=3)
 
 
 def plain_decades(axis: Any) -> None:
-    """Plain numbers at 1, 2 and 5 of each decade of a logarithmic axis, or at 1 alone where there are many."""
+    """Label 1, 2 and 5 of each decade of a log axis, or only 1 if there are many."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     low, high = axis.get_view_interval()

@@ -1,7 +1,7 @@
-"""Policies side by side: for each load and cluster the mean over seeds, how sure it is, and who is best.
+"""Compare policies: mean over seeds per load and cluster, interval, and the best.
 
-The interval is Student's, 95 %: mean ± t(0.975, n-1) s / sqrt(n). A load at which some seed saturated has no mean: that
-of the others would flatter the policy.
+The interval is Student's at 95 %: mean ± t(0.975, n-1) s / sqrt(n). A load at which any seed saturated has no mean: the
+mean of the other seeds would favour the policy.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ import msgspec
 
 from levada.errors import BadInput, did_you_mean
 from levada.report.data import Runs
-from levada.sim.sweep.one import FINISHED
+from levada.sim.sweep.run import FINISHED
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """A column of `runs.parquet`, and how people read it."""
+    """A column of `runs.parquet`, and how it is displayed."""
 
     column: str
     title: str
     unit: str = ""
-    #: What is shown is the value times this.
+    #: Displayed is the value times this.
     factor: float = 1.0
     digits: int = 2
-    #: Some say nothing by themselves: GPUs are in use for longer under a policy that is slow.
+    #: `neither` for metrics without a better direction, e.g. GPUs are in use for longer under a slow policy.
     better: Literal["low", "neither"] = "low"
 
 
 _HOUR = 1.0 / 3600.0
 METRICS: dict[str, Metric] = {
-    each.column: each
-    for each in (
+    metric.column: metric
+    for metric in (
         Metric(column="avg_jct_s", title="mean JCT", unit="h", factor=_HOUR),
         Metric(column="p50_jct_s", title="p50 JCT", unit="h", factor=_HOUR),
         Metric(column="p90_jct_s", title="p90 JCT", unit="h", factor=_HOUR),
@@ -52,24 +52,24 @@ METRICS: dict[str, Metric] = {
         Metric(column="cpu_s", title="CPU", unit="s"),
     )
 }
-#: What a table shows unless somebody asks for more.
+#: The default columns of a table.
 USUAL = ("avg_jct_s", "p99_jct_s", "makespan_s", "utilization", "ftf_unfair")
 
 
-#: Runs of each policy that it takes to call one the best: an interval of fewer says next to nothing.
+#: The fewest runs of each policy for a best one: intervals of fewer runs are too wide.
 LEAST_RUNS = 3
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """The mean of a metric over seeds, in its own unit; null where nobody knows."""
+    """The mean of a metric over seeds, in its own unit; null if unknown."""
 
     mean: float | None
-    #: Half of the 95 % interval; null of a single run.
+    #: Half of the 95 % interval; null for a single run.
     plus_minus: float | None
     best: bool = False
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class ComparisonRow(msgspec.Struct, frozen=True, kw_only=True):
     """One policy at one load on one cluster."""
 
     policy: str
@@ -80,22 +80,23 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, Figure]
 
 
-def compare(runs: Runs, metrics: Sequence[str]) -> list[Row]:
-    """The rows by cluster and load, and then in the order of the inputs; raises BadInput for a metric nobody knows."""
-    strange = [name for name in metrics if name not in METRICS]
-    if strange:
-        raise BadInput.one(f"unknown metric {strange[0]!r}{did_you_mean(strange[0], METRICS)}; there are {_names()}")
+def compare(runs: Runs, metrics: Sequence[str]) -> list[ComparisonRow]:
+    """Rows by cluster and load, then input order; raises BadInput for a bad metric."""
+    unknown = [name for name in metrics if name not in METRICS]
+    if unknown:
+        hint = did_you_mean(unknown[0], METRICS)
+        raise BadInput.one(f"unknown metric {unknown[0]!r}{hint}; metrics: {', '.join(METRICS)}")
     groups: dict[tuple[str, Any, str], list[dict[str, Any]]] = {}
     for row in runs.rows:
         groups.setdefault((row["cluster"], row["load"], row["label"]), []).append(row)
-    labels = {label: place for place, label in enumerate(runs.labels())}
+    labels = {label: i for i, label in enumerate(runs.labels())}
     keys = sorted(groups, key=lambda key: (key[0], key[1] is not None, key[1] or 0, labels[key[2]]))
     rows = [_row(key, groups[key], metrics) for key in keys]
     return [_with_best(row, [other for other in rows if _same_place(row, other)]) for row in rows]
 
 
 def spread(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """The mean and half of its 95 % interval; None where there are too few values."""
+    """The mean and half of its 95 % interval; None with too few values."""
     count = len(values)
     if not count:
         return None, None
@@ -108,7 +109,7 @@ def spread(values: Sequence[float]) -> tuple[float | None, float | None]:
     return mean, float(stdtrit(count - 1, 0.975)) * math.sqrt(variance / count)
 
 
-def _row(key: tuple[str, Any, str], runs: list[dict[str, Any]], metrics: Sequence[str]) -> Row:
+def _row(key: tuple[str, Any, str], runs: list[dict[str, Any]], metrics: Sequence[str]) -> ComparisonRow:
     cluster, load, label = key
     saturated = sum(run["status"] != FINISHED for run in runs)
     figures = {}
@@ -116,15 +117,15 @@ def _row(key: tuple[str, Any, str], runs: list[dict[str, Any]], metrics: Sequenc
         known = [run[name] for run in runs if run["status"] == FINISHED and run[name] is not None]
         mean, plus_minus = spread([] if saturated else known)
         figures[name] = Figure(mean=mean, plus_minus=plus_minus)
-    return Row(policy=label, cluster=cluster, load=load, runs=len(runs), saturated=saturated, figures=figures)
+    return ComparisonRow(policy=label, cluster=cluster, load=load, runs=len(runs), saturated=saturated, figures=figures)
 
 
-def _same_place(one: Row, other: Row) -> bool:
+def _same_place(one: ComparisonRow, other: ComparisonRow) -> bool:
     return (one.cluster, one.load) == (other.cluster, other.load)
 
 
-def _with_best(row: Row, rivals: list[Row]) -> Row:
-    """The row with those figures marked that are better than all others of the same load beyond doubt."""
+def _with_best(row: ComparisonRow, rivals: list[ComparisonRow]) -> ComparisonRow:
+    """Mark the figures that are significantly better than all others of the load."""
     figures = {}
     for name, figure in row.figures.items():
         metric = METRICS[name]
@@ -138,20 +139,20 @@ def _with_best(row: Row, rivals: list[Row]) -> Row:
 
 
 def _is_below(metric: Metric, figure: Figure, other: Figure) -> bool:
-    """Whether *figure* is smaller than *other*, also as it is shown, and their intervals do not overlap."""
+    """Whether *figure* is below *other*, also as displayed, without overlap."""
     if figure.mean is None or figure.plus_minus is None or other.mean is None or other.plus_minus is None:
         return False
     apart = figure.mean + figure.plus_minus < other.mean - other.plus_minus
     return apart and shown(metric, figure.mean) != shown(metric, other.mean)
 
 
-def too_few_runs(rows: Sequence[Row]) -> bool:
-    """Whether policies are compared at some load, and none can be called the best for want of runs."""
+def too_few_runs(rows: Sequence[ComparisonRow]) -> bool:
+    """Whether policies are compared at some load with too few runs for a best one."""
     return any(row.runs < LEAST_RUNS and any(r is not row and _same_place(row, r) for r in rows) for row in rows)
 
 
 def shown(metric: Metric, value: float | None) -> float | None:
-    """The value as people see it: two that look the same are the same."""
+    """The value as displayed; values that look equal are equal."""
     return None if value is None else round(value * metric.factor, metric.digits)
 
 
@@ -168,7 +169,3 @@ def cell(metric: Metric, figure: Figure) -> str:
 def heading(metric: Metric) -> str:
     """The metric with its unit."""
     return f"{metric.title} ({metric.unit})" if metric.unit else metric.title
-
-
-def _names() -> str:
-    return ", ".join(METRICS)

@@ -1,4 +1,4 @@
-"""What a training script imports: progress, checkpoints, and a world that grows and shrinks while it trains.
+"""Runtime for training scripts: progress, checkpoints, resizes in place.
 
     import levada.runtime
 
@@ -9,9 +9,9 @@
             ...                      # job.group, job.rank, job.world_size
     job.complete()
 
-It works without a server, too. `levada.runtime.torch` and `levada.runtime.jax` do the same for these frameworks,
-`levada.runtime.gavel` and `levada.runtime.voda` run scripts written for those schedulers. Nothing beyond the standard
-library is imported here.
+It also works without a server. `levada.runtime.torch` and `levada.runtime.jax` do the same for these frameworks;
+`levada.runtime.gavel` and `levada.runtime.voda` run scripts written for those schedulers. This package imports only the
+standard library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import SupportsIndex, TypeVar, overload
 
-from levada.runtime import place
+from levada.runtime import worker_env
 from levada.runtime.channel import connect
 from levada.runtime.framework import Framework, OwnGroups
 from levada.runtime.group import Group, PeerLost
@@ -32,14 +32,14 @@ _current: Job | None = None
 
 
 def init(*, elastic: bool = True, save_every_s: float = 600.0) -> Job:
-    """This worker's job; the same one when called again.
+    """Return this worker's job; repeated calls return the same one.
 
-    *elastic*: members may come and go while it trains. Without it, the script makes its own groups, and a job of
-    another size is a new start from the checkpoint. Every *save_every_s* seconds there is a checkpoint.
+    *elastic*: members may join and leave while it trains. Otherwise the script creates its own process groups, and a
+    resize restarts it from the checkpoint. A checkpoint is saved every *save_every_s* seconds.
     """
     global _current
     if _current is None:
-        here = place.read()
+        here = worker_env.read()
         _current = Job(here, connect(here), Framework() if elastic else OwnGroups(), save_every_s)
     return _current
 
@@ -49,5 +49,5 @@ def steps(work: SupportsIndex) -> Iterator[int]: ...
 @overload
 def steps(work: Iterable[T]) -> Iterator[T]: ...
 def steps(work: SupportsIndex | Iterable[T]) -> Iterator[int] | Iterator[T]:
-    """Counts the steps of this worker's job: `init().steps(work)`."""
+    """Count the steps of this worker's job: `init().steps(work)`."""
     return init().steps(work)

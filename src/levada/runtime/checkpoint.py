@@ -1,6 +1,6 @@
-"""One checkpoint in a folder: replaced whole or not at all, and never by a generation older than its own.
+"""Checkpoint file: replaced atomically, and fenced against older generations.
 
-The file begins with a line of JSON that tells how far the job was, then comes the state.
+The file has a JSON line with the progress of the job, followed by the state.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ FENCE = "generation"
 _LOCK = ".lock"
 
 
-class Progress(NamedTuple):
-    """How far a job is."""
+class SavedProgress(NamedTuple):
+    """Progress of a job."""
 
-    #: Steps done by the whole job.
+    #: Steps completed by the whole job.
     step: int = 0
-    #: Passes over the data done.
+    #: Completed epochs.
     epoch: int = 0
-    #: Items of the current pass done, by each worker.
+    #: Completed items of the current epoch, per worker.
     position: int = 0
-    #: Checkpoints, ever, and the steps in the last one.
+    #: Number of checkpoints over all restarts, and the steps in the last one.
     saves: int = 0
     saved_step: int = 0
 
 
 class Outdated(Exception):
-    """A newer generation has saved: this worker should not be here any more."""
+    """A newer generation has saved: this worker must leave."""
 
 
-def peek(folder: Path, job: str = "") -> Progress | None:
-    """How far the checkpoint of *job* in *folder* is; None where there is none, or only one of another job."""
+def peek(folder: Path, job: str = "") -> SavedProgress | None:
+    """The progress in the checkpoint of *job* in *folder*; None if there is none or it belongs to another job."""
     header = _header(folder)
-    if header is None or not _is_of(header, job):
+    if header is None or not _belongs_to(header, job):
         return None
-    return Progress(**{name: int(header.get(name, 0)) for name in Progress._fields})
+    return SavedProgress(**{name: int(header.get(name, 0)) for name in SavedProgress._fields})
 
 
 def _header(folder: Path) -> dict[str, Any] | None:
@@ -51,27 +51,30 @@ def _header(folder: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except ValueError:
-        raise ValueError(f"{folder / NAME} is no checkpoint of Levada: move it away to start anew") from None
+        raise ValueError(f"{folder / NAME} is not a Levada checkpoint: move it away to start from scratch") from None
     return header if isinstance(header, dict) else {}
 
 
-def _is_of(header: dict[str, Any] | None, job: str) -> bool:
-    """A folder that the user chose may hold the checkpoint of an earlier job; one without a name is the job's own."""
+def _belongs_to(header: dict[str, Any] | None, job: str) -> bool:
+    """Whether a checkpoint belongs to *job*: a folder chosen by the user may hold that of an earlier job.
+
+    A checkpoint without a job name is in the job's own folder.
+    """
     owner = (header or {}).get("job", "")
     return not job or owner in ("", job)
 
 
 def load(folder: Path) -> bytes:
-    """The state in the checkpoint."""
+    """Read the state in the checkpoint."""
     with open(folder / NAME, "rb") as file:
         file.readline()
         return file.read()
 
 
-def save(folder: Path, generation: int, progress: Progress, state: bytes, job: str = "") -> None:
-    """Replaces the checkpoint; raises Outdated where a newer generation of the same job has saved there."""
+def save(folder: Path, generation: int, progress: SavedProgress, state: bytes, job: str = "") -> None:
+    """Replace the checkpoint; raises Outdated if a newer generation of the same job has saved there."""
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
+    with _locked(folder):
         check(folder, generation, job)
         replace(folder, FENCE, f"{generation}\n".encode())
         owner = {"job": job} if job else {}
@@ -80,14 +83,14 @@ def save(folder: Path, generation: int, progress: Progress, state: bytes, job: s
 
 
 def check(folder: Path, generation: int, job: str = "") -> None:
-    """Raises Outdated where a newer generation of *job* has saved, or begun to, in *folder*."""
+    """Raise Outdated if a newer generation of *job* has saved, or begun to save, in *folder*."""
     fence = saved_by(folder)
-    if fence > generation and _is_of(_header(folder), job):
+    if fence > generation and _belongs_to(_header(folder), job):
         raise Outdated(f"generation {fence} has saved in {folder}, so generation {generation} does not")
 
 
 def saved_by(folder: Path) -> int:
-    """The newest generation that has saved, or begun to, in *folder*."""
+    """The newest generation that has saved, or begun to save, in *folder*."""
     try:
         return int((folder / FENCE).read_text())
     except (FileNotFoundError, ValueError):
@@ -95,17 +98,17 @@ def saved_by(folder: Path) -> int:
 
 
 def replace(folder: Path, name: str, *parts: bytes) -> None:
-    """Puts a file in its place once every byte of it is on disk."""
-    fresh = folder / f".{name}.{os.getpid()}"
+    """Replace a file atomically and durably."""
+    temporary = folder / f".{name}.{os.getpid()}"
     try:
-        with open(fresh, "wb") as file:
+        with open(temporary, "wb") as file:
             for part in parts:
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(fresh, folder / name)
+        os.replace(temporary, folder / name)
     except BaseException:
-        fresh.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -115,8 +118,8 @@ def replace(folder: Path, name: str, *parts: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keeps another who saves out meanwhile, where the file system knows locks."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of *folder*, if its file system supports locks."""
     with open(folder / _LOCK, "w") as file:
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)

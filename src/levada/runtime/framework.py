@@ -1,4 +1,4 @@
-"""What differs between frameworks: how members meet, and how their state becomes bytes."""
+"""Framework adapters: how members form groups and how state is serialized."""
 
 from __future__ import annotations
 
@@ -6,58 +6,58 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+from levada.runtime.generation_file import World
 from levada.runtime.group import Group, PeerLost
-from levada.runtime.world import World
 
 
 class Framework:
-    """Plain Python and NumPy: members meet in a group over TCP, and come and go while they train."""
+    """Adapter for plain Python and NumPy: an elastic group over TCP."""
 
-    #: Whether members may change while the script runs. Otherwise it stays in the generation it was started for.
+    #: Whether members may change while the script runs. Otherwise it stays in its first generation.
     is_elastic = True
 
-    def meet(self, world: World, rank: int, secret: bytes, is_abandoned: Callable[[], bool]) -> Group:
-        """The group of all members of *world*, as soon as they are there."""
+    def form_group(self, world: World, rank: int, secret: bytes, is_abandoned: Callable[[], bool]) -> Group:
+        """Wait for all members of *world* and return their group."""
         if not world.is_safe:
             raise RuntimeError(
-                "this job's server gives no key that keeps strangers out, so its workers do not meet over a network: "
-                "install the same Levada on the server and here"
+                "the server provides no key for this job, so its workers cannot authenticate over a network: "
+                "install the same version of Levada on the server and here"
             )
         return Group.open(rank, len(world.members), world.address, world.port, secret, is_abandoned=is_abandoned)
 
-    def settle(self, group: Group) -> None:
-        """Called when all members share one state, before the first step in a new group."""
+    def on_state_aligned(self, group: Group) -> None:
+        """Called when all members share one state, before the first step of a new group."""
 
     def close(self) -> None:
-        """Leaves what `meet` has made, which may be broken; may be called more than once."""
+        """Leave the group of `form_group`, which may be broken; idempotent."""
 
     def share(self, group: Group, data: bytes | None, source: int) -> bytes:
-        """Brings what *source* gave to all."""
+        """Send the state of rank *source* to all members."""
         return group.broadcast(data, source)
 
     def is_loss(self, error: BaseException) -> bool:
-        """Whether *error* says that a peer is gone."""
+        """Whether *error* means the loss of a peer."""
         return isinstance(error, PeerLost)
 
     def dump(self, value: Any) -> bytes:
-        """A state as bytes."""
+        """Serialize a state."""
         return pickle.dumps(value, protocol=5)
 
     def load(self, data: bytes) -> Any:
-        """The state that `dump` made bytes of; only ever of the job's own checkpoints and peers."""
+        """Deserialize a state; only for data of the job's own checkpoints and authenticated peers."""
         return pickle.loads(data)
 
 
 class OwnGroups(Framework):
-    """The script makes its own groups: another size is a new start from the checkpoint.
+    """Adapter for scripts that create their own process groups; a resize restarts them.
 
-    Where it uses torch.distributed, members agree through that; else each one is on its own.
+    Members agree through torch.distributed if the script uses it; otherwise each one acts alone.
     """
 
     is_elastic = False
 
-    def meet(self, world: World, rank: int, secret: bytes, is_abandoned: Callable[[], bool]) -> Group:
-        """What the script has made by the time of its first step."""
-        from levada.runtime.distgroup import find  # imports nothing unless the script has
+    def form_group(self, world: World, rank: int, secret: bytes, is_abandoned: Callable[[], bool]) -> Group:
+        """The process group that the script has created by its first step."""
+        from levada.runtime.dist_group import find  # imports torch only if the script has
 
         return find() or Group.alone()

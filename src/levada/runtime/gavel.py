@@ -1,10 +1,10 @@
-"""Runs training scripts written for Gavel as they are: `python -m levada.runtime.gavel SCRIPT ARGUMENT…`.
+"""Gavel adapter: `python -m levada.runtime.gavel SCRIPT ARGUMENT…`.
 
-Such a script wraps its data in a `GavelIterator`, leaves its loops when that is `done`, and then saves. It keeps no
-step count: how long it trains is up to its lease. The server grants the steps that the job file declares, and the
-seconds of its time limit. The iterator counts steps over all restarts, and it is done when the granted steps or seconds
-are used up, or the supervisor asks the worker to leave. The job is done when its steps are, whatever the script says;
-without declared steps it is done when the script ends by itself.
+A Gavel script wraps its data in a `GavelIterator`, leaves its loops when that is `done`, and then saves. It keeps no
+step count: its lease decides how long it trains. The server grants the steps that the job file declares, and the
+seconds of its time limit. The iterator counts steps over all restarts; it is done when the granted steps or seconds are
+used up, or the supervisor asks the worker to leave. The job is complete when its steps are, regardless of the script;
+without declared steps it is complete when the script ends voluntarily.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from pathlib import Path
 from typing import Any
 
 import levada.runtime
-from levada.runtime import place
-from levada.runtime.checkpoint import Outdated, Progress
+from levada.runtime import worker_env
+from levada.runtime.checkpoint import Outdated, SavedProgress
+from levada.runtime.data_loaders import protect_loaders
 from levada.runtime.job import FAILED, LEFT, Job
-from levada.runtime.loading import protect_loaders
-from levada.runtime.stepcount import StepCount
+from levada.runtime.step_count import StepCount
 
-#: Scripts, and the processes that they spawn, find `gavel_iterator` here.
+#: Search path of `gavel_iterator` for scripts and the processes that they spawn.
 _MODULES = str(Path(__file__).parent / "gavel_modules")
 
 
 class GavelIterator:
-    """The data of a job, for as long as it may run.
+    """Iterator over the data of a job that ends with its lease.
 
-    *synthetic_data* gives the first item again and again. *write_on_close* is accepted and not needed. A pickled
-    iterator goes on in the process that loads it, which reports from then on.
+    *synthetic_data* repeats the first item. *write_on_close* is accepted and ignored. A pickled iterator continues in
+    the process that unpickles it, which then reports progress.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class GavelIterator:
         self._save = save_checkpoint_func
         self._is_synthetic = synthetic_data
         self._is_verbose = verbose
-        self._count = StepCount(Path(checkpoint_dir), place.read().job)
-        #: Steps in the checkpoint that training goes on from, or went on from so far.
+        self._count = StepCount(Path(checkpoint_dir), worker_env.read().job)
+        #: Progress in the checkpoint from which training continues.
         self._progress = self._count.read()
         self._items: Iterator[Any] = iter(())
-        #: An item was given whose step has not been counted yet.
+        #: An item was returned whose step is not counted yet.
         self._is_busy = False
         self._is_done = False
-        #: The script says that it has trained enough, and the lease did not end its loop.
+        #: The script has trained enough, and the lease did not end its loop.
         self._is_script_done = False
         self._own_job: Job | None = None
         protect_loaders()
@@ -67,14 +67,14 @@ class GavelIterator:
 
     @property
     def done(self) -> bool:
-        """Whether to leave: the lease is over, or the script has called `complete`."""
+        """Whether to leave: the lease has ended, or the script has called `complete`."""
         return self._is_done
 
     def __len__(self) -> int:
-        return len(self._data)  # type: ignore[arg-type]  # for those who have one
+        return len(self._data)  # type: ignore[arg-type]  # if the data has a length
 
     def __iter__(self) -> GavelIterator:
-        self._items = self._same_again() if self._is_synthetic else iter(self._data)
+        self._items = self._repeat_first() if self._is_synthetic else iter(self._data)
         return self
 
     def __next__(self) -> Any:
@@ -86,7 +86,7 @@ class GavelIterator:
                 self._is_done = True
             elif is_stopped:
                 self._is_done = True
-                self._say(f"asked to leave after step {job.step}")
+                self._log(f"asked to leave after step {job.step}")
         if self._is_done:
             raise StopIteration
         try:
@@ -94,50 +94,50 @@ class GavelIterator:
         except StopIteration:
             raise
         except Exception as error:
-            # SIGTERM goes to all processes of the worker, and one that loads data may have ended by it.
+            # SIGTERM goes to all processes of the worker and may have ended a data loader.
             if not job.is_asked_to_stop:
                 raise
             self._is_done = job.is_stopped = True
-            self._say(f"asked to leave after step {job.step}; no more data: {error}")
+            self._log(f"asked to leave after step {job.step}; no more data: {error}")
             raise StopIteration from None
         self._is_busy = True
         return item
 
     def complete(self, timeout: bool = False) -> None:
-        """Says that the script has trained enough, unless it only ran out of time (*timeout*).
+        """Report that the script has trained enough, unless it ran out of time (*timeout*).
 
-        Many scripts call this whenever their loop has ended, so it counts only where the lease did not end it; and with
-        declared steps it does not count at all.
+        Many scripts call this whenever their loop has ended. So it is ignored if the lease ended the loop, and always
+        with declared steps.
         """
         job = self._join()
         self._count_last(job)
         self._is_script_done |= not self._is_done and not timeout
         self._is_done = True
-        # Most scripts save after this: then the job is complete when that is done.
+        # Most scripts save after this call; then the job is complete after the save.
         if job.saved_step == job.step:
             self._complete(job)
 
     def load_checkpoint(self, *arguments: Any, **named: Any) -> Any:
-        """What the script's own function loads; training starts from nothing where that is None or fails."""
-        found, self._progress = self._progress, Progress()
+        """Call the script's load function; training starts from step 0 if that returns None or fails."""
+        saved, self._progress = self._progress, SavedProgress()
         loaded = self._load(*arguments, **named)
         if loaded is not None:
-            self._progress = found
-        elif found.step:
-            self._say(f"the checkpoint with {found.step} steps was not loaded: steps are counted from 0 again")
+            self._progress = saved
+        elif saved.step:
+            self._log(f"the checkpoint with {saved.step} steps was not loaded: steps are counted from 0 again")
         return loaded
 
     def save_checkpoint(self, *arguments: Any, **named: Any) -> Any:
-        """Lets the script's own function save, unless a newer generation has, and keeps the step count with it."""
+        """Call the script's save function, unless a newer generation has saved, and store the step count."""
         job = self._join()
-        # What is saved is the step under way, too; it is counted when all others count it.
+        # The checkpoint includes the step under way, which is counted when all others count it.
         step = job.step + self._is_busy
-        progress = Progress(step=step, saves=job.saves + 1, saved_step=step)
+        progress = SavedProgress(step=step, saves=job.saves + 1, saved_step=step)
         try:
             with self._count.saving(job.generation, progress):
                 answer = self._save(*arguments, **named)
         except Outdated as error:
-            self._say(f"{error}; this worker leaves")
+            self._log(f"{error}; this worker leaves")
             raise SystemExit(LEFT) from None
         job.saved(step)
         if self._is_done:
@@ -145,7 +145,7 @@ class GavelIterator:
         return answer
 
     def end(self) -> int:
-        """The script has ended without an error; the exit code of the worker."""
+        """Handle the end of the script without an error; returns the exit code of the worker."""
         job = self._own_job
         if job is None:
             return 0  # another process has taken over
@@ -158,24 +158,24 @@ class GavelIterator:
         if job.is_stopped or missing <= 0 or missing == math.inf:
             return 0
         if job.step > self._progress.step:
-            self._say(f"the script ended after step {job.step} of {job.total_steps:g}: it will be started again")
+            self._log(f"the script ended after step {job.step} of {job.total_steps:g}: it will be started again")
             return 0
-        self._say(
+        self._log(
             f"the script ended at step {job.step} of {job.total_steps:g} without training: "
             "correct `steps` in the job file, or the script's own limit"
         )
         return FAILED
 
-    # -------------------------------------------------------------------------- names that scripts call in the original
+    # ------------------------------------------------------------------------ private names that Gavel scripts call
 
     def _close_file_handler(self) -> None:
-        """Another process goes on with the iterator: this one reports nothing more."""
+        """Stop reporting: another process continues with the iterator."""
         if self._own_job is not None:
             self._own_job.hand_over()
             self._own_job = levada.runtime._current = None
 
     def _init_logger(self) -> None:
-        """This process reports from now on."""
+        """Start reporting from this process."""
         global _latest
         _latest = self
         self._job()
@@ -196,7 +196,7 @@ class GavelIterator:
         return self._own_job
 
     def _join(self) -> Job:
-        """The job, which has begun; only now it is known from where on steps are counted."""
+        """The joined job; joins it on first use, when the progress in the checkpoint is known."""
         job = self._job()
         if not job.is_joined:
             job.step, job.saves, job.saved_step = self._progress.step, self._progress.saves, self._progress.saved_step
@@ -207,32 +207,32 @@ class GavelIterator:
         return job
 
     def _count_last(self, job: Job) -> None:
-        """The loop was left in the middle: its last step is done."""
+        """Count the last step of a loop that the script left early."""
         job.step += self._is_busy
         self._is_busy = False
 
     def _complete(self, job: Job) -> None:
-        """Ends the job where all its steps are done, or nobody has said how many and the script has trained enough."""
+        """Complete the job if all its steps are done, or if none are declared and the script has trained enough."""
         enough = job.step >= job.total_steps or (job.total_steps == math.inf and self._is_script_done)
         if enough and job.is_main:
             job.finish()
 
-    def _same_again(self) -> Iterator[Any]:
+    def _repeat_first(self) -> Iterator[Any]:
         first = next(iter(self._data))
         for _ in range(len(self)):
             yield first
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         if self._is_verbose:
             sys.stderr.write(f"levada: {text}\n")
 
 
-#: The one whose steps are those of the job.
+#: The iterator whose steps are those of the job.
 _latest: GavelIterator | None = None
 
 
 def main() -> None:
-    """Runs a script, for which this module is Gavel's."""
+    """Run a script with this module in place of Gavel's."""
     if len(sys.argv) < 2:
         raise SystemExit("usage: python -m levada.runtime.gavel SCRIPT ARGUMENT…")
     del sys.argv[0]
@@ -242,12 +242,28 @@ def main() -> None:
     except SystemExit as leaving:
         if leaving.code:
             raise
+    _leave_process_group()
     if _latest is not None:
         raise SystemExit(_latest.end())
 
 
+def _leave_process_group() -> None:
+    """Destroy the process group of torch, which Gavel's scripts leave open.
+
+    Otherwise its threads abort the interpreter in about one of four exits.
+    """
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return
+    try:
+        dist.destroy_process_group()
+    except Exception as error:
+        # The work is done and saved: a peer that has already left must not make it a failure.
+        sys.stderr.write(f"levada: the process group of torch did not end cleanly: {error}\n")
+
+
 if __name__ == "__main__":
-    # Under its own name: the script must find the same module, not a second one.
+    # By its own name, so that the script imports the same module and not a second copy.
     import levada.runtime.gavel
 
     levada.runtime.gavel.main()

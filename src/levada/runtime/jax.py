@@ -1,4 +1,4 @@
-"""JAX: the runtime with a mesh over the devices of all members, made anew whenever these change.
+"""JAX runtime: a mesh over the devices of all members, rebuilt when they change.
 
     import levada.runtime.jax
 
@@ -9,9 +9,9 @@
         net.value, loss = update(net.value, batch)
     job.complete()
 
-To be called before anything else uses JAX. Between two generations values go through the host's memory, since devices
-are made anew; functions are compiled again. When a member is lost, JAX ends all others: the job starts again from its
-checkpoint.
+Call `init` before anything else uses JAX. Between two generations values are copied through host memory, since JAX
+recreates its devices, and functions are compiled again. When a member is lost, JAX ends all others: the job restarts
+from its checkpoint.
 """
 
 from __future__ import annotations
@@ -28,58 +28,58 @@ from jax.extend.backend import clear_backends
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import levada.runtime
-from levada.runtime import place
+from levada.runtime import worker_env
 from levada.runtime.channel import Channel, connect
 from levada.runtime.framework import Framework
+from levada.runtime.generation_file import World
 from levada.runtime.group import Group, PeerLost
 from levada.runtime.job import Job
-from levada.runtime.place import Place
-from levada.runtime.world import World
+from levada.runtime.worker_env import WorkerEnv
 
-#: Seconds that members wait for one another when they part.
+#: Timeout of JAX's shutdown barrier in seconds.
 _PARTING_S = 30
 
 
 def init(*, save_every_s: float = 600.0) -> JaxJob:
-    """This worker's job; the same one when called again."""
+    """Return this worker's job; repeated calls return the same one."""
     if isinstance(levada.runtime._current, JaxJob):
         return levada.runtime._current
     if levada.runtime._current is not None:
-        raise RuntimeError("levada.runtime.init was called before: call levada.runtime.jax.init instead of it")
-    # The first is for CPUs; the second would take SIGTERM for itself.
+        raise RuntimeError("levada.runtime.init was called before: call only levada.runtime.jax.init")
+    # Collectives for CPUs; and the preemption service would handle SIGTERM itself.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)
-    here = place.read()
+    here = worker_env.read()
     job = JaxJob(here, connect(here), JaxGroups(), save_every_s)
     levada.runtime._current = job
     return job
 
 
 class Tree:
-    """A value of arrays that all members have: `value` is on all devices and replaced by every step."""
+    """A pytree of arrays replicated over all devices; every step replaces `value`."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
     def state_dict(self) -> Any:
-        """As it is saved: in the memory of the host."""
+        """The value in host memory, for checkpoints."""
         return _to_host(self.value)
 
     def load_state_dict(self, value: Any) -> None:
-        """As it was saved; it goes to the devices before the next step."""
+        """Set a saved value; it is copied to the devices before the next step."""
         self.value = value
 
 
 class JaxGroups(Framework):
-    """Processes that form one JAX system in every generation."""
+    """Framework with one distributed JAX system per generation."""
 
     def __init__(self) -> None:
         self.trees: list[Tree] = []
         self.mesh: Mesh | None = None
 
-    def meet(self, world: World, rank: int, secret: bytes, is_abandoned: Callable[[], bool]) -> Group:
-        """Members meet over TCP, as always, and tell each other where JAX's own coordinator is."""
-        group = super().meet(world, rank, secret, is_abandoned)
+    def form_group(self, world: World, rank: int, secret: bytes, is_abandoned: Callable[[], bool]) -> Group:
+        """Meet over TCP, then initialize jax.distributed with a coordinator on rank 0."""
+        group = super().form_group(world, rank, secret, is_abandoned)
         if group.size > 1:
             try:
                 port = group.broadcast(str(_free_port(world.address)).encode() if rank == 0 else None).decode()
@@ -91,20 +91,20 @@ class JaxGroups(Framework):
                 raise
         return group
 
-    def settle(self, group: Group) -> None:
-        """Values go to the devices that there are now."""
+    def on_state_aligned(self, group: Group) -> None:
+        """Build the mesh and replicate all trees over its devices."""
         self.mesh = Mesh(np.array(jax.devices()), ("data",))
         for tree in self.trees:
             tree.value = self.replicate(tree.value)
 
     def replicate(self, value: Any) -> Any:
-        """*value* on all devices of all members."""
+        """Replicate *value* over all devices of all members."""
         assert self.mesh is not None
         everywhere = NamedSharding(self.mesh, PartitionSpec())
         return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(everywhere, np.asarray(leaf)), value)
 
     def close(self) -> None:
-        """Brings values back to the host, and forgets devices and peers."""
+        """Copy values to the host, shut down jax.distributed, and clear its backends."""
         if self.mesh is None:
             return
         self.mesh = None
@@ -117,33 +117,33 @@ class JaxGroups(Framework):
         gc.collect()
 
     def is_loss(self, error: BaseException) -> bool:
-        """Only before JAX has connected the members: after that it ends them all when it loses one."""
+        """Whether a loss can be survived: only before jax.distributed runs, which ends all members on a loss."""
         return isinstance(error, PeerLost) and self.mesh is None
 
 
 class JaxJob(Job):
     """A job that trains with JAX."""
 
-    def __init__(self, place: Place, channel: Channel, framework: JaxGroups, save_every_s: float) -> None:
+    def __init__(self, place: WorkerEnv, channel: Channel, framework: JaxGroups, save_every_s: float) -> None:
         super().__init__(place, channel, framework, save_every_s)
         self._jax = framework
 
     @property
     def mesh(self) -> Mesh:
-        """All devices of all members, in one row named `data`; another one in every generation."""
+        """One-dimensional mesh `data` over all devices of all members; it changes with every generation."""
         self.join()
         assert self._jax.mesh is not None
         return self._jax.mesh
 
     def tree(self, **values: Any) -> Tree:
-        """These values, by name, as one that is on all devices, saved, and shared with newcomers."""
+        """Create a replicated tree of these values, which is saved and sent to new members."""
         tree = Tree(values)
         self._jax.trees.append(tree)
         self._state.add({f"tree{len(self._jax.trees)}": tree})
         return tree
 
     def shard(self, value: Any) -> Any:
-        """This worker's part of a batch as its part of one array over all devices."""
+        """Make a global array over all devices from this worker's part of a batch."""
         parts = NamedSharding(self.mesh, PartitionSpec("data"))
         return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(parts, np.asarray(leaf)), value)
 

@@ -1,4 +1,4 @@
-"""What of a training script is saved, shared with newcomers, and restored."""
+"""Training state: objects that are saved, sent to new members and restored."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-class State:
-    """Named objects, and two functions if the script has its own way.
+class TrainingState:
+    """Named objects, and optionally the script's own save and load functions.
 
-    An object has `state_dict` and `load_state_dict` as torch's do, or is a dict, a list, an `array`, a bytearray or a
-    NumPy array, which is then changed in place.
+    An object has `state_dict` and `load_state_dict` like those of torch, or is a dict, list, `array`, bytearray or
+    NumPy array, which is restored in place.
     """
 
     def __init__(
@@ -26,20 +26,20 @@ class State:
         return bool(self._parts)
 
     def add(self, objects: Mapping[str, Any]) -> None:
-        """Takes these objects in."""
-        for name, thing in objects.items():
-            self._parts[name] = _ways(name, thing)
+        """Register objects by name."""
+        for name, value in objects.items():
+            self._parts[name] = _accessors(name, value)
 
     def add_functions(self, save: Callable[[], Any], load: Callable[[Any], None]) -> None:
-        """*save* returns something that can be pickled; *load* gets it back."""
+        """Register functions: *save* returns a picklable value, *load* receives it."""
         self._parts["(functions)"] = (save, load)
 
     def collect(self) -> dict[str, Any]:
-        """All of it as one value."""
+        """The state of all objects by name."""
         return {name: get() for name, (get, _) in self._parts.items()}
 
     def restore(self, values: Mapping[str, Any]) -> None:
-        """Puts every object in the state it had."""
+        """Restore every object; raises ValueError if a name is missing."""
         missing = sorted(self._parts.keys() - values.keys())
         if missing:
             known = ", ".join(sorted(values)) or "nothing"
@@ -50,38 +50,38 @@ class State:
             put(values[name])
 
     def dump(self) -> bytes:
-        """All of it as bytes."""
+        """Serialize the state."""
         return self._dump(self.collect())
 
     def load(self, data: bytes) -> None:
-        """What `dump` gave, back into the objects."""
+        """Restore the objects from the bytes of `dump`."""
         self.restore(self._load(data))
 
 
-def _ways(name: str, thing: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-    """How to get the state of *thing*, and how to put one back."""
-    if hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
-        return thing.state_dict, thing.load_state_dict
-    if isinstance(thing, dict):
+def _accessors(name: str, value: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    """Functions that get and set the state of *value*."""
+    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+        return value.state_dict, value.load_state_dict
+    if isinstance(value, dict):
 
         def put_dict(values: Any) -> None:
-            thing.clear()
-            thing.update(values)
+            value.clear()
+            value.update(values)
 
-        return lambda: thing, put_dict
-    if isinstance(thing, list | bytearray | array):
+        return lambda: value, put_dict
+    if isinstance(value, list | bytearray | array):
 
         def put_slice(values: Any) -> None:
-            thing[:] = values
+            value[:] = values
 
-        return lambda: thing, put_slice
-    if type(thing).__module__ == "numpy" and hasattr(thing, "shape"):
+        return lambda: value, put_slice
+    if type(value).__module__ == "numpy" and hasattr(value, "shape"):
 
         def put_array(values: Any) -> None:
-            thing[...] = values
+            value[...] = values
 
-        return lambda: thing, put_array
+        return lambda: value, put_array
     raise TypeError(
-        f"{name} is a {type(thing).__name__}, which cannot be saved and restored in place: give an object with"
+        f"{name} is a {type(value).__name__}, which cannot be saved and restored in place: give an object with"
         " state_dict and load_state_dict, a dict, a list or an array, or state(save=…, load=…)"
     )

@@ -1,4 +1,4 @@
-"""PyTorch: the runtime with process groups and DistributedDataParallel that follow the members.
+"""PyTorch runtime: process groups and DDP models that follow the members.
 
     import levada.runtime.torch
 
@@ -13,8 +13,8 @@
                 ...
     job.complete()
 
-Works with torch 1.13 and later. Under torchrun, and where LEVADA_ELASTIC is 0, members do not change while the script
-runs: another size is a new start from the checkpoint.
+It works with torch 1.13 and later. Under torchrun, and with LEVADA_ELASTIC=0, members do not change while the script
+runs: a resize restarts it from the checkpoint.
 """
 
 from __future__ import annotations
@@ -36,41 +36,41 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 import levada.runtime
-from levada.runtime import place
+from levada.runtime import worker_env
 from levada.runtime.channel import Channel, connect
-from levada.runtime.distgroup import DistGroup
+from levada.runtime.data_loaders import IgnoresStop
+from levada.runtime.dist_group import DistGroup
 from levada.runtime.framework import Framework
+from levada.runtime.generation_file import World
 from levada.runtime.group import Group, PeerLost
 from levada.runtime.job import Job
-from levada.runtime.link import digest
-from levada.runtime.loading import IgnoresStop
-from levada.runtime.place import Place
-from levada.runtime.world import World
+from levada.runtime.secure_socket import digest
+from levada.runtime.worker_env import WorkerEnv
 
-#: All are there already when they meet in torch's own store.
-_MEETING = timedelta(seconds=60)
-#: How the backends say that somebody is gone.
+#: Timeout of torch's own store; all members are connected already when they open it.
+_STORE_TIMEOUT = timedelta(seconds=60)
+#: Error texts of backends that mean the loss of a peer.
 _LOSS = re.compile(r"gloo|nccl|connection (closed|reset|refused)|broken pipe|socket|timed out", re.IGNORECASE)
-#: Where it is the shape of a tensor or the like that is wrong, they say so in other words.
+#: Error texts that mean a mistake in the script, such as a wrong shape.
 _NO_LOSS = re.compile(r"size|shape|dtype|not implemented|expected", re.IGNORECASE)
 
 
 def init(*, backend: str | None = None, save_every_s: float = 600.0, limit_s: float = 600.0) -> TorchJob:
-    """This worker's job; the same one when called again.
+    """Return this worker's job; repeated calls return the same one.
 
-    *backend* is nccl where there are GPUs, and gloo otherwise. *limit_s* is how long members wait for one another.
+    *backend*: default nccl with GPUs, otherwise gloo. *limit_s*: timeout of collective operations.
     """
     if isinstance(levada.runtime._current, TorchJob):
         return levada.runtime._current
     if levada.runtime._current is not None:
-        raise RuntimeError("levada.runtime.init was called before: call levada.runtime.torch.init instead of it")
+        raise RuntimeError("levada.runtime.init was called before: call only levada.runtime.torch.init")
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         torch.cuda.set_device(device)
     backend = backend or ("nccl" if device.type == "cuda" else "gloo")
     is_elastic = "TORCHELASTIC_RUN_ID" not in os.environ and os.environ.get("LEVADA_ELASTIC", "1") != "0"
-    here = place.read()
+    here = worker_env.read()
     framework = (TorchGroups if is_elastic else FixedTorchGroups)(backend, device, timedelta(seconds=limit_s))
     job = TorchJob(here, connect(here), framework, save_every_s)
     levada.runtime._current = job
@@ -78,7 +78,7 @@ def init(*, backend: str | None = None, save_every_s: float = 600.0, limit_s: fl
 
 
 class TorchGroups(Framework):
-    """Process groups that are made anew in every generation."""
+    """Framework with a new process group in every generation."""
 
     def __init__(self, backend: str, device: torch.device, limit: timedelta) -> None:
         self.device = device
@@ -86,16 +86,16 @@ class TorchGroups(Framework):
         self.size = 1
         self._backend = backend
         self._limit = limit
-        self._shares: DistGroup | None = None
-        #: How tracebacks are printed, before torch and since.
+        self._state_group: DistGroup | None = None
+        #: The exception hooks before and after torch has set its own.
         self._hook = self._torch_hook = sys.excepthook
 
-    def meet(self, world: World, rank: int, secret: bytes, is_abandoned: Callable[[], bool]) -> Group:
-        """Members meet over TCP, as always, and tell each other where torch's own store is."""
-        group = super().meet(world, rank, secret, is_abandoned)
+    def form_group(self, world: World, rank: int, secret: bytes, is_abandoned: Callable[[], bool]) -> Group:
+        """Meet over TCP, then create torch's process group with a store on rank 0."""
+        group = super().form_group(world, rank, secret, is_abandoned)
         try:
             if world.address.startswith("127."):
-                # The name of this machine may mean anything; its peers are right here.
+                # All peers are on this machine, and its host name may resolve to another address.
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
             self._make_process_group(group, world.address)
         except BaseException:
@@ -103,15 +103,15 @@ class TorchGroups(Framework):
             raise
         return group
 
-    def settle(self, group: Group) -> None:
-        """Models are wrapped anew."""
+    def on_state_aligned(self, group: Group) -> None:
+        """Wrap the models for the new process group."""
         self.size = group.size
         for model in self.models:
             model.wrap(self.size)
 
     def close(self) -> None:
-        """Ends the process group and what was built on it."""
-        self._shares = None
+        """Destroy the process group and unwrap the models."""
+        self._state_group = None
         self.size = 1
         for model in self.models:
             model.unwrap()
@@ -120,17 +120,17 @@ class TorchGroups(Framework):
                 dist.destroy_process_group()
 
     def share(self, group: Group, data: bytes | None, source: int) -> bytes:
-        """Large states go the way of gradients, and are taken only if they are what a member has sent."""
-        if self._shares is None:
+        """Broadcast large states through torch; the digest goes over the authenticated group."""
+        if self._state_group is None:
             return group.broadcast(data, source)
-        told = self._shares.broadcast(data, source)
-        signed = group.broadcast(digest(told) if group.rank == source else None, source)
-        if not compare_digest(digest(told), signed):
-            raise PeerLost("the state that came is not the one that was sent")
-        return told
+        received = self._state_group.broadcast(data, source)
+        signed = group.broadcast(digest(received) if group.rank == source else None, source)
+        if not compare_digest(digest(received), signed):
+            raise PeerLost("the received state does not match its digest")
+        return received
 
     def is_loss(self, error: BaseException) -> bool:
-        """Backends raise plain errors; their text tells."""
+        """Whether *error* means the loss of a peer; backends raise plain errors, so the text decides."""
         if isinstance(error, PeerLost):
             return True
         kind = getattr(dist, "DistError", None)
@@ -140,41 +140,41 @@ class TorchGroups(Framework):
         return type(error) is RuntimeError and bool(_LOSS.search(text)) and not _NO_LOSS.search(text)
 
     def dump(self, value: Any) -> bytes:
-        """As torch saves it."""
+        """Serialize with `torch.save`."""
         target = io.BytesIO()
         torch.save(value, target)
         return target.getvalue()
 
     def load(self, data: bytes) -> Any:
-        """To the CPU first: `load_state_dict` brings it where it belongs."""
+        """Deserialize to the CPU; `load_state_dict` copies to the right device."""
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
 
     def _make_process_group(self, group: Group, address: str) -> None:
         if group.size == 1:
             store: Any = dist.HashStore()
         elif group.rank == 0:
-            # Port 0: the system finds a free one, and nobody can take it in between.
-            store = dist.TCPStore(address, 0, group.size, True, _MEETING, wait_for_workers=False)
+            # Port 0: the system picks a free port, so no other process can take it meanwhile.
+            store = dist.TCPStore(address, 0, group.size, True, _STORE_TIMEOUT, wait_for_workers=False)
             group.broadcast(str(store.port).encode())
         else:
             port = int(group.broadcast(None))
-            store = dist.TCPStore(address, port, group.size, False, _MEETING, wait_for_workers=False)
-        # With each process group torch puts another rank before the lines of tracebacks: one is enough.
+            store = dist.TCPStore(address, port, group.size, False, _STORE_TIMEOUT, wait_for_workers=False)
+        # Each process group makes torch add another rank prefix to tracebacks: keep one.
         if sys.excepthook is self._torch_hook:
             sys.excepthook = self._hook
         self._hook = sys.excepthook
         dist.init_process_group(self._backend, store=store, rank=group.rank, world_size=group.size, timeout=self._limit)
         self._torch_hook = sys.excepthook
-        self._shares = DistGroup(torch) if group.size > 1 else None
+        self._state_group = DistGroup(torch) if group.size > 1 else None
 
 
 class FixedTorchGroups(TorchGroups):
-    """One process group, made as the environment says, for as long as the script runs."""
+    """Framework with one process group from the environment for the whole run."""
 
     is_elastic = False
 
-    def meet(self, world: World, rank: int, secret: bytes, is_abandoned: Callable[[], bool]) -> Group:
-        """The process group is the group, too."""
+    def form_group(self, world: World, rank: int, secret: bytes, is_abandoned: Callable[[], bool]) -> Group:
+        """Create the process group once and use it as the group."""
         if not dist.is_initialized():
             if len(world.members) > 1:
                 dist.init_process_group(self._backend, timeout=self._limit)
@@ -183,12 +183,12 @@ class FixedTorchGroups(TorchGroups):
         return DistGroup(torch) if dist.get_world_size() > 1 else Group.alone()
 
     def is_loss(self, error: BaseException) -> bool:
-        """Nothing can be mended here."""
+        """Always False: a loss cannot be survived in place."""
         return False
 
 
 class Parallel:
-    """A module whose gradients are averaged over the members, whoever they are; else like the module itself."""
+    """A module whose gradients are averaged over the current members."""
 
     def __init__(self, module: torch.nn.Module, device: torch.device, options: dict[str, Any]) -> None:
         self.module = module
@@ -203,25 +203,25 @@ class Parallel:
         return getattr(self.module, name)
 
     def no_sync(self) -> contextlib.AbstractContextManager[Any]:
-        """A block in which gradients are not averaged, to collect them over several batches."""
+        """A block without gradient averaging, to accumulate gradients over several batches."""
         wrapped = self._wrapped
         return wrapped.no_sync() if isinstance(wrapped, DistributedDataParallel) else contextlib.nullcontext()
 
     def wrap(self, size: int) -> None:
-        """Follows the process group that there is now."""
+        """Wrap the module for the current process group."""
         if size > 1 and any(parameter.requires_grad for parameter in self.module.parameters()):
             devices = [self._device] if self._device.type == "cuda" else None
             self._wrapped = DistributedDataParallel(self.module, device_ids=devices, **self._options)
 
     def unwrap(self) -> None:
-        """Lets go of a process group."""
+        """Release the process group."""
         self._wrapped = self.module
 
 
-class Shares:
-    """The samples of this worker in the current pass, in its order; other ones when the members have changed.
+class SampleShards:
+    """Sampler of this worker's samples in the current epoch; follows changes of the members.
 
-    A last batch that is not full is left out.
+    An incomplete last batch is dropped.
     """
 
     def __init__(self, job: TorchJob, count: int, batch_size: int, shuffle: bool, seed: int) -> None:
@@ -239,10 +239,10 @@ class Shares:
         return chain.from_iterable(self.batches(0))
 
     def set_epoch(self, epoch: int) -> None:
-        """Nothing, for code that calls it as for torch's DistributedSampler: the job knows in which pass it is."""
+        """Do nothing; exists for code written for DistributedSampler. The job knows its epoch."""
 
     def batches(self, position: int) -> list[list[int]]:
-        """Its part of the batches from *position* on."""
+        """This worker's part of the batches from *position* on."""
         if self._shuffle:
             generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._job.epoch)
             order = torch.randperm(self._count, generator=generator).tolist()
@@ -253,12 +253,12 @@ class Shares:
 
 
 class Loader:
-    """Batches of a dataset, shared out among the members: batch by batch the same samples, however many members.
+    """Data loader that shards every batch over the members.
 
-    Each worker gets its part of every batch. `dataset` and `sampler` are there as in torch's DataLoader.
+    A batch has the same samples for any number of members. `dataset` and `sampler` are those of torch's DataLoader.
     """
 
-    def __init__(self, dataset: Any, sampler: Shares, options: dict[str, Any]) -> None:
+    def __init__(self, dataset: Any, sampler: SampleShards, options: dict[str, Any]) -> None:
         self.dataset = dataset
         self.sampler = sampler
         self._options = {**options, "worker_init_fn": IgnoresStop(options.get("worker_init_fn"))}
@@ -277,26 +277,26 @@ class Loader:
 class TorchJob(Job):
     """A job that trains with torch."""
 
-    def __init__(self, place: Place, channel: Channel, framework: TorchGroups, save_every_s: float) -> None:
+    def __init__(self, place: WorkerEnv, channel: Channel, framework: TorchGroups, save_every_s: float) -> None:
         super().__init__(place, channel, framework, save_every_s)
         self._torch = framework
 
     @property
     def device(self) -> torch.device:
-        """Where this worker computes."""
+        """The device of this worker."""
         return self._torch.device
 
     def parallel(self, module: torch.nn.Module, **options: Any) -> Parallel:
-        """*module* as DistributedDataParallel (with these *options*) over the members, whoever they are."""
+        """Wrap *module* in DistributedDataParallel (with *options*) over the current members."""
         model = Parallel(module, self.device, options)
         self._torch.models.append(model)
         model.wrap(self._torch.size)
         return model
 
     def loader(self, dataset: Any, batch_size: int, *, shuffle: bool = True, seed: int = 0, **options: Any) -> Loader:
-        """Batches for `steps`, shared out among the members. *batch_size* is that of the whole job.
+        """Create a loader for `steps` that shards batches over the members.
 
-        It should be a multiple of every number of workers, since gradients are averaged over workers.
-        *options* are those of torch's DataLoader.
+        *batch_size* is that of the whole job. It should be a multiple of every possible number of workers, since
+        gradients are averaged over workers. *options* are those of torch's DataLoader.
         """
-        return Loader(dataset, Shares(self, len(dataset), batch_size, shuffle, seed), options)
+        return Loader(dataset, SampleShards(self, len(dataset), batch_size, shuffle, seed), options)

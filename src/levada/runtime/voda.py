@@ -1,9 +1,9 @@
-"""Reads what training scripts written for Voda tell of their epochs, and runs them as they are.
+"""Voda adapter: runs its training scripts and reads their epoch CSV files.
 
     python -m levada.runtime.voda SCRIPT --name NAME --metrics-dir FOLDER ARGUMENT…
 
-Rank 0 of such a script adds a line to FOLDER/NAME.csv after every epoch and saves its weights. An epoch is a step for
-Levada. The script itself needs no change and knows nothing of it.
+Rank 0 of a Voda script appends a line to FOLDER/NAME.csv after every epoch and saves its weights. An epoch is a step of
+the job. The script needs no change.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from levada.runtime import place
+from levada.runtime import worker_env
 from levada.runtime.channel import connect
-from levada.runtime.pulse import Pulse
-from levada.runtime.report import COMPLETE, READY, Report
+from levada.runtime.heartbeat import HeartbeatThread
+from levada.runtime.report import COMPLETE, READY, ProgressReport
 
-#: So many of the latest epochs tell how long one takes.
+#: Number of latest epochs in the average epoch time.
 _RECENT = 5
 
 
 class Epochs(NamedTuple):
-    """How far a job is, as its file tells."""
+    """Progress of a job, as read from its CSV file."""
 
     done: int = 0
-    #: Seconds per epoch, with the workers that there are now; 0 where no epoch has ended.
+    #: Seconds per epoch with the current number of workers; 0 before the first epoch has ended.
     epoch_s: float = 0.0
     workers: int = 0
-    #: Of the whole job; 0 where the file does not tell.
+    #: Epochs of the whole job; 0 if unknown.
     total: int = 0
 
 
 def read(path: str | os.PathLike[str]) -> Epochs:
-    """What the file at *path* tells; nothing done where there is none. Lines that make no sense are passed over."""
+    """Read a CSV file; no progress if it does not exist. Malformed lines are skipped."""
     try:
         text = Path(path).read_text(errors="replace")
     except FileNotFoundError:
         return Epochs()
-    # A line without its end is still being written.
+    # A line without a line break is still being written.
     lines = text[: text.rfind("\n") + 1].splitlines()
     rows = [row for row in map(_row, csv.DictReader(lines)) if row is not None]
     if not rows:
@@ -63,27 +63,27 @@ def _row(fields: dict[str | None, str | None]) -> Epochs | None:
 
 
 class _Watch:
-    """Turns the file into reports. It is read when it has changed."""
+    """Turns the CSV file into reports; reads it only when it has changed."""
 
     def __init__(self, path: Path, generation: int) -> None:
         self._path = path
         self._generation = generation
-        self._seen: tuple[int, int] | None = None
+        self._version: tuple[int, int] | None = None
         self.epochs = Epochs()
         self.flags = READY
 
-    def describe(self) -> Report:
-        """The report of now."""
+    def describe(self) -> ProgressReport:
+        """The current report."""
         try:
-            found = self._path.stat()
-            seen = (found.st_mtime_ns, found.st_size)
+            stat = self._path.stat()
+            version = (stat.st_mtime_ns, stat.st_size)
         except OSError:
-            seen = None
-        if seen != self._seen:
-            self._seen, self.epochs = seen, read(self._path)
+            version = None
+        if version != self._version:
+            self._version, self.epochs = version, read(self._path)
         done = self.epochs.done
         # These scripts save after every epoch.
-        return Report(
+        return ProgressReport(
             flags=self.flags,
             generation=self._generation,
             step=done,
@@ -94,29 +94,29 @@ class _Watch:
 
 
 def find(arguments: Sequence[str]) -> Path | None:
-    """The file that a script with these arguments writes."""
+    """The CSV file of a script with these arguments; None if they do not name one."""
     values = {}
-    for place_, argument in enumerate(arguments):
+    for at, argument in enumerate(arguments):
         name, has_value, value = argument.partition("=")
         if name in ("--name", "--metrics-dir"):
-            values[name] = value if has_value else "".join(arguments[place_ + 1 : place_ + 2])
+            values[name] = value if has_value else "".join(arguments[at + 1 : at + 2])
     if values.keys() != {"--name", "--metrics-dir"}:
         return None
     return Path(values["--metrics-dir"], values["--name"] + ".csv")
 
 
 def main() -> None:
-    """Runs a script and tells Levada of its epochs."""
+    """Run a script and report its epochs."""
     path = find(sys.argv[2:])
     if len(sys.argv) < 2 or path is None:
         raise SystemExit(
             "usage: python -m levada.runtime.voda SCRIPT --name NAME --metrics-dir FOLDER ARGUMENT…\n"
-            "FOLDER/NAME.csv is where the script tells of its epochs"
+            "FOLDER/NAME.csv is the file to which the script writes its epochs"
         )
-    here = place.read()
+    here = worker_env.read()
     watch = _Watch(path, here.generation)
-    pulse = Pulse(connect(here), watch.describe, lambda news: None)
-    pulse.start()
+    heartbeat = HeartbeatThread(connect(here), watch.describe, lambda instructions: None)
+    heartbeat.start()
     del sys.argv[0]
     sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
     try:
@@ -127,7 +127,7 @@ def main() -> None:
             watch.flags |= COMPLETE
         raise
     finally:
-        pulse.end()
+        heartbeat.end()
 
 
 if __name__ == "__main__":

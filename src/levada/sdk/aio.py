@@ -1,4 +1,7 @@
-"""The same verbs to await. The work is done by the plain client in threads, which needs no further library."""
+"""The asynchronous client: runs the methods of `Client` in threads.
+
+This needs no further package.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +13,35 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from levada.sdk.client import Client
-from levada.sdk.models import Event, LogLine
-from levada.sdk.place import Address
+from levada.sdk.discovery import Address
 from levada.sdk.streams import Stream
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
+    from levada.api.types import EventView, LogLineView
+
 P = ParamSpec("P")
 T = TypeVar("T")
-#: Each stream that waits holds one thread.
+#: Each open stream uses one thread while it waits.
 _THREADS = 64
 
 
 def _awaited(
-    verb: Callable[Concatenate[Client, P], T],
+    method: Callable[Concatenate[Client, P], T],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """A verb of Client as one to await."""
+    """Convert a method of `Client` to a coroutine function."""
 
     async def awaited(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._in_thread(partial(verb, self._client, *args, **kwargs))
+        return await self._in_thread(partial(method, self._client, *args, **kwargs))
 
-    awaited.__name__ = verb.__name__
-    awaited.__doc__ = verb.__doc__
+    awaited.__name__ = method.__name__
+    awaited.__doc__ = method.__doc__
     return awaited
 
 
 class AsyncClient:
-    """A server as an object whose verbs are awaited; made as `Client` is."""
+    """Asynchronous client of one server; the parameters are those of `Client`."""
 
     def __init__(
         self,
@@ -57,11 +61,11 @@ class AsyncClient:
 
     @property
     def address(self) -> Address:
-        """The server in use, and the token."""
+        """Return URL and token of the server."""
         return self._client.address
 
     async def close(self) -> None:
-        """Ends streams that are open and closes the connections that are kept."""
+        """Close open streams and idle connections."""
         for stream in list(self._streams):
             await stream.close()
         self._client.close()
@@ -78,11 +82,11 @@ class AsyncClient:
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
-    # A stream is opened by its first item.
+    # A stream connects when its first item is requested.
     def watch(
         self, job: str | None = None, *, after: int | None = None, timeout_s: float | None = None
-    ) -> AsyncStream[Event]:
-        """Events as they come, from now or right *after* an event's id."""
+    ) -> AsyncStream[EventView]:
+        """Stream events from now or *after* an event id."""
         return AsyncStream(self, lambda: self._client.watch(job, after=after, timeout_s=timeout_s))
 
     def logs(
@@ -94,16 +98,16 @@ class AsyncClient:
         since_s: float | None = None,
         follow: bool = False,
         previous: bool = False,
-    ) -> AsyncStream[LogLine]:
-        """Lines of output; with *follow* as they come."""
-        given: Mapping[str, Any] = {
+    ) -> AsyncStream[LogLineView]:
+        """Stream lines of output; *follow*: until the job has ended."""
+        options: Mapping[str, Any] = {
             "worker": worker,
             "tail": tail,
             "since_s": since_s,
             "follow": follow,
             "previous": previous,
         }
-        return AsyncStream(self, lambda: self._client.logs(name, **given))
+        return AsyncStream(self, lambda: self._client.logs(name, **options))
 
     submit = _awaited(Client.submit)
     get = _awaited(Client.get)
@@ -153,7 +157,7 @@ class AsyncClient:
 
 
 class AsyncStream(Generic[T]):
-    """Items as they come; close it, or use it in an `async with`, when you have enough."""
+    """An asynchronous stream of items; use it in `async with`, or close it."""
 
     def __init__(self, client: AsyncClient, connect: Callable[[], Stream[T]]) -> None:
         self._client = client
@@ -170,12 +174,12 @@ class AsyncStream(Generic[T]):
         try:
             item = await self._client._in_thread(lambda: next(stream, end))
         except asyncio.CancelledError:
-            # The thread that waits is woken by this and ends.
+            # Wakes the waiting thread, which then ends.
             stream.close()
             raise
         if item is end:
             raise StopAsyncIteration
-        return item  # type: ignore[return-value]  # all but the mark of the end
+        return item  # type: ignore[return-value]  # not `end`
 
     async def __aenter__(self) -> AsyncStream[T]:
         await self._opened()
@@ -187,7 +191,7 @@ class AsyncStream(Generic[T]):
         await self.close()
 
     async def close(self) -> None:
-        """Ends it."""
+        """Close the stream."""
         if self._stream is not None:
             self._stream.close()
 

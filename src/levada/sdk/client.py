@@ -1,4 +1,4 @@
-"""Levada's verbs, one call each."""
+"""The synchronous client: one method per request."""
 
 from __future__ import annotations
 
@@ -6,24 +6,49 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from levada.api import ENDED
 from levada.errors import Unresolved
-from levada.sdk.models import OVER, Curve, Event, Job, Json, Node, Queue, Token
-from levada.sdk.place import Address, find
+from levada.sdk.discovery import Address, find
 from levada.sdk.streams import Logs, Watch
 from levada.sdk.transport import Reply, Transport, Unanswered, segment
 
+if TYPE_CHECKING:
+    from levada.api.types import (
+        AuditView,
+        CurrentPolicyView,
+        CurveView,
+        DecisionView,
+        EngineFaultView,
+        EventView,
+        ExplanationView,
+        JobView,
+        MeView,
+        NewTokenView,
+        NodeView,
+        PlanView,
+        PolicyView,
+        QueueView,
+        ReservationView,
+        SnapshotView,
+        TokenView,
+        UsageView,
+        UserView,
+        WhatIfView,
+    )
+
+Json = dict[str, Any]
 _API = "/api/v1"
 _PAGE = 500
-#: One document, or several.
+#: One document or several.
 Documents = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 class Client:
-    """A server as an object. Threads may share it.
+    """Client of one server; safe to share between threads.
 
-    A job is named by its id, an unambiguous prefix, its last four characters, or its workload (your newest of it).
+    Methods accept a job's id, a unique prefix, its last four characters, or a workload (your newest job of it).
     """
 
     def __init__(
@@ -37,11 +62,11 @@ class Client:
         insecure: bool = False,
         waiting: Callable[[str], AbstractContextManager[object]] | None = None,
     ) -> None:
-        """Finds the server as `levada.sdk.find` does; raises NoServer where none is known.
+        """Find the server like `levada.sdk.find`; raises NoServer.
 
-        *patience_s* is how long a server that was there may be away, e.g. to start anew. *insecure* lets the token go
-        over http:// to other machines, where something else encrypts. *waiting* makes what is entered while the server
-        at an address is asked, e.g. to say so.
+        *patience_s*: time to retry while a server that was reached before is away, e.g. restarts. *insecure*: allow
+        plain HTTP to other machines (only behind a TLS proxy). *waiting*: returns a context that is entered during
+        each request to a URL, e.g. to show a spinner.
         """
         self._transport = Transport(
             lambda: find(url, token, state, insecure=insecure),
@@ -52,11 +77,11 @@ class Client:
 
     @property
     def address(self) -> Address:
-        """The server in use, and the token."""
+        """Return URL and token of the server."""
         return self._transport.address
 
     def close(self) -> None:
-        """Closes the connections that are kept."""
+        """Close idle connections."""
         self._transport.close()
 
     def __enter__(self) -> Client:
@@ -68,10 +93,10 @@ class Client:
         self.close()
 
     # --------------------------------------------------------------------------------------------------------- jobs
-    def submit(self, documents: Documents, *, key: str | None = None) -> list[Job]:
-        """The new jobs of one or several documents, all or none. Sent again with the same *key*, they stay the same.
+    def submit(self, documents: Documents, *, key: str | None = None) -> list[JobView]:
+        """Submit one or several documents, all or none; the same *key* returns the same jobs.
 
-        Folders that are relative, or not given, are those of this process, and so are PATH and its kin.
+        Relative directories, the default directory, PATH and similar variables are those of this process.
         """
         if key is None:
             import secrets
@@ -81,18 +106,18 @@ class Client:
         try:
             answer = self._call("POST", "/jobs", body=body, headers={"Idempotency-Key": key}, repeatable=True).json()
         except (Unanswered, Unresolved) as unknown:
-            hint = f"the jobs may have been accepted: submit them again with the key {key} (--key) to have them once"
+            hint = f"the jobs may have been accepted: repeat with the key {key} (--key) to avoid duplicates"
             raise type(unknown)(f"{unknown}; {hint}") from None
-        jobs: list[Job] = answer["items"]
+        jobs: list[JobView] = answer["items"]
         return jobs
 
-    def get(self, name: str) -> Job:
-        """The job of this name."""
-        job: Job = self._get(_job(name))
+    def get(self, name: str) -> JobView:
+        """Return a job."""
+        job: JobView = self._get(_job(name))
         return job
 
-    def get_version(self, name: str) -> tuple[Job, str]:
-        """The job and its version, to be given to a write that must not meet a changed job."""
+    def get_version(self, name: str) -> tuple[JobView, str]:
+        """Return a job and its version, for a write that must fail if the job has changed."""
         reply = self._call("GET", _job(name))
         return reply.json(), reply.headers.get("etag", "")
 
@@ -104,12 +129,12 @@ class Client:
         queue: str | None = None,
         labels: Mapping[str, str] | None = None,
         limit: int | None = None,
-    ) -> list[Job]:
-        """Jobs, newest last; all of them, or the first *limit*. The user `me` is oneself."""
-        found: list[Job] = []
+    ) -> list[JobView]:
+        """Return jobs, newest last; at most *limit*. The user `me` is yourself."""
+        jobs: list[JobView] = []
         for page in self._pages({"phase": phases, "user": user, "queue": queue, "label": _pairs(labels)}, limit, _PAGE):
-            found += page["items"]
-        return found
+            jobs += page["items"]
+        return jobs
 
     def job_columns(
         self,
@@ -121,22 +146,22 @@ class Client:
         labels: Mapping[str, str] | None = None,
         limit: int | None = None,
     ) -> dict[str, list[Any]]:
-        """The same jobs by column, which is much less to send and to read where there are thousands.
+        """Return the same jobs by column, which is much smaller for thousands of jobs.
 
-        *names* are fields of a job; `progress.step` is a field of a field.
+        *names*: fields of a job; `progress.step` is a nested field.
         """
-        wanted = list(dict.fromkeys(names))
-        if not wanted:
-            raise ValueError("name one column at least")
-        found: dict[str, list[Any]] = {name: [] for name in wanted}
-        query = {"phase": phases, "user": user, "queue": queue, "label": _pairs(labels), "columns": ",".join(wanted)}
+        fields = list(dict.fromkeys(names))
+        if not fields:
+            raise ValueError("give at least one column")
+        columns: dict[str, list[Any]] = {name: [] for name in fields}
+        query = {"phase": phases, "user": user, "queue": queue, "label": _pairs(labels), "columns": ",".join(fields)}
         for page in self._pages(query, limit, 2 * _PAGE):
             for name, column in page["columns"].items():
-                found[name] += column
-        return found
+                columns[name] += column
+        return columns
 
     def _pages(self, query: Mapping[str, Any], limit: int | None, size: int) -> Iterator[Json]:
-        """Pages of the list of jobs, until the last one or until there are *limit* jobs."""
+        """Yield pages of the list of jobs until the last one, or until there are *limit* jobs."""
         cursor: str | None = None
         query = {**query, "phase": None if query["phase"] is None else list(query["phase"])}
         while limit is None or limit > 0:
@@ -159,44 +184,44 @@ class Client:
         preemptible: str | bool | None = None,
         version: str | None = None,
         force: bool = False,
-    ) -> Job:
-        """Changes what is given. With a *version* it is refused where the job has changed since.
+    ) -> JobView:
+        """Change the given fields; with a *version*, Refused if the job has changed since.
 
-        A new range that takes a restart waits for a checkpoint; with *force* it does not.
+        A new range that needs a restart waits for a checkpoint, unless *force*.
         """
-        given = {"priority": priority, "queue": queue, "min": min, "max": max, "weight": weight}
-        body = {key: value for key, value in {**given, "preemptible": preemptible}.items() if value is not None}
+        fields = {"priority": priority, "queue": queue, "min": min, "max": max, "weight": weight}
+        body = {key: value for key, value in {**fields, "preemptible": preemptible}.items() if value is not None}
         query = _forced(force)
-        job: Job = self._call("PATCH", _job(name), query=query, body=body, headers=_if_match(version)).json()
+        job: JobView = self._call("PATCH", _job(name), query=query, body=body, headers=_if_match(version)).json()
         return job
 
-    def cancel(self, name: str, *, version: str | None = None) -> Job:
-        """Ends the job for good."""
-        job: Job = self._call("DELETE", _job(name), headers=_if_match(version)).json()
+    def cancel(self, name: str, *, version: str | None = None) -> JobView:
+        """Cancel a job."""
+        job: JobView = self._call("DELETE", _job(name), headers=_if_match(version)).json()
         return job
 
-    def suspend(self, name: str, *, force: bool = False) -> Job:
-        """Stops the job until it is resumed; Refused with the code `unsaved` where that loses work, unless *force*."""
+    def suspend(self, name: str, *, force: bool = False) -> JobView:
+        """Stop a job until it is resumed; Refused with the code `unsaved` if that loses work, unless *force*."""
         return self._act(name, "suspend", force=force)
 
-    def resume(self, name: str) -> Job:
-        """Lets a suspended job go on."""
+    def resume(self, name: str) -> JobView:
+        """Queue a suspended job again."""
         return self._act(name, "resume")
 
-    def scale(self, name: str, workers: int, *, force: bool = False) -> Job:
-        """Fixes the job at this many workers; `message` of the answer says when it has them.
+    def scale(self, name: str, workers: int, *, force: bool = False) -> JobView:
+        """Fix a job at this number of workers; `message` says when it takes effect.
 
-        A job that would be restarted from nothing waits for its first checkpoint; with *force* it does not.
+        A job that would restart without a checkpoint keeps its size until it has saved one, unless *force*.
         """
         return self._act(name, "scale", {"workers": workers}, force=force)
 
-    def explain(self, name: str) -> Json:
-        """Why it waits or has this size, its position, when it should start and end."""
+    def explain(self, name: str) -> ExplanationView:
+        """Explain why a job waits or has its size; with its position and a forecast."""
         return self._json(_job(name, "explain"))
 
-    def curve(self, name: str) -> Curve:
-        """How fast it is by GPU type and number of workers, measured and believed, and what resizing it costs."""
-        curve: Curve = self._get(_job(name, "curve"))
+    def curve(self, name: str) -> CurveView:
+        """Return the speed of a job by GPU type and workers, measured and fitted, and the costs of resizing."""
+        curve: CurveView = self._get(_job(name, "curve"))
         return curve
 
     def logs(
@@ -209,180 +234,186 @@ class Client:
         follow: bool = False,
         previous: bool = False,
     ) -> Logs:
-        """Lines of output; with *follow* as they come, until the job is over. *since_s*: of the last seconds only."""
+        """Stream lines of output; *follow*: until the job has ended; *since_s*: only those of the last seconds."""
         query = {"worker": worker, "tail": tail, "since": since_s, "follow": follow, "previous": previous}
         return Logs(self._transport, _API + _job(name, "logs"), query)
 
-    def wait(self, name: str, *, timeout_s: float | None = None, phases: Iterable[str] | None = None) -> Job:
-        """The job once it is over, in one of *phases*, or known never to start; raises TimeoutError."""
-        wanted = set(phases or ()) | OVER
+    def wait(self, name: str, *, timeout_s: float | None = None, phases: Iterable[str] | None = None) -> JobView:
+        """Wait until a job has ended, is in one of *phases*, or can never start; raises TimeoutError."""
+        final = set(phases or ()) | ENDED
         until = None if timeout_s is None else time.monotonic() + timeout_s
         job = self.get(name)
         with Watch(self._transport, job=job["id"], after=None, until=until) as events:
             while True:
-                # After the watch has begun, so that no change is missed between the two.
+                # After the start of the watch, so that no change is missed.
                 job = self.get(job["id"])
-                if job["phase"] in wanted or never_starts(job):
+                if job["phase"] in final or never_starts(job):
                     return job
                 if next(events, None) is None:
                     raise TimeoutError(f"{job['id']} is still {job['phase']} after {timeout_s:g} s")
 
-    def whatif(self, documents: Documents, *, policy: str | None = None) -> Json:
-        """What would become of these jobs; nothing is created."""
+    def whatif(self, documents: Documents, *, policy: str | None = None) -> WhatIfView:
+        """Forecast these jobs; creates nothing."""
         body = _sendable(documents)
         return self._json("/sim/whatif", "POST", {"documents": body, "policy": policy})
 
-    # ------------------------------------------------------------------------------------------ machines and queues
-    def nodes(self) -> list[Node]:
-        """All nodes."""
-        nodes: list[Node] = self._get("/nodes")["items"]
+    # -------------------------------------------------------------------------------------------- nodes and queues
+    def nodes(self) -> list[NodeView]:
+        """Return all nodes."""
+        nodes: list[NodeView] = self._get("/nodes")["items"]
         return nodes
 
-    def cordon(self, node: str) -> Node:
-        """No new work on the node."""
+    def cordon(self, node: str) -> NodeView:
+        """Cordon a node: it gets no new jobs."""
         return self._node(node, "cordon")
 
-    def uncordon(self, node: str) -> Node:
-        """New work on the node again."""
+    def uncordon(self, node: str) -> NodeView:
+        """Uncordon a node."""
         return self._node(node, "uncordon")
 
-    def drain(self, node: str, *, force: bool = False) -> Node:
-        """No new work on the node, and what may be stopped goes elsewhere; with *force* the rest, too."""
+    def drain(self, node: str, *, force: bool = False) -> NodeView:
+        """Cordon a node and move its jobs as soon as they may be stopped; with *force* all of them now."""
         return self._node(node, "drain", force="true" if force else None)
 
     def remove_node(self, node: str) -> None:
-        """Removes a node that is lost."""
+        """Remove a lost node."""
         self._call("DELETE", f"/nodes/{segment(node)}")
 
-    def reserve(self, gpus: int, seconds: float, *, gpu_type: str | None = None, node: str | None = None) -> Json:
-        """Keeps GPUs free of jobs for a time."""
+    def reserve(
+        self, gpus: int, seconds: float, *, gpu_type: str | None = None, node: str | None = None
+    ) -> ReservationView:
+        """Reserve free GPUs for a time."""
         body = {"gpus": gpus, "seconds": seconds, "gpu_type": gpu_type, "node": node}
         return self._json("/reservations", "POST", body)
 
-    def queues(self) -> list[Queue]:
-        """All queues."""
-        queues: list[Queue] = self._get("/queues")["items"]
+    def queues(self) -> list[QueueView]:
+        """Return all queues."""
+        queues: list[QueueView] = self._get("/queues")["items"]
         return queues
 
-    def put_queue(self, document: Mapping[str, Any]) -> Queue:
-        """Makes or changes the queue of a document of kind Queue."""
+    def put_queue(self, document: Mapping[str, Any]) -> QueueView:
+        """Create or replace a queue; *document*: a queue file."""
         metadata = document.get("metadata")
         name = str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
-        queue: Queue = self._json(f"/queues/{segment(name or '-')}", "PUT", dict(document))
+        queue: QueueView = self._json(f"/queues/{segment(name or '-')}", "PUT", dict(document))
         return queue
 
     def drop_queue(self, name: str) -> None:
-        """Removes a queue that nobody uses."""
+        """Remove a queue without jobs."""
         self._call("DELETE", f"/queues/{segment(name)}")
 
     # ------------------------------------------------------------------------------------------------------- policy
-    def policy(self) -> Json:
-        """The policy that decides, with its options."""
+    def policy(self) -> CurrentPolicyView:
+        """Return the active policy."""
         return self._json("/policies/current")
 
-    def policies(self) -> list[Json]:
-        """The policies at hand."""
-        policies: list[Json] = self._get("/policies")["items"]
+    def policies(self) -> list[PolicyView]:
+        """Return the installed policies."""
+        policies: list[PolicyView] = self._get("/policies")["items"]
         return policies
 
-    def set_policy(self, name: str, options: Mapping[str, Any] | None = None, *, dry_run: bool = False) -> Json:
-        """Lets another policy decide; `warnings` tell which running jobs it cuts. With *dry_run* nothing changes."""
+    def set_policy(
+        self, name: str, options: Mapping[str, Any] | None = None, *, dry_run: bool = False
+    ) -> CurrentPolicyView:
+        """Switch the policy, unless *dry_run*; `warnings` lists running jobs that it stops or shrinks."""
         body = {"name": name, "options": dict(options or {})}
         query = {"dry_run": "true"} if dry_run else {}
-        answer: Json = self._call("PUT", "/policies/current", query=query, body=body).json()
+        answer: CurrentPolicyView = self._call("PUT", "/policies/current", query=query, body=body).json()
         return answer
 
-    def set_rate_limit(self, seconds: float) -> Json:
-        """The least time between two decisions."""
+    def set_rate_limit(self, seconds: float) -> CurrentPolicyView:
+        """Set the minimum time between two decisions."""
         return self._json("/policies/rate-limit", "PUT", {"seconds": seconds})
 
     def allocate(self, case: Mapping[str, Any]) -> Json:
-        """The answer of one policy to a case, as `levada allocate` gives it."""
+        """Compute the allocation of one policy for a case, like `levada allocate`."""
         return self._json("/sim/allocate", "POST", dict(case))
 
-    # ------------------------------------------------------------------------------------------------ what happened
-    def events(self, job: str | None = None, *, after: int = 0, limit: int | None = None) -> list[Event]:
-        """What happened so far, oldest first; to one job, or at all."""
-        found: list[Event] = []
-        while limit is None or len(found) < limit:
-            size = _PAGE if limit is None else min(_PAGE, limit - len(found))
+    # ------------------------------------------------------------------------------------------------------ history
+    def events(self, job: str | None = None, *, after: int = 0, limit: int | None = None) -> list[EventView]:
+        """Return events so far, oldest first, of one job or all."""
+        events: list[EventView] = []
+        while limit is None or len(events) < limit:
+            size = _PAGE if limit is None else min(_PAGE, limit - len(events))
             page = self._get("/events", job=job, after=after, limit=size)
-            found += page["items"]
+            events += page["items"]
             if page["next"] is None:
                 break
             after = int(page["next"])
-        return found
+        return events
 
     def watch(self, job: str | None = None, *, after: int | None = None, timeout_s: float | None = None) -> Watch:
-        """Events as they come, from now or right *after* an event's id; ends after *timeout_s* where given."""
+        """Stream events from now or *after* an event id; ends after *timeout_s*."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         return Watch(self._transport, job=job, after=after, until=until)
 
-    def decisions(self, limit: int = 20) -> list[Json]:
-        """The last decisions, newest last."""
-        decisions: list[Json] = self._get("/decisions", limit=limit)["items"]
+    def decisions(self, limit: int = 20) -> list[DecisionView]:
+        """Return the last decisions, newest last."""
+        decisions: list[DecisionView] = self._get("/decisions", limit=limit)["items"]
         return decisions
 
-    def decision(self, revision: int) -> Json:
-        """One decision, with its reasons."""
+    def decision(self, revision: int) -> DecisionView:
+        """Return one decision with the reason for each job."""
         return self._json(f"/decisions/{revision}")
 
-    def plans(self, limit: int = 20) -> list[Json]:
-        """The last plans, newest last."""
-        plans: list[Json] = self._get("/plans", limit=limit)["items"]
+    def plans(self, limit: int = 20) -> list[PlanView]:
+        """Return the last plans, newest last."""
+        plans: list[PlanView] = self._get("/plans", limit=limit)["items"]
         return plans
 
-    def faults(self) -> list[Json]:
-        """Internal errors of the server's engine, newest last; for operators."""
-        faults: list[Json] = self._get("/faults")["items"]
+    def faults(self) -> list[EngineFaultView]:
+        """Return internal errors of the engine, newest last; for operators."""
+        faults: list[EngineFaultView] = self._get("/faults")["items"]
         return faults
 
-    def usage(self, by: Iterable[str] = ("user",), *, since_s: float = 7 * 86400.0) -> list[Json]:
-        """GPU seconds of the last *since_s* seconds, by user, queue, workload or gpu_type."""
-        usage: list[Json] = self._get("/usage", by=",".join(by), since=since_s)["items"]
+    def usage(self, by: Iterable[str] = ("user",), *, since_s: float = 7 * 86400.0) -> list[UsageView]:
+        """Sum GPU seconds of the last *since_s* seconds, by user, queue, workload or gpu_type."""
+        usage: list[UsageView] = self._get("/usage", by=",".join(by), since=since_s)["items"]
         return usage
 
-    def snapshot(self) -> Json:
-        """The whole state as one document, for `levada replay`."""
+    def snapshot(self) -> SnapshotView:
+        """Return the whole state as one document, for `levada replay`."""
         return self._json("/snapshot")
 
-    # ------------------------------------------------------------------------------------------------------- people
-    def me(self) -> Json:
-        """Who one is: user and role."""
+    # -------------------------------------------------------------------------------------------------------- users
+    def me(self) -> MeView:
+        """Return your user and role."""
         return self._json("/me")
 
-    def tokens(self) -> list[Token]:
-        """All tokens, without their secrets."""
-        tokens: list[Token] = self._get("/tokens")["items"]
+    def tokens(self) -> list[TokenView]:
+        """Return all tokens without their secrets."""
+        tokens: list[TokenView] = self._get("/tokens")["items"]
         return tokens
 
-    def create_token(self, *, user: str | None = None, role: str = "user", expires_s: float | None = None) -> Token:
-        """A new token, for oneself or for *user*; its secret is in `token`, only now."""
+    def create_token(
+        self, *, user: str | None = None, role: str = "user", expires_s: float | None = None
+    ) -> NewTokenView:
+        """Create a token for yourself or *user*; `token` of this answer is its secret."""
         body = {"user": user, "role": role, "expires_s": expires_s}
-        token: Token = self._json("/tokens", "POST", body)
+        token: NewTokenView = self._json("/tokens", "POST", body)
         return token
 
     def revoke_token(self, token_id: str) -> None:
-        """Ends a token."""
+        """Revoke a token."""
         self._call("DELETE", f"/tokens/{segment(token_id)}")
 
-    def users(self) -> list[Json]:
-        """Everybody who has a token."""
-        users: list[Json] = self._get("/users")["items"]
+    def users(self) -> list[UserView]:
+        """Return users with tokens."""
+        users: list[UserView] = self._get("/users")["items"]
         return users
 
     def revoke_user(self, name: str) -> None:
-        """Ends all tokens of a user."""
+        """Revoke all tokens of a user."""
         self._call("DELETE", f"/users/{segment(name)}")
 
-    def audit(self, limit: int = 100) -> list[Json]:
-        """Who changed what, newest last."""
-        notes: list[Json] = self._get("/audit", limit=limit)["items"]
-        return notes
+    def audit(self, limit: int = 100) -> list[AuditView]:
+        """Return write requests, newest last."""
+        entries: list[AuditView] = self._get("/audit", limit=limit)["items"]
+        return entries
 
     # ------------------------------------------------------------------------------------------------------- server
     def ready(self) -> str:
-        """Empty when the server can act, else why not."""
+        """Return "" when the server is ready, else the reason why it is not."""
         from levada.errors import LevadaError, NoServer
 
         try:
@@ -394,14 +425,14 @@ class Client:
         return ""
 
     def version(self) -> str:
-        """The server's version."""
+        """Return the version of the server."""
         return str(self._transport.request("GET", "/healthz").json()["version"])
 
     def metrics(self) -> str:
-        """What Prometheus reads."""
+        """Return metrics in the text format of Prometheus."""
         return self._transport.request("GET", "/metrics").body.decode()
 
-    # -------------------------------------------------------------------------------------------------------- inside
+    # ------------------------------------------------------------------------------------------------------ helpers
     def _call(
         self,
         method: str,
@@ -422,26 +453,26 @@ class Client:
     def _json(self, path: str, method: str = "GET", body: Any = None) -> Any:
         return self._call(method, path, body=body).json()
 
-    def _act(self, name: str, verb: str, body: Json | None = None, *, force: bool = False) -> Job:
-        job: Job = self._call("POST", _job(name, verb), query=_forced(force), body=body).json()
+    def _act(self, name: str, verb: str, body: Json | None = None, *, force: bool = False) -> JobView:
+        job: JobView = self._call("POST", _job(name, verb), query=_forced(force), body=body).json()
         return job
 
-    def _node(self, node: str, verb: str, **query: Any) -> Node:
-        answer: Node = self._call("POST", f"/nodes/{segment(node)}/{verb}", query=query).json()
+    def _node(self, node: str, verb: str, **query: Any) -> NodeView:
+        answer: NodeView = self._call("POST", f"/nodes/{segment(node)}/{verb}", query=query).json()
         return answer
 
 
-def never_starts(job: Job) -> bool:
-    """Whether a job waits for one that has failed or was cancelled."""
+def never_starts(job: JobView) -> bool:
+    """Whether a job depends on one that has failed or was cancelled."""
     return job["reason"] is not None and job["reason"]["code"] == "dependency-failed"
 
 
 def _sendable(documents: Documents) -> list[Any]:
-    """Documents that mean the same to the server; what is none goes as it is, for the server to say so."""
-    from levada.sdk.sending import sendable
+    """Prepare documents for the server; other values are sent unchanged, and the server rejects them."""
+    from levada.sdk.prepare import sendable
 
-    given: list[Any] = [documents] if isinstance(documents, Mapping) else list(documents)
-    return [sendable(each) if isinstance(each, Mapping) else each for each in given]
+    values: list[Any] = [documents] if isinstance(documents, Mapping) else list(documents)
+    return [sendable(value) if isinstance(value, Mapping) else value for value in values]
 
 
 def _job(name: str, part: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Answers that go on: events as they come, and lines of logs."""
+"""Streams of events and of log lines."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from levada.errors import NoServer
-from levada.sdk.models import Event, LogLine
-from levada.sdk.transport import Lost, OpenAnswer, Transport
+from levada.sdk.transport import Lost, OpenResponse, Transport
 
-#: The server says something at least every 15 s, be it only that it is there.
+if TYPE_CHECKING:
+    from levada.api.types import EventView, LogLineView
+
+#: A stream without data for this time is broken: the server sends a heartbeat every 15 s.
 _SILENCE_S = 45.0
-#: How a watch begins, before the id of the event after which it does.
-_BEGINS = ": after "
+#: Prefix of the first line of a watch, before the event id at which it starts.
+_START = ": after "
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Stream[Any]")
 
 
 class Stream(ABC, Generic[T]):
-    """Items as they come; close it, or use it in a `with`, when you have enough."""
+    """A stream of items; use it in `with`, or close it."""
 
-    _answer: OpenAnswer | None = None
+    _answer: OpenResponse | None = None
     _closed = False
 
     def __iter__(self) -> Iterator[T]:
@@ -33,7 +35,7 @@ class Stream(ABC, Generic[T]):
 
     @abstractmethod
     def __next__(self) -> T:
-        """The next item; waits for it."""
+        """Wait for the next item."""
 
     def __enter__(self: S) -> S:
         return self
@@ -44,7 +46,7 @@ class Stream(ABC, Generic[T]):
         self.close()
 
     def close(self) -> None:
-        """Ends it; another thread that waits for the next item gets StopIteration."""
+        """Close the stream; a thread that waits for the next item gets StopIteration."""
         self._closed = True
         self._drop()
 
@@ -57,10 +59,10 @@ class Stream(ABC, Generic[T]):
             answer.close()
 
 
-class Watch(Stream[Event]):
-    """Events as they come, none missed: a connection that breaks is made anew where it ended.
+class Watch(Stream["EventView"]):
+    """A stream of events; reconnects after the last event, so none is missed.
 
-    It is connected when it has been made: what happens afterwards is in it. *until*, on the monotonic clock, ends it.
+    The constructor connects: the stream contains all later events. It ends at *until* on the monotonic clock.
     """
 
     def __init__(self, transport: Transport, *, job: str | None, after: int | None, until: float | None) -> None:
@@ -70,12 +72,12 @@ class Watch(Stream[Event]):
         self._until = until
         self._connect()
 
-    def __next__(self) -> Event:
+    def __next__(self) -> EventView:
         data: list[str] = []
-        while not self._over():
+        while not self._is_over():
             answer = self._answer
             if answer is None:
-                data = []  # what had come of an event is said again
+                data = []  # the server repeats an incomplete event
                 self._connect()
                 continue
             try:
@@ -92,18 +94,18 @@ class Watch(Stream[Event]):
             elif field == "id":
                 self._last = value
             elif line in ("\n", "\r\n") and data:
-                event: Event = json.loads("\n".join(data))
+                event: EventView = json.loads("\n".join(data))
                 return event
         self.close()
         raise StopIteration
 
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         return self._closed or (self._until is not None and time.monotonic() >= self._until)
 
     def _connect(self) -> None:
-        """Goes on after the last event; raises NoServer when patience is over."""
+        """Connect after the last event; raises NoServer when all retries have failed."""
         pauses = self._transport.pauses()
-        while not self._over():
+        while not self._is_over():
             headers = {"Accept": "text/event-stream"}
             if self._last is not None:
                 headers["Last-Event-ID"] = self._last
@@ -115,19 +117,19 @@ class Watch(Stream[Event]):
                     headers=headers,
                     silence_s=max(0.01, min(_SILENCE_S, left)),
                 )
-                # The first line comes at once: a comment with the id after which this begins.
+                # The first line is a comment with the event id at which the watch starts.
                 first = self._answer.line()
-                if first.startswith(_BEGINS):
-                    self._last = first.removeprefix(_BEGINS).strip()
+                if first.startswith(_START):
+                    self._last = first.removeprefix(_START).strip()
                 return
             except Lost as error:
                 self._drop()
-                if not self._over():
+                if not self._is_over():
                     self._transport.wait_out(error, pauses)
 
 
-class Logs(Stream[LogLine]):
-    """Lines of output, to the end of what there is, or of the job."""
+class Logs(Stream["LogLineView"]):
+    """A stream of output lines."""
 
     def __init__(self, transport: Transport, path: str, query: Mapping[str, Any]) -> None:
         self._url = transport.address.url
@@ -136,9 +138,9 @@ class Logs(Stream[LogLine]):
                 path, query=query, headers={"Accept": "application/x-ndjson"}, silence_s=_SILENCE_S
             )
         except Lost as error:
-            raise self._broke(error) from None
+            raise self._broken(error) from None
 
-    def __next__(self) -> LogLine:
+    def __next__(self) -> LogLineView:
         while self._answer is not None:
             try:
                 line = self._answer.line()
@@ -146,14 +148,14 @@ class Logs(Stream[LogLine]):
                 if self._closed:
                     break
                 self.close()
-                raise self._broke(error) from None
+                raise self._broken(error) from None
             if not line:
                 break
             if line.strip():
-                said: LogLine = json.loads(line)
-                return said
+                log_line: LogLineView = json.loads(line)
+                return log_line
         self.close()
         raise StopIteration
 
-    def _broke(self, error: Exception) -> NoServer:
-        return NoServer(f"the connection to {self._url} broke ({error}); ask for the logs again")
+    def _broken(self, error: Exception) -> NoServer:
+        return NoServer(f"the connection to {self._url} broke ({error}); request the logs again")

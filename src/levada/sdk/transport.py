@@ -1,8 +1,8 @@
-"""HTTP to one server over the standard library: connections that are kept, errors as Levada's own, and patience.
+"""HTTP client on the standard library: persistent connections and retries.
 
-A request that the server may not have seen is sent again only where that does no harm: reads, and submissions with an
-Idempotency-Key. Whoever cannot reach a server at all is told at once.
-What only a request needs is imported by it: the import of this package stays cheap.
+Errors are those of `levada.errors`. A request that may have been lost is repeated only if that is safe: reads, and
+submissions with an Idempotency-Key. A server that was never reached is an error at once. Modules that only requests
+need are imported late, so that the import of the package is fast.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from levada.errors import BadInput, Fault, LevadaError, NoServer, NotFound, Refused, Unresolved
-from levada.sdk.place import Address
+from levada.sdk.discovery import Address
 
 if TYPE_CHECKING:
     import socket
     from http.client import HTTPConnection, HTTPResponse
 
-#: A connection that was idle for longer may have been closed by the server, which keeps them for a minute.
-_KEPT_S = 50.0
-_MOST_IDLE = 8
+#: Maximum idle time of a connection, below the 65 s after which the server closes it; and idle connections.
+_MAX_IDLE_S = 50.0
+_MAX_IDLE = 8
 
 
 class Reply(NamedTuple):
-    """An answer that is no error."""
+    """A successful response."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def json(self) -> Any:
-        """The body as plain values; None where it is empty."""
+        """Parse the body; None if it is empty."""
         return json.loads(self.body) if self.body else None
 
 
 class Lost(Exception):
-    """The connection broke before the answer was complete."""
+    """The connection broke before the response was complete."""
 
 
 class Silent(Lost):
-    """The connection is there, and no answer comes."""
+    """The connection is open, but no response arrives."""
 
 
 class Unanswered(NoServer):
-    """The server got the request, or may have got it, and what became of it is not known."""
+    """The server may have received the request; its outcome is unknown."""
 
 
 def segment(name: str) -> str:
-    """A name as one part of a path; raises BadInput where there is none."""
+    """Quote a name as one segment of a path; BadInput if it is empty."""
     from urllib.parse import quote
 
     if not name:
@@ -60,7 +60,7 @@ def segment(name: str) -> str:
 
 
 class Transport:
-    """The connections to one server. Threads may share it."""
+    """Connections to one server; safe to share between threads."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Transport:
         patience_s: float = 10.0,
         waiting: Callable[[str], AbstractContextManager[object]] | None = None,
     ) -> None:
-        """*waiting* makes what is entered while the server at an address is asked."""
+        """*waiting*: returns a context that is entered during each request to a URL."""
         self._find = find
         self._waiting = waiting or contextlib.nullcontext
         self._timeout_s = timeout_s
@@ -81,16 +81,16 @@ class Transport:
 
     @property
     def address(self) -> Address:
-        """The server in use."""
+        """Return URL and token of the server."""
         return self._address
 
     def close(self) -> None:
-        """Closes what is idle."""
+        """Close idle connections."""
         while self._idle:
             self._idle.pop()[1].close()
 
     def __del__(self) -> None:
-        # Whoever forgets to close a client leaves no open socket behind.
+        # Avoids open sockets of a client that was not closed.
         self.close()
 
     # ------------------------------------------------------------------------------------------------------ requests
@@ -104,22 +104,22 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         repeatable: bool = False,
     ) -> Reply:
-        """The answer; raises an error of `levada.errors` for one that says no, NoServer where none comes."""
+        """Send a request and return the response; raises errors of `levada.errors`, NoServer without a response."""
         target = _target(path, query)
         content = None if body is None else json.dumps(body, allow_nan=False).encode()
         with self._waiting(self._address.url):
-            return self._asked(method, target, content, headers, repeatable or method == "GET")
+            return self._retried(method, target, content, headers, repeatable or method == "GET")
 
-    def _asked(
+    def _retried(
         self, method: str, target: str, content: bytes | None, headers: Mapping[str, str] | None, repeatable: bool
     ) -> Reply:
         pauses = Pauses(self._patience_s)
         sent = False
         while True:
             try:
-                connection = self._connected()
+                connection = self._connection()
             except OSError as error:
-                # A server that was there may be starting anew; one that never was is not there.
+                # A server that was reached before may be restarting.
                 if not (self._reached and pauses.pause()):
                     absent = self._no_server(error)
                     raise (Unanswered(str(absent)) if sent else absent) from None
@@ -129,12 +129,12 @@ class Transport:
             try:
                 return self._exchange(connection, method, target, content, headers)
             except Unresolved:
-                # Asked again with its key, the server tells once it knows.
+                # Repeated with its key, the request gets the outcome once the server knows it.
                 if not (repeatable and pauses.pause()):
                     raise
             except Lost as error:
                 connection.close()
-                # Who was silent for that long was waited for long enough.
+                # No retry after a timeout: it was long enough.
                 if isinstance(error, Silent) or not (repeatable and pauses.pause()):
                     raise self._unanswered(error, repeatable) from None
 
@@ -146,20 +146,20 @@ class Transport:
         content: bytes | None,
         headers: Mapping[str, str] | None,
     ) -> Reply:
-        response = self._sent(connection, method, target, content, headers)
+        response = self._send(connection, method, target, content, headers)
         try:
-            answer = response.read()
+            body = response.read()
         except (OSError, _http().HTTPException) as error:
             raise _lost(error) from None
         if response.will_close:
             connection.close()
-        elif len(self._idle) < _MOST_IDLE:
+        elif len(self._idle) < _MAX_IDLE:
             self._idle.append((time.monotonic(), connection))
         else:
             connection.close()
         if response.status >= 400:
-            raise error_of(response.status, answer)
-        return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, answer)
+            raise error_of(response.status, body)
+        return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, body)
 
     def stream(
         self,
@@ -168,10 +168,10 @@ class Transport:
         query: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         silence_s: float | None = None,
-    ) -> OpenAnswer:
-        """An answer whose end nobody waits for, on a connection of its own; raises as `request`, and Lost.
+    ) -> OpenResponse:
+        """Open a streaming response on its own connection; raises like `request`, and Lost.
 
-        Where nothing comes for *silence_s*, reading it raises TimeoutError.
+        Reading raises Silent if no data arrives for *silence_s*.
         """
         try:
             connection = self._new(silence_s)
@@ -179,15 +179,15 @@ class Transport:
             raise _lost(error) from None
         sock = connection.sock
         try:
-            response = self._sent(connection, "GET", _target(path, query), None, headers)
+            response = self._send(connection, "GET", _target(path, query), None, headers)
             if response.status >= 400:
                 raise error_of(response.status, response.read())
         except BaseException:
             connection.close()
             raise
-        return OpenAnswer(connection, sock, response)
+        return OpenResponse(connection, sock, response)
 
-    def _sent(
+    def _send(
         self,
         connection: HTTPConnection,
         method: str,
@@ -195,19 +195,19 @@ class Transport:
         content: bytes | None,
         headers: Mapping[str, str] | None,
     ) -> HTTPResponse:
-        """The head of the answer; raises Lost."""
+        """Send a request and return the head of the response; raises Lost."""
         from urllib.parse import urlsplit
 
-        # Behind a proxy a server may live below a path.
+        # A proxy may serve the API below a path.
         target = urlsplit(self._address.url).path + target
-        sent = {"Authorization": f"Bearer {self._address.token}"} if self._address.token else {}
+        all_headers = {"Authorization": f"Bearer {self._address.token}"} if self._address.token else {}
         if content is not None:
-            sent["Content-Type"] = "application/json"
-        sent |= headers or {}
+            all_headers["Content-Type"] = "application/json"
+        all_headers |= headers or {}
         try:
-            connection.request(method, target, body=content, headers=sent)
+            connection.request(method, target, body=content, headers=all_headers)
         except OSError as error:
-            # A server that refuses a body may answer before it has read all of it.
+            # A server that rejects a body may respond before it has read all of it.
             if not isinstance(error, BrokenPipeError | ConnectionResetError):
                 raise _lost(error) from None
         try:
@@ -216,14 +216,14 @@ class Transport:
             raise _lost(error) from None
 
     # --------------------------------------------------------------------------------------------------- connections
-    def _connected(self) -> HTTPConnection:
-        """A connection that is kept and still good, or a new one; raises OSError."""
+    def _connection(self) -> HTTPConnection:
+        """Return an idle connection that is still open, or a new one; raises OSError."""
         while True:
             try:
                 since, connection = self._idle.pop()
             except IndexError:
                 return self._new(self._timeout_s)
-            if time.monotonic() - since < _KEPT_S and not _readable(connection):
+            if time.monotonic() - since < _MAX_IDLE_S and not _readable(connection):
                 return connection
             connection.close()
 
@@ -235,13 +235,13 @@ class Transport:
         try:
             connection = kind(parts.hostname or "localhost", parts.port, timeout=timeout_s)
         except ValueError as error:
-            raise BadInput.one(f"{self._address.url} is no address of a server: {error}") from None
+            raise BadInput.one(f"{self._address.url} is not a server address: {error}") from None
         connection.connect()
         self._reached = True
         return connection
 
     def _relocate(self) -> None:
-        """Looks where the server is now: one that started anew may have taken another port."""
+        """Find the server again: after a restart it may have another port."""
         with contextlib.suppress(NoServer):
             self._address = self._find()
 
@@ -252,24 +252,22 @@ class Transport:
         url = self._address.url
         if isinstance(error, Silent) and repeatable:
             silent = f"the server at {url} has not answered for {self._timeout_s:g} s"
-            return Unanswered(
-                f"{silent}; try again, and where that does not help, see its server.log and start it anew"
-            )
-        return Unanswered(f"the connection to {url} broke ({error}); look at what became of it, then try again")
+            return Unanswered(f"{silent}; try again, or see its server.log and restart it")
+        return Unanswered(f"the connection to {url} broke ({error}); check whether the request was executed")
 
     def wait_out(self, error: Lost, pauses: Pauses) -> None:
-        """Waits a little before the next try; raises NoServer when patience is over."""
+        """Pause before a retry; raises NoServer if no retries remain."""
         if not (self._reached and pauses.pause()):
             raise self._no_server(error)
         self._relocate()
 
     def pauses(self) -> Pauses:
-        """Fresh patience."""
+        """Return the pauses of a new series of retries."""
         return Pauses(self._patience_s)
 
 
-class OpenAnswer:
-    """An answer that goes on, line by line."""
+class OpenResponse:
+    """A streaming response, read line by line."""
 
     def __init__(self, connection: HTTPConnection, sock: socket.socket, response: HTTPResponse) -> None:
         self._connection = connection
@@ -277,15 +275,15 @@ class OpenAnswer:
         self._response = response
 
     def line(self) -> str:
-        """The next line with its end; empty at the end of the answer. Raises Lost where it breaks off."""
+        """Return the next line with its line break; "" at the end. Raises Lost."""
         try:
             return self._response.readline().decode("utf-8", "replace")
         except (OSError, ValueError, AttributeError, _http().HTTPException) as error:
-            # The two in the middle: another thread has closed it.
+            # ValueError, AttributeError: another thread has closed it.
             raise _lost(error) from None
 
     def close(self) -> None:
-        """Ends it, and wakes a thread that reads from it."""
+        """Close the response and wake a thread that reads from it."""
         import socket
 
         with contextlib.suppress(OSError):
@@ -295,14 +293,14 @@ class OpenAnswer:
 
 
 class Pauses:
-    """Growing pauses with chance in them, until patience is over."""
+    """Exponential backoff with jitter, for at most *patience_s*."""
 
     def __init__(self, patience_s: float) -> None:
         self._until = time.monotonic() + patience_s
         self._next_s = 0.05
 
     def pause(self) -> bool:
-        """Sleeps a little and says so; or says that it is no use any more."""
+        """Sleep and return True; return False when the time is over."""
         left = self._until - time.monotonic()
         if left <= 0:
             return False
@@ -314,7 +312,7 @@ class Pauses:
 
 
 def error_of(status: int, body: bytes) -> LevadaError:
-    """The error that an answer tells of."""
+    """Return the error of an error response."""
     more = 0
     try:
         problem = json.loads(body)
@@ -322,7 +320,7 @@ def error_of(status: int, body: bytes) -> LevadaError:
             return Unresolved(str(problem.get("detail")))
         more = int(problem.get("more") or 0)
         detail = str(problem.get("detail") or problem.get("title") or "")
-        faults = [Fault(str(each["path"]), str(each["text"])) for each in problem.get("errors") or ()]
+        faults = [Fault(str(fault["path"]), str(fault["text"])) for fault in problem.get("errors") or ()]
         code = str(problem.get("code") or "")
     except (ValueError, AttributeError, KeyError, TypeError):
         detail, faults, code = body.decode("utf-8", "replace").strip(), [], ""
@@ -337,14 +335,14 @@ def error_of(status: int, body: bytes) -> LevadaError:
 
 
 def _http() -> Any:
-    """http.client, which takes longer to import than all the rest."""
+    """Import http.client, which takes longer than the rest of the package."""
     import http.client
 
     return http.client
 
 
 def _readable(connection: HTTPConnection) -> bool:
-    """Whether something came on an idle connection, which can only be its end."""
+    """Whether an idle connection has data, which can only be its end."""
     import select
 
     if connection.sock is None:
@@ -357,8 +355,8 @@ def _readable(connection: HTTPConnection) -> bool:
 def _target(path: str, query: Mapping[str, Any] | None) -> str:
     from urllib.parse import urlencode
 
-    given = {key: _plain(value) for key, value in (query or {}).items() if value is not None}
-    return f"{path}?{urlencode(given, doseq=True)}" if given else path
+    parameters = {key: _plain(value) for key, value in (query or {}).items() if value is not None}
+    return f"{path}?{urlencode(parameters, doseq=True)}" if parameters else path
 
 
 def _plain(value: Any) -> Any:

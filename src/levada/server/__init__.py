@@ -1,4 +1,4 @@
-"""The HTTP API: who may do what, and how it is said on the wire.
+"""The HTTP API: routes, authentication, metrics, and start and stop of a server.
 
-`ports` names what stands behind it (`Service`, `Keys`); `app` puts the routes together; `run` serves them.
+`interfaces` declares what the routes need (`ServiceInterface`, `Keys`); `app` assembles them; `run` serves them.
 """

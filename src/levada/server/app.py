@@ -1,4 +1,4 @@
-"""The whole API as one ASGI app."""
+"""The ASGI app of the API."""
 
 from __future__ import annotations
 
@@ -9,50 +9,53 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
+from levada.compat.voda import routes as voda
 from levada.server import openapi, problems
+from levada.server.allowed_hosts import AllowedHosts
+from levada.server.auth import Authentication
 from levada.server.context import Context
-from levada.server.gate import Gate
-from levada.server.hosts import Hosts
-from levada.server.limits import Limits
-from levada.server.meter import Meter
-from levada.server.routes import cluster, happened, health, jobs, people, policies, sim, voda, workers
+from levada.server.limits import RequestLimits
+from levada.server.metrics_middleware import MetricsMiddleware
+from levada.server.routes import cluster, events, health, jobs, policies, sim, users, workers
 
-_ROUTERS = (jobs, cluster, policies, happened, sim, people, workers, health, voda)
+_ROUTERS = (jobs, cluster, policies, events, sim, users, workers, health, voda)
 
 
 class Api(FastAPI):
-    """FastAPI's app, described in our words."""
+    """A FastAPI app with the OpenAPI document of `openapi.describe`."""
 
     def openapi(self) -> dict[str, Any]:
-        """The description of the API."""
+        """Return the OpenAPI document."""
         return openapi.describe(self)
 
 
 def api(context: Context) -> Api:
-    """All routes over a service, without the gate before them."""
-    made = Api(
+    """Return the app with all routes, without middleware."""
+    app = Api(
         openapi_url="/api/openapi.json",
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
         generate_unique_id_function=lambda route: f"{route.tags[0]}.{route.name}",
     )
-    made.state.context = context
-    made.state.all_routes = [route for noun in _ROUTERS for route in noun.router.routes]
-    problems.register(made)
-    for noun in _ROUTERS:
-        made.include_router(noun.router)
-    return made
+    app.state.context = context
+    app.state.all_routes = [route for module in _ROUTERS for route in module.router.routes]
+    problems.register(app)
+    for module in _ROUTERS:
+        app.include_router(module.router)
+    return app
 
 
-def make(context: Context, meter: Meter, *, ui: Path | None = None, hosts: Sequence[str] | None = None) -> ASGIApp:
-    """The app over a service; *ui* is a folder of files to serve at `/`, *hosts* the only names it goes by."""
+def make(
+    context: Context, meter: MetricsMiddleware, *, ui: Path | None = None, hosts: Sequence[str] | None = None
+) -> ASGIApp:
+    """Return the app with its middleware; *ui*: directory served at `/`; *hosts*: the only accepted Host names."""
     routes = api(context)
     routes.state.meter = meter
     if ui is not None:
         from starlette.staticfiles import StaticFiles
 
         routes.mount("/", StaticFiles(directory=ui, html=True))
-    # From the outside in: count, know for whom it is, bound, know who it is.
-    app: ASGIApp = Limits(Gate(routes, context), context.tuning)
-    return meter.metered(app if hosts is None else Hosts(app, hosts))
+    # Order of the middleware: metrics, Host check, limits, authentication.
+    app: ASGIApp = RequestLimits(Authentication(routes, context), context.tuning)
+    return meter.metered(app if hosts is None else AllowedHosts(app, hosts))

@@ -1,4 +1,4 @@
-"""What every route works with."""
+"""Context of all routes: the service, the keys and the limits of requests."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from weakref import WeakValueDictionary
 
 from fastapi import Depends, Request
 
-from levada.server.ports import Keys, Service
+from levada.server.interfaces import Keys, ServiceInterface
 
 
 @dataclass(frozen=True)
-class Tuning:
-    """How much and how slowly a client may send and take; seconds and bytes."""
+class ServerTuning:
+    """Limits and intervals of the HTTP server, in seconds and bytes."""
 
-    #: Of a body: some ten thousand jobs.
-    most_bytes: int = 16 * 2**20
-    #: For a body to come.
+    #: Size of a body; enough for about 10,000 jobs.
+    max_bytes: int = 16 * 2**20
+    #: Time to receive a body.
     body_s: float = 30.0
-    #: For the head of a request to come.
+    #: Time to receive the head of a request.
     head_s: float = 20.0
-    #: For a client to take what was sent; a watch that nobody reads ends so.
+    #: Time that a client may leave its response unread.
     take_s: float = 60.0
-    #: How often a stream says that it is there; clients take 45 s of silence for its end.
+    #: Interval of heartbeats of a stream; clients reconnect after 45 s of silence.
     beat_s: float = 15.0
-    #: How old `/metrics` may be: it costs the same however many ask.
+    #: Time for which the text of `/metrics` is cached.
     metrics_s: float = 5.0
 
 
 @dataclass
 class Context:
-    """The service behind the routes, and how they behave."""
+    """The service behind the routes, and their settings."""
 
-    service: Service
+    service: ServiceInterface
     keys: Keys
-    #: Signs the tokens of workers; whoever starts workers needs the same.
+    #: Signs the tokens of workers; the backend signs with the same key.
     worker_key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
-    #: `/metrics` needs no token: fine on loopback, where Prometheus seldom has one.
+    #: `/metrics` needs no token; for loopback, where Prometheus rarely has one.
     open_metrics: bool = True
-    tuning: Tuning = Tuning()
-    #: Set when the server stops: streams end.
+    tuning: ServerTuning = ServerTuning()
+    #: Set when the server stops, to end streams.
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
-    def writing(self, job_id: str) -> asyncio.Lock:
-        """One writer at a time looks at a job's version and changes the job."""
+    def write_lock(self, job_id: str) -> asyncio.Lock:
+        """Return the lock under which a request compares the version of a job and changes it."""
         return self._locks.setdefault(job_id, asyncio.Lock())
 
 
 async def context_of(request: Request) -> Context:
-    """The context of the app that serves this request."""
+    """Return the context of the app that serves this request."""
     context: Context = request.app.state.context
     return context
 

@@ -1,15 +1,17 @@
-"""What is, as metrics: the server and its decisions, jobs that are not over, nodes."""
+"""Metrics of the current state: server, decisions, active jobs, nodes."""
 
 from __future__ import annotations
 
-from collections import Counter as Tally
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import Metric
 
 from levada import __version__
+from levada.api.types import DecisionCountView, JobView, NodeView
 from levada.core.commands import FAULT_KINDS
-from levada.server.families import (
+from levada.server.instruments import gauge, tally
+from levada.server.metric_defs import (
     DECISION_SECONDS,
     DECISIONS,
     DECISIONS_FAILED,
@@ -24,12 +26,10 @@ from levada.server.families import (
     SERVER_INFO,
     SERVER_READY,
 )
-from levada.server.instruments import gauge, tally
-from levada.server.ports import Json
 
 
-def of_server(policy: str, is_ready: bool) -> Iterator[Metric]:
-    """The server itself."""
+def server_metrics(policy: str, is_ready: bool) -> Iterator[Metric]:
+    """Yield metrics of the server itself."""
     server = gauge(SERVER_INFO)
     server.add_metric([__version__, policy], 1)
     yield server
@@ -38,37 +38,37 @@ def of_server(policy: str, is_ready: bool) -> Iterator[Metric]:
     yield ready
 
 
-def of_decisions(tallied: list[Json]) -> Iterator[Metric]:
-    """What policies did."""
+def decision_metrics(counts: list[DecisionCountView]) -> Iterator[Metric]:
+    """Yield metrics of decisions by policy."""
     made = tally(DECISIONS)
     failed = tally(DECISIONS_FAILED)
     seconds = tally(DECISION_SECONDS)
-    for each in tallied:
-        made.add_metric([each["policy"]], each["made"])
-        failed.add_metric([each["policy"]], each["failed"])
-        seconds.add_metric([each["policy"]], each["seconds"])
+    for count in counts:
+        made.add_metric([count["policy"]], count["made"])
+        failed.add_metric([count["policy"]], count["failed"])
+        seconds.add_metric([count["policy"]], count["seconds"])
     yield from (made, failed, seconds)
 
 
-def of_faults(counts: Mapping[str, int]) -> Iterator[Metric]:
-    """Faults of the engine. All kinds are there from the start, as 0: what begins with 1 has never risen."""
+def fault_metrics(counts: Mapping[str, int]) -> Iterator[Metric]:
+    """Yield engine faults by kind. All kinds start at 0: `increase()` does not see a series that starts at 1."""
     faults = tally(ENGINE_FAULTS)
     for kind in sorted({*FAULT_KINDS, *counts}):
         faults.add_metric([kind], counts.get(kind, 0))
     yield faults
 
 
-class OfJobs:
-    """Jobs that are not over, and the GPUs they have; *named* tells of each of them, too."""
+class JobMetrics:
+    """Metrics of active jobs and their GPUs; *named* adds one series per job."""
 
     def __init__(self, *, named: bool) -> None:
         self._info = gauge(JOB_INFO) if named else None
-        self._count: Tally[tuple[str, str]] = Tally()
-        self._gpus: Tally[tuple[str, str]] = Tally()
-        self._waiting: Tally[str] = Tally()
+        self._count: Counter[tuple[str, str]] = Counter()
+        self._gpus: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._waiting: defaultdict[str, float] = defaultdict(float)
 
-    def add(self, jobs: list[Json]) -> None:
-        """Some more of them."""
+    def add(self, jobs: list[JobView]) -> None:
+        """Add jobs."""
         for job in jobs:
             queue = job["queue"]
             if self._info is not None:
@@ -79,7 +79,7 @@ class OfJobs:
                 self._waiting[queue] = max(self._waiting[queue], job["waiting_s"])
 
     def metrics(self) -> Iterator[Metric]:
-        """All of them."""
+        """Yield the metrics of all added jobs."""
         if self._info is not None:
             yield self._info
         by_phase = gauge(JOBS)
@@ -87,9 +87,9 @@ class OfJobs:
             by_phase.add_metric([phase, queue], number)
         yield by_phase
         held = gauge(JOB_GPUS)
-        for (gpu_type, queue), number in sorted(self._gpus.items()):
+        for (gpu_type, queue), gpus in sorted(self._gpus.items()):
             if gpu_type:
-                held.add_metric([gpu_type, queue], number)
+                held.add_metric([gpu_type, queue], gpus)
         yield held
         longest = gauge(QUEUE_WAITING)
         for queue, seconds in sorted(self._waiting.items()):
@@ -97,22 +97,22 @@ class OfJobs:
         yield longest
 
 
-def of_nodes(nodes: list[Json]) -> Iterator[Metric]:
-    """Nodes and their GPUs."""
-    there: Tally[str] = Tally()
-    used: Tally[str] = Tally()
+def node_metrics(nodes: list[NodeView]) -> Iterator[Metric]:
+    """Yield metrics of nodes and their GPUs."""
+    total: defaultdict[str, float] = defaultdict(float)
+    used: defaultdict[str, float] = defaultdict(float)
     for node in nodes:
-        for gpu_type, amount in node["gpus"].items():
-            there[gpu_type] += amount["total"]
-            used[gpu_type] += amount["used"]
-    total = gauge(GPUS)
-    busy = gauge(GPUS_USED)
-    for gpu_type in sorted(there):
-        total.add_metric([gpu_type], there[gpu_type])
-        busy.add_metric([gpu_type], used[gpu_type])
-    yield total
-    yield busy
-    count = gauge(NODES)
-    for phase, number in sorted(Tally(node["phase"] for node in nodes).items()):
-        count.add_metric([phase], number)
-    yield count
+        for gpu_type, gpus in node["gpus"].items():
+            total[gpu_type] += gpus["total"]
+            used[gpu_type] += gpus["used"]
+    all_gpus = gauge(GPUS)
+    used_gpus = gauge(GPUS_USED)
+    for gpu_type in sorted(total):
+        all_gpus.add_metric([gpu_type], total[gpu_type])
+        used_gpus.add_metric([gpu_type], used[gpu_type])
+    yield all_gpus
+    yield used_gpus
+    by_phase = gauge(NODES)
+    for phase, number in sorted(Counter(node["phase"] for node in nodes).items()):
+        by_phase.add_metric([phase], number)
+    yield by_phase

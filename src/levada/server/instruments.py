@@ -1,31 +1,31 @@
-"""Families as the Prometheus client has them: those filled at each question, and those that count along."""
+"""Prometheus objects of metric families: filled at each scrape, or counters."""
 
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from levada.server.families import Family
+from levada.server.metric_defs import Family
 
-# When a counter began is of no use to anybody here, and would double the text.
+# Creation times of counters are not used, and would double the size of the text.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client has no type there
 
 
 def gauge(family: Family) -> GaugeMetricFamily:
-    """A gauge to fill with what is."""
+    """Return a gauge to fill with current values."""
     return GaugeMetricFamily(family.name, family.help, labels=family.labels)
 
 
 def tally(family: Family) -> CounterMetricFamily:
-    """A counter to fill with what somebody else has counted."""
+    """Return a counter to fill with totals that are counted elsewhere."""
     return CounterMetricFamily(family.name, family.help, labels=family.labels)
 
 
 def counter(family: Family, registry: CollectorRegistry) -> Counter:
-    """A counter that counts along."""
+    """Return a counter that is incremented."""
     return Counter(family.name, family.help, family.labels, registry=registry)
 
 
 def histogram(family: Family, registry: CollectorRegistry) -> Histogram:
-    """A histogram that counts along."""
+    """Return a histogram that observes values."""
     return Histogram(family.name, family.help, family.labels, buckets=family.buckets, registry=registry)

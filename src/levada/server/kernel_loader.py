@@ -1,8 +1,8 @@
-"""Let a server go over from interpreted to compiled kernels while it runs.
+"""Switch a running server from interpreted to compiled kernels.
 
-A server starts with interpreted kernels, which need no set-up, and a small one stays with them: numba takes 100 MB of
-memory. Once its decisions are large enough, it loads compiled kernels in the background. Where the cache does not hold
-them yet, another process of low priority fills it first.
+A server starts with interpreted kernels, and a small one keeps them: numba takes 100 MB of memory. Once its decisions
+are large enough, the server loads compiled kernels in the background. If the cache does not contain them yet, a process
+of low priority compiles them first.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _FILL_CACHE = "import os; os.nice(19); from levada.sim.precompile import precomp
 
 
 async def load_kernels(size: Callable[[], int]) -> None:
-    """Return once compiled kernels run, or cannot be had; *size* is that of the engine's state."""
+    """Return when compiled kernels are in use or not available; *size* returns the size of the scheduling problem."""
     if not jit.is_available():
         _log.info("interpreting kernels: numba is not installed (pip install 'levada[server]')")
         return
     while not jit.is_worth_loading(size()):
         await asyncio.sleep(_CHECK_S)
     if not jit.is_ready():
-        _log.info("compiling kernels in the background (some minutes): %s", jit.cache_folder())
+        _log.info("compiling kernels in the background (a few minutes): %s", jit.cache_folder())
         if not await _fill_cache():
             return
-    # Importing the compiler takes a second. Each kernel is then loaded when it is first called, in some milliseconds:
-    # all of them at once would take 150 MB.
+    # The import of numba takes 1 s. Each kernel is loaded at its first call, in a few milliseconds; all of them would
+    # take 150 MB.
     await asyncio.to_thread(jit.install, compiles=False)
-    _log.info("kernels are loaded from %s from now on", jit.cache_folder())
+    _log.info("loaded compiled kernels: %s", jit.cache_folder())
 
 
 async def _fill_cache() -> bool:
-    """Whether another process could fill the cache."""
+    """Compile the kernels in another process; return whether the cache contains them."""
     compiler = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -56,8 +56,8 @@ async def _fill_cache() -> bool:
     if not jit.is_ready():
         last = errors.decode(errors="replace").strip().rpartition("\n")[2]
         _log.warning(
-            "cannot compile kernels, going on with interpreted ones: exit code %s, %s; "
-            "run `levada precompile` to see why, or set LEVADA_KERNEL_CACHE to a folder that can be written to",
+            "cannot compile kernels, using interpreted ones: exit code %s, %s; "
+            "run `levada precompile` to see why, or set LEVADA_KERNEL_CACHE to a writable directory",
             compiler.returncode,
             last,
         )

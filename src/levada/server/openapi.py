@@ -1,4 +1,4 @@
-"""The description of the API: FastAPI's, with the problems that every route may answer and the files it takes."""
+"""The OpenAPI document: FastAPI's, plus error responses and file schemas."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import TypeAdapter
 from pydantic.json_schema import models_json_schema
 
 from levada import __version__
-from levada.server.models import ProblemView
+from levada.api.types import ProblemView
 from levada.server.problems import MEDIA_TYPE
 
 _REF = "#/components/schemas/{model}"
 _TEXTS = {
-    400: "The request cannot be read.",
-    401: "A token is needed.",
-    403: "The token does not allow it.",
-    404: "There is no such thing.",
-    405: "Another method is meant.",
-    408: "The body came too slowly.",
-    409: "It is understood, and not possible as things are.",
-    412: "It has changed since; get it again.",
+    400: "Malformed request.",
+    401: "A token is required.",
+    403: "The token does not permit it.",
+    404: "Not found.",
+    405: "Method not allowed.",
+    408: "The body was sent too slowly.",
+    409: "Conflicts with the current state.",
+    412: "The job has changed; read it again.",
     413: "The body is too large.",
     415: "The body is not JSON.",
-    422: "The request is readable and wrong; `errors` tells each fault.",
-    503: "The server cannot act now.",
+    422: "Invalid request; `errors` lists the faults.",
+    503: "The server is unavailable.",
 }
 _EXAMPLE = {
     "apiVersion": "levada.dev/v1",
@@ -34,12 +35,12 @@ _EXAMPLE = {
     "spec": {"workers": {"min": 1, "max": 8}, "run": {"command": ["python", "train.py"]}},
 }
 _WRITES = frozenset({"post", "put", "patch", "delete"})
-#: What speaks plain text, as its model did.
-_PLAIN = ("/training", "/algorithm", "/ratelimit", "/allocation")
+#: Routes of Voda, which answer with plain text.
+_PLAIN_TEXT = ("/training", "/algorithm", "/ratelimit", "/allocation")
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of *app*, made once."""
+    """Return the OpenAPI 3.1 document of *app*, built once."""
     if app.openapi_schema is None:
         document = get_openapi(
             title="Levada",
@@ -51,8 +52,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
         schemas = document["components"]["schemas"]
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)
-        _, defined = models_json_schema([(ProblemView, "serialization")], ref_template=_REF)
-        schemas.update(defined["$defs"])
+        problem = TypeAdapter(ProblemView).json_schema(ref_template=_REF)
+        schemas.update(problem.pop("$defs"), ProblemView=problem)
         for path, item in document["paths"].items():
             for method, operation in item.items():
                 _add_problems(path, method, operation)
@@ -64,7 +65,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 def _add_problems(path: str, method: str, operation: dict[str, Any]) -> None:
     responses = operation["responses"]
-    if path.startswith(_PLAIN):
+    if path.startswith(_PLAIN_TEXT):
         return
     responses.pop("422", None)
     parameters = operation.get("parameters", [])
@@ -73,12 +74,12 @@ def _add_problems(path: str, method: str, operation: dict[str, Any]) -> None:
         codes |= {401, 403, 503}
     if "requestBody" in operation:
         codes |= {408, 413, 415}
-    if any(one["in"] == "path" or one["name"] == "job" for one in parameters) or path.endswith("/worker/job"):
-        # A name may be nobody's, or that of several.
+    if any(p["in"] == "path" or p["name"] == "job" for p in parameters) or path.endswith("/worker/job"):
+        # A name may be unknown or ambiguous.
         codes |= {404, 409}
     if method in _WRITES:
         codes |= {404, 409}
-    if any(one["name"] == "if-match" for one in parameters):
+    if any(parameter["name"] == "if-match" for parameter in parameters):
         codes |= {412}
     if path == "/readyz":
         codes |= {503}
@@ -92,7 +93,7 @@ def _add_problems(path: str, method: str, operation: dict[str, Any]) -> None:
 
 
 def _forbid_null(operation: dict[str, Any]) -> None:
-    """No name holds a null character."""
+    """Forbid null characters in parameters."""
     for parameter in operation.get("parameters", []):
         for schema in [parameter["schema"], *parameter["schema"].get("anyOf", [])]:
             schema = schema.get("items", schema)
@@ -101,17 +102,17 @@ def _forbid_null(operation: dict[str, Any]) -> None:
 
 
 def _add_files(document: dict[str, Any]) -> None:
-    """Job and queue files as `levada schema` prints them, where the API takes them."""
+    """Add the schemas of job and queue files, as in `levada schema`, to the routes that accept them."""
     from levada.jobfile.model import Job, Queue
 
-    _, defined = models_json_schema([(Job, "validation"), (Queue, "validation")], ref_template=_REF)
+    _, definitions = models_json_schema([(Job, "validation"), (Queue, "validation")], ref_template=_REF)
     schemas = document["components"]["schemas"]
-    # Names that both use would mean two things.
-    taken = {name: f"{name}File" for name in defined["$defs"] if name in schemas or name in ("Job", "Queue")}
-    schemas.update({taken.get(name, name): _renamed(schema, taken) for name, schema in defined["$defs"].items()})
+    # Names that the schemas of the API use already.
+    renamed = {name: f"{name}File" for name in definitions["$defs"] if name in schemas or name in ("Job", "Queue")}
+    schemas.update({renamed.get(name, name): _rename(schema, renamed) for name, schema in definitions["$defs"].items()})
     job: dict[str, Any] = {
         "anyOf": [
-            {"$ref": _REF.format(model=taken["Job"])},
+            {"$ref": _REF.format(model=renamed["Job"])},
             {
                 "type": "object",
                 "description": "A Kubeflow job.",
@@ -127,24 +128,23 @@ def _add_files(document: dict[str, Any]) -> None:
     }
     schemas["JobDocument"] = job
     reference = {"$ref": _REF.format(model="JobDocument")}
-    several = {"type": "array", "items": reference, "minItems": 1}
-    _body(document, "/api/v1/jobs", "post", {"anyOf": [reference, several], "examples": [_EXAMPLE]})
-    question = schemas["WhatIf"]["properties"]["documents"]
-    question["items"] = reference
-    _body(document, "/api/v1/queues/{name}", "put", {"$ref": _REF.format(model=taken["Queue"])})
+    documents = {"type": "array", "items": reference, "minItems": 1}
+    _set_body(document, "/api/v1/jobs", "post", {"anyOf": [reference, documents], "examples": [_EXAMPLE]})
+    schemas["WhatIf"]["properties"]["documents"]["items"] = reference
+    _set_body(document, "/api/v1/queues/{name}", "put", {"$ref": _REF.format(model=renamed["Queue"])})
 
 
-def _body(document: dict[str, Any], path: str, method: str, schema: dict[str, Any]) -> None:
+def _set_body(document: dict[str, Any], path: str, method: str, schema: dict[str, Any]) -> None:
     document["paths"][path][method]["requestBody"]["content"]["application/json"]["schema"] = schema
 
 
-def _renamed(schema: Any, names: dict[str, str]) -> Any:
-    """*schema* with references to the new names."""
+def _rename(schema: Any, names: dict[str, str]) -> Any:
+    """Return *schema* with references to the new names."""
     if isinstance(schema, dict):
         return {
             key: _REF.format(model=names.get(value.rpartition("/")[2], value.rpartition("/")[2]))
             if key == "$ref"
-            else _renamed(value, names)
+            else _rename(value, names)
             for key, value in schema.items()
         }
-    return [_renamed(each, names) for each in schema] if isinstance(schema, list) else schema
+    return [_rename(item, names) for item in schema] if isinstance(schema, list) else schema

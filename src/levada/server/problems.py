@@ -1,4 +1,4 @@
-"""Every error as problem+json: status, title, detail, code, and one entry per fault of a bad body."""
+"""Errors as problem+json: status, title, detail, code, and faults of a body."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
+from levada.api.types import ProblemView
 from levada.errors import MOST_FAULTS, BadInput, Fault, InternalError, LevadaError, NotFound, Refused, Unresolved
 
 MEDIA_TYPE = "application/problem+json"
 _LOG = logging.getLogger("levada.server")
 
-#: What a program may go by. The text is for people and may change.
+#: Codes for programs, by status; texts may change.
 CODES: dict[int, str] = {
     400: "bad_request",
     401: "no_token",
@@ -40,7 +41,7 @@ CODES: dict[int, str] = {
 
 
 class Problem(HTTPException):
-    """An answer that says no, raised where it is known."""
+    """An error response, raised by a route or middleware."""
 
     def __init__(
         self, status: int, detail: str, *, bad: BadInput | None = None, headers: Mapping[str, str] | None = None
@@ -57,8 +58,8 @@ def response(
     bad: BadInput | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """A problem as an answer; of *bad*, with its faults."""
-    body: dict[str, Any] = {
+    """Return an error response; with the faults of *bad*."""
+    body: ProblemView = {
         "status": status,
         "title": HTTPStatus(status).phrase,
         "detail": detail,
@@ -71,8 +72,8 @@ def response(
     return Response(msgspec.json.encode(body), status, dict(headers or {}), MEDIA_TYPE)
 
 
-def of_error(error: LevadaError) -> Response:
-    """The answer to an error of `levada.errors`."""
+def error_response(error: LevadaError) -> Response:
+    """Return the response for an error of `levada.errors`."""
     if isinstance(error, BadInput):
         return response(422, str(error), bad=error)
     if isinstance(error, NotFound):
@@ -81,13 +82,13 @@ def of_error(error: LevadaError) -> Response:
         return response(409, str(error), code=error.code)
     if isinstance(error, InternalError):
         return response(500, str(error))
-    # The server itself cannot: it is starting, stopping, or has lost its store.
+    # The server is unavailable: it starts, stops, or has lost its store.
     code = "unresolved" if isinstance(error, Unresolved) else ""
     return response(503, str(error), headers={"Retry-After": "1"}, code=code)
 
 
 def register(app: FastAPI) -> None:
-    """Lets *app* answer every error so."""
+    """Register the handlers of all errors with *app*."""
     app.add_exception_handler(LevadaError, _levada)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _validation)
@@ -96,53 +97,54 @@ def register(app: FastAPI) -> None:
 
 async def _levada(request: Request, error: Exception) -> Response:
     assert isinstance(error, LevadaError)
-    return of_error(error)
+    return error_response(error)
 
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     detail = str(error.detail)
     if error.status_code == 404 and not isinstance(error, Problem):
-        detail = f"there is no {request.url.path}; /api/openapi.json lists what there is"
+        detail = f"there is no {request.url.path}; see /api/openapi.json"
     headers = error.headers
     if error.status_code == 405:
         allowed = _methods(request)
-        detail = f"{request.method} is not for {request.url.path}; {', '.join(allowed)} is"
+        detail = f"{request.method} is not allowed for {request.url.path}; use {', '.join(allowed)}"
         headers = {"Allow": ", ".join(allowed)}
     bad = error.bad if isinstance(error, Problem) else None
     return response(error.status_code, detail, bad=bad, headers=headers)
 
 
 def _methods(request: Request) -> list[str]:
-    """What a path can be asked with; each method has a route of its own."""
+    """Return the methods of a path; each method has its own route."""
     matching = [route for route in request.app.state.all_routes if route.matches(request.scope)[0] is not Match.NONE]
-    found = {method for route in matching for method in getattr(route, "methods", None) or ()}
-    # Where no route is, files may be.
-    return sorted(found or {"GET", "HEAD"})
+    methods = {method for route in matching for method in getattr(route, "methods", None) or ()}
+    # A path without a route may be a file.
+    return sorted(methods or {"GET", "HEAD"})
 
 
 async def _validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    found = error.errors()
-    return of_error(BadInput(map(_fault, found[:MOST_FAULTS]), max(0, len(found) - MOST_FAULTS)))
+    details = error.errors()
+    return error_response(BadInput(map(_fault, details[:MOST_FAULTS]), max(0, len(details) - MOST_FAULTS)))
 
 
-def _fault(found: Mapping[str, Any]) -> Fault:
-    _, *keys = found["loc"]
+def _fault(detail: Mapping[str, Any]) -> Fault:
+    """Convert an error of pydantic."""
+    _, *keys = detail["loc"]
     path = ""
     for key in keys:
         path += f"[{key}]" if isinstance(key, int) else f".{key}" if path else str(key)
-    text = str(found["msg"])
-    if found["type"] == "missing":
+    text = str(detail["msg"])
+    if detail["type"] == "missing":
         text = "is required"
-    elif found["type"] == "extra_forbidden":
-        text = "is not known"
+    elif detail["type"] == "extra_forbidden":
+        text = "is unknown"
     else:
         text = text[:1].lower() + text[1:]
-    # What a client sent comes back only where it can be printed.
+    # Client input may contain unpaired surrogates, which cannot be encoded.
     return Fault(path.encode("utf-8", "replace").decode(), text.encode("utf-8", "replace").decode())
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return response(500, "a mistake in the server; its log tells more")
+    _LOG.error("internal error: %s %s", request.method, request.url.path, exc_info=error)
+    return response(500, "internal error; see the log of the server")

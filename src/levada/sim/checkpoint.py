@@ -1,6 +1,6 @@
-"""The state of a run in a file, so that it can go on after an interrupt, to the same result.
+"""Checkpoint files: resume an interrupted run with the same result.
 
-A run whose settings are not the same does not go on with it. The file holds data only: reading it runs nothing.
+A run with other settings rejects the file. The file contains data only: loading it executes no code.
 """
 
 from __future__ import annotations
@@ -18,58 +18,58 @@ from levada.sim import state_codec
 from levada.sim.settings import Settings
 
 _MARK = b"levada simulation 2\n"
-#: Files of older versions, which were Python pickles.
+#: Files of older versions are Python pickles.
 _OLD_MARK = b"levada simulation\n"
 
 
 def save(path: str, settings: Settings, state: Any, own: str) -> None:
-    """Writes *state*; the file is never half written. *own* is the module of the policy."""
+    """Write *state* atomically. *own* is the module of the policy."""
     try:
         body = state_codec.dumps(state, own)
     except LevadaError as error:
         raise LevadaError(f"{path}: {error}") from error
-    half = Path(f"{path}.half")
+    partial = Path(f"{path}.half")
     try:
-        half.write_bytes(_MARK + _digest(settings) + body)
-        os.replace(half, path)
+        partial.write_bytes(_MARK + _digest(settings) + body)
+        os.replace(partial, path)
     except OSError as error:
         raise LevadaError(f"{path}: {error.strerror}") from None
 
 
 def load(path: str, settings: Settings, own: str) -> Any:
-    """What was saved there; None where nothing is. Raises BadInput for what is of another simulation, or no state."""
-    half = Path(f"{path}.half")
+    """Return the saved state; None if there is no file. Raises BadInput for a state of another simulation."""
+    partial = Path(f"{path}.half")
     try:
-        there = Path(path).exists()
-        if there and not Path(path).is_file():
-            raise BadInput.one(f"--checkpoint {path}: is no regular file; name another one")
-        # Nobody wants to hear only at the end that it cannot be written.
-        half.touch()
-        half.unlink()
-        if not there:
+        exists = Path(path).exists()
+        if exists and not Path(path).is_file():
+            raise BadInput.one(f"--checkpoint {path}: not a regular file; choose another path")
+        # Fail now rather than after minutes of simulation if the file cannot be written.
+        partial.touch()
+        partial.unlink()
+        if not exists:
             return None
         data = Path(path).read_bytes()
     except OSError as error:
         raise BadInput.one(f"--checkpoint {path}: {error.strerror}") from None
     if data.startswith(_OLD_MARK):
-        raise BadInput.one(f"--checkpoint {path}: is of an older Levada, which wrote Python pickles; delete it")
+        raise BadInput.one(f"--checkpoint {path}: written by an older version of Levada; delete it")
     mark, digest = data[: len(_MARK)], data[len(_MARK) : len(_MARK) + 32]
     if mark != _MARK:
-        raise BadInput.one(f"--checkpoint {path}: is not the state of a simulation; name another file")
+        raise BadInput.one(f"--checkpoint {path}: not a simulation checkpoint; choose another path")
     if digest != _digest(settings):
-        raise BadInput.one(f"--checkpoint {path}: is of another simulation; delete it, or name another file")
+        raise BadInput.one(f"--checkpoint {path}: belongs to another simulation; delete it or choose another path")
     try:
         return state_codec.loads(data[len(_MARK) + 32 :], own)
     except Exception as error:
-        raise BadInput.one(f"--checkpoint {path}: cannot be read: {error}; delete it to begin anew") from error
+        raise BadInput.one(f"--checkpoint {path}: cannot be read: {error}; delete it to start over") from error
 
 
 def drop(path: str) -> None:
-    """The run is over: there is nothing to go on with."""
+    """Delete the checkpoint of a completed run."""
     Path(path).unlink(missing_ok=True)
 
 
 def _digest(settings: Settings) -> bytes:
-    """What makes two simulations the same: what they are told, but for the names of their own files."""
+    """Digest of version and settings, without the names of output files."""
     plain = msgspec.structs.replace(settings, checkpoint=None, rounds=None)
     return hashlib.sha256(__version__.encode() + msgspec.json.encode(plain, order="deterministic")).digest()

@@ -1,7 +1,7 @@
-"""One day on a small mixed cluster, made up but lifelike: what `levada demo` shows.
+"""`levada demo`: one realistic day of jobs on a small mixed cluster.
 
-The first jobs of the list are there to be seen: one of each kind that the engine treats in its own way. The others are
-drawn from a few workloads. At noon a serving pod wants two GPUs for an hour.
+The first jobs show one of each kind that the engine treats differently; the others are drawn from a few workloads. At
+noon a serving pod requests two GPUs for an hour.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from levada.engine import Engine
 from levada.engine.explain import Explanation
 from levada.perf import JobSpeed, TableModel
 from levada.policies.protocol import AnyPolicy
-from levada.sim.serving import Served
+from levada.sim.serving import ServingInterval
 from levada.sim.simulation import Segment, Simulation
 
 HOUR = 3600.0
@@ -40,12 +40,12 @@ CLUSTER = Cluster(
 
 SERVING = Foreign(id="serving", milli=2 * WHOLE, gpu_type="a100", cpu=4 * CORE, serving=True, created=12 * HOUR)
 
-#: After two days a policy that leaves jobs waiting is not waited for any longer.
+#: The simulation ends after two days, even if the policy leaves jobs waiting.
 END_S = 48 * HOUR
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """How fast a kind of job is: steps per second of one worker, and each doubling of workers gives so much more."""
+    """Speed of a workload: steps per second of one worker, and the speed-up per doubling of workers."""
 
     a100: float
     v100: float
@@ -58,15 +58,15 @@ WORKLOADS: Mapping[str, Workload] = {
     "gpt2": Workload(2.8, 1.0, 1.7),
     "vit": Workload(2.0, 0.9, 1.85),
     "gnn": Workload(1.3, 1.0, 1.4),
-    # Only in the jobs that are there to be seen.
+    # Only in the showcase jobs.
     "prepare": Workload(1.0, 1.0, 1.9),
     "notebook": Workload(1.0, 1.0, 1.0),
     "wide-deep": Workload(1.5, 1.0, 1.6),
 }
 
 
-class JobStory(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a job."""
+class JobSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Outcome of a job."""
 
     job: Job
     note: str
@@ -76,44 +76,44 @@ class JobStory(msgspec.Struct, frozen=True, kw_only=True):
     gpu_seconds: float
     resizes: int
     moves: int
-    #: None while it is not over.
+    #: None if it has not ended.
     ended: float | None
     segments: tuple[Segment, ...]
 
 
-class DayStory(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened on that day."""
+class DaySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Outcome of the day."""
 
     policy: str
     seed: int
-    jobs: tuple[JobStory, ...]
-    served: tuple[Served, ...]
+    jobs: tuple[JobSummary, ...]
+    served: tuple[ServingInterval, ...]
     #: GPUs by type.
     gpus: Mapping[str, int]
     until: float
     decisions: int
-    #: When most was wanted by waiting jobs, and why one of them waited.
+    #: The time with the most GPUs requested by pending jobs, and why one of them was pending.
     busiest: float
     explained: Explanation | None
-    #: Why the policy's last refused decision was refused; empty if none was.
+    #: Why the last rejected decision of the policy was rejected; "" if none was.
     rejection: str
 
 
 def jobs_of_the_day(count: int, seed: int) -> list[tuple[Job, str]]:
-    """So many jobs in the order of their submission, each with a note on what is special about it."""
+    """Return *count* jobs in the order of submission, each with a note on what is special about it."""
     rng = np.random.default_rng(seed)
-    drawn = [*_to_be_seen(), *(_drawn(rng) for _ in range(max(0, count - len(_to_be_seen()))))][:count]
+    drawn = [*_showcase(), *(_drawn(rng) for _ in range(max(0, count - len(_showcase()))))][:count]
     drawn.sort(key=lambda pair: pair[0].submitted)
     width = max(2, len(str(count)))
     return [(msgspec.structs.replace(job, id=f"j{i:0{width}}"), note) for i, (job, note) in enumerate(drawn, 1)]
 
 
-def _to_be_seen() -> list[tuple[Job, str]]:
+def _showcase() -> list[tuple[Job, str]]:
     def job(hour: float, workload: str, hours: float, **fields: Any) -> Job:
-        # *hours* are those of one worker on a v100.
+        # *hours*: of one worker on a v100.
         steps = round(hours * HOUR * WORKLOADS[workload].v100)
-        given = {"cpu": 2 * CORE, "memory": 8 * GIB, **fields}
-        return Job(id="", submitted=hour * HOUR, workload=workload, steps=steps, **given)
+        resources = {"cpu": 2 * CORE, "memory": 8 * GIB, **fields}
+        return Job(id="", submitted=hour * HOUR, workload=workload, steps=steps, **resources)
 
     servers = ParameterServers(replicas=2, cpu=4 * CORE, memory=16 * GIB)
     half = {"milli": 500, "gpu_memory": 8 * GIB}
@@ -130,7 +130,7 @@ def _to_be_seen() -> list[tuple[Job, str]]:
 
 
 def _drawn(rng: np.random.Generator) -> tuple[Job, str]:
-    """A job of the crowd: most come in working hours."""
+    """Draw a job; most arrive in working hours."""
     names = list(WORKLOADS)[:5]
     workload = names[int(rng.integers(len(names)))]
     hour = float(np.clip(rng.normal(14.0, 4.0), 0.1, 21.0))
@@ -153,7 +153,7 @@ def _drawn(rng: np.random.Generator) -> tuple[Job, str]:
 
 
 def truth(jobs: list[Job], types: Callable[[str], int]) -> TableModel:
-    """How fast the jobs really are; the engine has to find out. Jobs are numbered in the order given."""
+    """Return the true speeds, which the engine has to learn. Jobs are numbered in this order."""
     speeds = []
     for number, job in enumerate(jobs):
         kind = WORKLOADS[job.workload]
@@ -163,49 +163,48 @@ def truth(jobs: list[Job], types: Callable[[str], int]) -> TableModel:
     return TableModel(speeds)
 
 
-class _Watch:
-    """Remembers the moment at which waiting jobs wanted most, and asks why the one that waited longest had to."""
+class _BusiestTime:
+    """Records the time with the most GPUs requested by pending jobs, and explains the one that waited longest."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.most, self.at = 0, 0.0
+        self.requested, self.at = 0, 0.0
         self.explained: Explanation | None = None
 
-    def look(self) -> None:
+    def observe(self) -> None:
         query, jobs = self._engine.query, self._engine.query.jobs
         slots = jobs.order
-        waits = slots[(jobs.phase[slots] == Phase.PENDING) & (jobs.count[slots] == 0)]
-        wanted = int((jobs.min[waits] * jobs.milli[waits]).sum())
-        # A job that has just come has not been thought of yet.
-        if wanted > self.most and query.is_settled:
-            self.most, self.at = wanted, query.now
-            self.explained = self._engine.explain(query.job_id(int(jobs.number[waits[0]])))
+        pending = slots[(jobs.phase[slots] == Phase.PENDING) & (jobs.count[slots] == 0)]
+        requested = int((jobs.min[pending] * jobs.milli[pending]).sum())
+        # Until the state is settled, a new job may not have been considered yet.
+        if requested > self.requested and query.is_settled:
+            self.requested, self.at = requested, query.now
+            self.explained = self._engine.explain(query.job_id(int(jobs.number[pending[0]])))
 
 
-def live(
+def simulate_day(
     policy: str,
     *,
     count: int = 30,
     seed: int = 0,
     make_policy: Callable[[str, Mapping[str, Any]], AnyPolicy],
-) -> DayStory:
-    """The story of the day under *policy*: same policy, count and seed, same story."""
+) -> DaySummary:
+    """Simulate the day under *policy*; deterministic for policy, count and seed."""
     described = jobs_of_the_day(count, seed)
     jobs = [job for job, _ in described]
     engine = Engine(cluster=CLUSTER, policy=policy, seed=seed, make_policy=make_policy)
     cluster = engine.query.cluster
-    watch = _Watch(engine)
-    world = Simulation(engine, truth(jobs, cluster.types.find), after_each=watch.look)
+    busiest = _BusiestTime(engine)
+    world = Simulation(engine, truth(jobs, cluster.types.find), after_each=busiest.observe)
     if jobs:
         world.submit(JobBatch.of(jobs))
     world.serve(SERVING, SERVING.created, HOUR)
     world.run(END_S)
-    stories = _stories(world, described)
     last = max([segment.end for segment in world.segments], default=0.0)
-    return DayStory(
+    return DaySummary(
         policy=engine.query.policy.name,
         seed=seed,
-        jobs=stories,
+        jobs=_summaries(world, described),
         served=tuple(world.pods.served),
         gpus={
             name: int(np.count_nonzero(cluster.type_of == number))
@@ -214,13 +213,13 @@ def live(
         },
         until=max(last, 24 * HOUR),
         decisions=world.decisions,
-        busiest=watch.at,
-        explained=watch.explained,
+        busiest=busiest.at,
+        explained=busiest.explained,
         rejection=engine.query.last_rejection,
     )
 
 
-def _stories(world: Simulation, described: list[tuple[Job, str]]) -> tuple[JobStory, ...]:
+def _summaries(world: Simulation, described: list[tuple[Job, str]]) -> tuple[JobSummary, ...]:
     facts: dict[str, dict[str, Any]] = {}
     ended = world.ended
     for row, name in enumerate(ended.id):
@@ -234,18 +233,18 @@ def _stories(world: Simulation, described: list[tuple[Job, str]]) -> tuple[JobSt
             "ended": ended.finished[row],
         }
     for job, _ in described:
-        if (left := world.engine.query.job(job.id)) is not None:
+        if (active := world.engine.query.job(job.id)) is not None:
             facts[job.id] = {
-                "phase": Phase.label(left.phase),
-                "waited_s": left.waiting_s,
-                "ran_s": left.running_s,
-                "gpu_seconds": left.gpu_seconds,
-                "resizes": left.resizes,
-                "moves": left.moves,
+                "phase": Phase.label(active.phase),
+                "waited_s": active.waiting_s,
+                "ran_s": active.running_s,
+                "gpu_seconds": active.gpu_seconds,
+                "resizes": active.resizes,
+                "moves": active.moves,
                 "ended": None,
             }
     return tuple(
-        JobStory(
+        JobSummary(
             job=job,
             note=note,
             segments=tuple(segment for segment in world.segments if segment.job == job.id),

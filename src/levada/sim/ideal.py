@@ -1,7 +1,7 @@
-"""Shares followed exactly: what a share policy would reach if time could be cut as finely as one likes.
+"""`--ideal`: follow shares exactly, as if time were infinitely divisible.
 
-Between one arrival or end and the next every job makes sum_j X_j T_j steps per second, alone and in pairs. There are no
-rounds, no places and no restarts: this is what mechanisms are measured against.
+Between two arrivals or ends every job makes sum_j X_j T_j steps per second, alone and in pairs. There are no rounds,
+placements or restarts: the result is a bound for mechanisms.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from levada.perf import Beliefs
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.share import AnySharePolicy, Shares
 from levada.sim.arrivals import Arrivals
-from levada.sim.ended import Ended
+from levada.sim.completed import CompletedJobs
 from levada.sim.metrics import Facts
-from levada.sim.use import HOUR_S
-from levada.tables.world import World
+from levada.sim.utilization import HOUR_S
+from levada.tables.cluster_state import ClusterState
 
-#: Ends that are nearer to each other than this part of the time until then come together.
-_NOTHING = 1e-9
+#: Ends that differ by less than this fraction of the time until them coincide.
+_TOLERANCE = 1e-9
 
 
 class IdealWorld:
-    """Jobs, the policy's shares, and time."""
+    """Simulated cluster that follows the policy's shares exactly."""
 
     def __init__(
         self,
@@ -47,16 +47,16 @@ class IdealWorld:
         seed: int = 0,
         prices: list[PricesChanged] | None = None,
     ) -> None:
-        """Without *belief* the policy knows the truth."""
-        self.world = World(cluster)
+        """*belief*: the speeds that the policy knows; None: the truth."""
+        self.world = ClusterState(cluster)
         self.policy, self.state = policy, policy.initial(seed)
         self.truth, self.belief = truth, truth if belief is None else belief
-        for model in {id(each): each for each in (self.truth, self.belief)}.values():
+        for model in self._models():
             model.attach(self.world.workloads, self.world.inventory.types)
         self.arrivals = arrivals
         self.on_round: Callable[[bytes], None] | None = None
         self.now = 0.0
-        self.ended = Ended()
+        self.ended = CompletedJobs()
         self.decisions = 0
         #: GPU-seconds by number of type, and $.
         self.used: Floats = np.zeros(len(self.world.inventory.types))
@@ -69,17 +69,20 @@ class IdealWorld:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "on_round": None}
 
+    def _models(self) -> tuple[Beliefs, ...]:
+        return (self.truth,) if self.truth is self.belief else (self.truth, self.belief)
+
     @property
     def rounds(self) -> int:
-        """There are none."""
+        """Always 0."""
         return 0
 
     @property
     def rejection(self) -> None:
-        """Shares are never refused."""
+        """Always None: shares are never rejected."""
 
     def facts(self) -> Facts:
-        """What was counted up to now."""
+        """Return the counters so far."""
         types = self.world.inventory.types
         return Facts(
             end_s=self.now,
@@ -91,7 +94,7 @@ class IdealWorld:
         )
 
     def run(self, done: Callable[[], bool] = lambda: False) -> None:
-        """Goes on until *done* says so, or nothing is left to happen."""
+        """Simulate until *done* returns True or no events are left."""
         table = self.world.table
         while not done():
             slots = table.order
@@ -101,20 +104,20 @@ class IdealWorld:
             at = min(self.arrivals.next_at(), self._next_price(), self.now + float(ends.min(initial=math.inf)))
             if at == math.inf:
                 if len(slots):
-                    raise LevadaError(f"at {self.now:.0f} s {len(slots)} jobs wait and none will ever run")
+                    raise LevadaError(f"simulation is stuck at {self.now:.0f} s: {len(slots)} jobs can never start")
                 return
             passed = at - self.now
-            self._pass(passed, slots)
+            self._advance(passed, slots)
             self.now = at
-            # Rounding alone shall keep nobody from its end.
-            self._end(slots[ends <= passed * (1.0 + _NOTHING)])
+            # The tolerance ends jobs that are done but for rounding.
+            self._end(slots[ends <= passed * (1.0 + _TOLERANCE)])
             self._arrive()
-            self._share_out()
+            self._update_shares()
 
     def _next_price(self) -> float:
         return self._prices[0].at if self._prices else math.inf
 
-    def _pass(self, seconds: float, slots: Ints) -> None:
+    def _advance(self, seconds: float, slots: Ints) -> None:
         self.world.table.steps_done[slots] += self._rate * seconds
         used = self._busy * seconds
         self.used += used
@@ -122,12 +125,12 @@ class IdealWorld:
         self.cost += float(used @ prices) / HOUR_S
 
     def _end(self, slots: Ints) -> None:
-        """Jobs that have made all their steps are over."""
+        """End jobs that have made all their steps."""
         if not len(slots):
             return
         table, numbers = self.world.table, self.world.table.number[slots]
         started = np.array([self._started.get(number, math.inf) for number in numbers.tolist()])
-        nothing = np.zeros(len(slots), np.int64)
+        zeros = np.zeros(len(slots), np.int64)
         self.ended.add(
             JobsEnded(
                 number=numbers,
@@ -140,9 +143,9 @@ class IdealWorld:
                 waiting_s=started - table.submitted[slots],
                 running_s=self.now - started,
                 gpu_seconds=np.full(len(slots), math.nan),
-                restarts=nothing,
-                resizes=nothing,
-                moves=nothing,
+                restarts=zeros,
+                resizes=zeros,
+                moves=zeros,
                 steps_done=table.steps_done[slots],
                 reported=table.reported[slots],
                 resized=table.resized[slots],
@@ -154,16 +157,16 @@ class IdealWorld:
         while self._prices and self._prices[0].at <= self.now:
             self.world.set_prices(self._prices.pop(0).prices)
         for batch in self.arrivals.until(self.now):
-            self._enter(batch)
+            self._add_jobs(batch)
 
-    def _enter(self, batch: JobBatch) -> None:
+    def _add_jobs(self, batch: JobBatch) -> None:
         slots = self.world.add_jobs(batch)
         table = self.world.table
-        for model in {id(each): each for each in (self.truth, self.belief)}.values():
+        for model in self._models():
             model.bind(table.number[slots], table.workload[slots])
 
-    def _share_out(self) -> None:
-        """New shares, and how fast everybody is with them."""
+    def _update_shares(self) -> None:
+        """Compute new shares and the rate of every job."""
         snap = self.world.snapshot(self.now)
         self._rate, self._busy = np.zeros(len(snap)), np.zeros(len(self.world.inventory.types))
         if not len(snap):
@@ -180,8 +183,8 @@ class IdealWorld:
 
     def _speeds(self, instance: Instance, shares: Shares) -> Floats:
         types = np.arange(shares.share.shape[1])
-        true = self.truth.rates(instance.number[:, None], types[None, :], instance.size[:, None])
-        speed: Floats = (shares.share * np.where(instance.allowed, true, 0.0)).sum(axis=1)
+        rates = self.truth.rates(instance.number[:, None], types[None, :], instance.size[:, None])
+        speed: Floats = (shares.share * np.where(instance.allowed, rates, 0.0)).sum(axis=1)
         if shares.pair_share is not None and len(shares.pairs):
             a, b = shares.pairs.T
             together = self.truth.pair_rates(

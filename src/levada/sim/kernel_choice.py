@@ -1,4 +1,4 @@
-"""How many jobs a simulation has, as far as its settings tell, and which kernels it runs on."""
+"""Choose compiled or interpreted kernels by the expected number of jobs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from levada import jit
 from levada.sim.settings import Settings
 from levada.sim.traces import find
 
-#: A line of a trace has about so many bytes.
+#: Typical length of a line of a trace.
 _LINE_BYTES = 150
 
 
 def choose_kernels(settings: Settings) -> None:
-    """Let the process interpret or compile kernels, by the number of jobs."""
+    """Interpret or compile kernels in this process, depending on the number of jobs."""
     jit.choose(expected_jobs(settings))
 
 
 def expected_jobs(settings: Settings) -> int | None:
-    """How many jobs there will be, at a guess; None where nothing tells."""
+    """Estimate the number of jobs; None if unknown."""
     if settings.jobs is not None:
         return settings.jobs
     if settings.trace is None:

@@ -1,4 +1,4 @@
-"""Measured rates one by one, in any order, until they become `Profiles`."""
+"""Collect measured rates one by one, in any order, into `Profiles`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 from levada.core.names import Names
 from levada.perf import Profiles
 
-#: A table has a place for every size up to its largest; a file that says more is wrong.
+#: Largest size of a job in a throughput table; a file with a larger one is wrong.
 MOST_WORKERS = 4096
 
 
 def rate_fault(value: Any) -> str:
-    """What is wrong with a rate; empty if nothing is."""
+    """Return what is wrong with a rate; "" if it is valid."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
         return "must be a number of steps/s, 0 or more"
     return ""
 
 
 class Measurements:
-    """Rates by workload, GPU type and size; workloads and types are numbered as they come."""
+    """Rates by workload, GPU type and size; workloads and types are numbered in the order of addition."""
 
     def __init__(self) -> None:
         self.workloads = Names()
@@ -33,7 +33,7 @@ class Measurements:
         self._pairs: dict[tuple[int, int, int, int], float] = {}
 
     def add(self, workload: str, gpu_type: str, workers: int, rate: float, *, spread: bool = False) -> bool:
-        """Takes a rate; False if there is one already, which then stays."""
+        """Add a rate; returns False if there is one already, which is kept."""
         cells = self._spread if spread else self._alone
         key = (self.workloads.add(workload), self.types.add(gpu_type), workers)
         if key in cells:
@@ -42,21 +42,21 @@ class Measurements:
         return True
 
     def add_pair(self, a: str, b: str, gpu_type: str, workers: int, rate_a: float, rate_b: float) -> bool:
-        """Takes what two workloads reach on the same devices; False if that was said before, and otherwise."""
+        """Add the rates of two workloads on the same devices; returns False if they contradict an earlier call."""
         first, second = self.workloads.add(a), self.workloads.add(b)
         if first == second:
             rate_a = rate_b = (rate_a + rate_b) / 2
-        place = (self.types.add(gpu_type), workers)
-        said = (
-            self._pairs.setdefault((*place, first, second), rate_a),
-            self._pairs.setdefault((*place, second, first), rate_b),
+        key = (self.types.add(gpu_type), workers)
+        stored = (
+            self._pairs.setdefault((*key, first, second), rate_a),
+            self._pairs.setdefault((*key, second, first), rate_b),
         )
-        return said == (rate_a, rate_b)
+        return stored == (rate_a, rate_b)
 
     def profiles(self) -> Profiles:
-        """All of it as arrays."""
+        """Return all measurements as arrays."""
         cells = (self._alone, self._spread)
-        sizes = sorted({key[2] for each in cells for key in each} | {key[1] for key in self._pairs})
+        sizes = sorted({key[2] for rates in cells for key in rates} | {key[1] for key in self._pairs})
         at = {size: index for index, size in enumerate(sizes)}
         shape = (len(self.workloads), len(self.types), len(sizes))
         alone, spread = np.full(shape, nan), np.full(shape, nan)

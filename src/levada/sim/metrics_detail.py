@@ -1,4 +1,4 @@
-"""More than the report says: completion times by class of job, queueing, use by GPU type, moves and leases."""
+"""Detailed metrics: job classes, queueing, utilization by type, moves, leases."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 
 from levada.core.types import Floats
-from levada.sim.metrics import ALL, Outcomes, Run, Window, known, mean, percentiles
-from levada.sim.traces.sheet import number
+from levada.sim.metrics import ALL, Outcomes, RunFacts, Window, known, mean, percentiles
+from levada.sim.traces.sheet import format_number
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean and percentiles in seconds; null of nothing."""
+    """Mean and percentiles in seconds; null if there are no values."""
 
     mean: float | None
     p50: float | None
@@ -21,8 +21,8 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
     p99: float | None
 
 
-class Class(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured jobs that have something in common."""
+class JobClass(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured jobs of one scale, weight or workload."""
 
     jobs: int
     finished: int
@@ -30,12 +30,12 @@ class Class(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Detail(msgspec.Struct, frozen=True, kw_only=True):
-    """What `levada sim run` tells in more words."""
+    """Metrics of `levada sim run` beyond the report."""
 
-    by_scale: dict[str, Class]
-    by_weight: dict[str, Class]
-    by_workload: dict[str, Class]
-    #: From arrival to the first run.
+    by_scale: dict[str, JobClass]
+    by_weight: dict[str, JobClass]
+    by_workload: dict[str, JobClass]
+    #: From arrival to first start.
     queueing_s: Spread
     utilization: dict[str, float]
     #: Measured jobs that have a deadline.
@@ -43,17 +43,17 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int
     resizes: int
     moves: int
-    #: The part of jobs that kept their GPUs among those that could have; null where there was no round.
+    #: Fraction of jobs that kept their GPUs among those that could have; null without rounds.
     lease_extensions: float | None
 
 
-def detail(jobs: Outcomes, run: Run, window: Window = ALL) -> Detail:
-    """The details of a simulation."""
+def detail(jobs: Outcomes, run: RunFacts, window: Window = ALL) -> Detail:
+    """Return the detailed metrics of a simulation."""
     rows = window.rows(len(jobs))
     jct_s = jobs.jct_s[rows]
     return Detail(
         by_scale=_classes(list(map(str, jobs.scale[rows].tolist())), jct_s, numeric=True),
-        by_weight=_classes(list(map(number, jobs.weight[rows].tolist())), jct_s, numeric=True),
+        by_weight=_classes(list(map(format_number, jobs.weight[rows].tolist())), jct_s, numeric=True),
         by_workload=_classes(jobs.workload[rows], jct_s),
         queueing_s=spread((jobs.started_s - jobs.arrival_s)[rows]),
         utilization={
@@ -69,17 +69,17 @@ def detail(jobs: Outcomes, run: Run, window: Window = ALL) -> Detail:
 
 
 def spread(values: Floats) -> Spread:
-    """How the known ones of *values* are spread."""
-    some = known(values)
-    p50, p90, p99 = percentiles(some)
-    return Spread(mean=mean(some), p50=p50, p90=p90, p99=p99)
+    """Return mean and percentiles of the values that are not nan."""
+    numbers = known(values)
+    p50, p90, p99 = percentiles(numbers)
+    return Spread(mean=mean(numbers), p50=p50, p90=p90, p99=p99)
 
 
-def _classes(names: Sequence[str], jct_s: Floats, *, numeric: bool = False) -> dict[str, Class]:
-    """One class for each name, in their order."""
+def _classes(names: Sequence[str], jct_s: Floats, *, numeric: bool = False) -> dict[str, JobClass]:
+    """Return one class per name, sorted by name."""
     labels = np.array(names, dtype=object)
     classes = {}
     for name in sorted(set(names), key=float if numeric else str):
         of_class = jct_s[labels == name]
-        classes[name] = Class(jobs=len(of_class), finished=len(known(of_class)), jct_s=spread(of_class))
+        classes[name] = JobClass(jobs=len(of_class), finished=len(known(of_class)), jct_s=spread(of_class))
     return classes

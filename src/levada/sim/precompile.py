@@ -1,6 +1,6 @@
-"""Fill the cache of compiled kernels, so that no simulation and no server has to wait for the compiler.
+"""Fill the cache of compiled kernels before simulations and servers need it.
 
-Where the cache is complete, this takes seconds.
+If the cache is complete, this takes seconds.
 """
 
 from __future__ import annotations
@@ -12,17 +12,26 @@ from collections.abc import Iterator
 from typing import Any
 
 from levada import jit
+from levada.core.batch import JobBatch
+from levada.core.cluster import Cluster, Node
+from levada.core.commands import Decide
+from levada.core.events import JobsSubmitted
+from levada.core.job import Job
+from levada.engine import Engine, run_policy
 from levada.sim.run import simulate
 from levada.sim.settings import Settings
 
-#: The least time between two names.
-_TELL_S = 2.0
-#: Tiny simulations that go through all kernels together: sizes and shares, gangs, failures, and every kind of world.
+#: Minimum time between two progress lines.
+_PROGRESS_S = 2.0
+#: Tiny simulations that together call all kernels: sizes and shares, gangs, failures, and every simulated cluster.
+#: Jobs arrive fast enough to wait for GPUs and to be preempted.
 _RUNS: tuple[dict[str, Any], ...] = (
     {"policy": "fifo"},
     {"policy": "elastic-srjf", "multi_gpu": True, "failures_every_s": 7200.0},
     {"policy": "elastic-tiresias"},
     {"policy": "afs-l"},
+    {"policy": "gandiva"},
+    {"policy": "gavel-fifo_perf", "multi_gpu": True},
     {"policy": "max_min_fairness_perf"},
     {"policy": "max_min_fairness_packed", "multi_gpu": True},
     {"policy": "finish_time_fairness_perf"},
@@ -33,46 +42,61 @@ _RUNS: tuple[dict[str, Any], ...] = (
 
 
 def precompile() -> bool:
-    """Compile every kernel with all types that it is called with; False where numba is not installed."""
+    """Compile every kernel with all types that it is called with; returns False if numba is not installed."""
     if not jit.install():
         return False
     if jit.is_ready():
         return True
-    _say("compiling kernels (two or three minutes, once for each version)")
-    with _names():
+    _print("compiling kernels (2 to 3 minutes, once per version)")
+    with _names_printed():
         for number, run in enumerate(_RUNS, start=1):
-            _say(f"  {number} of {len(_RUNS)}: what {run['policy']} needs")
+            _print(f"  {number} of {len(_RUNS)}: kernels of {run['policy']}")
             simulate(
                 Settings(
-                    cluster={"v100": 16, "k80": 16}, workload="gavel", jobs=30, rate=4.0, fixed_duration_s=1800.0, **run
+                    cluster={"v100": 16, "k80": 16},
+                    workload="gavel",
+                    jobs=30,
+                    rate=400.0,
+                    fixed_duration_s=1800.0,
+                    **run,
                 )
             )
+        _place_job_with_class()
     jit.mark_ready()
     return True
 
 
+def _place_job_with_class() -> None:
+    """Place a job with a node class, which simulated jobs do not have."""
+    engine = Engine(cluster=Cluster(nodes=(Node.of("n", {"v100": 1}),)), policy="fifo")
+    jobs = JobBatch.of([Job(id="j", submitted=0.0, node_class="x")])
+    for command in engine.handle(JobsSubmitted(at=0.0, jobs=jobs)):
+        if isinstance(command, Decide):
+            engine.handle(run_policy(command, 0.0))
+
+
 @contextlib.contextmanager
-def _names() -> Iterator[None]:
-    """While it is entered, kernels are named as they are compiled, now and then."""
+def _names_printed() -> Iterator[None]:
+    """Print the name of the kernel that is being compiled, at most every 2 s."""
     from numba.core import event
 
     class Names(event.Listener):
-        told = time.monotonic()
+        printed = time.monotonic()
 
         def on_start(self, event: Any) -> None:
             kernel = event.data["dispatcher"].py_func
-            if time.monotonic() - self.told >= _TELL_S and kernel.__module__.startswith("levada"):
-                self.told = time.monotonic()
-                _say(f"    {kernel.__name__}")
+            if time.monotonic() - self.printed >= _PROGRESS_S and kernel.__module__.startswith("levada"):
+                self.printed = time.monotonic()
+                _print(f"    {kernel.__name__}")
 
         def on_end(self, event: Any) -> None:
-            """Nothing: the next one is named."""
+            """Print nothing."""
 
     with event.install_listener("numba:compile", Names()):
         yield
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 

@@ -1,4 +1,4 @@
-"""What `sim.run` needs of a cluster that it simulates, whichever rules time follows there."""
+"""Interface of simulated clusters, as `sim.run` uses them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from levada.sim.arrivals import Arrivals
-from levada.sim.ended import Ended
+from levada.sim.completed import CompletedJobs
 from levada.sim.metrics import Facts
 
 
@@ -15,7 +15,7 @@ class SimulatedCluster(Protocol):
 
     now: float
     arrivals: Arrivals
-    ended: Ended
+    ended: CompletedJobs
     #: Called with one line of JSON when a round begins; not part of a checkpoint.
     on_round: Callable[[bytes], None] | None
 
@@ -25,10 +25,10 @@ class SimulatedCluster(Protocol):
 
     @property
     def rejection(self) -> str | None:
-        """Why the engine refused the last decision of the policy; None if it did not."""
+        """Why the engine rejected the last decision of the policy; None if it did not."""
 
     def run(self, *, done: Callable[[], bool]) -> None:
-        """Simulate until *done* returns True or nothing is left to happen. *done* is called before every step."""
+        """Simulate until *done* returns True or no events are left. *done* is called before every step."""
 
     def facts(self) -> Facts:
-        """What was counted up to now."""
+        """Return the counters so far."""

@@ -1,4 +1,4 @@
-"""`simulate`: from settings to a report. Everything that `levada sim run` can be told ends here."""
+"""`simulate`: run one simulation from its settings to its report."""
 
 from __future__ import annotations
 
@@ -20,51 +20,50 @@ from levada.errors import BadInput, LevadaError
 from levada.sim import checkpoint
 from levada.sim.arrivals import Arrivals
 from levada.sim.build import policy_of, world_of
-from levada.sim.ended import Ended
-from levada.sim.metrics import Outcomes, Report, Run, report
+from levada.sim.completed import CompletedJobs
+from levada.sim.metrics import Outcomes, RunFacts, SimReport, isolated_s, report
 from levada.sim.metrics_detail import Detail, detail
-from levada.sim.metrics_fairness import isolated_s
 from levada.sim.settings import Settings, check
 from levada.sim.source import Source
 
-#: A run that keeps a checkpoint writes it so often, in seconds of real time.
+#: Interval of checkpoints, in seconds of real time.
 SAVE_EVERY_S = 60.0
 
 
 class Interrupted(LevadaError):
-    """Somebody asked for the run to stop before its end."""
+    """The run was stopped before its end."""
 
 
-class Progress(msgspec.Struct, frozen=True):
-    """How far a run is."""
+class RunProgress(msgspec.Struct, frozen=True):
+    """Progress of a run."""
 
-    #: Measured jobs that are over, and all of them; None while nobody can tell.
+    #: Measured jobs that ended, and their total; None if unknown.
     over: int
     of: int | None
     now_s: float
-    #: All jobs, measured or not, that have come so far, and those that are over.
+    #: All jobs, measured or not, that have arrived, and those that ended.
     arrived: int
     ended: int
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What came out."""
+    """Result of a simulation."""
 
-    report: Report
+    report: SimReport
     detail: Detail
-    #: What the report was made from, job by job.
+    #: Per-job outcomes behind the report.
     jobs: Outcomes
     gpus: int
-    #: Jobs in all rounds, each once in each, arrivals and ends.
+    #: Arrivals, ends, and the sum of jobs over all rounds.
     events: int
-    #: What is to be said about the jobs that were read.
+    #: Notes for the user about the jobs that were read.
     notes: tuple[str, ...] = ()
 
 
-def simulate(settings: Settings, stop: Callable[[Progress], bool] = lambda progress: False) -> Result:
-    """Runs a simulation; raises BadInput for settings that make none, and Interrupted when *stop* says so.
+def simulate(settings: Settings, stop: Callable[[RunProgress], bool] = lambda progress: False) -> Result:
+    """Run a simulation; raises BadInput for invalid settings, and Interrupted when *stop* returns True.
 
-    A run that is stopped leaves its state where `settings.checkpoint` says, and the next one goes on there.
+    An interrupted run saves its state to `settings.checkpoint`; the next run with the same settings resumes there.
     """
     check(settings)
     session = _Session(settings)
@@ -83,9 +82,9 @@ class _Session:
         self.total = self.source.total(first)
         chunks = chain([first], chunks)
         if self.total is not None and settings.window.start >= self.total:
-            raise BadInput.one(f"--window {settings.window} holds none of the {self.total} jobs")
+            raise BadInput.one(f"--window {settings.window} is beyond the last of the {self.total} jobs")
         policy, options = policy_of(settings)
-        #: Classes of the user's own policy may be in a checkpoint.
+        #: Module of the policy: its classes may be in a checkpoint.
         self._own = type(policy).__module__
         saved = None
         if settings.checkpoint is not None:
@@ -95,16 +94,16 @@ class _Session:
             self.cluster = world_of(settings, self.source, Arrivals(chunks), policy, options)
         else:
             self.cluster, self.cpu_s, self.wall_s = saved
-            self.cluster.arrivals.go_on_with(chunks)
-        self.log = _Log(settings.rounds, self.cluster.rounds) if settings.rounds is not None else None
+            self.cluster.arrivals.resume(chunks)
+        self.log = _RoundsFile(settings.rounds, self.cluster.rounds) if settings.rounds is not None else None
         self._over = self._ended = 0
         self._window = settings.window.rows(self.total if self.total is not None else sys.maxsize)
 
-    def run(self, stop: Callable[[Progress], bool]) -> None:
-        """To the end, or until somebody wants to stop."""
+    def run(self, stop: Callable[[RunProgress], bool]) -> None:
+        """Run to the end, or until *stop* returns True."""
         cpu, wall = time.process_time() - self.cpu_s, time.monotonic() - self.wall_s
         saved = time.monotonic()
-        path, of, cluster = self.settings.checkpoint, self._of(), self.cluster
+        path, of, cluster = self.settings.checkpoint, self._measured_jobs(), self.cluster
 
         def count_time() -> None:
             self.cpu_s, self.wall_s = time.process_time() - cpu, time.monotonic() - wall
@@ -112,9 +111,9 @@ class _Session:
         def done() -> bool:
             nonlocal saved
             if cluster.rejection is not None:
-                # Live, plain FIFO would take over; here its figures would stand under the policy's name.
-                raise LevadaError(f"the policy's decision at {cluster.now:.0f} s was refused: {cluster.rejection}")
-            interrupted = stop(Progress(self._count_over(), of, cluster.now, cluster.arrivals.count, self._ended))
+                # A server would fall back to FIFO; here the results would be reported under the policy's name.
+                raise LevadaError(f"policy decision at {cluster.now:.0f} s was rejected: {cluster.rejection}")
+            interrupted = stop(RunProgress(self._count_over(), of, cluster.now, cluster.arrivals.count, self._ended))
             if path is not None and (interrupted or time.monotonic() - saved > SAVE_EVERY_S):
                 count_time()
                 checkpoint.save(path, self.settings, (cluster, self.cpu_s, self.wall_s), self._own)
@@ -134,8 +133,8 @@ class _Session:
         if path is not None:
             checkpoint.drop(path)
 
-    def _of(self) -> int | None:
-        """How many jobs are measured."""
+    def _measured_jobs(self) -> int | None:
+        """Number of measured jobs; None if unknown."""
         stop = self._window.stop
         return None if stop == sys.maxsize else stop - self._window.start
 
@@ -151,7 +150,7 @@ class _Session:
     # --- the result ------------------------------------------------------------------------------------------------
 
     def result(self) -> Result:
-        """The report and what stands behind it."""
+        """Return the report and the data behind it."""
         settings, cluster = self.settings, self.cluster
         seen = cluster.arrivals.seen()
         rates = self.source.rates(seen.workload, seen.scale)
@@ -182,9 +181,9 @@ class _Session:
             notes=tuple(self.source.notes),
         )
 
-    def _run(self) -> Run:
+    def _run(self) -> RunFacts:
         settings = self.settings
-        return Run(
+        return RunFacts(
             **msgspec.structs.asdict(self.cluster.facts()),
             policy=settings.policy,
             gpus=dict(sorted(settings.cluster.items())),
@@ -195,43 +194,43 @@ class _Session:
         )
 
 
-class _Log:
-    """The file for rounds; raises LevadaError where it does not take what is written."""
+class _RoundsFile:
+    """The file of `--rounds`; raises LevadaError if it cannot be written."""
 
-    def __init__(self, path: str, told: int) -> None:
-        """With those rounds that were told before its state was saved, and none after."""
+    def __init__(self, path: str, rounds: int) -> None:
+        """Open the file and keep its first *rounds* lines: those written before the checkpoint."""
         self._path = path
         try:
-            kept = Path(path).read_bytes().splitlines(keepends=True)[:told] if told else []
-            self._file = Path(path).open("wb")  # noqa: SIM115 - as long as the run
+            lines = Path(path).read_bytes().splitlines(keepends=True)[:rounds] if rounds else []
+            self._file = Path(path).open("wb")  # noqa: SIM115 - open for the whole run
         except OSError as error:
             raise BadInput.one(f"--rounds {path}: {error.strerror}") from None
-        for line in kept:
+        for line in lines:
             self.write(line)
 
     def write(self, line: bytes) -> None:
-        """One more round."""
+        """Append a round."""
         self._checked(lambda: self._file.write(line))
 
     def close(self) -> None:
-        """No more."""
+        """Flush and close the file."""
         self._checked(self._file.close)
 
-    def _checked(self, act: Callable[[], object]) -> None:
+    def _checked(self, operation: Callable[[], object]) -> None:
         try:
-            act()
+            operation()
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._file.close()
             raise LevadaError(f"--rounds {self._path}: {error.strerror}") from None
 
 
-def _ends(ended: Ended, count: int) -> dict[str, Any]:
-    """When jobs began and ended, by their place."""
+def _ends(ended: CompletedJobs, count: int) -> dict[str, Any]:
+    """Start and end times by job number, and whether the job was dropped."""
     started, finished, dropped = np.full(count, math.nan), np.full(count, math.nan), np.zeros(count, bool)
-    number, began = np.array(ended.number, np.int64), np.array(ended.first_started)
-    good = np.array(ended.phase, np.int64) == Phase.SUCCEEDED
-    finished[number[good]] = np.array(ended.finished)[good]
-    dropped[number[~good]] = True
-    started[number] = np.where(np.isinf(began), math.nan, began)
+    number, first_started = np.array(ended.number, np.int64), np.array(ended.first_started)
+    succeeded = np.array(ended.phase, np.int64) == Phase.SUCCEEDED
+    finished[number[succeeded]] = np.array(ended.finished)[succeeded]
+    dropped[number[~succeeded]] = True
+    started[number] = np.where(np.isinf(first_started), math.nan, first_started)
     return {"started_s": started, "finished_s": finished, "dropped": dropped}

@@ -1,7 +1,6 @@
-"""Serving pods of a simulated day: each comes, waits until there is room for it, runs for a while, and goes.
+"""Simulated serving pods: arrive, wait for capacity, run a fixed time, end.
 
-It does what a cluster's own scheduler does with them: it starts a pod where room is kept for it, as soon as that room
-is seen to be free.
+As the cluster's own scheduler would, it starts a pod on its reservation as soon as the reserved devices are free.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from levada.core.events import Event, ForeignAppeared, ForeignGone
 from levada.core.types import WHOLE
 from levada.engine.queries import Queries
 
-#: From "there is room" to "it runs".
+#: Seconds that the start of a pod takes.
 START_S = 2.0
 
 
-class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that had its room."""
+class ServingInterval(msgspec.Struct, frozen=True, kw_only=True):
+    """The time and place where a pod ran."""
 
     pod: str
     begin: float
@@ -30,41 +29,43 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServingPods:
-    """Pods that wait, and those that have had room."""
+    """Waiting pods, and the intervals of those that started."""
 
     def __init__(self, query: Queries) -> None:
         self._query = query
-        #: Pods without room, and how long each will run.
+        #: Waiting pods and how long each will run, by id.
         self.waiting: dict[str, tuple[Foreign, float]] = {}
-        self.served: list[Served] = []
+        self.served: list[ServingInterval] = []
 
     def arrival(self, pod: Foreign, at: float, lasts_s: float) -> Event:
-        """The event that makes *pod* wait for room from *at*; it runs for *lasts_s* when it has some."""
+        """Return the event with which *pod* requests capacity at *at*; once started, it runs for *lasts_s*."""
         self.waiting[pod.id] = (pod, lasts_s)
         return ForeignAppeared(at=at, foreign=(pod,))
 
     def start(self, now: float, binds: tuple[Bind, ...] = ()) -> list[Event]:
-        """What happens to the pods that can start: by order of a policy (*binds*), or where room is kept and free."""
+        """Return start and end events of the pods that can start: bound by a policy (*binds*) or by a reservation."""
         query = self._query
         cluster = query.cluster
         events: list[Event] = []
         for bind in binds:
             device = cluster.device_id(bind.device) if bind.device >= 0 else None
-            events += self._runs(bind.pod, bind.node, (device,) if device is not None else (), now)
-        for kept in list(query.reservations.values()):
-            if kept.id in self.waiting and query.is_vacant(kept):
-                devices = tuple(cluster.device_id(device) for device, _, _ in kept.devices)
-                events += self._runs(kept.id, kept.node, devices, now)
+            events += self._start_pod(bind.pod, bind.node, (device,) if device is not None else (), now)
+        for reservation in list(query.reservations.values()):
+            if reservation.id in self.waiting and query.is_vacant(reservation):
+                devices = tuple(cluster.device_id(device) for device, _, _ in reservation.devices)
+                events += self._start_pod(reservation.id, reservation.node, devices, now)
         return events
 
-    def _runs(self, name: str, node: int, devices: tuple[str, ...], now: float) -> list[Event]:
+    def _start_pod(self, name: str, node: int, devices: tuple[str, ...], now: float) -> list[Event]:
         if name not in self.waiting:
             return []
         pod, lasts_s = self.waiting.pop(name)
-        where = self._query.cluster.nodes[node]
+        node_name = self._query.cluster.nodes[node]
         begin, end = now + START_S, now + START_S + lasts_s
         self.served.append(
-            Served(pod=name, begin=begin, end=end, node=where, gpu_type=pod.gpu_type, gpus=pod.milli / WHOLE)
+            ServingInterval(
+                pod=name, begin=begin, end=end, node=node_name, gpu_type=pod.gpu_type, gpus=pod.milli / WHOLE
+            )
         )
-        bound = msgspec.structs.replace(pod, node=where, devices=devices)
+        bound = msgspec.structs.replace(pod, node=node_name, devices=devices)
         return [ForeignAppeared(at=begin, foreign=(bound,)), ForeignGone(at=end, ids=(name,))]

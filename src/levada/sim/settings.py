@@ -1,4 +1,4 @@
-"""Everything that a simulation can be told, as one value; and the short texts that some of it is written in."""
+"""Settings of a simulation, and parsers for the short syntaxes of its flags."""
 
 from __future__ import annotations
 
@@ -17,31 +17,30 @@ from levada.sim.simulation import Costs
 Mechanism = Literal["default", "gavel"]
 T = TypeVar("T")
 
-#: GPUs of a node unless somebody says.
+#: Default number of GPUs of a node.
 GPUS_PER_NODE = 4
-#: More GPUs of one type than this are a slip of the pen.
+#: Limits of settings, to catch typing errors.
 MOST_GPUS = 1_000_000
-#: And so are more jobs, rounds and rates of no use, and machines that break all the time or are away for centuries.
 MOST_JOBS = 100_000_000
 _SHORTEST_ROUND_S, _LEAST_RATE, _MOST_RATE = 0.01, 1e-6, 1e9
 _LONGEST_S = 1e10
 _LEAST_HOURS, _MOST_HOURS = 0.001, 1e6
-#: A job that is restarted stands still for as long as its throughput table says; a stop is part of that.
+#: Restart costs from the throughput table; they include the stop.
 BY_TABLE = Costs(start_s=None, resize_s=None, stop_s=0.0)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """A simulation. Same settings, same result."""
+    """Settings of a simulation. The same settings give the same result."""
 
     policy: str
     #: GPUs by type.
     cluster: Mapping[str, int]
-    #: GPUs of a node, by type; "" stands for the types that are not named, which have 4 otherwise.
+    #: GPUs of a node, by type; "" is the default for types that are not named, else 4.
     gpus_per_node: Mapping[str, int] = {}
-    #: Jobs from a file, or drawn by a generator.
+    #: Jobs from a file, or from a generator.
     trace: str | None = None
     workload: str | None = None
-    #: Only so many; None: all of the trace, or as many as it takes until those of the window are done.
+    #: Number of jobs; None: all of the trace, or as many as needed until those of the window are done.
     jobs: int | None = None
     #: Jobs per hour; None or 0: all at time 0.
     rate: float | None = None
@@ -50,50 +49,50 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     priorities: bool = False
     slos: bool = False
     fixed_duration_s: float | None = None
-    #: Before the first arrival each type has jobs enough to be full.
+    #: Begin with enough jobs at time 0 to fill each GPU type.
     steady_state: bool = False
     #: A file or folder; None: the catalogue.
     throughputs: str | None = None
-    #: The policy is told only a part of how fast pairs are: so many workloads are measured with each other, and all
-    #: others beside them with this chance.
+    #: The policy knows only part of the pair rates: `reference_models` workloads are measured with each other, and all
+    #: others with those with probability `profiling`.
     profiling: float = 1.0
     reference_models: int | None = None
     mechanism: Mechanism = "default"
     round_s: float | None = None
     global_queue: bool = False
-    #: Shares are followed exactly, without rounds.
+    #: Follow shares exactly, without rounds.
     ideal: bool = False
     policy_options: Mapping[str, Any] = {}
     window: Window = ALL
-    #: $ per GPU and hour.
+    #: $ per GPU-hour.
     prices: Mapping[str, float] = {}
     prices_dir: str | None = None
     restart_cost: Costs = BY_TABLE
-    #: Mean seconds between two failures of a node, and how long each lasts.
+    #: Mean seconds between two failures of a node, and the duration of a repair.
     failures_every_s: float | None = None
     repair_s: float = 3600.0
-    #: Where to write one line per round, and where to keep the state of a run that is interrupted.
+    #: File for one line per round, and file for the state of an interrupted run.
     rounds: str | None = None
     checkpoint: str | None = None
 
     @property
     def gpus(self) -> int:
-        """All GPUs of the cluster."""
+        """Total GPUs of the cluster."""
         return sum(self.cluster.values())
 
 
 def check(settings: Settings) -> None:
-    """Raises BadInput with all that does not fit together."""
+    """Raise BadInput with all faults of *settings*."""
     faults = [text for wrong, text in _rules(settings) if wrong]
-    faults += _strange_types("--gpus-per-node", settings.gpus_per_node, settings.cluster)
-    faults += _strange_types("--prices", settings.prices, settings.cluster)
+    faults += _unknown_types("--gpus-per-node", settings.gpus_per_node, settings.cluster)
+    faults += _unknown_types("--prices", settings.prices, settings.cluster)
     if faults:
         raise BadInput(Fault("", text) for text in faults)
 
 
 def _rules(s: Settings) -> list[tuple[bool, str]]:
     endless = s.trace is None and s.jobs is None
-    drawn = {
+    generator_flags = {
         "--rate": s.rate is not None,
         "--multi-gpu": s.multi_gpu,
         "--priorities": s.priorities,
@@ -101,12 +100,12 @@ def _rules(s: Settings) -> list[tuple[bool, str]]:
         "--fixed-duration": s.fixed_duration_s is not None,
         "--steady-state": s.steady_state,
     }
-    given = [flag for flag, there in drawn.items() if there]
+    used = [flag for flag, is_used in generator_flags.items() if is_used]
     every, repair = s.failures_every_s, s.repair_s
     return [
-        (s.trace is None and s.workload is None, "say what jobs there are: --trace FILE or --workload NAME"),
-        (s.trace is not None and s.workload is not None, "--trace and --workload exclude each other"),
-        (s.trace is not None and bool(given), f"{', '.join(given)}: only for jobs of a --workload"),
+        (s.trace is None and s.workload is None, "no jobs: add --trace FILE or --workload NAME"),
+        (s.trace is not None and s.workload is not None, "--trace and --workload are mutually exclusive"),
+        (s.trace is not None and bool(used), f"{', '.join(used)}: only with --workload, not with --trace"),
         (s.jobs is not None and not 1 <= s.jobs <= MOST_JOBS, f"--jobs must be from 1 to {MOST_JOBS}"),
         ((s.window.stop or 0) > MOST_JOBS, f"--window must end at {MOST_JOBS} or before"),
         (
@@ -115,12 +114,15 @@ def _rules(s: Settings) -> list[tuple[bool, str]]:
         ),
         (
             endless and s.workload is not None and s.window.stop is None,
-            "say how many jobs: --jobs N, or --window A:B to go on until those are done",
+            "number of jobs is missing: add --jobs N, or --window A:B to run until those jobs are done",
         ),
-        (endless and s.window.stop is not None and s.rate == 0, "--rate 0 lets all jobs come at once: say --jobs N"),
+        (
+            endless and s.window.stop is not None and s.rate == 0,
+            "--rate 0 submits all jobs at time 0 and needs --jobs N",
+        ),
         (
             s.jobs is not None and 1 <= s.jobs <= s.window.start,
-            f"--window {s.window} holds none of the {s.jobs} jobs",
+            f"--window {s.window} is beyond the last of the {s.jobs} jobs",
         ),
         (not 0 < s.profiling <= 1, "--profiling must be above 0 and at most 1"),
         (
@@ -131,10 +133,10 @@ def _rules(s: Settings) -> list[tuple[bool, str]]:
             s.fixed_duration_s is not None and not 0 < s.fixed_duration_s <= _LONGEST_S,
             f"--fixed-duration must be a number of seconds above 0, at most {_LONGEST_S:g}",
         ),
-        (s.global_queue and s.mechanism != "gavel", "--global-queue belongs to --mechanism gavel"),
-        (s.ideal and s.mechanism == "gavel", "--ideal has no mechanism: leave --mechanism out"),
-        (s.ideal and s.rounds is not None, "--ideal has no rounds that --rounds could tell of"),
-        (bool(s.prices) and s.prices_dir is not None, "--prices and --prices-dir exclude each other"),
+        (s.global_queue and s.mechanism != "gavel", "--global-queue needs --mechanism gavel"),
+        (s.ideal and s.mechanism == "gavel", "--ideal and --mechanism gavel are mutually exclusive"),
+        (s.ideal and s.rounds is not None, "--ideal has no rounds; remove --rounds"),
+        (bool(s.prices) and s.prices_dir is not None, "--prices and --prices-dir are mutually exclusive"),
         (
             every is not None and not _LEAST_HOURS <= every / 3600.0 <= _MOST_HOURS,
             f"--failures must be a number of hours from {_LEAST_HOURS:g} to {_MOST_HOURS:g}",
@@ -145,27 +147,27 @@ def _rules(s: Settings) -> list[tuple[bool, str]]:
         ),
         (
             every is not None and (s.ideal or s.mechanism == "gavel"),
-            "--failures needs the default mechanism: in Gavel's world no machine breaks",
+            "--failures works only with the default mechanism, without --ideal and --mechanism gavel",
         ),
     ]
 
 
-def _strange_types(flag: str, given: Mapping[str, Any], cluster: Mapping[str, int]) -> list[str]:
-    """A sentence for each type that the cluster has not, unless it stands beside all that the cluster has.
+def _unknown_types(flag: str, values: Mapping[str, Any], cluster: Mapping[str, int]) -> list[str]:
+    """One message per type that the cluster lacks, unless all types of the cluster are named, too.
 
-    Whoever simulates several clusters names the types of all of them at once.
+    A sweep over several clusters names the types of all of them in one flag.
     """
-    missing = [name for name in cluster if name not in given]
-    strange = [name for name in given if name and name not in cluster]
+    missing = [name for name in cluster if name not in values]
+    unknown = [name for name in values if name and name not in cluster]
     has = f"it has {', '.join(cluster)}"
-    return [f"{flag}: the cluster has no {name}{did_you_mean(name, missing, has)}" for name in strange if missing]
+    return [f"{flag}: the cluster has no {name}{did_you_mean(name, missing, has)}" for name in unknown if missing]
 
 
 # ------------------------------------------------------------------------------------------------------------- texts
 
 
 def parse_cluster(text: str) -> dict[str, int]:
-    """GPUs by type of `v100=36,p100=36`; raises BadInput."""
+    """Parse GPUs by type, `v100=36,p100=36`; raises BadInput."""
     cluster = _pairs("--cluster", text, _whole, f"TYPE=GPUS, a whole number up to {MOST_GPUS}, as in v100=36,p100=36")
     cluster = {name: count for name, count in cluster.items() if count > 0}
     if not cluster:
@@ -174,23 +176,23 @@ def parse_cluster(text: str) -> dict[str, int]:
 
 
 def parse_gpus_per_node(text: str) -> dict[str, int]:
-    """GPUs of a node: `4` for all types, or `v100=8,k80=4`; raises BadInput."""
+    """Parse GPUs per node, `4` for all types or `v100=8,k80=4`; raises BadInput."""
     how = f"a whole number from 1 to {LARGEST_SIZE}, or one for each type, as in v100=8,k80=4"
     if "=" not in text:
         text = f"={text}"
-    found = _pairs("--gpus-per-node", text, _whole, how)
-    if not all(1 <= count <= LARGEST_SIZE for count in found.values()):
+    counts = _pairs("--gpus-per-node", text, _whole, how)
+    if not all(1 <= count <= LARGEST_SIZE for count in counts.values()):
         raise BadInput.one(f"--gpus-per-node must be {how}")
-    return found
+    return counts
 
 
 def parse_prices(text: str) -> dict[str, float]:
-    """$ per GPU and hour by type, of `v100=0.74,k80=0.135`; raises BadInput."""
-    return _pairs("--prices", text, _amount, "TYPE=DOLLARS, a number from 0 on, as in v100=0.74,k80=0.135")
+    """Parse $ per GPU-hour by type, `v100=0.74,k80=0.135`; raises BadInput."""
+    return _pairs("--prices", text, _amount, "TYPE=DOLLARS, 0 or more, as in v100=0.74,k80=0.135")
 
 
 def parse_restart_cost(text: str) -> Costs:
-    """Seconds of `30` (a start, or a change of size), or of `START:RESIZE:STOP`; raises BadInput."""
+    """Parse seconds: `30` (a start or resize) or `START:RESIZE:STOP`; raises BadInput."""
     parts = text.split(":")
     try:
         seconds = [_amount(part) for part in parts]
@@ -204,7 +206,7 @@ def parse_restart_cost(text: str) -> Costs:
 
 
 def parse_option(text: str) -> tuple[str, Any]:
-    """Name and value of `name=value`; the value is JSON where it can be, else text. Raises BadInput."""
+    """Parse `name=value`; the value is JSON if it is valid JSON, else text. Raises BadInput."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise BadInput.one(f"--policy-option {text!r} must be NAME=VALUE")
@@ -215,7 +217,7 @@ def parse_option(text: str) -> tuple[str, Any]:
 
 
 def _pairs(flag: str, text: str, read: Any, how: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")
         try:
@@ -224,10 +226,10 @@ def _pairs(flag: str, text: str, read: Any, how: str) -> dict[str, Any]:
             number = None
         if not equals or number is None or (not name.strip() and flag != "--gpus-per-node"):
             raise BadInput.one(f"{flag} {text!r}: {part!r} must be {how}")
-        if name.strip() in found:
+        if name.strip() in values:
             raise BadInput.one(f"{flag} {text!r} names {name.strip()!r} twice")
-        found[name.strip()] = number
-    return found
+        values[name.strip()] = number
+    return values
 
 
 def _whole(text: str) -> int:

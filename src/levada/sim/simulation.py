@@ -1,7 +1,8 @@
-"""One run: jobs arrive, the engine decides, operations take their time, jobs finish.
+"""Discrete-event simulation of jobs, the engine and its operations.
 
-The clock goes to whatever happens next. The simulation owns the truth (how fast jobs really run where they are, how
-long operations take, when machines break); policies see only what the engine believes.
+Jobs arrive, the engine decides, operations take time, and jobs finish. The clock jumps to the next event. The
+simulation owns the truth (real speed of each placement, duration of operations, node failures); policies see only what
+the engine believes.
 """
 
 from __future__ import annotations
@@ -23,37 +24,36 @@ from levada.core.decision import Bind
 from levada.core.job import Phase
 from levada.core.plan import OpKind, Plan
 from levada.core.types import Floats, Ints
-from levada.engine import Engine, answer
+from levada.engine import Engine, run_policy
 from levada.errors import LevadaError
 from levada.perf import Beliefs
 from levada.policies.protocol import Needs
 from levada.sim.arrivals import Arrivals
-from levada.sim.counts import RoundCounts
-from levada.sim.ended import Ended
-from levada.sim.failures import Breakdowns
+from levada.sim.completed import CompletedJobs
+from levada.sim.failures import NodeFailures
 from levada.sim.metrics import Facts
-from levada.sim.pace import Pace
-from levada.sim.segments import Segment, Segments
+from levada.sim.progress import JobProgress
+from levada.sim.round_log import RoundCounts, as_line, turns_on
 from levada.sim.serving import ServingPods
-from levada.sim.speeds import bind_truth, couples, is_packed, pair_rates, planned_rates, rates
-from levada.sim.turns import as_line, turns_on
-from levada.sim.use import Use
+from levada.sim.speeds import bind_truth, is_packed, packed_pairs, pair_rates, planned_rates, rates
+from levada.sim.timeline import Segment, SegmentLog
+from levada.sim.utilization import Utilization
 
 __all__ = ["Costs", "Segment", "Simulation"]
 
 _START, _STOP = int(OpKind.START), int(OpKind.STOP)
-#: The state is checked half as often with so many slots and devices, a third as often with twice as many, and so on.
+#: The check interval grows by `check_every` for every 1024 slots and devices.
 _LARGE = 1024
-#: Where so many moments pass in which no job makes progress and none comes or goes, none ever will.
+#: The run is stuck after this many ticks without progress, arrivals or ends.
 _STUCK = 10_000
-#: Or so many failures of nodes.
+#: The run is also stuck after this many node failures without progress.
 _FAILURES = 1000
-#: Whoever only wants to know roughly how far jobs are is told so often.
-_ROUGHLY_S = 3600.0
+#: Interval of progress reports to policies that need only a rough value.
+_ROUGH_PROGRESS_S = 3600.0
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds that operations take; None: what the truth says of a job's restart."""
+    """Seconds that operations take; None: the restart cost of the job in the throughput table."""
 
     start_s: float | None = 20.0
     resize_s: float | None = 5.0
@@ -61,7 +61,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Simulation:
-    """Runs an engine against simulated jobs until nothing is left to happen."""
+    """Runs an engine against simulated jobs until no events are left."""
 
     def __init__(
         self,
@@ -71,41 +71,42 @@ class Simulation:
         after_each: Callable[[], None] | None = None,
         *,
         arrivals: Arrivals | None = None,
-        breakdowns: Breakdowns | None = None,
+        node_failures: NodeFailures | None = None,
         segments: bool = True,
         check_every: int = 1,
     ) -> None:
-        """*after_each* is called whenever all that happened at one time has been dealt with.
+        """*after_each* is called after all events of one time are handled.
 
-        *segments*: keep the list of stretches that jobs ran. *check_every*: so many answers of the engine are taken
-        between two checks of its whole state; more where that is large.
+        *segments*: record the intervals in which jobs ran. *check_every*: calls of the engine between two checks of its
+        whole state; more if the state is large.
         """
         self.engine, self.truth, self.costs, self.after_each = engine, truth, costs, after_each
         engine.undo_faults = False  # a run with a fault has no result
         self.now = 0.0
-        self.ended = Ended()
+        self.ended = CompletedJobs()
         self.decisions = self.preemptions = 0
         self.on_round: Callable[[bytes], None] | None = None
         self._rounds = RoundCounts()
         self._query = engine.query
-        self.pace, self.use, self.pods = Pace(), Use(engine.query), ServingPods(engine.query)
+        self.progress, self.utilization = JobProgress(), Utilization(engine.query)
+        self.pods = ServingPods(engine.query)
         self.arrivals = arrivals if arrivals is not None else Arrivals(iter(()))
-        self._record = Segments(engine.query) if segments else None
-        self._breakdowns = breakdowns
+        self._segments = SegmentLog(engine.query) if segments else None
+        self._node_failures = node_failures
         self._check_every = self._check_in = check_every
         self._wake = math.inf
         self._queue: list[tuple[float, int, ev.Event]] = []
         self._order = count()
-        self._quiet = 0
-        #: Failures since it was last looked how far jobs are, and how far they were.
-        self._lost, self._far = 0, (-1, 0.0)
+        self._idle_ticks = 0
+        #: Node failures since the last progress check, and ended jobs and total steps at that check.
+        self._lost, self._last_progress = 0, (-1, 0.0)
         self._packed = False
-        #: Some job is restarted to be resized; and then guards ask how far jobs are.
-        self._resizes_restart = self._restarts = False
-        self._asked: Any = None
-        #: How often it is told how far jobs are, and when it was.
-        self._tell_s, self._told = math.inf, 0.0
-        for event in breakdowns.first() if breakdowns is not None else ():
+        #: Whether some job resizes by restart; and whether the payback guard therefore needs progress reports.
+        self._resizes_by_restart = self._payback_needs_progress = False
+        self._policy: Any = None
+        #: Interval of progress reports, and the time of the last one.
+        self._report_s, self._reported = math.inf, 0.0
+        for event in node_failures.first() if node_failures is not None else ():
             self.add(event)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -113,22 +114,22 @@ class Simulation:
 
     @property
     def rounds(self) -> int:
-        """Rounds that have begun; with a policy without rounds, decisions."""
+        """Rounds that have begun; decisions if the policy has no rounds."""
         return self._rounds.rounds
 
     @property
     def rejection(self) -> str | None:
-        """Why the engine refused the last decision of the policy; None if it did not."""
+        """Why the engine rejected the last decision of the policy; None if it did not."""
         query = self.engine.query
         return query.last_rejection if query.rejections else None
 
     def facts(self) -> Facts:
-        """What was counted up to now."""
+        """Return the counters so far."""
         stats = self._query.round_stats()
         return Facts(
             end_s=self.now,
-            used_gpu_s=self.use.by_name(),
-            cost=self.use.cost,
+            used_gpu_s=self.utilization.by_name(),
+            cost=self.utilization.cost,
             rounds=self._rounds.rounds,
             job_rounds=self._rounds.job_rounds,
             decisions=self.decisions,
@@ -141,37 +142,37 @@ class Simulation:
 
     @property
     def segments(self) -> list[Segment]:
-        """The stretches that jobs ran and that are over."""
-        return self._record.over if self._record is not None else []
+        """Closed intervals in which jobs ran."""
+        return self._segments.closed if self._segments is not None else []
 
     def add(self, event: ev.Event) -> None:
-        """Lets *event* happen at its time."""
+        """Schedule *event* at its time."""
         heapq.heappush(self._queue, (event.at, next(self._order), event))
 
     def submit(self, jobs: JobBatch) -> None:
-        """Lets each job arrive when it is submitted; `steps` is what it has to do."""
+        """Schedule the arrival of each job at its submission time; `steps` is its total work."""
         times = jobs.columns["submitted"]
         for at in np.unique(times):
             rows = (times == at).nonzero()[0]
             self.add(ev.JobsSubmitted(at=float(at), jobs=jobs.rows(rows.tolist())))
 
     def serve(self, pod: Foreign, at: float, lasts_s: float) -> None:
-        """Lets a serving pod want room from *at* on."""
+        """Schedule a serving pod that requests capacity from *at* and runs for *lasts_s*."""
         self.add(self.pods.arrival(pod, at, lasts_s))
 
     # --- time -----------------------------------------------------------------------------------------------------
 
     def run(self, until: float = math.inf, done: Callable[[], bool] = lambda: False) -> None:
-        """Goes on until nothing happens any more, *until* then, or until *done* says so."""
+        """Simulate until no events are left, until time *until*, or until *done* returns True."""
         while not done() and (at := self._next()) <= until and at < math.inf:
             self.now = at
-            self.use.advance(at)
-            happened = self._happening()
-            if happened:
-                self._obey(self._face(happened))
+            self.utilization.advance(at)
+            events = self._due_events()
+            if events:
+                self._execute(self._handle_events(events))
                 if self.pods.waiting:
                     self._start_pods(())
-                self._give_up_if_stuck(happened)
+                self._raise_if_stuck(events)
                 if self.decisions != self._rounds.decisions:
                     self._count_round()
                 if self.after_each is not None:
@@ -180,29 +181,29 @@ class Simulation:
 
     def _next(self) -> float:
         queued = self._queue[0][0] if self._queue else math.inf
-        return min(self._wake, queued, self.arrivals.next_at(), self.pace.next_end())
+        return min(self._wake, queued, self.arrivals.next_at(), self.progress.next_end())
 
-    def _happening(self) -> list[ev.Event]:
-        """All that happens now: what was under way, jobs that finish, jobs that come, and time."""
+    def _due_events(self) -> list[ev.Event]:
+        """Pop all events of the current time: queued ones, ends, arrivals, and the wake-up."""
         now = self.now
-        happened: list[ev.Event] = []
+        events: list[ev.Event] = []
         while self._queue and self._queue[0][0] == now:
             event = heapq.heappop(self._queue)[2]
-            if self._breakdowns is not None and isinstance(event, ev.NodesLost | ev.NodesAdded):
-                for later in self._breakdowns.after(event):
+            if self._node_failures is not None and isinstance(event, ev.NodesLost | ev.NodesAdded):
+                for later in self._node_failures.after(event):
                     self.add(later)
-            happened.append(event)
-        if self.pace.next_end() <= now:
-            happened.append(ev.JobsFinished(at=now, number=self.pace.ended(now)))
+            events.append(event)
+        if self.progress.next_end() <= now:
+            events.append(ev.JobsFinished(at=now, number=self.progress.ended(now)))
         if self.arrivals.next_at() <= now:
-            happened += [ev.JobsSubmitted(at=now, jobs=batch) for batch in self.arrivals.until(now)]
+            events += [ev.JobsSubmitted(at=now, jobs=batch) for batch in self.arrivals.until(now)]
         if self._wake <= now:
             self._wake = math.inf
-            happened.append(ev.Tick(at=now))
-        return happened
+            events.append(ev.Tick(at=now))
+        return events
 
     def _count_round(self) -> None:
-        """Counts a round where one has begun; a policy without rounds has one with each decision."""
+        """Count a round if one has begun; without rounds every decision counts as one."""
         query, counts = self._query, self._rounds
         counts.decisions = self.decisions
         stats = query.round_stats()
@@ -210,248 +211,246 @@ class Simulation:
         if begun == counts.begun:
             return
         counts.begun = begun
-        jobs = query.jobs
         if self.on_round is not None:
-            self.on_round(
-                as_line(counts.rounds, self.now, turns_on(query, query.target, jobs.count > 0), query.cluster)
-            )
+            granted = query.jobs.count > 0
+            self.on_round(as_line(counts.rounds, self.now, turns_on(query, query.target, granted), query.cluster))
         round_s = math.inf if stats is None else stats.round_s
-        # A policy that decides at every event has no rounds that jobs could be counted in.
-        running = int(np.count_nonzero(jobs.count.take(jobs.order))) if round_s < math.inf else 0
-        counts.add(self.now, running, round_s)
+        # A policy that decides at every event has no rounds, hence no jobs per round.
+        counts.add(self.now, query.count_granted() if round_s < math.inf else 0, round_s)
 
-    def _give_up_if_stuck(self, happened: list[ev.Event]) -> None:
-        """Raises where jobs wait and only the policy's own clock goes on."""
-        # What is cheapest to ask comes first: nearly always somebody came, ended or reported.
-        if type(happened[0]) is not ev.Tick or self._queue or self.pace.next_end() < math.inf or len(happened) > 1:
-            self._quiet = 0
+    def _raise_if_stuck(self, events: list[ev.Event]) -> None:
+        """Raise LevadaError if jobs wait and only the policy's wake-ups are left."""
+        # The cheapest test is first; it is nearly always true.
+        if type(events[0]) is not ev.Tick or self._queue or self.progress.next_end() < math.inf or len(events) > 1:
+            self._idle_ticks = 0
             return
-        self._quiet += 1
-        if self._quiet >= _STUCK and self.arrivals.next_at() == math.inf:
-            raise LevadaError(f"at {self.now:.0f} s {len(self._query.jobs)} jobs wait and none will ever run")
+        self._idle_ticks += 1
+        if self._idle_ticks >= _STUCK and self.arrivals.next_at() == math.inf:
+            raise LevadaError(f"simulation is stuck at {self.now:.0f} s: {len(self._query.jobs)} jobs can never start")
 
-    def _give_up_if_all_breaks(self, lost: int) -> None:
-        """Raises where so many machines broke one after the other that no job got any further meanwhile."""
+    def _raise_if_failures_block(self, lost: int) -> None:
+        """Raise LevadaError if no job made progress over the last 1000 node failures."""
         self._lost += lost
         if self._lost < _FAILURES:
             return
         self._lost = 0
-        far = len(self.ended.number), float(self._query.jobs.steps_done.sum())
-        if far == self._far and len(self._query.jobs):
+        progress = len(self.ended.number), float(self._query.jobs.steps_done.sum())
+        if progress == self._last_progress and len(self._query.jobs):
             raise LevadaError(
-                f"at {self.now:.0f} s no job got any further over {_FAILURES} failures of nodes: "
-                "let them fail less often, or repair them sooner"
+                f"simulation is stuck at {self.now:.0f} s: no job made progress over {_FAILURES} node failures; "
+                "raise --failures or lower --repair"
             )
-        self._far = far
+        self._last_progress = progress
 
     # --- the engine -----------------------------------------------------------------------------------------------
 
-    def _face(self, happened: list[ev.Event]) -> list[Command]:
-        """The engine's answer to what happened; jobs on machines that are lost stand still while it thinks."""
-        progress = self._progress()
+    def _handle_events(self, events: list[ev.Event]) -> list[Command]:
+        """Pass events to the engine; jobs on lost nodes pause meanwhile."""
+        reports = self._progress_reports()
         lost: set[str] = set()
-        for event in happened:
+        for event in events:
             if type(event) is ev.NodesLost:
                 lost.update(event.names)
         if not lost:
-            return self._handle(*progress, *happened)
-        self._give_up_if_all_breaks(len(lost))
-        hit = self._pause_on(lost)
-        commands = self._handle(*progress, *happened)
-        self._go_on(hit)
+            return self._handle(*reports, *events)
+        self._raise_if_failures_block(len(lost))
+        paused = self._pause_on(lost)
+        commands = self._handle(*reports, *events)
+        self._continue_with_rest(paused)
         return commands
 
     def _handle(self, *events: ev.Event) -> list[Command]:
-        """The engine's answer; raises where a rule of its state is broken, for a simulation stands on them."""
+        """Return the engine's commands; raises AssertionError if an invariant is violated."""
         query = self._query
         first = query.next_number
         commands = self.engine.handle(*events)
         if query.next_number > first:
-            self._enter(np.arange(first, query.next_number))
+            self._add_jobs(np.arange(first, query.next_number))
         self._check_in -= 1
         if self._check_in <= 0 or query.refused:
             self.check()
         return commands
 
     def check(self) -> None:
-        """Raises where a rule of the engine's state is broken, conservation of jobs among them."""
+        """Raise AssertionError if the engine's state violates an invariant."""
         query = self._query
-        # It takes as long as there are jobs and devices.
+        # The cost is proportional to jobs and devices.
         self._check_in = self._check_every * (1 + query.size // _LARGE)
         broken = query.violations()
         if broken or query.refused:
             raise AssertionError(f"at {self.now}: {broken[:3] or query.last_rejection}")
 
-    def _obey(self, commands: list[Command]) -> None:
-        """Does what the engine asks. What takes no time is reported at once, and may be followed by more."""
+    def _execute(self, commands: list[Command]) -> None:
+        """Execute commands. Operations that take no time are acknowledged at once, which may cause more commands."""
         while commands:
             reports: list[ev.Event] = []
             for command in commands:
-                # By type, the most frequent first: patterns would take twice as long.
+                # Most frequent type first; a match statement would take twice as long.
                 if type(command) is Wake:
                     self._wake = max(command.at, self.now)
                 elif type(command) is Decide:
                     self.decisions += 1
-                    reports.append(answer(command, self.now))
+                    reports.append(run_policy(command, self.now))
                 elif type(command) is Apply:
                     reports += self._apply(command.plan)
                 elif type(command) is JobsEnded:
                     self.ended.add(command)
-                    self._end(command.number)
+                    self._remove_jobs(command.number)
                 elif type(command) is BindPods:
                     self._start_pods(command.binds)
-                # Nothing strays here.
             commands = self._handle(*reports) if reports else []
         if self._packed:
-            self._rate_couples()
+            self._update_pair_rates()
 
     def _start_pods(self, binds: tuple[Bind, ...]) -> None:
         for event in self.pods.start(self.now, binds):
             self.add(event)
 
-    def _progress(self) -> list[ev.Event]:
-        """How far running jobs are, where somebody asks how much is left or learns from it."""
+    def _progress_reports(self) -> list[ev.Event]:
+        """Progress of running jobs, if the policy, a guard or the estimator needs it now."""
         policy = self._query.policy
-        if policy is not self._asked:
-            self._asked = policy
+        if policy is not self._policy:
+            self._policy = policy
             always = Needs.REMAINING in policy.needs or self._query.learns
-            self._tell_s = 0.0 if always else _ROUGHLY_S if Needs.PROGRESS in policy.needs else math.inf
-        if self.now - self._told < self._tell_s and not (self._restarts and policy.guards.payback):
+            self._report_s = 0.0 if always else _ROUGH_PROGRESS_S if Needs.PROGRESS in policy.needs else math.inf
+        is_due = self.now - self._reported >= self._report_s
+        if not is_due and not (self._payback_needs_progress and policy.guards.payback):
             return []
-        self._told = self.now
+        self._reported = self.now
         jobs = self._query.jobs
         order = jobs.order
         numbers = jobs.number.take(order[jobs.held.take(order) > 0])
-        return [ev.Progress(at=self.now, number=numbers, steps=self.pace.steps(numbers, self.now))]
+        return [ev.Progress(at=self.now, number=numbers, steps=self.progress.steps(numbers, self.now))]
 
     # --- jobs -----------------------------------------------------------------------------------------------------
 
-    def _enter(self, numbers: Ints) -> None:
+    def _add_jobs(self, numbers: Ints) -> None:
         jobs = self._query.jobs
         slots = jobs.find(numbers)
-        self.pace.add(numbers, jobs.steps.take(slots))
-        self._resizes_restart = self._restarts = self._restarts or 0 in jobs.resizes_in_place.take(slots).tolist()
+        self.progress.add(numbers, jobs.steps.take(slots))
+        restarts = self._payback_needs_progress or 0 in jobs.resizes_in_place.take(slots).tolist()
+        self._resizes_by_restart = self._payback_needs_progress = restarts
         bind_truth(self.truth, self._query, numbers)
 
-    def _end(self, numbers: Ints) -> None:
-        self.pace.forget(numbers)
-        if self._record is not None:
-            self._record.close(numbers, self.now)
+    def _remove_jobs(self, numbers: Ints) -> None:
+        self.progress.remove(numbers)
+        if self._segments is not None:
+            self._segments.close(numbers, self.now)
 
-    def _stop(self, numbers: Ints) -> None:
-        self.pace.pause(numbers, self.now)
-        if self._record is not None:
-            self._record.close(numbers, self.now)
+    def _pause(self, numbers: Ints) -> None:
+        self.progress.pause(numbers, self.now)
+        if self._segments is not None:
+            self._segments.close(numbers, self.now)
 
     def _apply(self, plan: Plan) -> list[ev.Event]:
-        """Begins the operations of a plan; jobs make no progress while theirs lasts. Reports those that are done."""
+        """Begin the operations of a plan, which pause their jobs; returns acks of those that take no time."""
         number, kind, generation, gpu_type, count = plan.number, plan.kind, plan.generation, plan.type, plan.count
         done: list[ev.Event] = []
-        if self._record is not None:
-            self._record.close(number, self.now)
+        if self._segments is not None:
+            self._segments.close(number, self.now)
         if _STOP in kind.tolist():
             rows, others = (kind == _STOP).nonzero()[0], (kind != _STOP).nonzero()[0]
             self.preemptions += len(rows)
-            self.pace.pause(number.take(rows), self.now)
-            done += self._report(ev.Released, number.take(rows), generation.take(rows), self.costs.stop_s)
+            self.progress.pause(number.take(rows), self.now)
+            done += self._acknowledge(ev.Released, number.take(rows), generation.take(rows), self.costs.stop_s)
             if not len(others):
                 return done
             number, kind, generation, gpu_type, count = (
                 column.take(others) for column in (number, kind, generation, gpu_type, count)
             )
         query = self._query
-        lasts = self._lasts(number, kind, count)
+        op_s = self._op_durations(number, kind, count)
         begin = np.empty(len(number))
-        begin[:] = self.now + lasts
-        self.pace.go(number, self.now, planned_rates(self.truth, query, number, gpu_type, count), begin)
+        begin[:] = self.now + op_s
+        self.progress.run(number, self.now, planned_rates(self.truth, query, number, gpu_type, count), begin)
         if not self._packed and query.target.has_rows:
             self._packed = bool(is_packed(query, query.target)[query.jobs.find(number)].any())
-        if self._record is not None:
-            self._record.open(query.jobs.find(number), gpu_type, count, begin)
-        return done + self._report(ev.Running, number, generation, lasts)
+        if self._segments is not None:
+            self._segments.open(query.jobs.find(number), gpu_type, count, begin)
+        return done + self._acknowledge(ev.Running, number, generation, op_s)
 
-    def _lasts(self, number: Ints, kind: Ints, count: Ints) -> Floats | float:
-        """Seconds that these starts and resizes take; one number where all take the same.
+    def _op_durations(self, number: Ints, kind: Ints, count: Ints) -> Floats | float:
+        """Seconds that these starts and resizes take; one number if all take the same.
 
         A resize that is not in place is a stop and a start.
         """
         start = self.costs.start_s
-        if self._resizes_restart and start is not None:
+        if self._resizes_by_restart and start is not None:
             jobs = self._query.jobs
             by_restart = (kind != _START) & (jobs.resizes_in_place.take(jobs.find(number)) == 0)
             if by_restart.any():
-                told = self._lasts_in_place(number, kind, count)
-                return np.where(by_restart, self.costs.stop_s + start, told)
-        return self._lasts_in_place(number, kind, count)
+                in_place_s = self._op_durations_in_place(number, kind, count)
+                return np.where(by_restart, self.costs.stop_s + start, in_place_s)
+        return self._op_durations_in_place(number, kind, count)
 
-    def _lasts_in_place(self, number: Ints, kind: Ints, count: Ints) -> Floats | float:
+    def _op_durations_in_place(self, number: Ints, kind: Ints, count: Ints) -> Floats | float:
         start, resize = self.costs.start_s, self.costs.resize_s
         if start is not None and start == resize:
             return start
-        told: Floats | float = 0.0
+        restart: Floats | float = 0.0
         if start is None or resize is None:
-            told = self.truth.restart_costs_s(number, np.zeros(len(number), np.int64), count)
+            restart = self.truth.restart_costs_s(number, np.zeros(len(number), np.int64), count)
             if start is None and resize is None:
-                return told if len(number) > 1 else told.item(0)
-        return np.where(kind == _START, told if start is None else start, told if resize is None else resize)
+                return restart if len(number) > 1 else restart.item(0)
+        return np.where(kind == _START, restart if start is None else start, restart if resize is None else resize)
 
-    def _report(
-        self, kind: type[ev.Released] | type[ev.Running], number: Ints, generation: Ints, lasts: Floats | float
+    def _acknowledge(
+        self, kind: type[ev.Released] | type[ev.Running], number: Ints, generation: Ints, op_s: Floats | float
     ) -> list[ev.Event]:
-        """Reports of operations: those that take no time, and the others in the queue, equal times in one."""
-        if isinstance(lasts, np.ndarray) and len(lasts) > 1 and lasts.min() < lasts.max():
+        """Return acks of operations that take no time; queue the others, one event per time."""
+        times: list[float] = sorted(set(op_s.tolist())) if isinstance(op_s, np.ndarray) else [op_s]
+        if len(times) > 1:
             done: list[ev.Event] = []
-            for seconds in np.unique(lasts).tolist():
-                some = (lasts == seconds).nonzero()[0]
-                done += self._report(kind, number.take(some), generation.take(some), seconds)
+            for seconds in times:
+                rows = np.equal(op_s, seconds).nonzero()[0]
+                done += self._acknowledge(kind, number.take(rows), generation.take(rows), seconds)
             return done
-        seconds = float(lasts[0]) if isinstance(lasts, np.ndarray) else lasts
-        event = kind(at=self.now + seconds, number=number, generation=generation)
-        if seconds > 0:
+        event = kind(at=self.now + times[0], number=number, generation=generation)
+        if times[0] > 0:
             self.add(event)
             return []
         return [event]
 
-    # --- jobs that share devices, and machines that break -----------------------------------------------------------
+    # --- shared devices and node failures ---------------------------------------------------------------------------
 
-    def _rate_couples(self) -> None:
-        """Packed jobs run at the speed that they have together while both run, and at their own otherwise."""
+    def _update_pair_rates(self) -> None:
+        """Set packed jobs to their pair rate while both run, and to their own rate otherwise."""
         query, jobs = self._query, self._query.jobs
         packed = is_packed(query, query.held)
-        runs = packed & (jobs.phase == Phase.RUNNING) & (jobs.observed > 0)
-        slots = runs.nonzero()[0]
+        running = packed & (jobs.phase == Phase.RUNNING) & (jobs.observed > 0)
+        slots = running.nonzero()[0]
         self._packed = bool(packed.any())
-        want = rates(self.truth, query, query.held, slots, jobs.held_type[slots], jobs.held[slots])
-        pairs = couples(query, runs)
+        new_rates = rates(self.truth, query, query.held, slots, jobs.held_type[slots], jobs.held[slots])
+        pairs = packed_pairs(query, running)
         if pairs:
             a, b = np.array(pairs, np.int64).T
             together = pair_rates(self.truth, query, pairs)
             for side, member in enumerate((a, b)):
-                want[np.searchsorted(slots, member)] = together[:, side]
+                new_rates[np.searchsorted(slots, member)] = together[:, side]
             self.engine.observe_pairs(jobs.number[a], jobs.number[b], jobs.held_type[a], jobs.held[a], together)
-        changed = want != self.pace.rates(jobs.number[slots])
+        changed = new_rates != self.progress.rates(jobs.number[slots])
         numbers = jobs.number[slots[changed]]
-        self.pace.go(numbers, self.now, want[changed], np.full(len(numbers), self.now))
+        self.progress.run(numbers, self.now, new_rates[changed], np.full(len(numbers), self.now))
 
     def _pause_on(self, nodes: set[str]) -> Ints:
-        """Jobs with something on these nodes, which are lost, stand still."""
+        """Pause the jobs that hold something on these lost nodes; returns their numbers."""
         query, jobs = self._query, self._query.jobs
-        gone = np.array([query.cluster.nodes.find(name) for name in nodes])
+        lost = np.array([query.cluster.nodes.find(name) for name in nodes])
         slots = jobs.order[jobs.held[jobs.order] > 0]
         row, node = query.held.node_pairs(slots)
-        numbers = jobs.number[slots[np.unique(row[np.isin(node, gone)])]]
-        self._stop(numbers)
+        numbers = jobs.number[slots[np.unique(row[np.isin(node, lost)])]]
+        self._pause(numbers)
         return numbers
 
-    def _go_on(self, numbers: Ints) -> None:
-        """Those of them that go on with what they have left do so at the speed of that."""
+    def _continue_with_rest(self, numbers: Ints) -> None:
+        """Continue those jobs that the engine lets run on their remaining workers."""
         query, jobs = self._query, self._query.jobs
         slots = jobs.find(numbers)
         slots = slots[slots >= 0]
         slots = slots[(jobs.phase[slots] == Phase.RUNNING) & (jobs.op[slots] == OpKind.NONE)]
         if len(slots):
-            found = rates(self.truth, query, query.held, slots, jobs.held_type[slots], jobs.held[slots])
+            new_rates = rates(self.truth, query, query.held, slots, jobs.held_type[slots], jobs.held[slots])
             begin = np.full(len(slots), self.now)
-            self.pace.go(jobs.number[slots], self.now, found, begin)
-            if self._record is not None:
-                self._record.open(slots, jobs.held_type[slots], jobs.held[slots], begin, held=True)
+            self.progress.run(jobs.number[slots], self.now, new_rates, begin)
+            if self._segments is not None:
+                self._segments.open(slots, jobs.held_type[slots], jobs.held[slots], begin, held=True)

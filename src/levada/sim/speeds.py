@@ -1,24 +1,24 @@
-"""How fast jobs really are where they are: on one node or several, on parts of a GPU, beside another job."""
+"""True speed of jobs by placement: spread, on fractions of a GPU, or packed."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from levada.core.plane import DEVICE, MILLI, SLOT
+from levada.core.assignment import DEVICE, MILLI, SLOT
 from levada.core.types import WHOLE, Bools, Floats, Ints
 from levada.engine.queries import PlaneView, Queries
 from levada.perf import Beliefs, ThroughputModel
 
 
 def bind_truth(truth: Beliefs, query: Queries, numbers: Ints) -> None:
-    """Binds new jobs to their workloads in the truth; the engine binds them in its own model only."""
+    """Bind new jobs to their workloads in the true model; the engine binds them only in its own."""
     if len(numbers) and not query.believes_in(truth):
         jobs = query.jobs
         truth.bind(numbers, jobs.workload.take(jobs.find(numbers)))
 
 
 def planned_rates(truth: ThroughputModel, query: Queries, numbers: Ints, types: Ints, workers: Ints) -> Floats:
-    """Steps per second of these jobs, each by itself, at the places that they should have."""
+    """Steps per second of these jobs at their target placement, each without a partner."""
     plane = query.target
     if not plane.has_rows and max(workers.tolist()) <= 1:
         return truth.rates(numbers, types, workers)  # one worker with whole GPUs is on one node
@@ -26,21 +26,19 @@ def planned_rates(truth: ThroughputModel, query: Queries, numbers: Ints, types: 
 
 
 def rates(truth: ThroughputModel, query: Queries, plane: PlaneView, slots: Ints, types: Ints, workers: Ints) -> Floats:
-    """Steps per second of the jobs in *slots*, each by itself at its places on *plane*."""
+    """Steps per second of the jobs in *slots* at their placement on *plane*, each without a partner."""
     jobs = query.jobs
     numbers, milli = jobs.number.take(slots), jobs.milli.take(slots)
-    found = truth.rates(numbers, types, workers)
-    nodes = plane.node_counts(slots)
-    odd = (nodes > 1) | (milli < WHOLE)
-    for row in odd.nonzero()[0].tolist():
-        # A worker without a GPU has its own speed, not none.
-        part = int(milli[row]) or WHOLE
-        found[row] = truth.rate(int(numbers[row]), int(types[row]), int(workers[row]), int(nodes[row]), part)
-    return found
+    result = truth.rates(numbers, types, workers)
+    for row, (nodes, part) in enumerate(zip(plane.node_counts(slots).tolist(), milli.tolist(), strict=True)):
+        if nodes > 1 or part < WHOLE:
+            # A worker without a GPU (part 0) runs at full speed.
+            result[row] = truth.rate(int(numbers[row]), int(types[row]), int(workers[row]), nodes, part or WHOLE)
+    return result
 
 
 def is_packed(query: Queries, plane: PlaneView) -> Bools:
-    """By slot: the job has parts of GPUs though it asked for whole ones, for another one shares them."""
+    """By slot: whether the job shares GPUs with another job although it asked for whole ones."""
     marks = np.zeros(query.jobs.capacity, bool)
     rows = plane.rows
     if rows.shape[1]:
@@ -49,19 +47,19 @@ def is_packed(query: Queries, plane: PlaneView) -> Bools:
     return marks
 
 
-def couples(query: Queries, runs: Bools) -> list[tuple[int, int]]:
-    """Slots of the packed jobs that run (by slot) on one device, two by two, the lower number first."""
+def packed_pairs(query: Queries, running: Bools) -> list[tuple[int, int]]:
+    """Pairs of slots of packed, *running* jobs on the same device, the lower job number first."""
     rows, packed = query.held.rows, is_packed(query, query.held)
-    on: dict[int, list[int]] = {}
+    by_device: dict[int, list[int]] = {}
     for slot, device in zip(rows[SLOT].tolist(), rows[DEVICE].tolist(), strict=True):
-        if device >= 0 and packed[slot] and runs[slot]:
-            on.setdefault(device, []).append(slot)
+        if device >= 0 and packed[slot] and running[slot]:
+            by_device.setdefault(device, []).append(slot)
     number = query.jobs.number
-    found = {tuple(sorted(set(slots), key=lambda slot: int(number[slot]))) for slots in on.values()}
-    return sorted(pair for pair in found if len(pair) == 2)
+    groups = {tuple(sorted(set(slots), key=lambda slot: int(number[slot]))) for slots in by_device.values()}
+    return sorted(group for group in groups if len(group) == 2)
 
 
 def pair_rates(truth: ThroughputModel, query: Queries, pairs: list[tuple[int, int]]) -> Floats:
-    """Steps per second of both, one row for each pair of slots."""
+    """Steps per second of both jobs, one row per pair of slots."""
     jobs, (a, b) = query.jobs, np.array(pairs, np.int64).T
     return truth.pair_rates(jobs.number[a], jobs.number[b], jobs.held_type[a], jobs.held[a])

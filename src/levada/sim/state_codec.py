@@ -1,7 +1,7 @@
-"""The objects of a simulation as plain data, with what they share, and back to the bit.
+"""Encode a simulation as plain data with shared references, and decode it.
 
-Reading calls nothing: data names classes of the simulator and of the user's own policy, whose instances are filled
-without their constructors, and a few kinds of values. A file can therefore hold a wrong state, but no program.
+Decoding executes no code of the data: it names classes of the simulator and of the user's policy, whose instances are
+filled without calling constructors, and a few types of values. A file can contain a wrong state, but no program.
 """
 
 from __future__ import annotations
@@ -17,38 +17,41 @@ from typing import Any, NoReturn
 import msgspec
 import numpy as np
 
+from levada.core.foreign_use import ForeignUse
 from levada.core.layout import FLOAT_COLUMNS, INT_COLUMNS
 from levada.core.names import Names
 from levada.engine import Engine, persist
 from levada.engine.queries import Queries
 from levada.errors import LevadaError
 from levada.plugins import find_policy
-from levada.tables.jobtable import JobTable
+from levada.tables.job_table import JobTable
 
-#: Packages whose classes may be in a state: none of them reads or writes anything.
-_PACKAGES = tuple(f"levada.{name}." for name in ("core", "tables", "engine", "perf", "placement", "policies", "solve"))
+#: Packages whose classes may be in a state; none of them does I/O.
+_PACKAGES = tuple(
+    f"levada.{name}." for name in ("compat", "core", "tables", "engine", "perf", "placement", "policies", "solve")
+)
 _MODULES = frozenset(
     f"levada.sim.{name}"
     for name in (
-        *("arrivals", "counts", "ended", "failures", "ideal", "pace", "published_world", "segments", "serving"),
-        *("simulation", "traces.trace", "turns", "use"),
+        *("arrivals", "completed", "failures", "ideal", "progress", "round_log"),
+        *("serving", "simulation", "timeline", "traces.trace", "utilization"),
     )
 )
 _PLAIN = frozenset({type(None), bool, float, str, bytes})
 _COLUMNS = frozenset((*INT_COLUMNS, *FLOAT_COLUMNS))
 _NEW: Any = object.__new__
 _REDUCE: Any = object.__reduce__
-_FEWEST, _MOST = -(2**63), 2**63 - 1
+_MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
 
 
-def _one_policy(name: str, options: Any) -> NoReturn:
-    raise LevadaError(f"a simulation keeps its policy; it cannot change to {name}")
+def _reject_policy(name: str, options: Any) -> NoReturn:
+    raise LevadaError(f"a resumed simulation cannot change its policy to {name}")
 
 
 def dumps(state: Any, own: str = "") -> bytes:
-    """The bytes of *state*; raises LevadaError where something in it cannot be written.
+    """Encode *state*; raises LevadaError if it contains a type that cannot be encoded.
 
-    *own* is the module of the user's policy: classes of its package may be in it, too.
+    *own* is the module of the user's policy: classes of its package are allowed, too.
     """
     writer = _Writer(own)
     root = writer.value(state)
@@ -56,38 +59,38 @@ def dumps(state: Any, own: str = "") -> bytes:
 
 
 def loads(data: bytes, own: str = "") -> Any:
-    """The state of these bytes; raises an error of any kind where they are none."""
+    """Decode a state; raises an exception of any type if *data* is invalid."""
     root, nodes = msgspec.msgpack.decode(data)
     return _Reader(nodes, own).value(root)
 
 
 def _class(name: str, own: str) -> type:
-    """The class of this name, `module:Class`; raises LevadaError unless it may be in a state."""
+    """Return the class `module:Class`; raises LevadaError if it is not allowed in a state."""
     module, _, attribute = name.partition(":")
-    ours = module.startswith(_PACKAGES) or module in _MODULES
+    is_levadas = module.startswith(_PACKAGES) or module in _MODULES
     package = own.partition(".")[0]
-    theirs = bool(own) and package != "levada" and module.partition(".")[0] == package and module in sys.modules
-    if ours or theirs:
-        found = vars(import_module(module)).get(attribute)
-        # A class that a module only imports belongs to another one, which may not be allowed.
-        if isinstance(found, type) and found.__module__ == module:
-            return found
-    raise LevadaError(f"{name} has no place in the state of a simulation")
+    is_users = bool(own) and package != "levada" and module.partition(".")[0] == package and module in sys.modules
+    if is_levadas or is_users:
+        candidate = vars(import_module(module)).get(attribute)
+        # An imported class belongs to another module, which may not be allowed.
+        if isinstance(candidate, type) and candidate.__module__ == module:
+            return candidate
+    raise LevadaError(f"{name} is not allowed in a simulation checkpoint")
 
 
 class _Writer:
-    """Values are written as they are, or as the number of a node; a node is written once, however often it is used."""
+    """Encodes simple values as themselves and others as the number of a node; each object becomes one node."""
 
     def __init__(self, own: str) -> None:
         self.nodes: list[Any] = []
         self._own = own
         self._number: dict[int, int] = {}
-        self._keep: list[Any] = []  # so that no other object gets the id of one that was written
+        self._keep: list[Any] = []  # keeps ids unique: a freed object's id could be reused
 
     def value(self, value: Any) -> Any:
-        """What stands for *value*."""
+        """Return the encoded form of *value*."""
         kind = type(value)
-        if kind in _PLAIN or (kind is int and _FEWEST <= value <= _MOST):
+        if kind in _PLAIN or (kind is int and _MIN_INT <= value <= _MAX_INT):
             return value
         number = self._number.get(id(value))
         if number is None:
@@ -101,7 +104,7 @@ class _Writer:
         simple = _WRITERS.get(kind)
         if simple is not None:
             return simple(self, value)
-        if value is find_policy or value is _one_policy:
+        if value is find_policy or value is _reject_policy:
             return ["make_policy"]
         if isinstance(value, Enum):
             return ["enum", self._name(kind), value.value]
@@ -111,21 +114,22 @@ class _Writer:
             fields = [(name, self.value(getattr(value, name))) for name in value.__struct_fields__]
             return ["struct", self._name(kind), fields]
         if isinstance(value, Engine):
-            return ["engine", [(name, self.value(each)) for name, each in persist.fields(value).items()]]
+            return ["engine", self.value(value.query)]
         if isinstance(value, Queries):
-            return ["queries", self.value(value.engine)]
+            return ["queries", [(name, self.value(field)) for name, field in persist.fields(value).items()]]
         if isinstance(value, JobTable):
             # Its columns are views into its two blocks.
-            return ["table", [(name, self.value(each)) for name, each in vars(value).items() if name not in _COLUMNS]]
+            stored = {name: field for name, field in vars(value).items() if name not in _COLUMNS}
+            return ["table", [(name, self.value(field)) for name, field in stored.items()]]
         if isinstance(value, tuple):
-            return ["named", self._name(kind), [self.value(each) for each in value]]
+            return ["named", self._name(kind), self.items(value)]
         if isinstance(value, type) or not self._is_object(kind):
-            raise LevadaError(f"{kind.__module__}.{kind.__qualname__} has no place in the state of a simulation")
-        return ["object", self._name(kind), [(name, self.value(each)) for name, each in _attributes(value)]]
+            raise LevadaError(f"{kind.__module__}.{kind.__qualname__} is not allowed in a simulation checkpoint")
+        return ["object", self._name(kind), [(name, self.value(field)) for name, field in _attributes(value)]]
 
     @staticmethod
     def _is_object(kind: type) -> bool:
-        # A subclass of dict, or of anything that keeps its data elsewhere, has more than attributes.
+        # A subclass of dict, or of a type with data outside its attributes, needs more.
         return kind.__new__ is _NEW and kind.__reduce__ is _REDUCE
 
     def _name(self, kind: type) -> str:
@@ -134,8 +138,8 @@ class _Writer:
         return name
 
     def items(self, values: Any) -> list[Any]:
-        """What stands for each of *values*."""
-        return [self.value(each) for each in values]
+        """Return the encoded form of each of *values*."""
+        return [self.value(item) for item in values]
 
 
 def _attributes(value: Any) -> list[tuple[str, Any]]:
@@ -146,14 +150,14 @@ def _attributes(value: Any) -> list[tuple[str, Any]]:
 
 def _write_array(writer: _Writer, value: Any) -> Any:
     if value.dtype.kind not in "biufcSU":
-        raise LevadaError(f"an array of {value.dtype} has no place in the state of a simulation")
+        raise LevadaError(f"an array of {value.dtype} is not allowed in a simulation checkpoint")
     order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
     return ["array", value.dtype.str, value.shape, order, value.flags.writeable, value.tobytes(order)]
 
 
 def _write_generator(writer: _Writer, value: np.random.Generator) -> Any:
     if not isinstance(value.bit_generator, np.random.PCG64):
-        raise LevadaError(f"a generator of {value.bit_generator} has no place in the state of a simulation")
+        raise LevadaError(f"a generator of {value.bit_generator} is not allowed in a simulation checkpoint")
     return ["generator", writer.value(value.bit_generator.state)]
 
 
@@ -169,109 +173,116 @@ _WRITERS: dict[type, Callable[[_Writer, Any], Any]] = {
     slice: lambda writer, value: ["slice", value.start, value.stop, value.step],
     itertools.count: lambda writer, value: ["count", writer.items(value.__reduce__()[1])],
     Names: lambda writer, value: ["names", list(value)],
+    ForeignUse: lambda writer, value: ["foreign", writer.items(value.values())],
     np.ndarray: _write_array,
     np.random.Generator: _write_generator,
 }
 
 
 class _Reader:
-    """Makes each node once, however often it is used."""
+    """Decodes each node once, so that shared references are restored."""
 
     def __init__(self, nodes: list[Any], own: str) -> None:
         self._nodes, self._own = nodes, own
-        self._made: dict[int, Any] = {}
+        self._decoded: dict[int, Any] = {}
+        #: Engines by the id of their queries, which are in `_decoded`.
+        self._engine_of: dict[int, Engine] = {}
 
     def value(self, value: Any) -> Any:
-        """The value that was written so."""
+        """Decode a value."""
         if not isinstance(value, list):
             return value
         (number,) = value
-        if number not in self._made:
-            self._made[number] = self._make(number, *self._nodes[number])
-        return self._made[number]
+        if number not in self._decoded:
+            self._decoded[number] = self._decode(number, *self._nodes[number])
+        return self._decoded[number]
 
-    def _items(self, values: Any) -> list[Any]:
-        return [self.value(each) for each in values]
+    def items(self, values: Any) -> list[Any]:
+        """Decode each of *values*."""
+        return [self.value(item) for item in values]
 
-    def _make(self, number: int, kind: str, *parts: Any) -> Any:
+    def _decode(self, number: int, kind: str, *parts: Any) -> Any:
+        simple = _READERS.get(kind)
+        if simple is not None:
+            return simple(self, *parts)
         match kind, *parts:
-            # What can hold itself is there before what it holds.
+            # Containers that can contain themselves are registered before their content is decoded.
             case "list", items:
-                held: list[Any] = []
-                self._made[number] = held
-                held += self._items(items)
-                return held
+                elements: list[Any] = []
+                self._decoded[number] = elements
+                elements += self.items(items)
+                return elements
             case "dict", keys, values:
                 mapping: dict[Any, Any] = {}
-                self._made[number] = mapping
+                self._decoded[number] = mapping
                 for key, value in zip(keys, values, strict=True):
                     mapping[self.value(key)] = self.value(value)
                 return mapping
             case "object", name, attributes:
-                made: Any = object.__new__(_class(name, self._own))
-                self._made[number] = made
+                instance: Any = object.__new__(_class(name, self._own))
+                self._decoded[number] = instance
                 for attribute, value in attributes:
-                    object.__setattr__(made, attribute, self.value(value))
-                return made
-            case "engine", fields:
-                return persist.from_fields({name: self.value(value) for name, value in fields})
-            case "queries", engine:
-                return self.value(engine).query
+                    object.__setattr__(instance, attribute, self.value(value))
+                return instance
+            case "engine", query:
+                return self._engine_of[id(self.value(query))]
+            case "queries", fields:
+                engine = persist.from_fields({name: self.value(value) for name, value in fields})
+                self._engine_of[id(engine.query)] = engine
+                return engine.query
             case "struct", name, fields:
-                return self._struct(_class(name, self._own), fields)
-            case "table", attributes:
-                table = JobTable.__new__(JobTable)
-                vars(table).update((attribute, self.value(value)) for attribute, value in attributes)
-                return table.copy()
-            case "array", dtype, shape, order, writeable, raw:
-                array = np.frombuffer(bytearray(raw) if writeable else raw, _dtype(dtype))
-                return array.reshape(shape, order=order)
-            case "scalar", dtype, raw:
-                return np.frombuffer(raw, _dtype(dtype))[0]
-            case "names", items:
-                return Names(items)
-            case "tuple", items:
-                return tuple(self._items(items))
+                cls = self._subclass(name, msgspec.Struct)
+                return cls(**{field: self.value(value) for field, value in fields})
             case "named", name, items:
-                return tuple.__new__(self._kind_of(name, tuple), self._items(items))
+                return tuple.__new__(self._subclass(name, tuple), self.items(items))
             case "enum", name, value:
-                return self._kind_of(name, Enum)(value)
-            case "set", items:
-                return set(self._items(items))
-            case "frozenset", items:
-                return frozenset(self._items(items))
-            case "deque", items, most:
-                return deque(self._items(items), most)
-            case "range", start, stop, step:
-                return range(start, stop, step)
-            case "slice", start, stop, step:
-                return slice(start, stop, step)
-            case "count", items:
-                return itertools.count(*self._items(items))
-            case "int", digits:
-                return int(digits, 16)
-            case "generator", state:
-                generator = np.random.Generator(np.random.PCG64())
-                generator.bit_generator.state = self.value(state)
-                return generator
-            case ("make_policy",):
-                return _one_policy
-        raise LevadaError(f"{kind} has no place in the state of a simulation")
+                return self._subclass(name, Enum)(value)
+        raise LevadaError(f"{kind} is not allowed in a simulation checkpoint")
 
-    def _kind_of(self, name: str, kind: type) -> Any:
-        found = _class(name, self._own)
-        if not issubclass(found, kind):
-            raise LevadaError(f"{name} is no {kind.__name__}")
-        return found
+    def _subclass(self, name: str, kind: type) -> Any:
+        cls = _class(name, self._own)
+        if not issubclass(cls, kind):
+            raise LevadaError(f"{name} is not a subclass of {kind.__name__}")
+        return cls
 
-    def _struct(self, found: type, fields: Any) -> Any:
-        if not issubclass(found, msgspec.Struct):
-            raise LevadaError(f"{found.__name__} is no struct")
-        return found(**{field: self.value(value) for field, value in fields})
+
+def _read_table(reader: _Reader, attributes: Any) -> JobTable:
+    table = JobTable.__new__(JobTable)
+    vars(table).update((attribute, reader.value(value)) for attribute, value in attributes)
+    return table.copy()
+
+
+def _read_array(reader: _Reader, dtype: str, shape: Any, order: Any, writeable: bool, raw: bytes) -> Any:
+    return np.frombuffer(bytearray(raw) if writeable else raw, _dtype(dtype)).reshape(shape, order=order)
+
+
+def _read_generator(reader: _Reader, state: Any) -> np.random.Generator:
+    generator = np.random.Generator(np.random.PCG64())
+    generator.bit_generator.state = reader.value(state)
+    return generator
+
+
+_READERS: dict[str, Callable[..., Any]] = {
+    "int": lambda reader, digits: int(digits, 16),
+    "tuple": lambda reader, items: tuple(reader.items(items)),
+    "set": lambda reader, items: set(reader.items(items)),
+    "frozenset": lambda reader, items: frozenset(reader.items(items)),
+    "deque": lambda reader, items, most: deque(reader.items(items), most),
+    "range": lambda reader, start, stop, step: range(start, stop, step),
+    "slice": lambda reader, start, stop, step: slice(start, stop, step),
+    "count": lambda reader, items: itertools.count(*reader.items(items)),
+    "names": lambda reader, items: Names(items),
+    "foreign": lambda reader, items: ForeignUse(reader.items(items)),
+    "scalar": lambda reader, dtype, raw: np.frombuffer(raw, _dtype(dtype))[0],
+    "make_policy": lambda reader: _reject_policy,
+    "table": _read_table,
+    "array": _read_array,
+    "generator": _read_generator,
+}
 
 
 def _dtype(text: str) -> Any:
     dtype = np.dtype(text)
     if dtype.kind not in "biufcSU":
-        raise LevadaError(f"an array of {text} has no place in the state of a simulation")
+        raise LevadaError(f"an array of {text} is not allowed in a simulation checkpoint")
     return dtype

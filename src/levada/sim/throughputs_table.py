@@ -1,7 +1,7 @@
-"""Levada's own throughput tables, as CSV or parquet: what `levada profile` writes (docs/throughputs.md).
+"""Levada's throughput tables in CSV or parquet (docs/throughputs.md).
 
-One row is one measurement. Without `with` it is a job alone, and `spread` says whether its workers were spread over
-nodes; with it, it is two jobs on the same devices, each with `workers` workers.
+`levada profile` writes them. One row is one measurement. Without `with` it is of a job alone, and `spread` says whether
+its workers were spread over nodes; with `with` it is of two jobs on the same devices, each with `workers` workers.
 """
 
 from __future__ import annotations
@@ -15,49 +15,49 @@ from pathlib import Path
 from levada.errors import Fault
 from levada.perf import Profiles
 from levada.sim.measurements import MOST_WORKERS, Measurements
-from levada.sim.rows import Row, csv_rows, parquet_rows, raise_faults
+from levada.sim.text_rows import TextRow, csv_rows, parquet_rows, raise_faults
 
 NEEDED = ("workload", "gpu_type", "workers", "steps_per_s")
 COLUMNS = (*NEEDED, "spread", "with", "with_steps_per_s", "restart_s")
-_TRUTHS = {"": False, "0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
+_BOOLEANS = {"": False, "0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
 
 
 def read_table(path: Path) -> Profiles:
-    """The table in a CSV or parquet file; raises BadInput."""
-    found, faults = Measurements(), list[Fault]()
+    """Return the table in a CSV or parquet file; raises BadInput."""
+    measurements, faults = Measurements(), list[Fault]()
     rows = parquet_rows if path.suffix == ".parquet" else csv_rows
     for row in rows(path, NEEDED, faults):
-        _take(found, row)
+        _add_row(measurements, row)
         faults += row.faults
-    if not faults and not found.workloads:
-        faults.append(Fault(str(path), "holds no rate"))
+    if not faults and not measurements.workloads:
+        faults.append(Fault(str(path), "contains no rates"))
     raise_faults(faults)
-    return found.profiles()
+    return measurements.profiles()
 
 
-def _take(found: Measurements, row: Row) -> None:
-    """Takes one measurement, or notes what is wrong with it."""
+def _add_row(measurements: Measurements, row: TextRow) -> None:
+    """Add one measurement, or faults to *row*."""
     workload, gpu_type = row.text("workload"), row.text("gpu_type")
     workers, rate = row.whole("workers", MOST_WORKERS), row.rate("steps_per_s")
-    spread = _TRUTHS.get(row.fields.get("spread", "").strip().lower())
+    spread = _BOOLEANS.get(row.fields.get("spread", "").strip().lower())
     if spread is None:
         row.fault("spread", "must be true or false")
     partner = row.fields.get("with", "").strip()
     partner_rate = row.rate("with_steps_per_s") if partner else 0.0
     if partner and spread:
-        row.fault("spread", "must be false where two jobs run together")
+        row.fault("spread", "must be false if `with` is set")
     if row.fields.get("restart_s", "").strip():
-        found.restart_s[workload] = _restart_s(row)
+        measurements.restart_s[workload] = _restart_s(row)
     if row.faults:
         return
     if partner:
-        if not found.add_pair(workload, partner, gpu_type, workers, rate, partner_rate):
-            row.fault("with", "is given twice with this workload, type and size, and not with the same rates")
-    elif not found.add(workload, gpu_type, workers, rate, spread=bool(spread)):
-        row.fault("workload", "is given twice with this type and size")
+        if not measurements.add_pair(workload, partner, gpu_type, workers, rate, partner_rate):
+            row.fault("with", "contradicts another row with the same workload, type and size")
+    elif not measurements.add(workload, gpu_type, workers, rate, spread=bool(spread)):
+        row.fault("workload", "duplicate row: same workload, type and size")
 
 
-def _restart_s(row: Row) -> float:
+def _restart_s(row: TextRow) -> float:
     before = len(row.faults)
     seconds = row.rate("restart_s")
     if len(row.faults) > before:
@@ -66,7 +66,7 @@ def _restart_s(row: Row) -> float:
 
 
 def table_text(profiles: Profiles) -> str:
-    """*profiles* as such a CSV: every measured cell, each pair once."""
+    """Render *profiles* as CSV: every measured cell, each pair once."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)

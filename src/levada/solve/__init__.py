@@ -1,24 +1,22 @@
-"""Arrays in, arrays out: who should run how much of the time on which GPU type.
+"""Solvers for time shares: which fraction of time each job runs on each GPU type.
 
-    problem     Problem and Solution, the values that every solver takes and gives
-    classes     jobs with equal data are one row: `classify` from scratch, `Classes` kept from round to round
-    max_min     the worst-off job gets as much as possible (LAS)
-    leximin     then the next worst-off, and so on (water-filling); `hierarchical` with entities
-    finish_time the largest finish-time ratio is as small as possible; `makespan` is its simplest case
-    total       the most steps, or steps per cost, with rates that must be reached
-    packed      the same objectives where two jobs may share GPUs
-    allox       the least mean completion time, one GPU per job
-    nash        the best geometric mean, discounted so that no job gains by lying
-    interior    the middle of an optimal face instead of a corner of it; `interior_packed` with pairs
-    split       from what a class gets to what each of its jobs gets, with few types per job
-    safe        what every solver ends in when it fails: an equal share and an alarm
-    instance    made-up problems of any size
+    problem        `ShareProblem` and `Solution`, input and output of every solver
+    classes        jobs with equal data as one row: `classify` from scratch, `Classes` incrementally
+    max_min        maximize the lowest level (LAS)
+    leximin        then the next lowest, and so on (water-filling); `hierarchical` with entities
+    efficient      maximize total speed above a fraction of each job's leximin rate
+    finish_time    minimize the largest finish-time ratio; `makespan` is a special case
+    max_throughput maximize total throughput, or throughput per cost, with minimum rates
+    packed         the same objectives with pairs of jobs that share GPUs
+    allox          minimize the mean completion time, one GPU per job
+    nash           maximize the geometric mean, with a discount that makes it strategy-proof
+    class_split    split the time of a class among its jobs, with few types per job
+    fallback       replace a failed solve by equal shares and an alarm
 
-Behind these: `highs` (the thin layer around HiGHS), `levels` and `requirements` (the two linear programs), `pairs`
-(columns for two rows), `filling` (levels one after the other), `entities` (who shares), `price` (prices instead
-of HiGHS), `central`, `selfdual` and `selfdual_pairs` (interior points), `last_filling` (what of
-water-filling they need).
+Internal: `highs` (wrapper of HiGHS), `levels` and `requirements` (the two linear programs), `pairs` (columns for
+pairs), `water_filling` (levels one after the other), `entities`, `groups`, `price` (a price method that replaces
+HiGHS), `central` (interior points). `levada.compat.gavel.solver` reproduces the published solver of Gavel.
 
-Levels are unique, shares are not: compare levels and feasibility, never entries of a share. Prices
-are tried first, where there is a kernel for them: they prove their answer, and hand over to HiGHS when they cannot.
+Levels are unique, shares are not: compare levels and feasibility, never entries of a share. Where a price kernel
+exists, it runs first: it proves its solution, or HiGHS solves the problem instead.
 """

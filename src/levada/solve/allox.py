@@ -1,8 +1,8 @@
-"""AlloX: jobs of one GPU in the order and on the types that make the sum of completion times least.
+"""AlloX: order and types of one-GPU jobs with the least sum of completions.
 
-A job that stands at position l from the end of a GPU's queue delays l jobs, itself included, by its own run time. GPUs
-of one type are alike, so a place is a type and a position, with room for as many jobs as the type has GPUs: a
-transportation problem that is much smaller than one with a column per GPU, and exact.
+A job at position l from the end of a GPU's queue delays l jobs, including itself, by its run time. GPUs of a type are
+identical, so a slot is a type and a position, with room for as many jobs as the type has GPUs: an exact transportation
+problem, much smaller than one with a column per GPU.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from levada.kernels import slots
 
 
 class Queues(msgspec.Struct, frozen=True):
-    """For every job the GPU it runs on, and how many jobs of that GPU's queue it delays, itself included."""
+    """The GPU of each job, and its position in the queue of that GPU."""
 
-    gpu_type: Ints  #: (jobs,): -1 = nowhere
-    gpu: Ints  #: (jobs,): which GPU of the type, from 0
+    gpu_type: Ints  #: (jobs,): -1 = none
+    gpu: Ints  #: (jobs,): GPU of the type, from 0
     position: Ints  #: (jobs,): from the end of the queue, 1 = last
     cost: float  #: the sum of completion times: position x time over all jobs
 
     def first(self) -> Ints:
-        """The jobs that run now, one per GPU: those that no job of their queue comes before."""
+        """The jobs that run now: the first of each queue."""
         placed = np.flatnonzero(self.gpu_type >= 0)
         order = placed[np.lexsort((-self.position[placed], self.gpu[placed], self.gpu_type[placed]))]
         new = np.ones(len(order), np.bool_)
@@ -32,7 +32,7 @@ class Queues(msgspec.Struct, frozen=True):
 
 
 def assign(time: Floats, capacity: Ints) -> Queues:
-    """The queues with the least sum of completion times; *time* (jobs, types) is each job's run time, inf = never."""
+    """Minimize the sum of completion times; *time* (jobs, types): run times, inf = cannot run."""
     time = np.where((capacity > 0) & (time >= 0), time, np.inf)
     gpu_type, gpu, position = (np.full(len(time), start, np.int64) for start in (-1, -1, 0))
     placed = np.flatnonzero(np.isfinite(time).any(axis=1))
@@ -40,13 +40,33 @@ def assign(time: Floats, capacity: Ints) -> Queues:
         return Queues(gpu_type, gpu, position, 0.0)
     depth = np.where(capacity > 0, -(-len(placed) // np.maximum(capacity, 1)), 0).astype(np.int64)
     kinds = np.repeat(np.arange(len(depth)), depth)
-    places = np.arange(len(kinds)) - np.repeat(np.cumsum(depth) - depth, depth) + 1
-    mine = time[placed]
-    # The longest first: they come last in their queues, so that little moves when others come.
-    order = np.argsort(-mine.min(axis=1), kind="stable")
-    slot = slots.cheapest_slots(mine, kinds, places, capacity[kinds].astype(np.int64), order)
-    gpu_type[placed], position[placed] = kinds[slot], places[slot]
+    positions = np.arange(len(kinds)) - np.repeat(np.cumsum(depth) - depth, depth) + 1
+    run_time = time[placed]
+    # Longest first: they are last in their queues, so few jobs move when others are added.
+    order = np.argsort(-run_time.min(axis=1), kind="stable")
+    slot = slots.cheapest_slots(run_time, kinds, positions, capacity[kinds].astype(np.int64), order)
+    gpu_type[placed], position[placed] = kinds[slot], positions[slot]
     by_slot = np.argsort(slot, kind="stable")
     counts = np.bincount(slot, minlength=len(kinds))
     gpu[placed[by_slot]] = np.arange(len(slot)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return Queues(gpu_type, gpu, position, float((mine[np.arange(len(slot)), kinds[slot]] * places[slot]).sum()))
+    return Queues(gpu_type, gpu, position, float((run_time[np.arange(len(slot)), kinds[slot]] * positions[slot]).sum()))
+
+
+def first_in_queue(time: Floats, waited: Floats) -> tuple[float, dict[int, int]]:
+    """The minimal cost, and the first job (row) of each queue (column of *time*).
+
+    *time* (jobs, GPUs) is the run time of each job on each GPU, *waited* the time since its submission. The matrix has
+    a column for every position in the queue of every GPU, as published. `assign` finds the same cost much faster, but
+    treats GPUs of a type as identical, which changes the choice between equally good jobs.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    jobs, gpus = time.shape
+    position = np.arange(1, jobs + 1)
+    cost = (position[None, :, None] * time[:, None, :]).reshape(jobs, -1) + waited[:, None]
+    at, column = linear_sum_assignment(cost)
+    first: dict[int, tuple[int, int]] = {}
+    for job, slot in zip(at.tolist(), column.tolist(), strict=True):
+        from_end, gpu = slot // gpus, slot % gpus
+        first[gpu] = max(first.get(gpu, (-1, -1)), (from_end, job))
+    return float(cost[at, column].sum()), {gpu: job for gpu, (_, job) in first.items()}

@@ -1,7 +1,8 @@
-"""Jobs with equal rates, scale, weight and entity are one row.
+"""Represent jobs with equal rates, scale, weight and entity by one row.
 
-Exact for every objective that treats equal jobs alike (max-min, leximin, sums, cost, geometric mean, pairs): averaging
-an optimum over the jobs of a class is feasible and no worse. 16,384 jobs of a usual workload are 166 rows.
+Exact for all objectives that treat equal jobs equally (max-min, leximin, sums, cost, geometric mean, pairs): the
+average of an optimum over the jobs of a class is feasible and not worse. 16,384 jobs of a typical workload have 166
+rows.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ import numpy as np
 
 from levada.core.types import Floats, Ints
 from levada.kernels import classes
-from levada.solve.problem import Problem
+from levada.solve.problem import ShareProblem
 
 
-def classify(problem: Problem) -> Problem:
-    """The same problem with equal jobs put into one row, in the order in which they first appear.
+def classify(problem: ShareProblem) -> ShareProblem:
+    """Merge equal jobs into one row, in order of first appearance.
 
-    O(jobs log jobs). A problem that has classes already is given back as it is.
+    O(jobs log jobs). Returns a problem that already has classes unchanged.
     """
     if problem.of is not None:
         return problem
     first, of = classes.distinct_rows(_keys(problem.rate, problem.scale, problem.weight, problem.entity))
-    return Problem(
+    return ShareProblem(
         rate=problem.rate[first],
         scale=problem.scale[first],
         weight=problem.weight[first],
@@ -36,9 +37,9 @@ def _keys(rate: Floats, scale: Floats, weight: Floats, entity: Ints) -> Floats:
 
 
 class Classes:
-    """Classes that are kept while jobs come and go. A class keeps its number for ever, also when it is empty.
+    """Classes that are updated as jobs come and go. A class keeps its number, also when it is empty.
 
-    The caller keeps the number of each job's class, which `add` gives and `remove` takes back.
+    The caller stores the class number of each job: `add` returns it, `remove` takes it.
     """
 
     def __init__(self, types: int) -> None:
@@ -51,33 +52,33 @@ class Classes:
         return len(self.count)
 
     def add(self, rate: Floats, scale: Floats, weight: Floats, entity: Ints) -> Ints:
-        """The class of each of these jobs, which are counted in it from now on."""
+        """Add jobs; returns the class of each."""
         keys = _keys(rate, scale, weight, entity) + 0.0
         first, of = classes.distinct_rows(keys)
         numbers = np.empty(len(first), np.int64)
         new = []
         for at, row in enumerate(first.tolist()):
-            name = keys[row].tobytes()
-            number = self._number.get(name)
+            key = keys[row].tobytes()
+            number = self._number.get(key)
             if number is None:
-                number = self._number[name] = len(self._number)
+                number = self._number[key] = len(self._number)
                 new.append(row)
             numbers[at] = number
         if new:
             self._rows = np.concatenate([self._rows, keys[new]])
             self.count = np.concatenate([self.count, np.zeros(len(new), np.int64)])
-        mine = numbers[of]
-        self.count += np.bincount(mine, minlength=len(self.count))
-        return mine
+        classes_of = numbers[of]
+        self.count += np.bincount(classes_of, minlength=len(self.count))
+        return classes_of
 
     def remove(self, of: Ints) -> None:
-        """Jobs of these classes, one entry per job, are gone."""
+        """Remove jobs; *of* has the class of each."""
         self.count -= np.bincount(of, minlength=len(self.count))
 
-    def problem(self, of: Ints, capacity: Floats) -> Problem:
-        """The problem of jobs that are in the classes *of*: those of all that are counted, in any order."""
+    def problem(self, of: Ints, capacity: Floats) -> ShareProblem:
+        """The problem of all added jobs; *of* has their classes, in any order."""
         types = self.types
-        return Problem(
+        return ShareProblem(
             rate=self._rows[:, :types],
             scale=self._rows[:, types],
             weight=self._rows[:, types + 1],
@@ -87,7 +88,7 @@ class Classes:
         )
 
     def copy(self) -> Classes:
-        """Classes that change on their own from here on."""
-        twin = Classes(self.types)
-        twin.count, twin._rows, twin._number = self.count.copy(), self._rows, dict(self._number)
-        return twin
+        """An independent copy."""
+        result = Classes(self.types)
+        result.count, result._rows, result._number = self.count.copy(), self._rows, dict(self._number)
+        return result

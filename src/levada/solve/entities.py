@@ -1,7 +1,7 @@
-"""Those who share the cluster: each passes its part on to its own jobs.
+"""Entities that share the cluster, each with its own jobs.
 
-Inside an entity the jobs share by weight, or, where it serves them in turn (fifo), the first job that can still rise
-takes all. Jobs of nobody (0) take part on their own, with their own weight.
+The jobs of an entity share by weight or, if the entity is FIFO, the first job that can still rise takes everything.
+Each job without entity (0) competes with its own weight.
 """
 
 from __future__ import annotations
@@ -9,41 +9,41 @@ from __future__ import annotations
 import numpy as np
 
 from levada.core.types import Bools, Floats, Ints
-from levada.solve.problem import Problem
+from levada.solve.problem import ShareProblem
 
 
-def turns(problem: Problem, in_turn: Bools) -> Ints:
-    """(jobs,): a number of its own, from 1, for every job that is served in turn, so that it is a row of its own."""
-    entity = problem.each(problem.entity)
-    return np.where(in_turn[entity] & (entity > 0), np.arange(1, len(entity) + 1), 0)
+def fifo_numbers(problem: ShareProblem, fifo: Bools) -> Ints:
+    """(jobs,): a distinct number from 1 for each job of a FIFO entity, which gets its own row; else 0."""
+    entity = problem.per_job(problem.entity)
+    return np.where(fifo[entity] & (entity > 0), np.arange(1, len(entity) + 1), 0)
 
 
 class Entities:
-    """The entities of a problem in which every job that is served in turn is a row of its own."""
+    """The entities of a problem in which each job of a FIFO entity has its own row."""
 
-    def __init__(self, rows: Problem, weight: Floats, in_turn: Bools) -> None:
-        """*weight* and *in_turn* are indexed by the problem's `entity`."""
+    def __init__(self, rows: ShareProblem, weight: Floats, fifo: Bools) -> None:
+        """*weight* and *fifo* are indexed by the problem's `entity`."""
         self.rows, self.weight, self.count = rows, weight, rows.count
-        self.turns = in_turn[rows.entity] & (rows.entity > 0)
+        self.is_fifo = fifo[rows.entity] & (rows.entity > 0)
 
-    def pace(self, active: Bools) -> Floats:
-        """How much each row rises with the common level: its part of its entity's weight, over its scale."""
+    def slopes(self, active: Bools) -> Floats:
+        """The slope of each row's level in t: its part of its entity's weight, divided by its scale."""
         rows, entity = self.rows, self.rows.entity
         weights = np.bincount(entity, rows.weight * self.count * active, len(self.weight))[entity]
         portion = np.divide(self.weight[entity] * rows.weight, weights, out=np.zeros(len(entity)), where=weights > 0)
         portion = np.where(entity == 0, rows.weight, portion) * active
-        waiting = np.flatnonzero(self.turns & active)
-        portion[self.turns] = 0.0
-        # Rows stand in the order of their jobs: the first of each entity is the one whose turn it is.
-        owners, place = np.unique(entity[waiting], return_index=True)
-        portion[waiting[place]] = self.weight[owners]
+        queued = np.flatnonzero(self.is_fifo & active)
+        portion[self.is_fifo] = 0.0
+        # Rows are in the order of their jobs: the first row of each entity is its next job.
+        owners, first = np.unique(entity[queued], return_index=True)
+        portion[queued[first]] = self.weight[owners]
         return portion / rows.scale
 
-    def lowest(self, levels: Floats, part: Bools) -> float:
-        """The lowest sum of levels in an entity over its weight; without entities, the lowest level."""
+    def lowest(self, levels: Floats, runnable: Bools) -> float:
+        """The lowest sum of levels of an entity, divided by its weight; without entities, the lowest level."""
         entity, entities = self.rows.entity, len(self.weight)
         sums = np.bincount(entity, levels * self.count, entities)[1:] / self.weight[1:]
-        lowest = sums[np.bincount(entity[part], minlength=entities)[1:] > 0]
+        lowest = sums[np.bincount(entity[runnable], minlength=entities)[1:] > 0]
         if len(lowest):
             return float(lowest.min())
-        return float(levels[part].min()) if part.any() else 0.0
+        return float(levels[runnable].min()) if runnable.any() else 0.0

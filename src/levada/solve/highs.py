@@ -1,4 +1,7 @@
-"""A thin layer around HiGHS: linear programs as arrays, primal simplex, one thread, warm starts, silence."""
+"""Wrapper of HiGHS: linear programs as arrays, one thread, warm starts.
+
+It uses the primal simplex method and prints nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,21 @@ import numpy as np
 from levada.core.types import Bools, Floats, Ints
 
 
-class NoAnswer(Exception):
-    """HiGHS ended without an optimum; the text says how."""
+class NoSolution(Exception):
+    """A solver ended without an optimum; the text has the cause."""
 
 
 class Basis(msgspec.Struct, frozen=True):
-    """Which columns and rows were basic; kept from one solve to the next.
+    """The basic columns and rows, kept from one solve to the next.
 
-    Programs here have columns and rows with one bound, or with two that are equal: the others stand at theirs.
+    Columns and rows have one bound or two equal ones, so nonbasic ones are at that bound.
     """
 
     columns: Bools
     rows: Bools
 
-    def grown(self, columns: int, rows: int) -> Basis | None:
-        """This basis for a program that got more columns and rows at its end; None if it lost some."""
+    def extended(self, columns: int, rows: int) -> Basis | None:
+        """This basis for a program with more columns and rows at its end; None if it has fewer."""
         more_columns, more_rows = columns - len(self.columns), rows - len(self.rows)
         if more_columns < 0 or more_rows < 0:
             return None
@@ -35,7 +38,7 @@ class Basis(msgspec.Struct, frozen=True):
 
 
 class Lp(msgspec.Struct, frozen=True, kw_only=True):
-    """Maximise cost . x, with bounds on the columns x and on the rows A x; A by columns (CSC)."""
+    """Maximize cost . x, with bounds on the columns x and on the rows A x; A by columns (CSC)."""
 
     cost: Floats
     lower: Floats
@@ -47,34 +50,34 @@ class Lp(msgspec.Struct, frozen=True, kw_only=True):
     value: Floats
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """An optimum: columns, the value of the objective, and what a unit of each row's bound is worth."""
+class LpSolution(msgspec.Struct, frozen=True):
+    """An optimum: columns, objective value, duals and reduced costs."""
 
     x: Floats
     value: float
-    dual: Floats  #: (rows,): at least 0 where an upper bound binds, at most 0 where a lower one does
-    reduced: Floats  #: (columns,): what a unit more of a column adds; below 0 = it stands at its lower bound
+    dual: Floats  #: (rows,): >= 0 if an upper bound binds, <= 0 if a lower bound binds
+    reduced: Floats  #: (columns,): reduced costs; below 0 = at the lower bound
 
 
-class Model:
-    """A linear program inside HiGHS, to be solved, changed a little, and solved again."""
+class LpModel:
+    """A linear program in HiGHS that can be changed and solved again."""
 
     def __init__(self, lp: Lp, basis: Basis | None = None) -> None:
         import highspy
 
         self._names = highspy
-        self._highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # it comes without types
+        self._highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # HiGHS has no types
         for option, value in _OPTIONS:
             self._highs.setOptionValue(option, value)
         self._status = highspy.HighsBasisStatus.kNonbasic, highspy.HighsBasisStatus.kBasic
-        self._ends = highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kInfeasible
+        self._conclusive = highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kInfeasible
         columns, rows = len(lp.cost), len(lp.row_lower)
         status = self._highs.passModel(
             columns,
             rows,
             len(lp.value),
             1,  # by columns
-            -1,  # maximise
+            -1,  # maximize
             0.0,
             lp.cost,
             lp.lower,
@@ -87,81 +90,81 @@ class Model:
             np.zeros(columns, np.int32),  # all continuous
         )
         if status == highspy.HighsStatus.kError:
-            raise NoAnswer("HiGHS does not take the program")
+            raise NoSolution("HiGHS rejected the linear program")
         if basis is not None:
-            self.start(basis)
+            self.set_basis(basis)
 
-    def start(self, basis: Basis) -> None:
-        """The next solve starts here, if this basis fits."""
-        fitting = basis.grown(self._highs.getNumCol(), self._highs.getNumRow())
+    def set_basis(self, basis: Basis) -> None:
+        """Start the next solve from this basis, if it fits."""
+        fitting = basis.extended(self._highs.getNumCol(), self._highs.getNumRow())
         if fitting is None:
             return
-        given = self._names.HighsBasis()
-        given.col_status = [self._status[basic] for basic in fitting.columns.tolist()]
-        given.row_status = [self._status[basic] for basic in fitting.rows.tolist()]
-        given.valid = True
-        # A basis that HiGHS refuses costs time, not the answer.
-        self._highs.setBasis(given)
+        highs_basis = self._names.HighsBasis()
+        highs_basis.col_status = [self._status[basic] for basic in fitting.columns.tolist()]
+        highs_basis.row_status = [self._status[basic] for basic in fitting.rows.tolist()]
+        highs_basis.valid = True
+        # If HiGHS rejects the basis, solving takes longer.
+        self._highs.setBasis(highs_basis)
 
-    def change(self, row: int, column: int, value: float) -> None:
-        """Sets one coefficient."""
+    def set_coefficient(self, row: int, column: int, value: float) -> None:
+        """Set one coefficient."""
         self._highs.changeCoeff(row, column, value)
 
-    def bound(self, rows: Ints, lower: Floats, upper: Floats) -> None:
-        """Sets the bounds of these rows."""
+    def set_row_bounds(self, rows: Ints, lower: Floats, upper: Floats) -> None:
+        """Set the bounds of these rows."""
         self._highs.changeRowsBounds(len(rows), rows.astype(np.int32), lower, upper)
 
-    def close(self, columns: Ints) -> None:
-        """These columns are 0 from now on."""
+    def fix_at_zero(self, columns: Ints) -> None:
+        """Fix these columns at 0."""
         zeros = np.zeros(len(columns))
         self._highs.changeColsBounds(len(columns), columns.astype(np.int32), zeros, zeros)
 
-    def add(self, cost: Floats, start: Ints, index: Ints, value: Floats) -> None:
-        """Adds columns from 0 upwards at the end."""
+    def add_columns(self, cost: Floats, start: Ints, index: Ints, value: Floats) -> None:
+        """Append nonnegative columns."""
         count = len(cost)
-        zeros, no_end = np.zeros(count), np.full(count, np.inf)
+        zeros, unbounded = np.zeros(count), np.full(count, np.inf)
         starts = start[:count].astype(np.int32)
-        self._highs.addCols(count, cost, zeros, no_end, len(value), starts, index.astype(np.int32), value)
+        self._highs.addCols(count, cost, zeros, unbounded, len(value), starts, index.astype(np.int32), value)
 
-    def solve(self, most_steps: int | None = None) -> Answer | None:
-        """The optimum, or None where no x is within the bounds; raises NoAnswer when HiGHS finds neither.
+    def solve(self, iteration_limit: int | None = None) -> LpSolution | None:
+        """The optimum; None if infeasible. Raises NoSolution if HiGHS finds neither.
 
-        With *most_steps*, it stops looking after so many steps of the simplex method.
+        *iteration_limit* is the maximum number of simplex iterations.
         """
         highs, names = self._highs, self._names
-        highs.setOptionValue("simplex_iteration_limit", _NO_END if most_steps is None else most_steps)
+        highs.setOptionValue("simplex_iteration_limit", _NO_LIMIT if iteration_limit is None else iteration_limit)
         highs.run()
         status = highs.getModelStatus()
-        if status not in self._ends and most_steps is None:
-            status = self._by_other_ways()
+        if status not in self._conclusive and iteration_limit is None:
+            status = self._retry()
         if status == names.HighsModelStatus.kInfeasible:
             return None
         if status != names.HighsModelStatus.kOptimal:
-            raise NoAnswer(f"HiGHS ended with: {highs.modelStatusToString(status)}")
-        found = highs.getSolution()
-        return Answer(
-            np.array(found.col_value),
+            raise NoSolution(f"HiGHS ended with: {highs.modelStatusToString(status)}")
+        solution = highs.getSolution()
+        return LpSolution(
+            np.array(solution.col_value),
             float(highs.getInfo().objective_function_value),
-            np.array(found.row_dual),
-            np.array(found.col_dual),
+            np.array(solution.row_dual),
+            np.array(solution.col_dual),
         )
 
-    def _by_other_ways(self) -> Any:
-        """How it ends when it starts from nothing: the same way first, then others."""
-        for option, value in _OTHER_WAYS:
+    def _retry(self) -> Any:
+        """Solve from scratch with different options; returns the last status."""
+        for option, value in _RETRIES:
             self._highs.clearSolver()
             self._highs.setOptionValue(option, value)
             self._highs.run()
             status = self._highs.getModelStatus()
-            if status in self._ends:
+            if status in self._conclusive:
                 break
         for option, value in _OPTIONS:
             self._highs.setOptionValue(option, value)
         return status
 
     def basis(self) -> Basis:
-        """The basis of the last answer."""
-        # HiGHS has a quicker way to ask, which crashes where it found the answer without factorising.
+        """The basis of the last solution."""
+        # HiGHS has a faster call, which crashes if it solved the program without factorizing.
         basis, basic = self._highs.getBasis(), int(self._status[1])
         columns, rows = basis.col_status, basis.row_status
         return Basis(
@@ -170,7 +173,7 @@ class Model:
         )
 
 
-#: Measured: primal simplex without presolve from the last basis is the fastest way between rounds.
+#: Measured: primal simplex without presolve from the last basis is the fastest between rounds.
 _OPTIONS: tuple[tuple[str, Any], ...] = (
     ("output_flag", False),
     ("solver", "simplex"),
@@ -181,6 +184,6 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
     ("primal_feasibility_tolerance", 1e-9),
     ("dual_feasibility_tolerance", 1e-9),
 )
-_NO_END = 2**31 - 1
-#: What is changed, one after the other, while there is no answer.
-_OTHER_WAYS: tuple[tuple[str, Any], ...] = (("simplex_strategy", 4), ("simplex_strategy", 1), ("presolve", "choose"))
+_NO_LIMIT = 2**31 - 1
+#: Options that are changed, one after the other, until a solve is conclusive.
+_RETRIES: tuple[tuple[str, Any], ...] = (("simplex_strategy", 4), ("simplex_strategy", 1), ("presolve", "choose"))

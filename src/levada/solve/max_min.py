@@ -1,8 +1,7 @@
-"""Max-min fairness (LAS): the lowest level is as high as possible.
+"""Max-min fairness (LAS): maximize the lowest level.
 
-The level of a job is scale / (weight x proportional rate) x its rate. What is left once the lowest level is settled
-goes anywhere: `leximin` says where it should go. For policies that see no difference between GPU types, give rates
-of 1.
+The level of a job is scale / (weight x proportional rate) x its rate. Capacity beyond the lowest level is distributed
+arbitrarily; `leximin` distributes it fairly. Policies that ignore GPU types pass rates of 1.
 """
 
 from __future__ import annotations
@@ -11,33 +10,33 @@ import numpy as np
 
 from levada.solve import price
 from levada.solve.classes import classify
+from levada.solve.fallback import with_fallback
 from levada.solve.levels import LevelLp
-from levada.solve.problem import Problem, Solution, Warm, fit, normalised
-from levada.solve.safe import safe
+from levada.solve.problem import ShareProblem, Solution, WarmStart, fit, normalised
 
 
-@safe
-def max_min(problem: Problem, warm: Warm | None = None) -> Solution:
-    """The largest lowest level. Jobs that can run nowhere get nothing and hold nobody back."""
+@with_fallback
+def max_min(problem: ShareProblem, warm: WarmStart | None = None) -> Solution:
+    """Maximize the lowest level. Jobs that cannot run get nothing and do not limit others."""
     rows = classify(problem)
     c, count = normalised(rows), rows.count
     gpus = count * rows.scale
-    pace = np.ones(len(c))
-    answer = price.max_level(c, gpus, rows.capacity, pace, warm)
-    if answer is None:
-        program = LevelLp(c, gpus, rows.capacity, pace, basis=warm.basis if warm else None)
-        found = program.solve()
-        answer = found.share, found.bound, found.prices, "highs", Warm(basis=program.model.basis())
-    share, bound, prices, how, kept = answer
+    slope = np.ones(len(c))
+    result = price.max_level(c, gpus, rows.capacity, slope, warm)
+    if result is None:
+        program = LevelLp(c, gpus, rows.capacity, slope, basis=warm.basis if warm else None)
+        optimum = program.solve()
+        result = optimum.share, optimum.bound, optimum.prices, "highs", WarmStart(basis=program.model.basis())
+    share, bound, prices, method, next_warm = result
     share = fit(share, gpus, rows.capacity)
     levels = (c * share).sum(axis=1)
-    part = (gpus > 0) & (c.max(axis=1, initial=0.0) > 0)
+    runnable = (gpus > 0) & (c.max(axis=1, initial=0.0) > 0)
     return Solution(
-        share=rows.each(share),
-        level=float(levels[part].min()) if part.any() else 0.0,
-        bound=bound if part.any() else 0.0,
+        share=rows.per_job(share),
+        level=float(levels[runnable].min()) if runnable.any() else 0.0,
+        bound=bound if runnable.any() else 0.0,
         prices=prices,
-        how=how,
-        warm=kept,
-        levels=rows.each(levels),
+        method=method,
+        warm=next_warm,
+        levels=rows.per_job(levels),
     )

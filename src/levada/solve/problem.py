@@ -1,4 +1,4 @@
-"""What solvers take and give."""
+"""Input and output of solvers."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from levada.solve.highs import Basis
 
 Number = TypeVar("Number", bound=np.generic)
 
-#: A share below this part of all that a job gets is nothing: it would only move the job there and back.
+#: A share below this fraction of a job's total is set to 0: it would only cause migrations.
 TRACE = 1e-9
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs that want to run on a cluster. A row is a job, or a class of equal jobs where `of` names the row of each.
+class ShareProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs and capacities. A row is a job, or a class of equal jobs if `of` has the row of each job.
 
-    Make one with `problem`, which fills in what is left out.
+    Create one with `problem`, which fills in defaults.
     """
 
-    rate: Floats  #: (rows, types): steps per second of the whole job at its scale; 0 = cannot run there
-    scale: Floats  #: (rows,): GPUs that a job takes while it runs
-    weight: Floats  #: (rows,): what a job is worth, above 0
-    entity: Ints  #: (rows,): to whom a job belongs; 0 = nobody
-    capacity: Floats  #: (types,): GPUs
-    of: Ints | None = None  #: (jobs,): the row of each job; None: each row is one job
+    rate: Floats  #: (rows, types): steps per second of the whole job at its scale; 0 = cannot run on the type
+    scale: Floats  #: (rows,): GPUs that a job uses while it runs
+    weight: Floats  #: (rows,): weight of a job, above 0
+    entity: Ints  #: (rows,): owner of a job; 0 = none
+    capacity: Floats  #: (types,): number of GPUs
+    of: Ints | None = None  #: (jobs,): the row of each job; None = each row is one job
 
     @property
     def jobs(self) -> int:
-        """How many jobs there are."""
+        """The number of jobs."""
         return len(self.rate) if self.of is None else len(self.of)
 
     @property
     def count(self) -> Floats:
-        """How many jobs each row stands for."""
+        """The number of jobs of each row."""
         if self.of is None:
             return np.ones(len(self.rate))
         return np.bincount(self.of, minlength=len(self.rate)).astype(np.float64)
 
-    def each(self, rows: NDArray[Number]) -> NDArray[Number]:
-        """What stands in the row of each job."""
-        return rows if self.of is None else rows.take(self.of, axis=0)  # several times as fast as an index
+    def per_job(self, rows: NDArray[Number]) -> NDArray[Number]:
+        """Expand values of rows to values of jobs."""
+        return rows if self.of is None else rows.take(self.of, axis=0)  # several times as fast as indexing
 
 
 def problem(
@@ -55,12 +55,12 @@ def problem(
     weight: ArrayLike | None = None,
     entity: ArrayLike | None = None,
     of: Ints | None = None,
-) -> Problem:
-    """A problem from anything array-like; without a word, scale and weight are 1 and the entity is nobody."""
+) -> ShareProblem:
+    """Create a problem from array-likes; by default scale and weight are 1 and entity is 0."""
     capacity = np.asarray(capacity, np.float64)
     rate = np.asarray(rate, np.float64).reshape(-1, len(capacity))
     rows = len(rate)
-    return Problem(
+    return ShareProblem(
         rate=rate,
         scale=np.ones(rows) if scale is None else np.asarray(scale, np.float64),
         weight=np.ones(rows) if weight is None else np.asarray(weight, np.float64),
@@ -70,59 +70,59 @@ def problem(
     )
 
 
-class Warm(msgspec.Struct, frozen=True):
-    """Where the next solve of a similar problem may start. Only time depends on it, not the level."""
+class WarmStart(msgspec.Struct, frozen=True):
+    """Start of the next solve of a similar problem. It changes the run time, not the level."""
 
-    basis: Basis | None = None  #: HiGHS's last basis; fits while rows keep their numbers, and may be shorter
-    prices: Floats | None = None  #: (any, types): prices of the last plans
+    basis: Basis | None = None  #: last basis of HiGHS; may be shorter, valid while rows keep their numbers
+    prices: Floats | None = None  #: (n, types): prices of the last plans
 
 
 class Solution(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares of time for every job, what they reach, and a bound on what any shares could reach."""
+    """Time shares of all jobs, their objective, and a bound on the optimum."""
 
-    share: Floats  #: (jobs, types): fraction of time on each type; in packed problems, alone
-    level: float  #: the objective that `share` reaches
-    bound: float  #: no share reaches more (or, where less is better, less) than this
-    prices: Floats  #: (types,): what a GPU of each type is worth, in the objective's unit; 0 = there is some to spare
-    how: str  #: which method found it
-    alarm: str = ""  #: what went wrong; empty = nothing
-    warm: Warm | None = None
-    levels: Floats | None = None  #: (jobs,): what each job reaches, where the objective speaks of each
+    share: Floats  #: (jobs, types): fraction of time on each type; in packed problems, time alone
+    level: float  #: the objective value of `share`
+    bound: float  #: upper bound (lower bound if the objective is minimized) on the level
+    prices: Floats  #: (types,): dual of each capacity, in the unit of the objective; 0 = not exhausted
+    method: str  #: which method computed it
+    alarm: str = ""  #: what went wrong; empty = no error
+    warm: WarmStart | None = None
+    levels: Floats | None = None  #: (jobs,): level of each job, if the objective has one
     pairs: Ints | None = None  #: (pairs, 2): jobs that share GPUs, in packed problems
-    pair_share: Floats | None = None  #: (pairs, types): fraction of time that they do
+    pair_share: Floats | None = None  #: (pairs, types): fraction of time that they share
 
 
-def usable(problem: Problem) -> Floats:
-    """The rates, with 0 wherever a type has no GPU to run on."""
+def usable(problem: ShareProblem) -> Floats:
+    """The rates, 0 on types without GPUs."""
     return np.where(problem.capacity > 0, problem.rate, 0.0)
 
 
-def proportional(problem: Problem) -> Floats:
-    """The rate of each row when a job gets the share of every type that the type has of the cluster."""
+def proportional(problem: ShareProblem) -> Floats:
+    """The rate of each row with shares proportional to the capacities of the types."""
     total = problem.capacity.sum()
     return usable(problem) @ (problem.capacity / total) if total > 0 else np.zeros(len(problem.rate))
 
 
-def normalised(problem: Problem) -> Floats:
+def normalised(problem: ShareProblem) -> Floats:
     """The level of each row per unit of time on each type: scale x rate / (weight x proportional rate).
 
-    A row that can run nowhere is all zeros.
+    Rows that cannot run are 0.
     """
     reference = problem.weight * proportional(problem)
     factor = np.divide(problem.scale, reference, out=np.zeros_like(reference), where=reference > 0)
     return usable(problem) * factor[:, None]
 
 
-def relative(problem: Problem) -> Floats:
+def relative(problem: ShareProblem) -> Floats:
     """The rate of each row per unit of time on each type, over its proportional rate."""
     reference = proportional(problem)[:, None]
     return np.divide(usable(problem), reference, out=np.zeros_like(problem.rate), where=reference > 0)
 
 
 def fit(share: Floats, gpus: Floats, capacity: Floats, trace: float = TRACE) -> Floats:
-    """These shares without traces, and scaled down where rounding let them take more time or GPUs than there are.
+    """Remove negligible shares, and scale down where rounding exceeds time or capacity.
 
-    *gpus* is what a full share of each row takes.
+    *gpus* is the number of GPUs of a full share of each row.
     """
     share = np.where(share > trace * share.sum(axis=1)[:, None], share, 0.0)
     share /= np.maximum(share.sum(axis=1), 1.0)[:, None]

@@ -1,4 +1,4 @@
-"""The state as columns: jobs, planes of devices, snapshots, and the rules that they keep.
+"""The state as columns: jobs, device assignments, snapshots, and the invariants.
 
-`core` defines what the columns are; `kernels` work on them; here they are put together.
+`core` defines the columns, `kernels` work on them; this package combines both.
 """

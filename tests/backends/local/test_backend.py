@@ -1,8 +1,7 @@
-"""The local backend with real processes: all that any backend must do, and what only this one does."""
+"""Local backend with real processes: the backend contract and its own behaviour."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import threading
@@ -15,17 +14,17 @@ import pytest
 from levada.backends.local import backend as backend_module
 from levada.backends.local import processes, procfs
 from levada.backends.local.backend import LocalBackend
-from levada.backends.local.devices import pretend_nodes
-from levada.backends.local.hands import HandsOf
-from levada.backends.local.messages import ENDED, News
-from levada.backends.local.record import Record, load
+from levada.backends.local.gpus import pretend_nodes
+from levada.backends.local.job_actions import MachineActions
+from levada.backends.local.job_state import ControllerState, load
+from levada.backends.local.supervisor_protocol import ENDED, StatusUpdate
 from levada.core.plan import OpKind
-from tests.backends.contract import Contract, Harness, op, place
-from tests.patience import WAIT_S
+from tests.backends.contract import BackendContract, BackendHarness, op, place
+from tests.timeouts import WAIT_S
 
 
-class LocalTest(Harness):
-    """A local backend with pretend nodes; afterwards nothing of it is left running."""
+class LocalTest(BackendHarness):
+    """A local backend with pretend nodes; leaves no process running."""
 
     @pytest.fixture(autouse=True)
     def _no_orphans(self, tmp_path: Path):  # type: ignore[no-untyped-def]
@@ -42,57 +41,52 @@ class LocalTest(Harness):
         return LocalBackend(self.home, pretend_nodes([{"gpu": 4}, {"gpu": 4}]), server_url="http://127.0.0.1:1")
 
     async def lose(self, job: str, index: int) -> None:
-        """The guard is killed, and its worker with it."""
+        """Kill the reaper and its worker."""
         for folder in self.home.parent.glob(f"*/jobs/{job}/workers/*-{index}"):
             processes.kill(folder)
 
 
-class TestLocal(LocalTest, Contract):
-    """Everything of the contract, on this machine."""
+class TestLocal(LocalTest, BackendContract):
+    """The backend contract on this machine."""
 
-    def test_workers_are_not_replaced_by_a_backend_that_has_not_seen_all_of_them(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """While a restart is under way the server is replaced, and one of two workers ends while the next one opens."""
+    async def test_workers_are_not_replaced_before_all_are_observed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The server is replaced during a restart, and one of two workers ends while the next server opens."""
         ended = threading.Event()
 
         class Noticing(LocalBackend):
-            def hear(self, news: News) -> None:
-                super().hear(news)
-                if any(seen.state == ENDED for seen in news.sightings):
+            def observe(self, news: StatusUpdate) -> None:
+                super().observe(news)
+                if any(seen.state == ENDED for seen in news.workers):
                     ended.set()
 
         def slow_mps(*_: object) -> str:
-            self.say("fail-0", "75")
+            self.write_control("fail-0", "75")
             assert ended.wait(WAIT_S)
             return ""
 
-        async def story() -> None:
-            both = place(0, "node-0", "0"), place(1, "node-0", "1")
-            self.say("stubborn")
-            async with self.opened(1, leave=True) as first:
-                await first.backend.apply(op(OpKind.START, 1, *both), self.launch())
-                await self.up(first, 1, 2)
-                await first.until(lambda: first.backend.gangs["toy-1"].running == 2)
-                await first.backend.apply(op(OpKind.RESIZE, 2, both[0]), self.launch())
-            monkeypatch.setattr(backend_module, "start_mps", slow_mps)
-            monkeypatch.setattr(self, "make", lambda: Noticing(self.home, pretend_nodes([{"gpu": 4}, {"gpu": 4}])))
-            async with self.opened(2) as second:
-                gang = second.backend.gangs["toy-1"]
-                assert [gang.record.world, len(gang.record.members)] == [1, 2], "the first two have not both left"
-                self.say("fail-1", "75")
-                await self.up(second, 2, 1)
-
-        self.run(story)
+        both = place(0, "node-0", "0"), place(1, "node-0", "1")
+        self.write_control("stubborn")
+        async with self.opened(1, leave=True) as first:
+            await first.backend.apply(op(OpKind.START, 1, *both), self.launch())
+            await self.wait_scripts(first, 1, 2)
+            await first.wait_until(lambda: first.backend.controllers["toy-1"].workers.running == 2)
+            await first.backend.apply(op(OpKind.RESIZE, 2, both[0]), self.launch())
+        monkeypatch.setattr(backend_module, "start_mps", slow_mps)
+        monkeypatch.setattr(self, "make", lambda: Noticing(self.home, pretend_nodes([{"gpu": 4}, {"gpu": 4}])))
+        async with self.opened(2) as second:
+            gang = second.backend.controllers["toy-1"]
+            assert [gang.record.world, len(gang.record.members)] == [1, 2], "the first two have not both left"
+            self.write_control("fail-1", "75")
+            await self.wait_scripts(second, 2, 1)
 
 
 def _is_below(pid: int, folder: Path) -> bool:
     return procfs.environment(pid).get("LEVADA_STATE_DIR", "").startswith(str(folder))
 
 
-def test_the_number_of_a_world_is_on_disk_before_anything_starts(tmp_path: Path) -> None:
+async def test_the_world_number_is_on_disk_before_a_start(tmp_path: Path) -> None:
     backend = LocalBackend(tmp_path, pretend_nodes([{"gpu": 1}]))
-    record = Record(job="toy", number=7, generation=2, last_world=4, told="JobsFailed")
-    asyncio.run(HandsOf(backend, record).reserve(3, 5))
+    record = ControllerState(job="toy", number=7, generation=2, last_world=4, told="JobsFailed")
+    await MachineActions(backend, record).reserve(3, 5)
     assert load(tmp_path / "jobs" / "toy") == msgspec.structs.replace(record, last_world=5)
     assert record.last_world == 4, "nothing has happened yet but that it is known"

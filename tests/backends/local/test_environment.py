@@ -1,4 +1,4 @@
-"""What workers are started with, by framework."""
+"""Command and environment of workers, by framework."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from levada.backends.local import mps
-from levada.backends.local.environment import About, complete, spec_of
-from levada.backends.local.files import Address
-from levada.backends.local.processes import Spec
-from levada.backends.local.roster import Member, covering, matched, members_of
+from levada.backends.local.environment import WorkerContext, complete, spec_of
+from levada.backends.local.members import Member, covering, matched, members_of
+from levada.backends.local.processes import WorkerSpec
+from levada.backends.local.worker_files import MemberAddress
 from levada.backends.protocol import Launch
 from levada.core.grant import WorkerPlace
 from tests.backends.contract import place
 
 
-def specs(*places: WorkerPlace, world: int = 3, batch: int = 0, mps_pipe: str = "", **fields: Any) -> list[Spec]:
-    """What is started for these places."""
+def specs(*places: WorkerPlace, world: int = 3, batch: int = 0, mps_pipe: str = "", **fields: Any) -> list[WorkerSpec]:
+    """The processes started for these places."""
     launch = Launch(**{"command": ("python", "train.py"), "workdir": "/tmp", **fields})
     ports = iter(range(40001, 40099))
     members = members_of(
@@ -28,12 +28,12 @@ def specs(*places: WorkerPlace, world: int = 3, batch: int = 0, mps_pipe: str = 
         address=lambda node: f"10.0.0.{node[-1]}",
         port=lambda _node: next(ports),
     )
-    about = About(
+    about = WorkerContext(
         job="toy-1",
         number=7,
         world=world,
         members=members,
-        master=Address(members[0].address, 29500),
+        master=MemberAddress(members[0].address, 29500),
         launch=launch,
         folder="/home/jobs/toy-1",
         batch=batch,
@@ -44,7 +44,7 @@ def specs(*places: WorkerPlace, world: int = 3, batch: int = 0, mps_pipe: str = 
     return [spec_of(member, about) for member in members]
 
 
-def test_a_worker_is_told_all_that_the_interface_promises() -> None:
+def test_a_worker_gets_the_documented_environment() -> None:
     first, second, third = specs(
         place(0, "node-0", "0"),
         place(1, "node-0", "1", "2"),
@@ -74,27 +74,27 @@ def test_a_worker_is_told_all_that_the_interface_promises() -> None:
     assert first.env["WANDB_RESUME"] == "allow"
 
 
-def test_a_run_keeps_its_names_whatever_its_generation() -> None:
+def test_worker_names_do_not_depend_on_the_generation() -> None:
     names = ("WANDB_RUN_ID", "MLFLOW_RUN_ID")
     (first,) = specs(place(0, "node-0"), world=1)
     (later,) = specs(place(0, "node-1"), world=9)
     assert [first.env[name] for name in names] == [later.env[name] for name in names]
 
 
-def test_a_job_cannot_change_what_is_levadas_own() -> None:
+def test_a_job_cannot_override_levada_variables() -> None:
     (one,) = specs(place(0, "node-0", "0"), env={"LEVADA_TOKEN": "other", "CUDA_VISIBLE_DEVICES": "7"})
     assert one.env["LEVADA_TOKEN"] == "secret"
     assert one.env["CUDA_VISIBLE_DEVICES"] == "0"
 
 
-def test_the_machine_gives_its_environment_but_nothing_of_levada() -> None:
+def test_workers_inherit_the_environment_without_levada_variables() -> None:
     full = complete({"LR": "1", "HOME": "/job"}, {"HOME": "/me", "LANG": "C", "LEVADA_STATE": "x", "PATH": "/bin"})
     assert (full["HOME"], full["LANG"], full["LR"]) == ("/job", "C", "1")
     assert "LEVADA_STATE" not in full
     assert full["PATH"].startswith("/bin:")
 
 
-def test_cores_and_memory_are_limited_where_that_makes_sense() -> None:
+def test_cores_and_memory_limits_are_passed_to_workers() -> None:
     with_gpu, without = specs(place(0, "node-0", "0"), place(1, "node-0"), cpu=2500, memory=512)
     assert with_gpu.env["OMP_NUM_THREADS"] == "2"
     assert with_gpu.limits == {}, "drivers reserve more than there is"
@@ -123,7 +123,7 @@ def test_torchrun_has_one_agent_per_node() -> None:
     assert list(other.argv[-3:]) == ["--no_python", "python", "train.py"]
 
 
-def test_a_torchrun_in_the_command_is_the_one_that_is_started() -> None:
+def test_torchrun_in_the_command_is_used() -> None:
     (one,) = specs(
         place(0, "node-0", "0"),
         place(1, "node-0", "1"),
@@ -139,8 +139,8 @@ def test_a_torchrun_in_the_command_is_the_one_that_is_started() -> None:
 TORCH = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
 
 
-def test_a_lone_worker_has_no_rank_variables() -> None:
-    """Else Lightning waits for others, and libraries that start a process per GPU start none."""
+def test_a_single_worker_has_no_rank_variables() -> None:
+    """Otherwise Lightning waits for peers, and libraries that start one process per GPU start none."""
     (one,) = specs(place(0, "node-0", "0", "1"))
     assert not TORCH & one.env.keys()
     assert (one.env["LEVADA_RANK"], one.env["LEVADA_WORLD_SIZE"]) == ("0", "1")
@@ -149,13 +149,13 @@ def test_a_lone_worker_has_no_rank_variables() -> None:
 
 
 @pytest.mark.parametrize("asks", [{"max_workers": 4}, {"ranks": True}])
-def test_a_lone_worker_that_may_get_company_or_asks_has_them(asks: dict[str, Any]) -> None:
+def test_a_single_elastic_worker_has_rank_variables(asks: dict[str, Any]) -> None:
     (one,) = specs(place(0, "node-0", "0"), **asks)
     assert [one.env[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")] == ["0", "1", "0"]
     assert one.env.keys() >= TORCH
 
 
-def test_tensorflow_lists_the_workers_that_there_are() -> None:
+def test_tf_config_lists_current_workers() -> None:
     first, second, server = specs(
         place(0, "node-0", "0"),
         place(1, "node-1", "0"),
@@ -164,9 +164,9 @@ def test_tensorflow_lists_the_workers_that_there_are() -> None:
         server_command=("python", "ps.py"),
     )
     cluster = {"ps": ["10.0.0.1:40003"], "worker": ["10.0.0.0:40001", "10.0.0.1:40002"]}
-    told = [json.loads(one.env["TF_CONFIG"]) for one in (first, second, server)]
-    assert [one["cluster"] for one in told] == [cluster] * 3
-    assert [one["task"] for one in told] == [
+    configs = [json.loads(process.env["TF_CONFIG"]) for process in (first, second, server)]
+    assert [config["cluster"] for config in configs] == [cluster] * 3
+    assert [config["task"] for config in configs] == [
         {"type": "worker", "index": 0},
         {"type": "worker", "index": 1},
         {"type": "ps", "index": 0},
@@ -176,12 +176,12 @@ def test_tensorflow_lists_the_workers_that_there_are() -> None:
     assert server.env["LEVADA_STATE_DIR"].endswith("/g3-ps0")
 
 
-def test_horovod_has_one_launcher_that_asks_for_hosts() -> None:
+def test_horovod_has_one_launcher_with_host_discovery() -> None:
     (one,) = specs(place(0, "node-0", "0"), place(1, "node-1", "0"), framework="horovod", min_workers=1, max_workers=4)
-    told = " ".join(one.argv)
-    assert told.startswith("horovodrun -np 2 --min-np 1 --max-np 4 ")
-    assert "--host-discovery-script /home/jobs/toy-1/discover_hosts.sh" in told
-    assert "--blacklist-cooldown-range" in told
+    command = " ".join(one.argv)
+    assert command.startswith("horovodrun -np 2 --min-np 1 --max-np 4 ")
+    assert "--host-discovery-script /home/jobs/toy-1/discover_hosts.sh" in command
+    assert "--blacklist-cooldown-range" in command
 
 
 def test_the_launcher_of_an_mpijob_calls_horovod_by_itself() -> None:
@@ -190,7 +190,7 @@ def test_the_launcher_of_an_mpijob_calls_horovod_by_itself() -> None:
     assert one.argv == ["bash", "-c", launcher.replace("/etc/mpi", "/home/jobs/toy-1")]
 
 
-def test_another_launcher_runs_once_as_it_is_and_finds_the_hosts() -> None:
+def test_another_mpi_launcher_runs_unchanged_with_a_host_file() -> None:
     places = (place(0, "node-0", "0"), place(1, "node-1", "0"))
     (one,) = specs(*places, framework="mpi", command=("sh", "-c", "cat /etc/mpi/discover_hosts.sh; ./train"))
     assert one.argv == ["sh", "-c", "cat /home/jobs/toy-1/discover_hosts.sh; ./train"]
@@ -198,7 +198,7 @@ def test_another_launcher_runs_once_as_it_is_and_finds_the_hosts() -> None:
 
 
 @pytest.mark.parametrize("framework", ["plain", "torchrun", "horovod", "mpi", "tensorflow"])
-def test_every_worker_knows_how_many_there_are(framework: str) -> None:
+def test_every_worker_gets_the_world_size(framework: str) -> None:
     places = (place(0, "node-0", "0"), place(1, "node-0", "1"), place(2, "node-1", "0"))
     assert {one.env["LEVADA_WORLD_SIZE"] for one in specs(*places, framework=framework)} == {"3"}
 
@@ -226,7 +226,7 @@ def test_a_part_of_a_gpu_is_limited_by_mps(milli: int, memory: int, pipe: str, e
     assert mps.environment(member, memory, pipe) == expected
 
 
-def test_workers_stay_where_their_place_stays() -> None:
+def test_workers_with_unchanged_places_stay() -> None:
     old = members_of(
         [place(0, "node-0", "0"), place(1, "node-0", "1"), place(2, "node-1", "0")],
         framework="plain",
@@ -239,16 +239,16 @@ def test_workers_stay_where_their_place_stays() -> None:
     assert new == [place(2, "node-1", "3")]
 
 
-def test_a_worker_whose_part_of_a_gpu_changes_does_not_stay() -> None:
+def test_a_worker_whose_gpu_fraction_changes_is_replaced() -> None:
     old = [Member(name="g1-0", index=0, node="node-0", devices=("0",), milli=500)]
     stay, new = matched(old, [place(0, "node-0", "0", milli=250)])
     assert (stay, len(new)) == ([], 1)
 
 
-def test_a_place_is_served_by_its_own_process_or_by_one_for_many() -> None:
+def test_a_process_serves_one_or_several_places() -> None:
     agents = [
         Member(name="g1-0", index=0, node="node-0", workers=2),
         Member(name="g1-1", index=1, node="node-1", workers=2),
     ]
-    found = [covering(agents, place(index, node)) for index, node in ((0, "node-0"), (1, "node-1"), (3, "node-1"))]
-    assert [one.name for one in found if one] == ["g1-0", "g1-1", "g1-1"]
+    covered = [covering(agents, place(index, node)) for index, node in ((0, "node-0"), (1, "node-1"), (3, "node-1"))]
+    assert [process.name for process in covered if process] == ["g1-0", "g1-1", "g1-1"]

@@ -1,4 +1,4 @@
-"""A thousand jobs report each second, and all of them are heard; `python -m bench live` says what that costs."""
+"""Load: 1,000 jobs report every second, and no report is lost."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from levada.backends.local.backend import LocalBackend
-from levada.backends.local.devices import pretend_nodes
-from levada.backends.local.record import Record, Stage
-from levada.backends.local.roster import Member
+from levada.backends.local.gpus import pretend_nodes
+from levada.backends.local.job_state import ControllerState, Stage
+from levada.backends.local.members import Member
 from levada.backends.protocol import Launch
 from levada.core.events import Progress
 from levada.core.grant import WorkerPlace
@@ -18,10 +18,10 @@ from levada.core.plan import OpKind
 
 JOBS = 1000
 
-#: One process that plays the shims and workers of all jobs: it holds their locks and writes their reports.
-CROWD = """
+#: One process that simulates the shims and workers of all jobs: it holds their locks and writes their reports.
+SIMULATED_WORKERS = """
 import fcntl, json, os, pathlib, sys, time
-from levada.runtime.report import IN_PROCESS, READY, Report, Writer
+from levada.runtime.report import IN_PROCESS, READY, ProgressReport, Writer
 folders = sorted(pathlib.Path(sys.argv[1]).glob('jobs/*/workers/*'))
 locks = []
 for folder in folders:
@@ -33,7 +33,7 @@ writers = [Writer(folder) for folder in folders]
 step = 0
 while True:
     for writer in writers:
-        writer.write(Report(flags=READY | IN_PROCESS, generation=1, step=step, at=time.time()))
+        writer.write(ProgressReport(flags=READY | IN_PROCESS, generation=1, step=step, at=time.time()))
     if step == 0:
         print('up', flush=True)
     step += 1
@@ -41,13 +41,13 @@ while True:
 """
 
 
-def test_of_a_thousand_jobs_all_are_heard(tmp_path: Path) -> None:
+async def test_reports_of_1000_jobs_all_arrive(tmp_path: Path) -> None:
     for number in range(JOBS):
         job = f"job-{number:04d}"
         worker = tmp_path / "jobs" / job / "workers" / "g1-0"
         worker.mkdir(parents=True)
         (worker / "spec.json").write_text("{}")
-        record = Record(
+        record = ControllerState(
             job=job,
             number=number,
             generation=1,
@@ -61,30 +61,30 @@ def test_of_a_thousand_jobs_all_are_heard(tmp_path: Path) -> None:
             told="Running",
         )
         record.save(tmp_path / "jobs" / job)
-    command = [sys.executable, "-c", CROWD, str(tmp_path)]
+    command = [sys.executable, "-c", SIMULATED_WORKERS, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as crowd:
         try:
             assert crowd.stdout is not None
             assert crowd.stdout.readline() == "up\n"
-            told = asyncio.run(_heard(tmp_path))
+            reported = await _jobs_with_progress(tmp_path)
         finally:
             crowd.kill()
-    assert len(told) == JOBS
+    assert len(reported) == JOBS
 
 
-async def _heard(home: Path) -> set[int]:
-    """Which jobs made progress."""
+async def _jobs_with_progress(home: Path) -> set[int]:
+    """Numbers of jobs with a progress report."""
     backend = LocalBackend(home, pretend_nodes([{"gpu": 4}]))
     await backend.open(1)
-    told: set[int] = set()
+    reported: set[int] = set()
     try:
         async with asyncio.timeout(60):
             async for report in backend.reports():
                 for event in report.events:
                     if isinstance(event, Progress):
-                        told.update(event.number.tolist())
-                if len(told) == JOBS:
+                        reported.update(event.number.tolist())
+                if len(reported) == JOBS:
                     break
-        return told
+        return reported
     finally:
         await backend.close()

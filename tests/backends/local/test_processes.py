@@ -1,4 +1,4 @@
-"""One real worker under a real shim: what it says, how it ends, and who may die meanwhile."""
+"""One real worker under a real shim: output, exit codes, kills."""
 
 from __future__ import annotations
 
@@ -16,123 +16,123 @@ from typing import Any
 import pytest
 
 from levada.backends.local import processes, procfs, shim
-from levada.backends.local.messages import RUNS, Sighting
-from levada.backends.local.processes import Spec, Standing, State
+from levada.backends.local.processes import ProcessState, ProcessStatus, WorkerSpec
+from levada.backends.local.supervisor_protocol import RUNS, WorkerStatus
 from levada.backends.local.worker import Worker
-from tests.patience import WAIT_S
+from tests.timeouts import WAIT_S
 
 
-def python(code: str, **fields: Any) -> Spec:
+def python(code: str, **fields: Any) -> WorkerSpec:
     """A worker that runs *code*."""
     env = {"PATH": os.environ["PATH"], "LEVADA_JOB": "toy"}
-    return Spec(
+    return WorkerSpec(
         **{"argv": [sys.executable, "-u", "-S", "-E", "-c", code], "cwd": "/", "grace_s": 20.0, "env": env, **fields}
     )
 
 
-def until(true: Callable[[], object]) -> None:
-    """Waits for something that another process does."""
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait wait_until *condition* holds; fail after `WAIT_S`."""
     end = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < end, "it never came"
+    while not condition():
+        assert time.monotonic() < end, "timeout"
         time.sleep(0.005)
 
 
-def end_of(folder: Path, child: subprocess.Popen[bytes] | None = None) -> Standing:
-    return asyncio.run(asyncio.wait_for(processes.ended(folder, child), WAIT_S))
+async def final_status(folder: Path, child: subprocess.Popen[bytes] | None = None) -> ProcessStatus:
+    return await asyncio.wait_for(processes.wait_ended(folder, child), WAIT_S)
 
 
-def said(folder: Path) -> str:
+def output_of(folder: Path) -> str:
     log = folder / shim.LOG
     return log.read_text() if log.exists() else ""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    made = tmp_path / "worker"
-    yield made
-    processes.kill(made)
+    worker_folder = tmp_path / "worker"
+    yield worker_folder
+    processes.kill(worker_folder)
 
 
-def test_a_worker_runs_and_its_code_and_output_are_kept(folder: Path) -> None:
+async def test_exit_code_and_output_of_a_worker_are_stored(folder: Path) -> None:
     child = processes.start(folder, python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)"))
-    found = end_of(folder, child)
-    assert (found.state, found.code, found.asked) == (State.ENDED, 7, False)
+    status = await final_status(folder, child)
+    assert (status.state, status.code, status.asked) == (ProcessState.ENDED, 7, False)
     assert child.returncode == shim.DONE
-    assert sorted(said(folder).split()) == ["err", "out"]
+    assert sorted(output_of(folder).split()) == ["err", "out"]
 
 
-def test_a_worker_that_cannot_be_executed_says_why(folder: Path) -> None:
-    spec = Spec(argv=["no-such-program"], env={"PATH": "/bin"}, cwd="/")
-    found = end_of(folder, processes.start(folder, spec))
-    assert found.code == shim.CANNOT_EXECUTE
-    assert "cannot start 'no-such-program': not found in PATH" in said(folder)
+async def test_a_worker_that_cannot_be_executed_reports_why(folder: Path) -> None:
+    spec = WorkerSpec(argv=["no-such-program"], env={"PATH": "/bin"}, cwd="/")
+    status = await final_status(folder, processes.start(folder, spec))
+    assert status.code == shim.CANNOT_EXECUTE
+    assert "cannot start 'no-such-program': not found in PATH" in output_of(folder)
 
 
-def test_a_folder_that_is_not_there_says_why(folder: Path) -> None:
-    found = end_of(folder, processes.start(folder, python("", cwd="/no/such/folder")))
-    assert found.code == shim.CANNOT_EXECUTE
-    assert "/no/such/folder" in said(folder)
+async def test_a_missing_work_folder_is_reported(folder: Path) -> None:
+    status = await final_status(folder, processes.start(folder, python("", cwd="/no/such/folder")))
+    assert status.code == shim.CANNOT_EXECUTE
+    assert "/no/such/folder" in output_of(folder)
 
 
-def test_limits_hold(folder: Path) -> None:
+async def test_process_limits_are_enforced(folder: Path) -> None:
     code = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
-    end_of(folder, processes.start(folder, python(code, limits={"nofile": 77})))
-    assert said(folder) == "(77, 77)\n"
+    await final_status(folder, processes.start(folder, python(code, limits={"nofile": 77})))
+    assert output_of(folder) == "(77, 77)\n"
 
 
-def test_nothing_stands_before_the_start_and_a_second_start_starts_nothing(folder: Path) -> None:
-    assert processes.standing(folder).state is State.ABSENT
+async def test_a_second_start_of_a_worker_is_ignored(folder: Path) -> None:
+    assert processes.inspect(folder).state is ProcessState.ABSENT
     code = "import os, time; print(os.getpid()); time.sleep(600)"
     children = [processes.start(folder, python(code)) for _ in range(6)]
-    until(lambda: said(folder))
-    until(lambda: sum(child.poll() is not None for child in children) == 5)
+    wait_until(lambda: output_of(folder))
+    wait_until(lambda: sum(child.poll() is not None for child in children) == 5)
     assert sorted(child.returncode or 0 for child in children) == [0, *[shim.ALREADY_RUNS] * 5]
-    assert len(said(folder).split()) == 1
-    assert processes.standing(folder).pid == int(said(folder))
+    assert len(output_of(folder).split()) == 1
+    assert processes.inspect(folder).pid == int(output_of(folder))
     processes.ask_to_leave(folder)
-    assert end_of(folder).code == -signal.SIGTERM
+    assert (await final_status(folder)).code == -signal.SIGTERM
     assert [child.wait() for child in children].count(shim.DONE) == 1
     again = processes.start(folder, python(code))
     assert again.wait() == shim.FINISHED_BEFORE
-    assert len(said(folder).split()) == 1
+    assert len(output_of(folder).split()) == 1
 
 
-def test_who_asks_after_the_end_of_a_worker_asked_nobody(folder: Path, tmp_path: Path) -> None:
+async def test_a_signal_after_the_exit_of_a_worker_is_ignored(folder: Path, tmp_path: Path) -> None:
     go = tmp_path / "go"
     code = f"import os, time\nprint('up')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.005)"
     child = processes.start(folder, python(code))
-    until(lambda: said(folder))
-    before = processes.standing(folder)
+    wait_until(lambda: output_of(folder))
+    before = processes.inspect(folder)
     assert before.shim is not None
     assert before.pid is not None
     os.kill(before.shim, signal.SIGSTOP)
     go.touch()
-    until(lambda: (worker := procfs.look(before.pid or 0)) is None or worker.is_zombie)
+    wait_until(lambda: (worker := procfs.look(before.pid or 0)) is None or worker.is_zombie)
     assert processes.ask_to_leave(folder)
     os.kill(before.shim, signal.SIGCONT)
-    found = end_of(folder, child)
-    assert (found.state, found.code, found.asked) == (State.ENDED, 0, False)
+    status = await final_status(folder, child)
+    assert (status.state, status.code, status.asked) == (ProcessState.ENDED, 0, False)
 
 
-def test_a_worker_that_is_asked_to_leave_may_save_first(folder: Path) -> None:
+async def test_a_worker_asked_to_stop_may_save_first(folder: Path) -> None:
     code = (
-        # A signal may come in the middle of `print`, which cannot be called again from there.
+        # A signal handler must not call `print`, which may be interrupted by it.
         "import os, signal, sys, time\n"
         "def leave(*_):\n    os.write(1, b'saved')\n    sys.exit(75)\n"
         "signal.signal(signal.SIGTERM, leave)\nos.write(1, b'up')\ntime.sleep(600)"
     )
     child = processes.start(folder, python(code))
-    until(lambda: "up" in said(folder))
+    wait_until(lambda: "up" in output_of(folder))
     assert processes.ask_to_leave(folder)
-    found = end_of(folder, child)
-    assert (found.code, found.asked) == (75, True)
-    assert "saved" in said(folder)
-    assert not processes.ask_to_leave(folder), "there is nobody to ask any more"
+    status = await final_status(folder, child)
+    assert (status.code, status.asked) == (75, True)
+    assert "saved" in output_of(folder)
+    assert not processes.ask_to_leave(folder), "the shim has ended"
 
 
-def test_a_worker_gets_the_signal_once_however_often_it_is_asked(folder: Path, tmp_path: Path) -> None:
-    """An interpreter resets its handlers before it ends: a second signal would kill one that leaves with 75."""
+async def test_a_worker_gets_one_signal_for_repeated_stops(folder: Path, tmp_path: Path) -> None:
+    """Python resets its handlers at exit: a second signal would kill a worker that exits with 75."""
     code = (
         "import os, pathlib, signal, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'T'))\nos.write(1, b'up')\n"
@@ -140,71 +140,71 @@ def test_a_worker_gets_the_signal_once_however_often_it_is_asked(folder: Path, t
         "while not go.exists():\n    time.sleep(0.005)\n"
     )
     child = processes.start(folder, python(code))
-    until(lambda: "up" in said(folder))
+    wait_until(lambda: "up" in output_of(folder))
     for _ in range(3):
         assert processes.ask_to_leave(folder)
-        until(lambda: "T" in said(folder))
+        wait_until(lambda: "T" in output_of(folder))
     (tmp_path / "go").touch()
-    end_of(folder, child)
-    assert said(folder).count("T") == 1
+    await final_status(folder, child)
+    assert output_of(folder).count("T") == 1
 
 
-def test_a_worker_that_does_not_leave_is_killed_after_its_grace_period(folder: Path) -> None:
+async def test_a_worker_that_does_not_stop_is_killed_after_its_grace_period(folder: Path) -> None:
     code = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up')\ntime.sleep(600)"
     child = processes.start(folder, python(code, grace_s=0.2))
-    until(lambda: "up" in said(folder))
+    wait_until(lambda: "up" in output_of(folder))
     processes.ask_to_leave(folder)
-    found = end_of(folder, child)
-    assert (found.code, found.asked) == (-signal.SIGKILL, True)
+    status = await final_status(folder, child)
+    assert (status.code, status.asked) == (-signal.SIGKILL, True)
 
 
-def test_a_worker_that_is_killed_says_which_signal(folder: Path) -> None:
+async def test_the_signal_of_a_killed_worker_is_reported(folder: Path) -> None:
     child = processes.start(folder, python("import time; print('up'); time.sleep(600)"))
-    until(lambda: "up" in said(folder))
-    pid = processes.standing(folder).pid
+    wait_until(lambda: "up" in output_of(folder))
+    pid = processes.inspect(folder).pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    found = end_of(folder, child)
-    assert (found.code, found.asked) == (-signal.SIGKILL, False)
+    status = await final_status(folder, child)
+    assert (status.code, status.asked) == (-signal.SIGKILL, False)
 
 
-def test_what_a_worker_leaves_behind_ends_with_it(folder: Path) -> None:
+async def test_child_processes_of_a_worker_end_with_it(folder: Path) -> None:
     code = (
         "import os, time\nready, tell = os.pipe()\n"
         "if os.fork() == 0:\n    os.setsid()\n    os.write(1, str(os.getpid()).encode())\n"
         "    os.write(tell, b'!')\n    time.sleep(600)\n"
         "os.read(ready, 1)"
     )
-    assert end_of(folder, processes.start(folder, python(code))).code == 0
-    found = procfs.look(int(said(folder)))
-    assert found is None or found.is_zombie
+    assert (await final_status(folder, processes.start(folder, python(code)))).code == 0
+    process = procfs.look(int(output_of(folder)))
+    assert process is None or process.is_zombie
 
 
-def test_a_worker_dies_with_its_shim_and_is_lost(folder: Path) -> None:
+def test_a_worker_dies_with_its_shim(folder: Path) -> None:
     child = processes.start(folder, python("import time; print('up'); time.sleep(600)"))
-    until(lambda: "up" in said(folder))
-    worker = processes.standing(folder).pid
+    wait_until(lambda: "up" in output_of(folder))
+    worker = processes.inspect(folder).pid
     assert worker is not None
     assert processes.kill(folder)
     child.wait()
-    assert processes.standing(folder).state is State.LOST
-    until(lambda: (found := procfs.look(worker)) is None or found.is_zombie)
+    assert processes.inspect(folder).state is ProcessState.LOST
+    wait_until(lambda: (process := procfs.look(worker)) is None or process.is_zombie)
 
 
-def test_what_a_lost_worker_left_behind_is_found_by_its_environment(folder: Path) -> None:
+def test_children_of_a_lost_worker_are_found_by_their_environment(folder: Path) -> None:
     mark = f"lost-{os.getpid()}"
     code = (
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n"
         "os.write(1, f'up {os.getpid()}\\n'.encode())\ntime.sleep(600)"
     )
     spec = python(code)
-    child = processes.start(folder, Spec(argv=spec.argv, env={**spec.env, "LEVADA_JOB": mark}, cwd="/"))
-    until(lambda: said(folder).count("\n") == 2)
+    child = processes.start(folder, WorkerSpec(argv=spec.argv, env={**spec.env, "LEVADA_JOB": mark}, cwd="/"))
+    wait_until(lambda: output_of(folder).count("\n") == 2)
     processes.kill(folder)
     child.wait()
-    pids = [int(line.split()[1]) for line in said(folder).splitlines()]
-    processes.sweep({"LEVADA_JOB": mark})
-    until(lambda: all((found := procfs.look(pid)) is None or found.is_zombie for pid in pids))
+    pids = [int(line.split()[1]) for line in output_of(folder).splitlines()]
+    assert set(processes.kill_marked({"LEVADA_JOB": mark})) <= set(pids)
+    wait_until(lambda: all((process := procfs.look(pid)) is None or process.is_zombie for pid in pids))
 
 
 HIDDEN = (
@@ -215,231 +215,232 @@ HIDDEN = (
 
 
 @pytest.mark.parametrize("is_parent", [True, False])
-def test_what_hides_from_a_killed_shim_with_an_empty_environment_ends_too(folder: Path, is_parent: bool) -> None:
-    """In whoever started it, and in the next server, which only finds it."""
+async def test_children_with_an_empty_environment_end_with_a_killed_shim(folder: Path, is_parent: bool) -> None:
+    """In the process that started the worker, and in the next server, which adopts it."""
     child = processes.start(folder, python(HIDDEN))
-    until(lambda: said(folder).endswith("\n"))
-    hidden = int(said(folder))
-    until(lambda: processes.standing(folder).pid is not None)
+    wait_until(lambda: output_of(folder).endswith("\n"))
+    hidden = int(output_of(folder))
+    wait_until(lambda: processes.inspect(folder).pid is not None)
 
-    async def killed() -> Standing:
-        ending = asyncio.create_task(processes.ended(folder, child if is_parent else None))
-        await asyncio.sleep(0)
-        assert processes.kill(folder)
-        return await asyncio.wait_for(ending, WAIT_S)
-
-    assert asyncio.run(killed()).state is State.LOST
-    found = procfs.look(hidden)
-    assert found is None or found.is_zombie
+    ending = asyncio.create_task(processes.wait_ended(folder, child if is_parent else None))
+    await asyncio.sleep(0)
+    assert processes.kill(folder)
+    assert (await asyncio.wait_for(ending, WAIT_S)).state is ProcessState.LOST
+    process = procfs.look(hidden)
+    assert process is None or process.is_zombie
     child.wait()
 
 
-def test_a_keeper_that_is_killed_changes_nothing(folder: Path) -> None:
+async def test_a_killed_reaper_changes_nothing(folder: Path) -> None:
     code = "import pathlib, sys, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.005)\nsys.exit(5)"
     child = processes.start(folder, python(code, cwd=str(folder.parent)))
-    until(lambda: processes.standing(folder).pid is not None)
+    wait_until(lambda: processes.inspect(folder).pid is not None)
     child.kill()
     child.wait()
-    assert processes.standing(folder).state is State.RUNS
+    assert processes.inspect(folder).state is ProcessState.RUNS
     (folder.parent / "go").touch()
-    assert end_of(folder).code == 5
+    assert (await final_status(folder)).code == 5
 
 
 @pytest.mark.parametrize("is_parent", [True, False])
-def test_a_keeper_that_is_frozen_is_ended_and_the_code_is_right(folder: Path, is_parent: bool) -> None:
+async def test_a_frozen_reaper_is_killed_and_the_exit_code_is_correct(folder: Path, is_parent: bool) -> None:
     code = "import pathlib, sys, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.005)\nsys.exit(5)"
     child = processes.start(folder, python(code, cwd=str(folder.parent)))
-    until(lambda: processes.standing(folder).pid is not None)
+    wait_until(lambda: processes.inspect(folder).pid is not None)
     child.send_signal(signal.SIGSTOP)
     (folder.parent / "go").touch()
-    found = end_of(folder, child if is_parent else None)
-    assert (found.state, found.code, found.asked) == (State.ENDED, 5, False)
+    status = await final_status(folder, child if is_parent else None)
+    assert (status.state, status.code, status.asked) == (ProcessState.ENDED, 5, False)
     assert child.wait() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(("end", "code"), [("sys.exit(5)", 5), ("os.kill(os.getpid(), 11)", -11)])
-def test_a_shim_that_does_nothing_after_its_worker_is_ended_and_the_code_is_right(
+async def test_a_shim_hanging_after_its_worker_is_killed_and_the_exit_code_is_correct(
     folder: Path, end: str, code: int
 ) -> None:
-    """What the worker left behind ends, too."""
+    """Child processes of the worker end, too."""
     script = (
         "import os, pathlib, sys, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\n"
         f"while not pathlib.Path('go').exists(): time.sleep(0.005)\n{end}"
     )
     child = processes.start(folder, python(script, cwd=str(folder.parent)))
-    until(lambda: processes.standing(folder).pid is not None)
-    worker, holder = processes.standing(folder).pid, processes.standing(folder).shim
+    wait_until(lambda: processes.inspect(folder).pid is not None)
+    worker, holder = processes.inspect(folder).pid, processes.inspect(folder).shim
     assert worker is not None
     assert holder is not None
     assert processes.idle_shim(folder) is None, "its worker lives"
-    until(lambda: len(procfs.descendants(worker)) == 1)
+    wait_until(lambda: len(procfs.descendants(worker)) == 1)
     (left,) = procfs.descendants(worker)
     os.kill(holder, signal.SIGSTOP)
     (folder.parent / "go").touch()
-    until(lambda: (found := processes.idle_shim(folder)) is not None and found.code is not None)
+    wait_until(lambda: (idle := processes.idle_shim(folder)) is not None and idle.code is not None)
     idle = processes.idle_shim(folder)
     assert idle == (True, code)
     processes.end_idle_shim(folder, idle)
-    found = end_of(folder, child)
-    assert (found.state, found.code, found.asked) == (State.ENDED, code, False)
+    status = await final_status(folder, child)
+    assert (status.state, status.code, status.asked) == (ProcessState.ENDED, code, False)
     assert not procfs.is_same(left.pid, left.started)
 
 
-def test_a_worker_that_was_asked_to_leave_is_not_done_though_its_shim_had_to_be_ended(
+async def test_a_stopped_worker_with_a_killed_shim_is_not_finished(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("levada.backends.local.worker._IDLE_S", 0.0)
     script = (
         "import pathlib, signal, sys, time\nhere = pathlib.Path()\n"
-        "signal.signal(signal.SIGTERM, lambda *_: (here / 'heard').touch())\nprint('up', flush=True)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (here / 'signalled').touch())\nprint('up', flush=True)\n"
         "while not (here / 'go').exists(): time.sleep(0.005)\nsys.exit(0)"
     )
     child = processes.start(folder, python(script, cwd=str(folder.parent)))
-    until(lambda: said(folder).startswith("up"))
-    standing = processes.standing(folder)
+    wait_until(lambda: output_of(folder).startswith("up"))
+    standing = processes.inspect(folder)
     assert standing.shim is not None
-    worker = Worker(folder, Sighting(job="toy", name="g1-0", state=RUNS, pid=standing.pid), lambda *_: None)
+    worker = Worker(folder, WorkerStatus(job="toy", name="g1-0", state=RUNS, pid=standing.pid), lambda *_: None)
     worker.end(at_once=False)
-    until((folder.parent / "heard").exists)
+    wait_until((folder.parent / "signalled").exists)
     os.kill(standing.shim, signal.SIGSTOP)
     (folder.parent / "go").touch()
-    until(lambda: (found := processes.idle_shim(folder)) is not None and found.code is not None)
-    worker.check_guard()
-    found = end_of(folder, child)
-    assert (found.state, found.code, found.asked) == (State.ENDED, 0, True)
+    wait_until(lambda: (idle := processes.idle_shim(folder)) is not None and idle.code is not None)
+    worker.check_shim()
+    status = await final_status(folder, child)
+    assert (status.state, status.code, status.asked) == (ProcessState.ENDED, 0, True)
 
 
-def test_a_keeper_that_is_frozen_leaves_nothing_of_a_killed_shim(folder: Path) -> None:
+async def test_a_frozen_reaper_leaves_no_process_of_a_killed_shim(folder: Path) -> None:
     code = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    print(os.getpid(), flush=True)\ntime.sleep(600)"
     child = processes.start(folder, python(code))
-    until(lambda: said(folder).endswith("\n"))
-    hidden = int(said(folder))
+    wait_until(lambda: output_of(folder).endswith("\n"))
+    hidden = int(output_of(folder))
     child.send_signal(signal.SIGSTOP)
     assert processes.kill(folder)
-    assert end_of(folder, child).state is State.LOST
-    found = procfs.look(hidden)
-    assert found is None or found.is_zombie
+    assert (await final_status(folder, child)).state is ProcessState.LOST
+    process = procfs.look(hidden)
+    assert process is None or process.is_zombie
 
 
-def test_who_is_named_in_place_of_the_keeper_is_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs can write into their folders; nobody must be ended because a job says so."""
-    monkeypatch.setattr(processes, "_KEEPER_S", 0.1)
+async def test_a_process_with_the_pid_of_the_reaper_is_not_killed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs can write to their folder: a PID in it must not get another process killed."""
+    monkeypatch.setattr(processes, "_REAPER_S", 0.1)
     with subprocess.Popen(["sleep", "600"]) as bystander:
         try:
             for number in (bystander.pid, -5, 2**40):
-                here = folder.with_name(f"w{number}")
+                worker_folder = folder.with_name(f"w{number}")
                 started = procfs.look(bystander.pid)
                 assert started is not None
-                child = processes.start(here, python("pass"))
-                assert end_of(here, child).code == 0
-                run = json.loads((here / shim.RUN).read_text())
-                (here / shim.RUN).write_text(json.dumps({**run, "keeper": number, "keeper_started": started.started}))
-                assert end_of(here).code == 0
+                child = processes.start(worker_folder, python("pass"))
+                assert (await final_status(worker_folder, child)).code == 0
+                run = json.loads((worker_folder / shim.RUN).read_text())
+                (worker_folder / shim.RUN).write_text(
+                    json.dumps({**run, "keeper": number, "keeper_started": started.started})
+                )
+                assert (await final_status(worker_folder)).code == 0
             assert bystander.poll() is None
         finally:
             bystander.kill()
 
 
-def test_files_of_a_shim_are_its_owners_and_those_of_a_worker_as_it_wants(folder: Path, tmp_path: Path) -> None:
-    code = "import os; open('made', 'w'); print(oct(os.umask(0)))"
+async def test_shim_files_are_private_and_worker_files_use_its_umask(folder: Path, tmp_path: Path) -> None:
+    code = "import os; open('created', 'w'); print(oct(os.umask(0)))"
     before = os.umask(0o022)
     try:
-        end_of(folder, processes.start(folder, python(code, cwd=str(folder.parent))))
+        await final_status(folder, processes.start(folder, python(code, cwd=str(folder.parent))))
         given = folder.with_name("given")
-        end_of(given, processes.start(given, python(code, cwd=str(tmp_path), umask=0o027)))
+        await final_status(given, processes.start(given, python(code, cwd=str(tmp_path), umask=0o027)))
     finally:
         os.umask(before)
-    assert (said(folder), said(given)) == ("0o22\n", "0o27\n")
-    assert (folder.parent / "made").stat().st_mode & 0o777 == 0o644
+    assert (output_of(folder), output_of(given)) == ("0o22\n", "0o27\n")
+    assert (folder.parent / "created").stat().st_mode & 0o777 == 0o644
     assert folder.stat().st_mode & 0o777 == 0o700
     assert [path.name for path in folder.iterdir() if path.stat().st_mode & 0o077] == []
 
 
-def test_who_keeps_private_what_it_writes_takes_nothing_from_workers(folder: Path) -> None:
+def test_a_private_umask_of_the_server_does_not_affect_workers(folder: Path) -> None:
     server = (
         "import os, pathlib, sys\nfrom levada.backends.local import processes\nos.umask(0o002)\n"
-        "processes.keep_private()\nopen(sys.argv[2], 'w').close()\n"
-        "spec = processes.Spec(argv=['sh', '-c', 'umask'], env={'PATH': os.environ['PATH']}, cwd='/')\n"
+        "processes.restrict_umask()\nopen(sys.argv[2], 'w').close()\n"
+        "spec = processes.WorkerSpec(argv=['sh', '-c', 'umask'], env={'PATH': os.environ['PATH']}, cwd='/')\n"
         "processes.start(pathlib.Path(sys.argv[1]), spec).wait()"
     )
     own = folder.with_name("own")
     subprocess.run([sys.executable, "-c", server, str(folder), str(own)], check=True, timeout=WAIT_S)
-    assert int(said(folder), 8) == 0o002
+    assert int(output_of(folder), 8) == 0o002
     assert own.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_worker_outlives_the_server_and_the_next_one_finds_it(folder: Path) -> None:
+async def test_a_worker_survives_the_server_and_is_adopted_by_the_next(folder: Path) -> None:
     code = "import pathlib, sys, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.005)\nsys.exit(9)"
     server = (
         "import pathlib, sys\nfrom levada.backends.local import processes\n"
-        f"spec = processes.Spec(argv=[sys.executable, '-S', '-E', '-c', {code!r}], env={{}}, cwd=sys.argv[1])\n"
+        f"spec = processes.WorkerSpec(argv=[sys.executable, '-S', '-E', '-c', {code!r}], env={{}}, cwd=sys.argv[1])\n"
         "folder = pathlib.Path(sys.argv[1])\nprocesses.start(folder, spec)\n"
-        "while processes.standing(folder).pid is None: pass\nprint('started', flush=True)\nimport time; time.sleep(600)"
+        "while processes.inspect(folder).pid is None: pass\nprint('started', flush=True)\nimport time; time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", server, str(folder)], stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "started\n"
         first.kill()
-    assert processes.standing(folder).state is State.RUNS
+    assert processes.inspect(folder).state is ProcessState.RUNS
     (folder / "go").touch()
-    assert end_of(folder).code == 9
+    assert (await final_status(folder)).code == 9
 
 
-def test_much_output_is_rotated_and_never_holds_the_worker_up(folder: Path) -> None:
+async def test_large_output_is_rotated_and_never_blocks_the_worker(folder: Path) -> None:
     code = "import sys\nfor i in range(20000): print(f'{i:06d}')\nsys.exit(3)"
-    found = end_of(folder, processes.start(folder, python(code, log_bytes=10_000, log_parts=3)))
-    assert (found.code, found.lost_output) == (3, 0)
+    status = await final_status(folder, processes.start(folder, python(code, log_bytes=10_000, log_parts=3)))
+    assert (status.code, status.lost_output) == (3, 0)
     parts = [folder / "log.2", folder / "log.1", folder / "log"]
-    kept = "".join(part.read_text() for part in parts).split()
-    assert kept[-1] == "019999"
-    assert kept == [f"{i:06d}" for i in range(20000 - len(kept), 20000)]
+    stored = "".join(part.read_text() for part in parts).split()
+    assert stored[-1] == "019999"
+    assert stored == [f"{i:06d}" for i in range(20000 - len(stored), 20000)]
     assert all(part.stat().st_size <= 70_000 for part in parts)
     assert sorted(path.name for path in folder.glob("log*")) == ["log", "log.1", "log.2", "log.times"]
 
 
-def test_a_folder_that_takes_no_record_starts_nothing(tmp_path: Path) -> None:
-    """As on a full disk: the name of the record is taken by something that cannot be written."""
+def test_an_unwritable_worker_folder_starts_nothing(tmp_path: Path) -> None:
+    """Like on a full disk: a folder with the name of the record makes its write fail."""
     (tmp_path / (shim.EXIT + ".new")).mkdir()
     ran = tmp_path / "ran"
     child = processes.start(tmp_path, python(f"open({str(ran)!r}, 'w')"))
     assert child.wait() == shim.NO_RECORD
-    assert "cannot keep a record" in (tmp_path / "shim.err").read_text()
-    assert processes.standing(tmp_path).state is State.ABSENT
+    assert "cannot write to" in (tmp_path / "shim.err").read_text()
+    assert processes.inspect(tmp_path).state is ProcessState.ABSENT
     assert not ran.exists()
 
 
-def test_a_worker_that_was_barred_never_starts(folder: Path) -> None:
+def test_a_barred_worker_never_starts(folder: Path) -> None:
     folder.mkdir()
-    assert processes.bar(folder)
+    assert processes.prevent_start(folder)
     ran = folder / "ran"
     child = processes.start(folder, python(f"open({str(ran)!r}, 'w')"))
     assert child.wait() == shim.FINISHED_BEFORE
     assert not ran.exists()
 
 
-def test_a_worker_that_runs_cannot_be_barred(folder: Path) -> None:
+def test_a_running_worker_cannot_be_barred(folder: Path) -> None:
     child = processes.start(folder, python("import time; print('up'); time.sleep(600)"))
-    until(lambda: said(folder))
-    assert not processes.bar(folder)
-    assert processes.standing(folder).state is State.RUNS
+    wait_until(lambda: output_of(folder))
+    assert not processes.prevent_start(folder)
+    assert processes.inspect(folder).state is ProcessState.RUNS
     processes.kill(folder)
     child.wait()
 
 
-def test_a_record_that_is_damaged_is_none(folder: Path) -> None:
+def test_a_damaged_record_is_ignored(folder: Path) -> None:
     folder.mkdir()
     for name in (shim.RUN, shim.EXIT):
         (folder / name).write_text('{"code": 0, "wor')
-    assert processes.standing(folder).state is State.ABSENT
+    assert processes.inspect(folder).state is ProcessState.ABSENT
 
 
-def test_a_request_to_leave_reaches_a_worker_that_is_just_being_started(folder: Path) -> None:
-    """Asked again and again from the first moment on, it leaves at once and not after its grace period."""
+async def test_a_stop_reaches_a_worker_that_is_starting(folder: Path) -> None:
+    """With repeated stops from its start on, the worker exits at once, not after its grace period."""
     for attempt in range(5):
         place = folder / str(attempt)
         began = time.monotonic()
         child = processes.start(place, python("import time; time.sleep(600)", grace_s=30.0))
         while child.poll() is None and not processes.ask_to_leave(place):
             pass
-        end_of(place, child)
+        await final_status(place, child)
         assert time.monotonic() - began < 20

@@ -1,4 +1,4 @@
-"""Entities share the cluster by weight, also where two jobs may run together, and in every kind of run."""
+"""Entities share the cluster by weight, with and without space sharing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from levada.cases.decide import decide
+from levada.allocate.decide import decide
 from levada.core.batch import JobBatch
 from levada.core.cluster import Cluster, Node
 from levada.core.job import Job
@@ -19,7 +19,7 @@ V100 = 1  #: the number of the first GPU type
 
 
 def allocated(policy: str) -> dict[str, float]:
-    """What each job reaches of its speed alone when `big`, whose weight is 3, hands its part on by this policy."""
+    """The relative speed of each job if `big` (weight 3) uses this policy."""
     alone, together = 10.0, {("a", "b"): 6.0, ("c", "d"): 8.0}
     answer = decide(
         {
@@ -42,12 +42,12 @@ def allocated(policy: str) -> dict[str, float]:
 
 
 def test_entities_share_by_weight_where_jobs_run_together() -> None:
-    """Everybody is owed the same. Five sixths of the time together and a sixth alone is the most for a and b."""
+    """Equal weights: a and b run 5/6 of the time together and 1/6 alone."""
     assert allocated("fairness") == pytest.approx(dict.fromkeys("abcd", 2 / 3))
 
 
 def test_an_entity_that_serves_its_jobs_in_turn_lets_them_run_together_only_after_their_turn() -> None:
-    """b is first and takes all of its time; c shares what is left with a, and d finds nothing."""
+    """b is first and takes all its time; c shares the rest with a, d gets nothing."""
     assert allocated("fifo") == pytest.approx({"a": 0.5, "b": 1.0, "c": 0.5, "d": 0.0})
 
 

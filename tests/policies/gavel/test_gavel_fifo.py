@@ -1,4 +1,4 @@
-"""First come, first served: mended by default, with its defects under the published mechanism."""
+"""First come, first served: fixed by default, as published with the mechanism."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from levada.policies import registry
 from levada.policies.gavel.allox import Allox
 from levada.policies.gavel.gavel_fifo import FifoState, GavelFifo, GavelFifoPublished
-from tests.policies.gavel.moments import by_name, moment
+from tests.policies.gavel.instances import by_name, moment
 
 GPUS = {"v100": 2, "p100": 2, "k80": 2}
 

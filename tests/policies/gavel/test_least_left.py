@@ -1,13 +1,13 @@
-"""Efficient shares, where it does not matter for speed who comes first: whoever needs least to be done does."""
+"""Efficient shares: of equally fast choices, the least remaining work wins."""
 
 from __future__ import annotations
 
 import pytest
 
-from levada.policies.gavel.forms import EFFICIENT, LEXIMIN
 from levada.policies.gavel.instance import Instance
+from levada.policies.gavel.lp_common import EFFICIENT, LEXIMIN
 from levada.policies.gavel.max_min import FLOOR, MaxMinFairnessPerf
-from tests.policies.gavel.moments import moment
+from tests.policies.gavel.instances import moment
 
 HOUR_S = 3600.0
 #: Twice as fast on the one type as on the other.
@@ -17,9 +17,9 @@ BOTH_TYPES = {"v100": 1, "k80": 1}
 
 def speeds(instance: Instance, shares: str = EFFICIENT) -> list[float]:
     """Steps per second of each job."""
-    found, _ = MaxMinFairnessPerf(shares).shares(instance, instance.perf, None)
-    assert not found.alarm
-    return [float(rate) for rate in (instance.rate * found.share).sum(axis=1)]
+    result, _ = MaxMinFairnessPerf(shares).shares(instance, instance.perf, None)
+    assert not result.alarm
+    return [float(rate) for rate in (instance.rate * result.share).sum(axis=1)]
 
 
 def test_of_two_equal_jobs_the_one_with_less_left_has_the_rest_and_the_other_its_floor() -> None:

@@ -1,4 +1,4 @@
-"""What Gavel's paper has and its list of policies has not: shortest job first, strategy-proofness, placement."""
+"""Policies of Gavel's paper only: shortest job first, strategy-proof, placement."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from levada.perf.profiles import ProfileModel, Profiles
 from levada.policies import registry
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.max_min import MaxMinFairnessPerf
-from levada.policies.gavel.placement import Placed, fewest_nodes, where_they_stand
+from levada.policies.gavel.placement import Placed, fewest_nodes, rates_by_placement
 from levada.policies.gavel.shortest_job_first import ShortestJobFirst, ShortestJobFirstPerf
 from levada.policies.gavel.strategy_proof import StrategyProof, StrategyProofPerf
 from tests.builders import cluster, job, world
-from tests.policies.gavel.moments import by_name, moment
+from tests.policies.gavel.instances import by_name, moment
 
 TYPES = {"v100": 1, "k80": 2}
 
@@ -55,8 +55,8 @@ def test_nobody_gains_by_lying(rates: list[list[float]], row: int, lie: list[flo
     row %= len(rates)
     gpus = {"v100": 1, "k80": 1}
 
-    def reached(told: list[list[float]]) -> float:
-        instance = moment(told, gpus)
+    def reached(messages: list[list[float]]) -> float:
+        instance = moment(messages, gpus)
         shares, _ = StrategyProofPerf().shares(instance, instance.perf, None)
         return float(shares.share[row, 1:] @ np.array(rates[row]))
 
@@ -75,7 +75,7 @@ def test_strategy_proof_without_knowing_how_types_differ() -> None:
 
 
 def spread_out(*nodes: dict[str, int]) -> Instance:
-    """Two jobs of 4 GPUs on these nodes; over several nodes one of them has a tenth of its speed, the other all."""
+    """Two jobs of 4 GPUs; spread over nodes, one keeps its speed, one has a tenth."""
     model = ProfileModel(
         Profiles(
             workloads=("chatty", "quiet"),
@@ -86,9 +86,9 @@ def spread_out(*nodes: dict[str, int]) -> Instance:
         ),
     )
     jobs = [job("c", min=4, workload="chatty"), job("q", min=4, workload="quiet")]
-    made = world(cluster(*nodes), *jobs)
-    model.attach(tuple(made.workloads), tuple(made.inventory.types))
-    snap = made.snapshot(0.0)
+    created = world(cluster(*nodes), *jobs)
+    model.attach(tuple(created.workloads), tuple(created.inventory.types))
+    snap = created.snapshot(0.0)
     model.bind(snap.jobs.number, snap.jobs.workload)
     return Instance(snap, model)
 
@@ -105,7 +105,7 @@ def test_a_job_larger_than_a_node_has_its_rate_when_spread() -> None:
     instance = spread_out({"v100": 2}, {"v100": 2}, {"k80": 4})
     v100, k80 = instance.names.index("v100"), instance.names.index("k80")
     assert instance.rate[:, v100].tolist() == [10.0, 10.0]
-    seen = where_they_stand(instance)
+    seen = rates_by_placement(instance)
     assert seen.rate[:, v100].tolist() == [1.0, 10.0]
     assert seen.rate[:, k80].tolist() == [8.0, 8.0]
     assert instance.rate[:, v100].tolist() == [10.0, 10.0]

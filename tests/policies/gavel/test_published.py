@@ -1,4 +1,4 @@
-"""The published mechanism: its memory survives a dump, and jobs stay where they are."""
+"""The published mechanism: its state survives a dump, and jobs do not move."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from levada.core import codec
 from levada.plugins import find_policy
 from levada.policies.queued import queued
 from levada.tables.snapshot import Snapshot
-from tests.policies.gavel.moments import moment
+from tests.policies.gavel.instances import moment
 
 
 @pytest.mark.parametrize("name", ["max_min_fairness", "max_min_fairness_perf", "max_min_fairness_packed"])
@@ -28,5 +28,5 @@ def test_a_restored_memory_decides_as_the_first(name: str) -> None:
         again = policy.restored(msgspec.msgpack.decode(codec.pack(state)))
         decision, state = policy.decide(snap, instance.perf, state)
         assert decision.count.any()
-        for theirs, ours in zip(policy.decide(snap, instance.perf, again), (decision, state), strict=True):
-            assert codec.pack(theirs) == codec.pack(ours)
+        for expected, ours in zip(policy.decide(snap, instance.perf, again), (decision, state), strict=True):
+            assert codec.pack(expected) == codec.pack(ours)

@@ -1,4 +1,4 @@
-"""Files that are wrong: every fault on a line of its own, with file, line and column, and never a traceback."""
+"""Faulty files: one message per fault with file, line and column, never a traceback."""
 
 import gzip
 from pathlib import Path
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from levada.errors import BadInput
 from levada.sim.traces import WRITERS, Trace, parse, read, write
-from tests.sim.traces import made_up
+from tests.sim.traces import sample_traces
 
 
 def faults(data: str | bytes) -> list[str]:
@@ -19,7 +19,7 @@ def faults(data: str | bytes) -> list[str]:
 
 
 def gavel(**cells: str) -> str:
-    """A line of Gavel's with some columns changed."""
+    """A line of a Gavel trace with some columns replaced."""
     line = {
         "type": "Toy", "command": "run", "folder": "toys", "argument": "-n", "data": "1", "steps": "10", "scale": "1",
         "weight": "1", "slo": "-1", "arrival": "5", **cells,
@@ -27,7 +27,7 @@ def gavel(**cells: str) -> str:
     return "\t".join(line.values()) + "\n"
 
 
-def test_all_faults_of_all_lines_come_at_once_in_their_order() -> None:
+def test_all_faults_are_reported_at_once_in_file_order() -> None:
     text = (
         gavel()
         + gavel(scale="two", weight="0")
@@ -50,74 +50,74 @@ def test_all_faults_of_all_lines_come_at_once_in_their_order() -> None:
     ]
 
 
-def test_no_more_than_twenty_are_told() -> None:
-    told = faults(gavel() + gavel(scale="x", weight="y") * 500)
-    assert len(told) == 20
-    assert told[-1].startswith("toy:11: column 8")
+def test_at_most_20_faults_are_reported() -> None:
+    messages = faults(gavel() + gavel(scale="x", weight="y") * 500)
+    assert len(messages) == 20
+    assert messages[-1].startswith("toy:11: column 8")
 
 
-def test_lines_count_what_is_skipped() -> None:
+def test_line_numbers_include_skipped_lines() -> None:
     assert faults("# made by hand\n\n" + gavel() + "\n" + gavel(scale="x"))[0].startswith("toy:5: column 7")
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
-        (made_up.SHOCKWAVE.replace("\t63\t", "\tlong\t"), "toy:2: column 11 (duration): must be a number, not 'long'"),
-        (made_up.GAVEL_JOBS.replace("None", "none"), "toy:2: column 5 (SLO): must be a number, not 'none'"),
-        (made_up.GAVEL_OLD.replace("90.25", "x90.25"), "toy:2: column 6 (arrival_time): must be a number, not 'x90.250000'"),
-        (made_up.POLLUX.replace("toy,4", "toy,-4"), "toy:3: column 4 (num_replicas): must be from 1 to 1000000, not '-4'"),
-        (made_up.POLLUX.replace("1.5", "100"), "toy:3: column 2 (time): must not be before the arrival of the job above, not '90.25'"),
-        (made_up.PHILLY.replace("2031-05-06 10:00:30", "noon"), "toy:2: column 1 (timestamp): must be a time, e.g. 2017-10-03 08:15:00, not 'noon'"),
-        (made_up.PHILLY.replace("90.5,1", "-90.5,1"), "toy:3: column 2 (duration): must be 0 or more, not '-90.5'"),
-        (made_up.SLURM.replace("00:05", "five"), "toy:4: column 6 (Elapsed): must be a duration, e.g. 1-02:03:04 or seconds, not 'five'"),
-        (made_up.SLURM.replace("gpu=1|", "gpu=one|"), "toy:4: column 7 (AllocTRES): must be a list of resources, e.g. cpu=8,gres/gpu=4, not 'gres/gpu=one'"),
-        (made_up.CSV.replace("1,4,a100", "3,4,a100"), "toy:2: column 6 (min_workers): must be at most the job's scale, not '3'"),
-        (made_up.CSV.replace("3600", "soon"), "toy:3: column 5 (deadline_s): must be a number, not 'soon'"),
+        (sample_traces.SHOCKWAVE.replace("\t63\t", "\tlong\t"), "toy:2: column 11 (duration): must be a number, not 'long'"),
+        (sample_traces.GAVEL_JOBS.replace("None", "none"), "toy:2: column 5 (SLO): must be a number, not 'none'"),
+        (sample_traces.GAVEL_OLD.replace("90.25", "x90.25"), "toy:2: column 6 (arrival_time): must be a number, not 'x90.250000'"),
+        (sample_traces.POLLUX.replace("toy,4", "toy,-4"), "toy:3: column 4 (num_replicas): must be from 1 to 1000000, not '-4'"),
+        (sample_traces.POLLUX.replace("1.5", "100"), "toy:3: column 2 (time): must not be before the arrival of the job above, not '90.25'"),
+        (sample_traces.PHILLY.replace("2031-05-06 10:00:30", "noon"), "toy:2: column 1 (timestamp): must be a time, e.g. 2017-10-03 08:15:00, not 'noon'"),
+        (sample_traces.PHILLY.replace("90.5,1", "-90.5,1"), "toy:3: column 2 (duration): must be 0 or more, not '-90.5'"),
+        (sample_traces.SLURM.replace("00:05", "five"), "toy:4: column 6 (Elapsed): must be a duration, e.g. 1-02:03:04 or seconds, not 'five'"),
+        (sample_traces.SLURM.replace("gpu=1|", "gpu=one|"), "toy:4: column 7 (AllocTRES): must be a list of resources, e.g. cpu=8,gres/gpu=4, not 'gres/gpu=one'"),
+        (sample_traces.CSV.replace("1,4,a100", "3,4,a100"), "toy:2: column 6 (min_workers): must be at most the job's scale, not '3'"),
+        (sample_traces.CSV.replace("3600", "soon"), "toy:3: column 5 (deadline_s): must be a number, not 'soon'"),
     ],
 )  # fmt: skip
-def test_each_format_tells_file_line_and_column(text: str, told: str) -> None:
-    assert faults(text) == [told]
+def test_each_format_reports_file_line_and_column(text: str, message: str) -> None:
+    assert faults(text) == [message]
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         ("", "toy: is empty"),
         (" \n\n", "toy: is empty"),
-        (made_up.GAVEL_JOBS.partition("\n")[0], "toy: holds no jobs"),
-        ("name,time,application,num_replicas,batch_size\n", "toy: holds no jobs"),
-        ("a\tb\n", "toy: no line has as many columns as a trace with tabs: Gavel's have 10 (older ones and lists of generated jobs 7), Shockwave's 12"),
+        (sample_traces.GAVEL_JOBS.partition("\n")[0], "toy: contains no jobs"),
+        ("name,time,application,num_replicas,batch_size\n", "toy: contains no jobs"),
+        ("a\tb\n", "toy: no line has the columns of a tab-separated trace: Gavel's have 10 (older ones and lists of generated jobs 7), Shockwave's 12"),
         ("name,application,num_replicas\nx,y,2\n", "toy: has no column time"),
-        ("arrival_s,arrival_s\n1,2\n", "toy:1: column 'arrival_s' is given twice"),
+        ("arrival_s,arrival_s\n1,2\n", "toy:1: duplicate column 'arrival_s'"),
         ("arrival_s,sclae\n1,2\n", "toy: unknown column sclae; did you mean scale?"),
-        ("JobID|Submit|AllocTRES\n1|2031-01-01T00:00:00|gres/gpu=1\n", "toy: has no column ElapsedRaw; ask sacct for it with --format"),
+        ("JobID|Submit|AllocTRES\n1|2031-01-01T00:00:00|gres/gpu=1\n", "toy: has no column ElapsedRaw; add it to sacct --format"),
         (b"arrival_s\n\xff\n", "toy: not UTF-8 at byte 10"),
         (b"\x1f\x8bnothing", None),
         (gzip.compress(b"arrival_s\n1\n" * 99, mtime=0)[:30], None),
-        (b"PAR1 and then nothing", "toy: is cut off: a parquet file ends as it begins"),
+        (b"PAR1 and then nothing", "toy: truncated parquet file"),
         (b"PAR1 and then nothing PAR1", None),
         ("once upon a time\n", None),
     ],
 )  # fmt: skip
-def test_what_is_no_trace_gets_one_line(data: str | bytes, told: str | None) -> None:
-    said = faults(data)
-    assert len(said) == 1
-    assert said[0].startswith("toy")
-    if told is not None:
-        assert said == [told]
+def test_other_files_are_rejected_in_one_line(data: str | bytes, message: str | None) -> None:
+    messages = faults(data)
+    assert len(messages) == 1
+    assert messages[0].startswith("toy")
+    if message is not None:
+        assert messages == [message]
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="No such file"):
         read(tmp_path / "none.trace")
     with pytest.raises(BadInput, match="No such file"):
         write(Trace.of(arrival_s=[0.0]), tmp_path / "none" / "t.csv")
 
 
-def test_formats_that_nobody_knows(tmp_path: Path) -> None:
+def test_unknown_formats(tmp_path: Path) -> None:
     trace = Trace.of(arrival_s=[0.0])
-    with pytest.raises(BadInput, match=r"the ending '\.doc' tells no format; formats: csv, parquet, gavel"):
+    with pytest.raises(BadInput, match=r"unknown suffix '\.doc'; choose a format: csv, parquet, gavel"):
         write(trace, tmp_path / "t.doc")
     with pytest.raises(BadInput, match="unknown format 'word'"):
         write(trace, tmp_path / "t.csv", "word")
@@ -130,14 +130,14 @@ SCRAPS = st.sampled_from(
 
 
 @given(
-    text=st.sampled_from(list(made_up.ALL.values())),
+    text=st.sampled_from(list(sample_traces.ALL.values())),
     at=st.floats(0, 1),
     scraps=st.lists(SCRAPS, max_size=4),
     cut=st.integers(0, 5),
 )
-def test_a_damaged_file_is_read_or_refused(text: str, at: float, scraps: list[str], cut: int) -> None:
-    place = int(at * len(text))
-    damaged = text[:place] + "".join(scraps) + text[place + cut :]
+def test_a_damaged_file_is_read_or_rejected(text: str, at: float, scraps: list[str], cut: int) -> None:
+    position = int(at * len(text))
+    damaged = text[:position] + "".join(scraps) + text[position + cut :]
     try:
         trace = parse(damaged.encode(), "toy")
     except BadInput as error:
@@ -149,13 +149,13 @@ def test_a_damaged_file_is_read_or_refused(text: str, at: float, scraps: list[st
 
 
 @given(part=st.floats(0, 1, exclude_max=True))
-def test_a_parquet_that_is_cut_off_is_refused(part: float) -> None:
-    whole = bytes(WRITERS["parquet"](parse(made_up.CSV.encode(), "toy")))  # type: ignore[arg-type]
-    assert faults(whole[: 4 + int(part * (len(whole) - 4))]) == ["toy: is cut off: a parquet file ends as it begins"]
+def test_a_truncated_parquet_file_is_rejected(part: float) -> None:
+    whole = bytes(WRITERS["parquet"](parse(sample_traces.CSV.encode(), "toy")))  # type: ignore[arg-type]
+    assert faults(whole[: 4 + int(part * (len(whole) - 4))]) == ["toy: truncated parquet file"]
 
 
 @given(data=st.binary(max_size=200))
-def test_bytes_of_any_kind_are_read_or_refused(data: bytes) -> None:
+def test_any_bytes_are_read_or_rejected(data: bytes) -> None:
     try:
         parse(data, "toy")
     except BadInput as error:

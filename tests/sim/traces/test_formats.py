@@ -1,4 +1,4 @@
-"""Each format, read and written: what every column becomes, and that nothing is lost on the way."""
+"""Every trace format: meaning of its columns, and lossless round trips."""
 
 import gzip
 import json
@@ -11,7 +11,7 @@ import pytest
 from levada.errors import BadInput
 from levada.sim.traces import WRITERS, Trace, parse, read, write
 from tests.peer_data import peer_data
-from tests.sim.traces import made_up
+from tests.sim.traces import sample_traces
 
 
 def parsed(text: str) -> Trace:
@@ -24,7 +24,7 @@ def rendered(trace: Trace, format: str) -> bytes:
 
 
 def test_gavels_columns() -> None:
-    trace = parsed(made_up.GAVEL)
+    trace = parsed(sample_traces.GAVEL)
     assert trace == Trace.of(
         arrival_s=[0, 90.25],
         workload=["Toy (batch size 8)"] * 2,
@@ -42,29 +42,29 @@ def test_gavels_columns() -> None:
 
 
 def test_older_gavel_traces_have_neither_weights_nor_slos() -> None:
-    trace = parsed(made_up.GAVEL_OLD)
+    trace = parsed(sample_traces.GAVEL_OLD)
     assert trace.arrival_s.tolist() == [0, 90.25]
     assert trace.scale.tolist() == [1, 4]
     assert trace.weight.tolist() == [1, 1]
     assert np.isnan(trace.slo).all()
 
 
-def test_generated_jobs_have_durations_and_parts_of_steps() -> None:
-    trace = parsed(made_up.GAVEL_JOBS)
+def test_generated_jobs_have_durations_and_fractional_steps() -> None:
+    trace = parsed(sample_traces.GAVEL_JOBS)
     assert trace.steps.tolist() == [1000.5, 2500.25]
     assert trace.duration_s.tolist() == [100.05, 62.5]
     assert trace.deadlines().tolist() == [math.inf, 90.25 + 1.2 * 62.5]
 
 
 def test_shockwaves_columns() -> None:
-    trace = parsed(made_up.SHOCKWAVE)
+    trace = parsed(sample_traces.SHOCKWAVE)
     assert trace.texts["mode"] == ("gns", "static")
     assert trace.duration_s.tolist() == [100, 63]
     assert trace.arrival_s.tolist() == [0, 90]
 
 
 def test_jobs_of_pollux_are_elastic() -> None:
-    trace = parsed(made_up.POLLUX)
+    trace = parsed(sample_traces.POLLUX)
     assert trace.workload == ("toy", "toy")
     assert trace.scale.tolist() == [1, 4]
     assert (trace.min_workers.tolist(), trace.max_workers.tolist()) == ([1, 1], [64, 64])
@@ -72,16 +72,16 @@ def test_jobs_of_pollux_are_elastic() -> None:
     assert np.isnan(trace.steps).all()
 
 
-def test_philly_is_put_in_order() -> None:
-    trace = parsed(made_up.PHILLY)
+def test_philly_is_sorted_by_arrival() -> None:
+    trace = parsed(sample_traces.PHILLY)
     assert trace.arrival_s.tolist() == [0, 30]
     assert trace.duration_s.tolist() == [90.5, 60]
     assert trace.scale.tolist() == [1, 4]
     assert trace.texts == {"queue": ("vc1", "vc2")}
 
 
-def test_sacct_without_steps_idle_jobs_and_jobs_without_gpus() -> None:
-    trace = parsed(made_up.SLURM)
+def test_sacct_skips_job_steps_idle_jobs_and_jobs_without_gpus() -> None:
+    trace = parsed(sample_traces.SLURM)
     assert trace.texts["name"] == ("11", "12", "15")
     assert trace.arrival_s.tolist() == [0, 30, 180]
     assert trace.duration_s.tolist() == [5, 86410, 600]
@@ -100,15 +100,15 @@ def test_sacct_without_steps_idle_jobs_and_jobs_without_gpus() -> None:
         ("gres/gpu:a100=2,gres/gpu:v100=3", 5, ""),
     ],
 )
-def test_the_ways_in_which_slurm_counts_gpus(resources: str, gpus: int, kind: str) -> None:
+def test_slurms_notations_of_gpus(resources: str, gpus: int, kind: str) -> None:
     text = f"JobID|Submit|ElapsedRaw|ReqTRES\n1|2031-05-06T10:00:00|7|{resources}\n"
     trace = parsed(text)
     assert trace.scale.tolist() == [gpus]
     assert trace.gpu_types == ((kind,) if kind else (),)
 
 
-def test_our_own_columns() -> None:
-    trace = parsed(made_up.CSV)
+def test_levadas_columns() -> None:
+    trace = parsed(sample_traces.CSV)
     assert trace == Trace.of(
         arrival_s=[0, 0.1],
         workload=["toy", "toy"],
@@ -122,58 +122,58 @@ def test_our_own_columns() -> None:
     )
 
 
-@pytest.mark.parametrize("format", made_up.ALL)
-def test_every_format_survives_ours_and_itself(format: str) -> None:
-    trace = parsed(made_up.ALL[format])
-    for ours in ("csv", "parquet", format):
-        assert parse(rendered(trace, ours), "toy") == trace, ours
+@pytest.mark.parametrize("format", sample_traces.ALL)
+def test_every_format_survives_a_round_trip(format: str) -> None:
+    trace = parsed(sample_traces.ALL[format])
+    for through in ("csv", "parquet", format):
+        assert parse(rendered(trace, through), "toy") == trace, through
 
 
 @pytest.mark.parametrize("format", [name for name in WRITERS if name not in ("slurm", "philly")])
 def test_a_format_writes_what_it_read(format: str) -> None:
-    first = parse(rendered(parsed(made_up.ALL.get(format, made_up.CSV)), format), "toy")
+    first = parse(rendered(parsed(sample_traces.ALL.get(format, sample_traces.CSV)), format), "toy")
     assert rendered(parse(rendered(first, format), "toy"), format) == rendered(first, format)
 
 
 def test_generated_jobs_are_written_byte_for_byte() -> None:
-    assert rendered(parsed(made_up.GAVEL_JOBS), "gavel-jobs").decode() == made_up.GAVEL_JOBS
+    assert rendered(parsed(sample_traces.GAVEL_JOBS), "gavel-jobs").decode() == sample_traces.GAVEL_JOBS
 
 
-def test_files_are_known_by_content_also_when_packed(tmp_path: Path) -> None:
+def test_the_format_is_detected_from_content_also_compressed(tmp_path: Path) -> None:
     file = tmp_path / "anything.bin"
-    file.write_bytes(gzip.compress(made_up.POLLUX.encode()))
-    assert read(file) == parsed(made_up.POLLUX)
+    file.write_bytes(gzip.compress(sample_traces.POLLUX.encode()))
+    assert read(file) == parsed(sample_traces.POLLUX)
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.trace", "t.tsv"])
-def test_the_ending_tells_the_format(tmp_path: Path, name: str) -> None:
-    trace = parsed(made_up.GAVEL_JOBS)
+def test_the_suffix_chooses_the_format(tmp_path: Path, name: str) -> None:
+    trace = parsed(sample_traces.GAVEL_JOBS)
     write(trace, tmp_path / name)
     assert len(read(tmp_path / name)) == 2
 
 
-def test_windows_line_ends_and_byte_order_marks_do_no_harm() -> None:
-    for text in (made_up.GAVEL, made_up.POLLUX, made_up.SLURM):
+def test_windows_line_ends_and_byte_order_marks_are_accepted() -> None:
+    for text in (sample_traces.GAVEL, sample_traces.POLLUX, sample_traces.SLURM):
         assert parse(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode(), "toy") == parsed(text)
 
 
-def test_what_a_format_cannot_hold_is_told() -> None:
-    for format, lacks in (
+def test_missing_values_are_reported() -> None:
+    for format, missing in (
         ("gavel", "steps"),
         ("shockwave", "steps"),
         ("philly", "duration_s"),
         ("pollux", "batch_size"),
     ):
-        with pytest.raises(BadInput, match=f"job 0 has no {lacks}"):
+        with pytest.raises(BadInput, match=f"job 0 has no {missing}"):
             WRITERS[format](Trace.of(arrival_s=[0.0]))
 
 
 def test_a_line_that_readers_would_skip_is_not_written() -> None:
-    with pytest.raises(BadInput, match="job 0: the line of a workload that begins with #"):
+    with pytest.raises(BadInput, match="job 0: workload '#toy' begins with #"):
         WRITERS["gavel"](Trace.of(arrival_s=[0.0], workload=["#toy"], steps=1.0))
 
 
-# ------------------------------------------------------------------------------------------------- other people's data
+# ----------------------------------------------------------------------------------------------------- published data
 
 
 PUBLISHED = {
@@ -187,7 +187,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("pattern", PUBLISHED)
-def test_every_published_trace_is_read_and_survives_our_formats_and_its_own(pattern: str) -> None:
+def test_every_published_trace_survives_round_trips(pattern: str) -> None:
     paths = sorted(peer_data().glob(pattern))
     assert paths
     for path in paths:
@@ -197,15 +197,15 @@ def test_every_published_trace_is_read_and_survives_our_formats_and_its_own(patt
 
 
 @pytest.mark.parametrize("pattern", ["gavel/traces/**/*.trace", "gavel/generated_jobs/*.tsv"])
-def test_gavels_traces_keep_every_column_on_the_way_through_ours(pattern: str) -> None:
+def test_gavels_traces_keep_every_column_through_csv_and_parquet(pattern: str) -> None:
     for path in sorted(peer_data().glob(pattern)):
-        for ours in ("csv", "parquet"):
-            back = rendered(parse(rendered(read(path), ours), "toy"), PUBLISHED[pattern]).decode()
+        for through in ("csv", "parquet"):
+            back = rendered(parse(rendered(read(path), through), "toy"), PUBLISHED[pattern]).decode()
             assert cells(back) == cells(path.read_text()), path
 
 
 def cells(text: str) -> list[list[object]]:
-    """Numbers as numbers: Gavel writes one and the same as 0, 0.0 and 0.000000."""
+    """Cells with numbers as numbers: Gavel writes 0, 0.0 and 0.000000."""
 
     def value(cell: str) -> object:
         try:
@@ -216,7 +216,7 @@ def cells(text: str) -> list[list[object]]:
     return [[value(cell) for cell in line.split("\t")] for line in text.splitlines()]
 
 
-def test_names_of_gavels_traces_lead_to_the_peers_data() -> None:
+def test_gavels_trace_names_are_found_below_peer_data() -> None:
     root = peer_data()
     trace = read("traces/physical_cluster/max_min_fairness.trace")
     assert trace == read(root / "gavel/traces/physical_cluster/max_min_fairness.trace")

@@ -1,4 +1,4 @@
-"""Traces as values: ours survive being written, rows can be taken, and jobs reach the engine."""
+"""Traces: round trips, selection of rows, jobs for the engine, summaries."""
 
 import math
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from levada.sim.traces import WRITERS, Trace, TraceJob, as_text, describe, parse
 from levada.sim.traces.trace import check
-from levada.tables.jobtable import JobColumns
+from levada.tables.job_table import JobColumns
 
 NAN = math.nan
 AMOUNTS = st.one_of(st.just(NAN), st.floats(min_value=1e-300, max_value=1e300))
@@ -19,7 +19,7 @@ TYPES = st.lists(st.sampled_from(["a100", "v100", "k80"]), max_size=3, unique=Tr
 
 @st.composite
 def traces(draw: st.DrawFn) -> Trace:
-    """Any trace that may be."""
+    """Generate any valid trace."""
     count = draw(st.integers(1, 8))
 
     def column(values: st.SearchStrategy[object]) -> list[object]:
@@ -38,12 +38,12 @@ def traces(draw: st.DrawFn) -> Trace:
         min_workers=draw(st.sampled_from([scale, np.ones_like(scale)])),
         max_workers=draw(st.sampled_from([scale, scale + 7])),
         gpu_types=column(TYPES),  # type: ignore[arg-type]
-        texts={name: column(WORDS) for name in draw(st.sampled_from([(), ("user", "queue"), ("own words",)]))},  # type: ignore[misc]
+        texts={name: column(WORDS) for name in draw(st.sampled_from([(), ("user", "queue"), ("notes",)]))},  # type: ignore[misc]
     )
 
 
 @given(trace=traces(), format=st.sampled_from(["csv", "parquet"]))
-def test_our_formats_give_back_every_bit(trace: Trace, format: str) -> None:
+def test_levadas_formats_restore_every_bit(trace: Trace, format: str) -> None:
     assert check(trace, 20) == []
     written = WRITERS[format](trace)
     data = written.encode() if isinstance(written, str) else written
@@ -53,7 +53,7 @@ def test_our_formats_give_back_every_bit(trace: Trace, format: str) -> None:
 
 
 @given(trace=traces())
-def test_other_formats_keep_what_they_have_room_for(trace: Trace) -> None:
+def test_other_formats_keep_their_columns(trace: Trace) -> None:
     known = Trace.of(
         arrival_s=trace.arrival_s,
         workload=[" ".join(name.split()).lstrip("#") or "toy" for name in trace.workload],
@@ -75,7 +75,7 @@ def _same(one: object, other: object) -> bool:
     return bool(np.array_equal(one, other, equal_nan=True)) if isinstance(one, np.ndarray) else one == other
 
 
-def test_traces_differ_where_a_column_does() -> None:
+def test_traces_differ_if_a_column_does() -> None:
     trace = Trace.of(arrival_s=[0, 1], steps=[1, NAN])
     assert trace == Trace.of(arrival_s=[0, 1], steps=[1, NAN])
     assert trace != Trace.of(arrival_s=[0, 1], steps=[1, 2])
@@ -83,7 +83,7 @@ def test_traces_differ_where_a_column_does() -> None:
     assert trace != "a trace"
 
 
-def test_rows_are_named_anew() -> None:
+def test_selected_rows_get_new_ids() -> None:
     trace = Trace.of(arrival_s=[0, 1, 2], workload=["a", "b", "c"], texts={"user": ["x", "y", "z"]})
     part = trace.take(np.array([False, True, True]))
     assert (part.id, part.workload, part.texts["user"]) == (("0", "1"), ("b", "c"), ("y", "z"))
@@ -120,7 +120,7 @@ def test_jobs_for_the_engine() -> None:
     assert set(batch.columns) <= set(JobColumns.__annotations__) | {"desired"}
 
 
-def test_work_and_time_follow_from_each_other() -> None:
+def test_steps_and_durations_follow_from_each_other() -> None:
     trace = Trace.of(arrival_s=[0, 0, 0], scale=[1, 2, 2], steps=[100, NAN, NAN], duration_s=[NAN, 8, NAN])
     filled = trace.filled(lambda _, scale: 5.0 * scale)
     assert filled.steps[:2].tolist() == [100, 80]
@@ -138,7 +138,7 @@ def test_a_trace_of_drawn_jobs() -> None:
     assert len(Trace.of_jobs([])) == 0
 
 
-def test_a_trace_at_a_glance() -> None:
+def test_a_summary() -> None:
     trace = Trace.of(
         arrival_s=[0, 3600, 7200],
         workload=["b", "a", "b"],
@@ -147,13 +147,19 @@ def test_a_trace_at_a_glance() -> None:
         slo=[2, NAN, NAN],
         texts={"user": ["ann", "ann", "bob"]},
     )
-    about = describe(trace)
-    assert (about.jobs, about.span_s, about.jobs_per_hour, about.gpu_hours, about.load_gpus) == (3, 7200, 1, 3, 1.5)
-    assert about.duration_s is not None
-    assert (about.duration_s.known, about.duration_s.p50) == (2, 2700)
-    assert (about.scale, list(about.workload.items())) == ({"1": 2, "4": 1}, [("b", 2), ("a", 1)])
-    assert (about.deadlines, about.users, about.queues, about.elastic) == (1, 2, 0, 0)
-    assert as_text(about).splitlines() == [
+    summary = describe(trace)
+    assert (summary.jobs, summary.span_s, summary.jobs_per_hour, summary.gpu_hours, summary.load_gpus) == (
+        3,
+        7200,
+        1,
+        3,
+        1.5,
+    )
+    assert summary.duration_s is not None
+    assert (summary.duration_s.known, summary.duration_s.p50) == (2, 2700)
+    assert (summary.scale, list(summary.workload.items())) == ({"1": 2, "4": 1}, [("b", 2), ("a", 1)])
+    assert (summary.deadlines, summary.users, summary.queues, summary.elastic) == (1, 2, 0, 0)
+    assert as_text(summary).splitlines() == [
         "jobs       3",
         "span       2.0 h",
         "arrivals   1.00 per hour",
@@ -170,7 +176,7 @@ def test_a_trace_at_a_glance() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_small_traces_can_be_described_too(count: int) -> None:
-    about = describe(Trace.of(arrival_s=np.zeros(count)))
-    assert about.jobs_per_hour is None
-    assert as_text(about).startswith(f"jobs       {count}")
+def test_summaries_of_small_traces(count: int) -> None:
+    summary = describe(Trace.of(arrival_s=np.zeros(count)))
+    assert summary.jobs_per_hour is None
+    assert as_text(summary).startswith(f"jobs       {count}")

@@ -1,4 +1,4 @@
-"""Generators by name, Philly's likeness, and workloads of a user's own."""
+"""Generators by name, similarity to Philly, and workload files."""
 
 import json
 from itertools import islice
@@ -14,7 +14,7 @@ from levada.sim.catalogue import templates
 from levada.sim.traces import Trace
 from levada.sim.traces.trace import check
 from levada.sim.workloads import NAMES, jobs
-from levada.sim.workloads.drawn import drawn
+from levada.sim.workloads.from_spec import jobs_from_spec
 from levada.sim.workloads.philly import HOURS, QUANTILES, SCALES, philly
 from levada.sim.workloads.spec import parse
 from tests.peer_data import peer_data
@@ -36,11 +36,11 @@ def one(workload: str, scale: int) -> float:
 
 
 def trace_of(text: str, count: int = 1000, seed: int = 0) -> Trace:
-    return Trace.of_jobs(islice(drawn(parse(text, "own.yaml"), seed, one), count))
+    return Trace.of_jobs(islice(jobs_from_spec(parse(text, "own.yaml"), seed, one), count))
 
 
 @given(name=st.sampled_from(NAMES), seed=st.integers(0, 2**40), hourly=st.sampled_from([None, 0.0, 0.5, 100.0]))
-def test_what_is_drawn_is_a_trace_and_the_same_each_time(name: str, seed: int, hourly: float | None) -> None:
+def test_generated_jobs_are_valid_and_deterministic(name: str, seed: int, hourly: float | None) -> None:
     first, second = (
         Trace.of_jobs(islice(jobs(name, seed=seed, rate=one, jobs_per_hour=hourly, multi_gpu=True), 40))
         for _ in range(2)
@@ -50,8 +50,10 @@ def test_what_is_drawn_is_a_trace_and_the_same_each_time(name: str, seed: int, h
     assert first.arrival_s[0] == 0
     if not hourly:
         assert not first.arrival_s.any()
-    able = {each.name for each in templates() if each.distributed}
-    assert all(workload in able for workload, scale in zip(first.workload, first.scale, strict=True) if scale > 1)
+    distributed = {template.name for template in templates() if template.distributed}
+    assert all(
+        workload in distributed for workload, scale in zip(first.workload, first.scale, strict=True) if scale > 1
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -60,24 +62,24 @@ def test_arrivals_keep_their_rate(name: str) -> None:
     assert trace.arrival_s[-1] / 4000 == pytest.approx(360, rel=0.05)
 
 
-def test_phillys_likeness() -> None:
+def test_generated_jobs_resemble_phillys() -> None:
     pairs = np.array(json.loads((peer_data() / "gavel/philly_job_distribution.json").read_bytes()))
     ours = Trace.of_jobs(islice(philly(0, one), 20_000))
     for scale in SCALES:
-        here, there = ours.duration_s[ours.scale == scale], pairs[pairs[:, 1] == scale, 0]
-        assert len(here) / len(ours) == pytest.approx(len(there) / len(pairs), abs=0.01)
-        assert np.array(HOURS[scale]) * 3600 == pytest.approx(np.quantile(there, QUANTILES), rel=0.05)
+        drawn, real = ours.duration_s[ours.scale == scale], pairs[pairs[:, 1] == scale, 0]
+        assert len(drawn) / len(ours) == pytest.approx(len(real) / len(pairs), abs=0.01)
+        assert np.array(HOURS[scale]) * 3600 == pytest.approx(np.quantile(real, QUANTILES), rel=0.05)
         for quantile in (0.1, 0.25, 0.5, 0.75, 0.9):
-            assert np.mean(here <= np.quantile(there, quantile)) == pytest.approx(quantile, abs=0.05)
+            assert np.mean(drawn <= np.quantile(real, quantile)) == pytest.approx(quantile, abs=0.05)
 
 
-def test_an_own_workload_has_its_mixes() -> None:
+def test_a_workload_file_determines_the_mixes() -> None:
     trace = trace_of(OWN, 4000)
     assert check(trace, 20) == []
     assert np.mean(trace.scale == 4) == pytest.approx(0.3, abs=0.03)
     assert np.mean(trace.weight == 5) == pytest.approx(0.2, abs=0.03)
     assert np.mean(trace.slo == 1.2) == pytest.approx(0.5, abs=0.03)
-    # A3C knows one GPU only.
+    # A3C is not distributed.
     assert {name for name, scale in zip(trace.workload, trace.scale, strict=True) if scale > 1} == {"LM (batch size 5)"}
     assert np.mean(trace.duration_s <= 16 * 3600) == pytest.approx(0.8, abs=0.04)
     assert trace.arrival_s[-1] / 3999 == pytest.approx(600, rel=0.06)
@@ -114,7 +116,7 @@ def test_processes_of_arrivals() -> None:
     assert np.count_nonzero(hour == 0) < np.count_nonzero(hour == 12) / 10
 
 
-def test_arrivals_and_jobs_are_drawn_apart() -> None:
+def test_arrivals_and_jobs_have_separate_streams() -> None:
     slow, fast = trace_of(OWN, 50), trace_of(OWN.replace("rate: 6", "rate: 60"), 50)
     assert slow.duration_s.tolist() == fast.duration_s.tolist()
     assert slow.arrival_s.tolist() != fast.arrival_s.tolist()
@@ -123,7 +125,7 @@ def test_arrivals_and_jobs_are_drawn_apart() -> None:
 @pytest.mark.parametrize(
     ("text", "faults"),
     [
-        ("[]", ["own.yaml: must hold one mapping with arrivals and duration"]),
+        ("[]", ["own.yaml: must contain one mapping with arrivals and duration"]),
         ("duration: {law: fixed, value: 1h}", ["arrivals: is required"]),
         (
             "{arrivals: {process: poisson, rate: 0}, duration: {law: fixed, value: soon}}",
@@ -160,15 +162,15 @@ def test_arrivals_and_jobs_are_drawn_apart() -> None:
         ),
     ],
 )
-def test_a_bad_spec_gets_a_line_for_each_fault(text: str, faults: list[str]) -> None:
+def test_every_fault_of_a_workload_file_is_reported(text: str, faults: list[str]) -> None:
     with pytest.raises(BadInput) as error:
         parse(text, "own.yaml")
     assert [str(fault) for fault in error.value.faults] == faults
 
 
-def test_sizes_that_no_workload_can_have_are_refused() -> None:
+def test_sizes_without_a_distributed_workload_are_rejected() -> None:
     text = "{arrivals: {process: at-once}, duration: {law: fixed, value: 1h}, scale: {2: 1}, workloads: {A3C: 1}}"
-    with pytest.raises(BadInput, match="workloads: none of them can have several GPUs"):
+    with pytest.raises(BadInput, match="workloads: none can run on several GPUs"):
         trace_of(text)
 
 
@@ -178,9 +180,9 @@ def test_workloads_by_name(tmp_path: Path) -> None:
     assert Trace.of_jobs(islice(jobs(str(file), seed=0, rate=one), 30)) == trace_of(OWN, 30)
     with pytest.raises(BadInput, match="did you mean gavel"):
         jobs("gavl", seed=0, rate=one)
-    with pytest.raises(BadInput, match="--slos has no meaning for the workload philly"):
+    with pytest.raises(BadInput, match="--slos: not supported by workload philly"):
         jobs("philly", seed=0, rate=one, slos=True)
-    with pytest.raises(BadInput, match="--rate has no meaning"):
+    with pytest.raises(BadInput, match="--rate: not supported"):
         jobs(str(file), seed=0, rate=one, jobs_per_hour=3)
     with pytest.raises(BadInput, match=r"missing\.yaml: No such file"):
         jobs(str(tmp_path / "missing.yaml"), seed=0, rate=one)

@@ -1,10 +1,12 @@
-"""Jobs as processes of this machine and of others that joined, one per worker, that outlive the server.
+"""Local backend: one process per worker, here and on agents; outlives the server.
 
-    backend ── gang (of a job: what an operation means) ── hosts ── supervisor (of a machine) ── shim (of a worker)
+    backend ── job controller (per job) ── machine ── supervisor (per machine) ── shim (per worker)
 
-`shim` guards one worker; `processes` starts, finds and ends shims; neither knows what a job is. `supervisor` starts,
-watches and ends the workers of one machine as `messages` tell it. `gang` is the state machine of a job over all its
-machines (`crew` looks, `record` is what it keeps, `roster` and `environment` say what is started). `backend` joins
-them. Another machine's supervisor is behind `remote` (`agents` takes them in, `agent` runs there, `wire` is what they
-say to each other).
+- `shim` is the parent of one worker; `processes` starts, inspects and ends shims. Neither knows jobs.
+- `supervisor` runs the workers of one machine (`worker`) as `supervisor_protocol` commands.
+- `job_controller` is the state machine of a job over all its machines: `worker_set` is what it observes, `job_reports`
+  what it reports, `job_actions` what it does, `job_state` its record on disk, `members` and `environment` what it
+  starts.
+- `backend` connects them. `remote` is the server's end of another machine, `agents` registers those, `agent` runs
+  there, and `agent_protocol` has their messages.
 """

@@ -1,6 +1,6 @@
-"""The agent of another machine: its GPUs join a server over a connection that it opens itself.
+"""Agent: joins the GPUs of this machine to a server over an outgoing connection.
 
-It may be cut off at any time: workers train on, and when it is back the server says what shall become of them.
+While it is disconnected its workers continue; after a reconnect the server decides about them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from levada.backends.local import folders, wire
-from levada.backends.local.devices import Nvml
+from levada.backends.local import agent_protocol, safe_fs
+from levada.backends.local.gpu_monitor import GpuMonitor, is_real, start_mps
 from levada.backends.local.logs import Chunk
-from levada.backends.local.machine import Machine, is_real, start_mps
-from levada.backends.local.messages import LOST, News, Sighting, StartWorker
 from levada.backends.local.ports import Ports
 from levada.backends.local.supervisor import Supervisor
+from levada.backends.local.supervisor_protocol import LOST, StartWorker, StatusUpdate, WorkerStatus
 from levada.core.cluster import Foreign, Node
 from levada.errors import BadInput, LevadaError, Refused
 
@@ -32,20 +31,20 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 PATH = "/api/v1/agents/connect"
-#: In an agent's folder.
+#: File in the state directory of an agent.
 _ID = "agent-id"
-_BEAT_S = 2.0
-#: A server that says nothing for so long is out of reach.
+_HEARTBEAT_S = 2.0
+#: A server that is silent for this time is unreachable.
 _SILENCE_S = 15.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
-#: The server knows so many free ports of this machine, and so many newer ones with each beat.
+_MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.2, 5.0
+#: Free ports sent with the registration, and with each heartbeat.
 _PORTS, _FRESH_PORTS = 32, 4
-#: WebSocket's code for "you may not".
+#: WebSocket close code for policy violations.
 _POLICY_VIOLATION = 1008
 
 
 class Agent:
-    """This machine's part in the cluster of a server."""
+    """Connects the supervisor of this machine to a server."""
 
     def __init__(
         self,
@@ -58,74 +57,73 @@ class Agent:
         address: str = "",
         checkpoints: Path | None = None,
         silence_s: float = _SILENCE_S,
-        nvml: Nvml | None = None,
     ) -> None:
         self._url, self._token = socket_url(url), token
         self._nodes, self._name, self._address = tuple(nodes), name, address
         self._silence_s = silence_s
-        self._supervisor = Supervisor(state, self._tell, str(checkpoints.absolute()) if checkpoints else "")
-        self._machine = Machine(self._nodes[0], state, self._look_at, nvml) if is_real(nodes) else None
-        self._looking: asyncio.Task[None] | None = None
-        #: None where nobody has looked.
+        self._supervisor = Supervisor(state, self._report, str(checkpoints.absolute()) if checkpoints else "")
+        self._monitor = GpuMonitor(self._nodes[0], state, self._report_machine) if is_real(nodes) else None
+        self._monitoring: asyncio.Task[None] | None = None
+        #: None before the first look at the GPUs.
         self._foreign: tuple[Foreign, ...] | None = None
         self._mps_pipe = start_mps(nodes, state)
-        self._is_open = self._is_welcome = False
+        self._is_open = self._accepted = False
         self._ports = Ports()
-        self._outbox: asyncio.Queue[wire.FromAgent] | None = None
-        #: The server whose commands were taken, and the last of them.
-        self._session, self._taken = "", 0
+        self._outbox: asyncio.Queue[agent_protocol.FromAgent] | None = None
+        #: The session of the server, and the number of the last command executed for it.
+        self._session, self._last_command = "", 0
         self._questions: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Works until it is cancelled; raises Refused where the server does not want it."""
-        pause = _FIRST_PAUSE_S
+        """Run until cancelled, with reconnects; raises Refused if the server rejects the agent."""
+        backoff = _MIN_BACKOFF_S
         try:
             while True:
-                self._is_welcome = False
+                self._accepted = False
                 try:
-                    await self._speak()
-                except (OSError, TimeoutError) as trouble:
-                    _log.warning("the server at %s cannot be reached (%s): trying again", self._url, trouble)
-                if self._is_welcome:
-                    pause = _FIRST_PAUSE_S
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                    await self._connect()
+                except (OSError, TimeoutError) as error:
+                    _log.warning("retrying connection to %s: %s", self._url, error)
+                if self._accepted:
+                    backoff = _MIN_BACKOFF_S
+                await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
+                backoff = min(2 * backoff, _MAX_BACKOFF_S)
         finally:
-            if self._looking is not None:
-                self._looking.cancel()
-                await asyncio.gather(self._looking, return_exceptions=True)
+            if self._monitoring is not None:
+                self._monitoring.cancel()
+                await asyncio.gather(self._monitoring, return_exceptions=True)
             if self._is_open:
                 await self._supervisor.close()
 
-    async def _speak(self) -> None:
-        """One connection."""
+    async def _connect(self) -> None:
+        """Open one connection and serve it until it ends."""
         from websockets.asyncio.client import connect
         from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
         headers = {"Authorization": f"Bearer {self._token}"}
-        joining = connect(self._url, additional_headers=headers, max_size=None, proxy=None, close_timeout=1)
+        connection = connect(self._url, additional_headers=headers, max_size=None, proxy=None, close_timeout=1)
         try:
-            async with joining as socket:
-                await socket.send(wire.encode(self._register(socket)))
-                await self._converse(socket)
+            async with connection as socket:
+                await socket.send(agent_protocol.encode(self._register(socket)))
+                await self._run_session(socket)
         except ConnectionClosed as closed:
             if closed.rcvd is not None and closed.rcvd.code == _POLICY_VIOLATION:
-                raise Refused(closed.rcvd.reason or "the server does not want this agent") from None
-            raise ConnectionError("the connection was cut") from None
+                raise Refused(closed.rcvd.reason or "the server rejected this agent") from None
+            raise ConnectionError("the connection was closed") from None
         except InvalidHandshake as refused:
             status = getattr(getattr(refused, "response", None), "status_code", None)
             if status in (401, 403):
-                raise Refused("the server does not know this token: give one of an operator with --token") from None
+                raise Refused("the server rejected the token: use one of an operator with --token") from None
             raise ConnectionError(str(refused)) from None
         except (OSError, LevadaError):
             raise
         except Exception:
-            _log.exception("the conversation with the server broke off")
-            raise ConnectionError("the conversation broke off") from None
+            _log.exception("closing connection to the server after an error")
+            raise ConnectionError("the session failed") from None
 
-    def _register(self, socket: ClientConnection) -> wire.Register:
-        return wire.Register(
-            version=wire.VERSION,
+    def _register(self, socket: ClientConnection) -> agent_protocol.Register:
+        return agent_protocol.Register(
+            version=agent_protocol.VERSION,
             name=self._name,
             nodes=self._nodes,
             home=str(self._supervisor.home.absolute()),
@@ -137,101 +135,106 @@ class Agent:
             id=_id_of(self._supervisor.home),
         )
 
-    async def _converse(self, socket: ClientConnection) -> None:
-        """Until the connection ends or the server is silent."""
+    async def _run_session(self, socket: ClientConnection) -> None:
+        """Exchange messages until the connection ends or the server is silent."""
         first = await self._receive(socket)
-        if isinstance(first, wire.Goodbye):
+        if isinstance(first, agent_protocol.AgentRejected):
             raise Refused(first.why)
-        if not isinstance(first, wire.Welcome):
-            raise ConnectionError("the server speaks another language")
-        await self._follow(first)
+        if not isinstance(first, agent_protocol.AgentRegistered):
+            raise ConnectionError("incompatible agent protocol; upgrade the agent or the server")
+        await self._accept(first)
         outbox = self._outbox = asyncio.Queue()
-        for message in wire.all_of(self._supervisor.everything()):
+        for message in agent_protocol.full_status(self._supervisor.full_status()):
             outbox.put_nowait(message)
         if self._foreign is not None:
-            outbox.put_nowait(wire.Machine(nodes=self._nodes, foreign=self._foreign))
+            outbox.put_nowait(agent_protocol.MachineReport(nodes=self._nodes, foreign=self._foreign))
         try:
-            await wire.converse(self._send(socket, outbox), self._listen(socket, outbox), self._supervisor.watches())
+            await agent_protocol.run_until_first(
+                self._send(socket, outbox), self._listen(socket, outbox), self._supervisor.watches()
+            )
         except msgspec.DecodeError:
-            raise ConnectionError("the server speaks another language") from None
+            raise ConnectionError("incompatible agent protocol; upgrade the agent or the server") from None
         finally:
             self._outbox = None
 
-    async def _listen(self, socket: ClientConnection, outbox: asyncio.Queue[wire.FromAgent]) -> None:
+    async def _listen(self, socket: ClientConnection, outbox: asyncio.Queue[agent_protocol.FromAgent]) -> None:
         while True:
-            self._hear(await self._receive(socket), outbox)
+            self._handle(await self._receive(socket), outbox)
 
-    async def _receive(self, socket: ClientConnection) -> wire.FromServer:
-        # Not `wait_for`: it forgets that it was cancelled where a text comes in the same moment, and nobody ends.
+    async def _receive(self, socket: ClientConnection) -> agent_protocol.FromServer:
+        # Not `wait_for`: it swallows a cancellation if a message arrives at the same moment.
         async with asyncio.timeout(self._silence_s):
-            return wire.read_from_server(_text(await socket.recv()))
+            return agent_protocol.read_from_server(_decode(await socket.recv()))
 
-    async def _follow(self, welcome: wire.Welcome) -> None:
-        """Takes commands of this server, unless a newer one has commanded here."""
+    async def _accept(self, registered: agent_protocol.AgentRegistered) -> None:
+        """Accept commands of this server; raises ConnectionError if a newer epoch has commanded this machine."""
         try:
-            self._supervisor.take_epoch(welcome.epoch)
-        except Refused as old:
-            raise ConnectionError(str(old)) from None
-        self._is_welcome = True
+            self._supervisor.take_epoch(registered.epoch)
+        except Refused as refused:
+            raise ConnectionError(str(refused)) from None
+        self._accepted = True
         if not self._is_open:
             await self._supervisor.open()
             self._is_open = True
-            if self._machine is not None:
-                self._looking = asyncio.create_task(self._machine.run())
-        if welcome.session != self._session:
-            self._session, self._taken = welcome.session, 0
+            if self._monitor is not None:
+                self._monitoring = asyncio.create_task(self._monitor.run())
+        if registered.session != self._session:
+            self._session, self._last_command = registered.session, 0
 
-    def _hear(self, message: wire.FromServer, outbox: asyncio.Queue[wire.FromAgent]) -> None:
-        if isinstance(message, wire.Do):
-            if message.number > self._taken:
-                self._taken = message.number
+    def _handle(self, message: agent_protocol.FromServer, outbox: asyncio.Queue[agent_protocol.FromAgent]) -> None:
+        if isinstance(message, agent_protocol.Execute):
+            if message.number > self._last_command:
+                self._last_command = message.number
                 self._do(message)
-            outbox.put_nowait(wire.Took(number=message.number))
-        elif isinstance(message, wire.Goodbye):
+            outbox.put_nowait(agent_protocol.Ack(number=message.number))
+        elif isinstance(message, agent_protocol.AgentRejected):
             raise Refused(message.why)
-        elif isinstance(message, wire.AskLog):
+        elif isinstance(message, agent_protocol.AskLog):
             answering = asyncio.create_task(self._answer(message, outbox))
             self._questions.add(answering)
             answering.add_done_callback(self._questions.discard)
 
-    def _do(self, message: wire.Do) -> None:
+    def _do(self, message: agent_protocol.Execute) -> None:
         try:
             self._supervisor.do(message.command)
-        except Exception as trouble:
-            # One command that cannot be done must not end those of all other jobs.
-            known = isinstance(trouble, LevadaError | OSError)
-            _log.warning("%s: %s", message.command.job, trouble, exc_info=not known)
-            command = message.command
+        except Exception as error:
+            # A failed command must not affect other jobs.
+            command, expected = message.command, isinstance(error, LevadaError | OSError)
+            _log.warning(
+                "executing %s of %s failed: %s", type(command).__name__, command.job, error, exc_info=not expected
+            )
             if isinstance(command, StartWorker):
-                why = f"could not be started: {trouble}"
-                self._tell(News(sightings=(Sighting(job=command.job, name=command.name, state=LOST, why=why),)))
+                why = f"could not be started: {error}"
+                self._report(
+                    StatusUpdate(workers=(WorkerStatus(job=command.job, name=command.name, state=LOST, why=why),))
+                )
 
-    async def _answer(self, question: wire.AskLog, outbox: asyncio.Queue[wire.FromAgent]) -> None:
+    async def _answer(self, question: agent_protocol.AskLog, outbox: asyncio.Queue[agent_protocol.FromAgent]) -> None:
         supervisor = self._supervisor
         if question.tail is not None:
             chunk = Chunk((), await supervisor.log_end(question.job, question.name, question.tail))
         else:
             chunk = await supervisor.read_log(question.job, question.name, question.cursor, rest=question.rest)
-        outbox.put_nowait(wire.LogAnswer(question=question.question, chunk=chunk))
+        outbox.put_nowait(agent_protocol.LogAnswer(question=question.question, chunk=chunk))
 
-    async def _send(self, socket: ClientConnection, outbox: asyncio.Queue[wire.FromAgent]) -> None:
-        """What there is to say, and a beat when there is nothing."""
+    async def _send(self, socket: ClientConnection, outbox: asyncio.Queue[agent_protocol.FromAgent]) -> None:
+        """Send queued messages, and a heartbeat every 2 s without one."""
         while True:
             try:
-                async with asyncio.timeout(min(_BEAT_S, self._silence_s / 4)):
+                async with asyncio.timeout(min(_HEARTBEAT_S, self._silence_s / 4)):
                     message = await outbox.get()
             except TimeoutError:
-                message = wire.Beat(ports=tuple(self._ports.take() for _ in range(_FRESH_PORTS)))
-            await socket.send(wire.encode(message))
+                message = agent_protocol.Heartbeat(ports=tuple(self._ports.take() for _ in range(_FRESH_PORTS)))
+            await socket.send(agent_protocol.encode(message))
 
-    def _look_at(self, node: Node, foreign: tuple[Foreign, ...]) -> None:
+    def _report_machine(self, node: Node, foreign: tuple[Foreign, ...]) -> None:
         self._nodes, self._foreign = (node,), foreign
         if self._outbox is not None:
-            self._outbox.put_nowait(wire.Machine(nodes=self._nodes, foreign=foreign))
+            self._outbox.put_nowait(agent_protocol.MachineReport(nodes=self._nodes, foreign=foreign))
 
-    def _tell(self, news: News) -> None:
+    def _report(self, news: StatusUpdate) -> None:
         if self._outbox is not None:
-            self._outbox.put_nowait(wire.Told(news=news))
+            self._outbox.put_nowait(agent_protocol.StatusMessage(news=news))
 
 
 async def run_agent(
@@ -245,10 +248,10 @@ async def run_agent(
     checkpoints: Path | None = None,
     silence_s: float = _SILENCE_S,
 ) -> None:
-    """Joins the nodes of this machine to the server at *url*, until it is cancelled.
+    """Join the nodes of this machine to the server at *url* until cancelled.
 
-    *address* is where other machines find this one; without it, the one that the server is reached from.
-    *checkpoints* is a folder that all machines share. Raises Refused where the server does not want this agent.
+    *address* is where other machines reach this one; default: the local address of the connection to the server.
+    *checkpoints* is a folder that all machines share. Raises Refused if the server rejects the agent.
     """
     agent = Agent(
         url, token, nodes=nodes, state=state, name=name, address=address, checkpoints=checkpoints, silence_s=silence_s
@@ -258,25 +261,25 @@ async def run_agent(
 
 
 def _id_of(home: Path) -> str:
-    """Names an agent's folder for good, as no other is."""
+    """The unique id of an agent's state directory, created on first use."""
     path = home / _ID
     try:
-        return folders.read_file(path, 100).decode("ascii", "replace").strip()
+        return safe_fs.read_file(path, 100).decode("ascii", "replace").strip()
     except FileNotFoundError:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         fresh = secrets.token_hex(16)
-        folders.replace_file(path, fresh.encode())
+        safe_fs.replace_file(path, fresh.encode())
         return fresh
 
 
 def socket_url(url: str) -> str:
-    """Where the server at *url* takes agents."""
+    """The WebSocket URL for agents of the server at *url*."""
     parts = urlsplit(url)
     schemes = {"http": "ws", "https": "wss"}
     if parts.scheme not in schemes or not parts.netloc:
-        raise BadInput.one(f"{url!r} is no server's address: give one like http://host:8000", "--join")
+        raise BadInput.one(f"{url!r} is not a server URL: use one like https://server:7373", "--join")
     return urlunsplit((schemes[parts.scheme], parts.netloc, parts.path.rstrip("/") + PATH, "", ""))
 
 
-def _text(data: str | bytes) -> str:
+def _decode(data: str | bytes) -> str:
     return data.decode() if isinstance(data, bytes) else data

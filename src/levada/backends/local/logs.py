@@ -1,4 +1,4 @@
-"""Reads the output that a shim keeps: the end of it, all of it, and what is added, across rotated parts."""
+"""Reader of a worker's rotated log: tail, full content and appended lines."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ from pathlib import Path
 
 import msgspec
 
-from levada.backends.local import folders, shim
+from levada.backends.local import safe_fs, shim
 
-#: Read at once; a longer line is cut there.
+#: Bytes per read; longer lines are split.
 _CHUNK = 1 << 18
 _HEAD = 64
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """A place in a log: the file (whatever its name is by now) and the offset."""
+    """A position in a log: the file, which may have been renamed since, and the offset."""
 
     inode: int = 0
     offset: int = 0
-    #: Of the file's beginning, since numbers of files are used again.
+    #: Checksum of the beginning of the file, since inodes are reused.
     head: int = 0
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Some lines, and where the next ones begin."""
+    """Lines of a log and the position after them."""
 
     lines: tuple[str, ...]
     next: Cursor
-    #: When each was kept, to about a second; 0 where unknown.
+    #: When each line was written, to about 1 s; 0 if unknown.
     times: tuple[float, ...] = ()
 
 
 def _parts(folder: Path) -> list[Path]:
-    """Oldest first."""
-    found = []
+    """The files of a log, oldest first."""
+    older = []
     number = 1
     while (part := folder / f"{shim.LOG}.{number}").exists():
-        found.append(part)
+        older.append(part)
         number += 1
-    return [*reversed(found), folder / shim.LOG]
+    return [*reversed(older), folder / shim.LOG]
 
 
 def read(folder: Path, cursor: Cursor, *, rest: bool = False) -> Chunk:
-    """The lines after *cursor*, some hundred KiB at most; with *rest* also an end without a line break."""
+    """Read lines after *cursor*, at most 256 KiB; with *rest* also a last line without a line break."""
     opened: list[int] = []
     try:
         for part in _parts(folder):
             with contextlib.suppress(OSError):
-                opened.append(folders.open_file(part))
+                opened.append(safe_fs.open_file(part))
         known = [at for at, file in enumerate(opened) if _cursor(file, cursor.offset) == cursor]
-        # A part that is gone takes what nobody has read of it along.
+        # If the part of the cursor is deleted, its unread lines are lost.
         first, offset = (known[-1], cursor.offset) if known else (0, 0)
         for at, file in enumerate(opened[first:], start=first):
             last = at == len(opened) - 1
@@ -82,9 +82,9 @@ def _cursor(file: int, offset: int) -> Cursor:
 
 
 def _times(folder: Path, inode: int, offset: int, lines: list[bytes]) -> tuple[float, ...]:
-    """When each of the lines from *offset* on was kept, by the marks of the shim."""
+    """When each of the lines from *offset* on was written, from the time records of the shim."""
     try:
-        data = folders.read_file(folder / (shim.LOG + shim.TIMES)) if lines else b""
+        data = safe_fs.read_file(folder / (shim.LOG + shim.TIMES)) if lines else b""
     except OSError:
         data = b""
     whole = len(data) // shim.MARK.size * shim.MARK.size
@@ -99,31 +99,31 @@ def _times(folder: Path, inode: int, offset: int, lines: list[bytes]) -> tuple[f
 
 
 def end_of(folder: Path, lines: int) -> Cursor:
-    """Where the last so many lines begin."""
+    """The position of the last *lines* lines."""
     begin = Cursor()
     for part in reversed(_parts(folder)):
-        with contextlib.suppress(OSError), open(folders.open_file(part), "rb") as file:
-            offset, found = _line_from_end(file.fileno(), lines)
+        with contextlib.suppress(OSError), open(safe_fs.open_file(part), "rb") as file:
+            offset, count = _line_from_end(file.fileno(), lines)
             begin = _cursor(file.fileno(), offset)
-            lines -= found
+            lines -= count
             if lines <= 0:
                 break
     return begin
 
 
 def _line_from_end(file: int, lines: int) -> tuple[int, int]:
-    """Where the last so many lines of one part begin, and how many there are of them."""
+    """The offset of the last *lines* lines of one part, and how many it has of them."""
     size = offset = os.fstat(file).st_size
-    found = 0
+    count = 0
     while offset > 0 and lines > 0:
         start = max(0, offset - _CHUNK)
         data = os.pread(file, offset - start, start)
         at = len(data)
         if offset == size and data.endswith(b"\n"):
-            at -= 1  # the last break ends a line and begins none
+            at -= 1  # the last line break does not begin a line
         while (at := data.rfind(b"\n", 0, at)) >= 0:
-            found += 1
-            if found == lines:
-                return start + at + 1, found
+            count += 1
+            if count == lines:
+                return start + at + 1, count
         offset = start
-    return (size, 0) if lines <= 0 else (0, found + (size > 0))
+    return (size, 0) if lines <= 0 else (0, count + (size > 0))

@@ -1,29 +1,29 @@
-"""Ports that nobody listens on, for the masters of generations."""
+"""Free TCP ports of this machine, for the rendezvous of workers."""
 
 from __future__ import annotations
 
 import random
 import socket
 
-#: Below the ports that the kernel gives to outgoing connections, which come and go.
+#: Below the kernel's ephemeral port range.
 FIRST, LAST = 20000, 32767
 _TRIES = 200
 
 
 class Ports:
-    """Hands out free ports of this machine, each once in a long while."""
+    """Allocates free ports, with a long time before one is reused."""
 
     def __init__(self) -> None:
-        self._handed: dict[int, None] = {}
+        self._taken: dict[int, None] = {}
 
     def take(self) -> int:
-        """A port that was free a moment ago and that nobody else was given lately."""
+        """A port that is free now and was not taken recently."""
         for _ in range(_TRIES):
             port = random.randint(FIRST, LAST)
-            if port not in self._handed and _is_free(port):
-                self._handed[port] = None
-                if len(self._handed) > (LAST - FIRST) // 2:
-                    self._handed.pop(next(iter(self._handed)))
+            if port not in self._taken and _is_free(port):
+                self._taken[port] = None
+                if len(self._taken) > (LAST - FIRST) // 2:
+                    self._taken.pop(next(iter(self._taken)))
                 return port
         with socket.socket() as probe:
             probe.bind(("", 0))

@@ -1,4 +1,7 @@
-"""Starts, finds and ends workers through their shims. All that counts is on disk or in the kernel: nothing to lose."""
+"""Start, inspect and end worker processes through their shims.
+
+All state is on disk or in the kernel, so a crash of this process loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,76 +23,76 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from levada.backends.local import folders, procfs, shim
+from levada.backends.local import procfs, safe_fs, shim
 
 _log = logging.getLogger(__name__)
 #: The kernel's `struct flock`: type, whence, start, length, holder.
 _FLOCK = "@hhqqi4x"
 T = TypeVar("T")
-#: A keeper that has not ended so long after its shim never will by itself.
-_KEEPER_S = shim.KEPT_S + 5.0
-#: As it was before `keep_private`.
-_mask_of_workers: list[int] = []
+#: A reaper that still runs this long after its shim is stuck.
+_REAPER_S = shim.REAP_S + 5.0
+#: The umask before `restrict_umask`.
+_worker_umask: list[int] = []
 
 
-class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a shim is to run."""
+class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The command of a worker, its environment and limits, as its shim reads them."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str
     #: Seconds between SIGTERM and SIGKILL.
     grace_s: float = 30.0
-    #: By name as `ulimit` has them in `resource`: {"nofile": 4096, "as": 1 << 34}.
+    #: By name of the RLIMIT_ constant in `resource`, e.g. {"nofile": 4096, "as": 1 << 34}.
     limits: Mapping[str, int] = {}
     log_bytes: int = 64 << 20
     log_parts: int = 4
-    #: Of files that the worker makes; none = as its shim was started.
+    #: Unset: that of the shim's parent.
     umask: int | msgspec.UnsetType = msgspec.UNSET
 
 
-class State(Enum):
-    """Where a worker stands."""
+class ProcessState(Enum):
+    """State of a worker process."""
 
-    ABSENT = "absent"  #: nothing was ever executed
+    ABSENT = "absent"  #: never executed
     RUNS = "runs"
-    ENDED = "ended"
-    LOST = "lost"  #: its shim is gone without a word, and the worker with it
+    ENDED = "wait_ended"
+    LOST = "lost"  #: its shim died without writing an exit code, and the worker with it
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker at one moment."""
+class ProcessStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker process at one moment."""
 
-    state: State
-    #: Of the shim, while it runs.
+    state: ProcessState
+    #: Process id of the shim while it runs.
     shim: int | None = None
-    #: Of the worker, once it was started.
+    #: Process id of the worker once it was started.
     pid: int | None = None
-    #: Below zero: the signal that ended it.
+    #: Exit code; negative: the signal that ended the worker.
     code: int | None = None
-    #: Its shim had been asked to end it.
+    #: The shim had been asked to end the worker.
     asked: bool = False
-    #: Bytes of output that could not be kept.
+    #: Bytes of output that could not be written.
     lost_output: int = 0
 
 
-def keep_private() -> None:
-    """What this process makes from now on is for its owner; workers make files as they would have without this."""
-    _mask_of_workers.append(os.umask(0o077))
+def restrict_umask() -> None:
+    """Make files of this process private to its owner; workers keep the umask from before."""
+    _worker_umask.append(os.umask(0o077))
 
 
-def start(folder: Path, spec: Spec) -> subprocess.Popen[bytes]:
-    """Starts the shim of a worker that lives in *folder*; does nothing more where there is, or was, one already.
+def start(folder: Path, spec: WorkerSpec) -> subprocess.Popen[bytes]:
+    """Start the shim of the worker in *folder*; idempotent: a second shim ends at once.
 
-    The process that is returned is the shim's; its parent must reap it, or die.
+    Returns the process of the shim's reaper, which the caller must reap.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not (folder / shim.SPEC).exists():
-        if _mask_of_workers and spec.umask is msgspec.UNSET:
-            spec = msgspec.structs.replace(spec, umask=_mask_of_workers[0])
-        folders.replace_file(folder / shim.SPEC, msgspec.json.encode(spec))
-    errors_into = folders.open_file(folder / "shim.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    with open(errors_into, "ab") as errors:
+        if _worker_umask and spec.umask is msgspec.UNSET:
+            spec = msgspec.structs.replace(spec, umask=_worker_umask[0])
+        safe_fs.replace_file(folder / shim.SPEC, msgspec.json.encode(spec))
+    error_file = safe_fs.open_file(folder / "shim.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    with open(error_file, "ab") as errors:
         return subprocess.Popen(
             [sys.executable, "-S", "-E", shim.__file__, str(folder)],
             stdin=subprocess.DEVNULL,
@@ -101,115 +104,115 @@ def start(folder: Path, spec: Spec) -> subprocess.Popen[bytes]:
 
 
 class _Run(msgspec.Struct, frozen=True):
-    """What counts of run.json."""
+    """The fields of run.json that are used here."""
 
     worker: int
     worker_started: int = 0
-    #: The process above the shim, and when it was started; none of older shims.
-    keeper: int = 0
-    keeper_started: int = 0
+    #: The parent of the shim, and when it was started; 0 for shims of older versions.
+    reaper: int = msgspec.field(default=0, name="keeper")
+    reaper_started: int = msgspec.field(default=0, name="keeper_started")
 
 
 class _Exit(msgspec.Struct, frozen=True):
-    """What counts of exit.json."""
+    """The fields of exit.json that are used here."""
 
     code: int | None
     asked: bool
     lost_output: int = 0
 
 
-def standing(folder: Path) -> Standing:
-    """How the worker in *folder* is."""
+def inspect(folder: Path) -> ProcessStatus:
+    """The state of the worker in *folder*."""
     run = _read(folder / shim.RUN, _Run)
     pid = None if run is None else run.worker
-    holder = _holder(folder)
+    holder = _lock_holder(folder)
     if holder is not None:
-        return Standing(state=State.RUNS, shim=holder, pid=pid)
-    # Only now: a shim writes it before it lets go of the lock.
+        return ProcessStatus(state=ProcessState.RUNS, shim=holder, pid=pid)
+    # Read after the lock: a shim writes the file before it releases the lock.
     ended = _read(folder / shim.EXIT, _Exit)
     if ended is not None:
         lost = ended.lost_output
-        return Standing(state=State.ENDED, pid=pid, code=ended.code, asked=ended.asked, lost_output=lost)
-    return Standing(state=State.ABSENT if run is None else State.LOST, pid=pid)
+        return ProcessStatus(state=ProcessState.ENDED, pid=pid, code=ended.code, asked=ended.asked, lost_output=lost)
+    return ProcessStatus(state=ProcessState.ABSENT if run is None else ProcessState.LOST, pid=pid)
 
 
 def ask_to_leave(folder: Path) -> bool:
-    """SIGTERM to the worker, SIGKILL after its grace period; False where there is no shim to ask."""
-    is_asked = _signal(folder, signal.SIGTERM)
+    """Make the shim send SIGTERM, and SIGKILL after the grace period; False if there is no shim."""
+    is_asked = _signal_shim(folder, signal.SIGTERM)
     if is_asked:
-        thaw(folder)
+        resume(folder)
     return is_asked
 
 
-def thaw(folder: Path) -> bool:
-    """SIGCONT to the shim, which changes nothing unless it is frozen; False where there is none."""
-    return _signal(folder, signal.SIGCONT)
+def resume(folder: Path) -> bool:
+    """Send SIGCONT to the shim, in case it is stopped; False if there is none."""
+    return _signal_shim(folder, signal.SIGCONT)
 
 
 def kill(folder: Path) -> bool:
-    """Ends shim and worker on the spot; False where there is no shim."""
-    return _signal(folder, signal.SIGKILL)
+    """Kill shim and worker; False if there is no shim."""
+    return _signal_shim(folder, signal.SIGKILL)
 
 
 def kill_start(child: subprocess.Popen[bytes]) -> None:
-    """Ends a child of this process that should have become keeper and shim, with all that came of it."""
-    found = procfs.look(child.pid)
-    if child.poll() is None and found is not None:
+    """Kill a child of this process that is becoming reaper and shim, with all its descendants."""
+    process = procfs.look(child.pid)
+    if child.poll() is None and process is not None:
         handle = os.pidfd_open(child.pid)
 
         def end() -> None:
             try:
-                _Keeper(handle, child.pid, found.started).end()
+                _Reaper(handle, child.pid, process.started).end()
             finally:
                 os.close(handle)
 
-        # It may take seconds, for which nobody else should wait.
+        # In a thread, since it may take seconds.
         threading.Thread(target=end, daemon=True).start()
 
 
-def keeper_lives(folder: Path) -> bool:
-    """Whether the process above the shim of *folder* is there still."""
+def reaper_lives(folder: Path) -> bool:
+    """Whether the parent of the shim of *folder* still runs."""
     run = _read(folder / shim.RUN, _Run)
-    return run is not None and run.keeper > 0 and procfs.is_same(run.keeper, run.keeper_started)
+    return run is not None and run.reaper > 0 and procfs.is_same(run.reaper, run.reaper_started)
 
 
 class IdleShim(NamedTuple):
-    """A shim that is there though its worker has ended."""
+    """A shim that still runs although its worker has ended."""
 
     is_stopped: bool
-    #: How the worker ended, while the shim has not reaped it.
+    #: The exit code of the worker while the shim has not reaped it.
     code: int | None
 
 
 def idle_shim(folder: Path) -> IdleShim | None:
-    """The shim of *folder* if its worker has ended; None where the worker lives, or there is no shim."""
-    run, holder = _read(folder / shim.RUN, _Run), _holder(folder)
+    """The shim of *folder* if its worker has ended; None if the worker lives or there is no shim."""
+    run, holder = _read(folder / shim.RUN, _Run), _lock_holder(folder)
     if run is None or holder is None:
         return None
-    worker, guard = procfs.look(run.worker), procfs.look(holder)
+    worker, process = procfs.look(run.worker), procfs.look(holder)
     is_worker = worker is not None and worker.started == run.worker_started
-    if guard is None or (is_worker and worker is not None and not worker.is_zombie):
+    if process is None or (is_worker and worker is not None and not worker.is_zombie):
         return None
     unreaped = is_worker and worker is not None and worker.parent == holder
-    return IdleShim(guard.is_stopped, procfs.exit_code(run.worker) if unreaped else None)
+    return IdleShim(process.is_stopped, procfs.exit_code(run.worker) if unreaped else None)
 
 
 def end_idle_shim(folder: Path, idle: IdleShim, *, asked: bool = False) -> None:
-    """Kills a shim that does nothing, and keeps the exit code of its worker; raises OSError.
+    """Kill an idle shim and write the exit code of its worker in its place; raises OSError.
 
-    *asked*: the worker had been asked to leave, so that exit code 0 does not say that it is done.
+    *asked*: the worker had been asked to leave, so exit code 0 does not mean that it is done.
     """
-    _log.warning("killing the guard in %s: its worker has ended, and it does nothing", folder)
+    _log.warning("killing shim in %s: its worker has ended, and it is idle", folder)
     if idle.code is not None:
-        # Before the kill: whoever waits for the end of the shim looks here next.
-        told = {"code": idle.code, "asked": asked, "at": time.time(), "lost_output": 0}
-        folders.replace_file(folder / shim.EXIT, msgspec.json.encode(told))
+        # Before the kill: the task that waits for the end of the shim reads it next.
+        record = {"code": idle.code, "asked": asked, "at": time.time(), "lost_output": 0}
+        safe_fs.replace_file(folder / shim.EXIT, msgspec.json.encode(record))
     kill(folder)
 
 
-def bar(folder: Path) -> bool:
-    """Sees to it that the worker of *folder* never starts; False where it has started."""
-    with open(folders.open_file(folder / shim.LOCK, os.O_WRONLY | os.O_CREAT), "wb") as lock:
+def prevent_start(folder: Path) -> bool:
+    """Make sure that the worker of *folder* never starts; False if it has started."""
+    with open(safe_fs.open_file(folder / shim.LOCK, os.O_WRONLY | os.O_CREAT), "wb") as lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -217,43 +220,43 @@ def bar(folder: Path) -> bool:
         if (folder / shim.RUN).exists() or (folder / shim.EXIT).exists():
             return False
         never = {"code": None, "asked": True, "at": time.time(), "lost_output": 0}
-        # Whoever comes later finds that all is over.
-        folders.replace_file(folder / shim.EXIT, msgspec.json.encode(never))
+        # A shim that starts later reads this and ends.
+        safe_fs.replace_file(folder / shim.EXIT, msgspec.json.encode(never))
         return True
 
 
-async def ended(folder: Path, child: subprocess.Popen[bytes] | None = None) -> Standing:
-    """How the worker in *folder* is when its shim has ended, which may be at once. *child* is reaped, if given."""
-    with _watching(folder) as watched:
-        if watched is not None:
-            await _gone(watched)
-    with _watching_keeper(folder) as keeper:
-        if keeper is not None:
-            late = not await _gone(keeper.handle, 0.0 if keeper.is_stopped() else _KEEPER_S)
-            # Jobs can write where its number stands: what does not prove to be the keeper is left alone.
-            if late and procfs.words(keeper.pid)[-1:] == [str(folder)]:
-                await asyncio.to_thread(keeper.end)
-                await _gone(keeper.handle)
+async def wait_ended(folder: Path, child: subprocess.Popen[bytes] | None = None) -> ProcessStatus:
+    """Wait until the shim and the reaper of *folder* have ended, and reap *child*; returns the final status."""
+    with _shim_of(folder) as handle:
+        if handle is not None:
+            await _wait_gone(handle)
+    with _reaper_of(folder) as reaper:
+        if reaper is not None:
+            late = not await _wait_gone(reaper.handle, 0.0 if reaper.is_stopped() else _REAPER_S)
+            # Jobs can write the file with its process id: only a process with the arguments of a reaper is killed.
+            if late and procfs.words(reaper.pid)[-1:] == [str(folder)]:
+                await asyncio.to_thread(reaper.end)
+                await _wait_gone(reaper.handle)
     if child is not None:
         child.wait()
-    return standing(folder)
+    return inspect(folder)
 
 
-async def reaped(child: subprocess.Popen[bytes]) -> int:
-    """The code of a child of this process when it has ended; it is reaped."""
+async def wait_reaped(child: subprocess.Popen[bytes]) -> int:
+    """Wait for and reap a child of this process; returns its exit code."""
     try:
         handle = os.pidfd_open(child.pid)
     except ProcessLookupError:
-        return child.wait()  # somebody has reaped it
+        return child.wait()  # already reaped
     try:
-        await _gone(handle)
+        await _wait_gone(handle)
     finally:
         os.close(handle)
     return child.wait()
 
 
-async def _gone(handle: int, most_s: float | None = None) -> bool:
-    """Returns when the process of a pidfd has ended, or after *most_s*; whether it has."""
+async def _wait_gone(handle: int, most_s: float | None = None) -> bool:
+    """Wait until the process of a pidfd has ended, at most *most_s*; returns whether it has."""
     loop = asyncio.get_running_loop()
     gone = asyncio.Event()
     loop.add_reader(handle, gone.set)
@@ -265,8 +268,8 @@ async def _gone(handle: int, most_s: float | None = None) -> bool:
         loop.remove_reader(handle)
 
 
-def sweep(marks: Mapping[str, str]) -> list[int]:
-    """Kills every process that was started with these in its environment: what a lost worker may have left behind."""
+def kill_marked(marks: Mapping[str, str]) -> list[int]:
+    """Kill every process whose environment has these variables: leftovers of a lost worker. Returns their ids."""
     killed = []
     for process in list(procfs.all_processes()):
         if process.is_zombie or process.pid == os.getpid():
@@ -279,23 +282,23 @@ def sweep(marks: Mapping[str, str]) -> list[int]:
     return killed
 
 
-class _Keeper(NamedTuple):
-    """The process above a shim; the handle stays with it whatever becomes of its number."""
+class _Reaper(NamedTuple):
+    """The parent of a shim; the pidfd keeps identifying it when its process id is reused."""
 
     handle: int
     pid: int
     started: int
 
     def is_stopped(self) -> bool:
-        """Whether somebody has frozen it."""
-        found = procfs.look(self.pid)
-        return found is not None and found.is_stopped
+        """Whether the reaper was stopped by a signal."""
+        process = procfs.look(self.pid)
+        return process is not None and process.is_stopped
 
     def end(self) -> None:
-        """Does what it should have done: ends all that its shim has left, then itself."""
-        _log.warning("process %d, which should have ended what a worker left, does nothing and is ended", self.pid)
-        until = time.monotonic() + shim.KEPT_S
-        # While it lives, nobody else has its number.
+        """Do the work of a stuck reaper: kill its descendants, then the reaper."""
+        _log.warning("killing reaper %d: it does not end the processes that a worker left", self.pid)
+        until = time.monotonic() + shim.REAP_S
+        # Its process id cannot be reused while it lives.
         while procfs.is_same(self.pid, self.started) and time.monotonic() < until:
             left = procfs.descendants(self.pid)
             for process in left:
@@ -309,39 +312,39 @@ class _Keeper(NamedTuple):
 
 
 @contextlib.contextmanager
-def _watching(folder: Path) -> Iterator[int | None]:
-    """A handle on the shim of *folder*, which stays with its process whatever its number; None where it has ended."""
-    holder = _holder(folder)
+def _shim_of(folder: Path) -> Iterator[int | None]:
+    """A pidfd of the shim of *folder*; None if it has ended."""
+    holder = _lock_holder(folder)
     try:
         handle = None if holder is None else os.pidfd_open(holder)
     except ProcessLookupError:
         handle = None
     try:
-        # Between the two looks the number might have been given to another.
-        yield handle if handle is not None and _holder(folder) == holder else None
+        # The process id may have been reused before the pidfd was opened.
+        yield handle if handle is not None and _lock_holder(folder) == holder else None
     finally:
         if handle is not None:
             os.close(handle)
 
 
 @contextlib.contextmanager
-def _watching_keeper(folder: Path) -> Iterator[_Keeper | None]:
-    """The keeper of *folder*, which ends what a killed shim has left; None where it has ended."""
+def _reaper_of(folder: Path) -> Iterator[_Reaper | None]:
+    """The reaper of *folder*; None if it has ended."""
     run = _read(folder / shim.RUN, _Run)
     try:
-        handle = None if run is None or not run.keeper else os.pidfd_open(run.keeper)
-    except (OSError, OverflowError):  # it has ended, or no process has such a number
+        handle = None if run is None or not run.reaper else os.pidfd_open(run.reaper)
+    except (OSError, OverflowError):  # it has ended, or the file has an impossible process id
         handle = None
     try:
-        keeper = None if run is None or handle is None else _Keeper(handle, run.keeper, run.keeper_started)
-        yield keeper if keeper is not None and procfs.is_same(keeper.pid, keeper.started) else None
+        reaper = None if run is None or handle is None else _Reaper(handle, run.reaper, run.reaper_started)
+        yield reaper if reaper is not None and procfs.is_same(reaper.pid, reaper.started) else None
     finally:
         if handle is not None:
             os.close(handle)
 
 
-def _signal(folder: Path, number: int) -> bool:
-    with _watching(folder) as shim_handle:
+def _signal_shim(folder: Path, number: int) -> bool:
+    with _shim_of(folder) as shim_handle:
         if shim_handle is None:
             return False
         try:
@@ -351,20 +354,20 @@ def _signal(folder: Path, number: int) -> bool:
         return True
 
 
-def _holder(folder: Path) -> int | None:
-    """Who holds the lock of *folder*: its shim, while it lives."""
+def _lock_holder(folder: Path) -> int | None:
+    """The process that holds the lock of *folder*: its shim while that lives."""
     try:
-        with open(folders.open_file(folder / shim.LOCK), "rb") as file:
-            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+        with open(safe_fs.open_file(folder / shim.LOCK), "rb") as file:
+            query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, query))
     except FileNotFoundError:
         return None
     return None if kind == fcntl.F_UNLCK else int(pid)
 
 
 def _read(path: Path, kind: type[T]) -> T | None:
-    """What a shim has noted; None where there is nothing, or nothing whole, as after a disk broke."""
+    """Read a file of a shim; None if it is missing or damaged."""
     try:
-        return msgspec.json.decode(folders.read_file(path), type=kind)
+        return msgspec.json.decode(safe_fs.read_file(path), type=kind)
     except (FileNotFoundError, msgspec.DecodeError):
         return None

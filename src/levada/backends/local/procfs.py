@@ -1,4 +1,4 @@
-"""What the kernel tells of processes. A number alone never names one: it is used again; with its start time it does."""
+"""Processes in /proc, identified by process id and start time (ids are reused)."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ class Process(NamedTuple):
     parent: int
     #: Clock ticks after boot.
     started: int
-    #: It has ended and waits to be asked for its exit code.
+    #: It has ended and is not reaped yet.
     is_zombie: bool
-    #: Somebody has stopped it (SIGSTOP, a debugger): it does nothing until it is let go.
+    #: It is stopped by a signal or a debugger.
     is_stopped: bool = False
 
 
 def boot_id() -> str:
-    """Names this run of the machine: start times are compared within one."""
+    """The id of the current boot; start times are comparable only within one boot."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
 
 
 def look(pid: int) -> Process | None:
-    """The process of that number, if there is one."""
+    """The process with that id; None if there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             line = file.read()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    # Its name is in brackets and may hold anything, brackets too.
+    # The name is in parentheses and may contain any character, even parentheses.
     fields = line[line.rindex(b")") + 2 :].split()
     state = fields[0]
     return Process(
@@ -46,46 +46,46 @@ def look(pid: int) -> Process | None:
 
 
 def all_processes() -> Iterator[Process]:
-    """Every process that can be seen."""
+    """All visible processes."""
     for name in os.listdir("/proc"):
-        if name.isdigit() and (found := look(int(name))) is not None:
-            yield found
+        if name.isdigit() and (process := look(int(name))) is not None:
+            yield process
 
 
 def descendants(pid: int) -> list[Process]:
-    """The children of a process, their children, and so on; those that have ended are left out."""
+    """All live descendants of a process."""
     children: dict[int, list[Process]] = {}
     for process in all_processes():
         children.setdefault(process.parent, []).append(process)
-    found: list[Process] = []
-    ahead = [pid]
-    while ahead:
-        fresh = [child for child in children.get(ahead.pop(), []) if not child.is_zombie]
-        found += fresh
-        ahead += [child.pid for child in fresh]
-    return found
+    live: list[Process] = []
+    pending = [pid]
+    while pending:
+        fresh = [child for child in children.get(pending.pop(), []) if not child.is_zombie]
+        live += fresh
+        pending += [child.pid for child in fresh]
+    return live
 
 
 def exit_code(pid: int) -> int | None:
-    """The exit code of a process that has ended and that its parent has not reaped, or minus the signal."""
-    found = look(pid)
+    """The exit code of a zombie, or minus the signal that ended it; None if it is not a zombie."""
+    process = look(pid)
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             line = file.read()
         status = int(line[line.rindex(b")") + 2 :].split()[49])
-        return os.waitstatus_to_exitcode(status) if found is not None and found.is_zombie else None
+        return os.waitstatus_to_exitcode(status) if process is not None and process.is_zombie else None
     except (OSError, ValueError):
         return None
 
 
 def is_same(pid: int, started: int) -> bool:
-    """Whether that very process still lives."""
-    found = look(pid)
-    return found is not None and found.started == started and not found.is_zombie
+    """Whether the process with that id and start time still lives."""
+    process = look(pid)
+    return process is not None and process.started == started and not process.is_zombie
 
 
 def words(pid: int) -> list[str]:
-    """The command line of a process; empty where it may not be seen."""
+    """The command line of a process; empty if it may not be read."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
@@ -94,7 +94,7 @@ def words(pid: int) -> list[str]:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """The environment that a process was started with; empty where it may not be seen."""
+    """The initial environment of a process; empty if it may not be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             pairs = file.read().split(b"\0")

@@ -1,21 +1,22 @@
-"""What must not be lost, in SQLite or PostgreSQL. Rows never leave this package: values do."""
+"""Durable state in SQLite or PostgreSQL; callers get values, never rows."""
 
-from levada.live.store.database import StoreTrouble, Unconfirmed, shown
-from levada.live.store.store import Changes, Lease, LeaseLost, Store
-from levada.live.store.trim import Spare
-from levada.live.store.values import Deed, HistoryLine, JobRow, RequestRow
+from levada.live.store.database import StoreError, Unconfirmed, shown
+from levada.live.store.retention import Expired
+from levada.live.store.store import STORE_ID, Changes, LeaseLost, Store, StoreLease
+from levada.live.store.values import AuditEntry, HistoryLine, JobRow, RequestRow
 
 __all__ = [
+    "STORE_ID",
+    "AuditEntry",
     "Changes",
-    "Deed",
+    "Expired",
     "HistoryLine",
     "JobRow",
-    "Lease",
     "LeaseLost",
     "RequestRow",
-    "Spare",
     "Store",
-    "StoreTrouble",
+    "StoreError",
+    "StoreLease",
     "Unconfirmed",
     "shown",
 ]

@@ -1,6 +1,6 @@
-"""Opens the database, brings it to this version's shape, and turns its troubles into sentences.
+"""Database access for SQLite and PostgreSQL: transactions, upgrades, errors.
 
-A transaction is a plain function of a connection, so that all its statements run beside the loop with one wait:
+A transaction is a plain function of a connection, so that all its statements run outside the event loop with one wait:
 in threads of this module for SQLite, in a greenlet over an asynchronous driver for PostgreSQL.
 """
 
@@ -23,36 +23,36 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from levada.errors import BadInput, LevadaError
+from levada.errors import BadInput, LevadaError, MissingExtra
 
-#: How long a statement waits for another writer of the same file.
+#: Seconds that a statement waits for another writer of the same SQLite file.
 _BUSY_S = 10.0
-#: So much room on its disk is for what becomes of jobs that were taken: none is taken into it.
+#: Free disk space reserved for turns of accepted jobs; new jobs are refused below it.
 _RESERVE_BYTES = 2 << 20
-#: Readers of a file of SQLite beside its one writer.
+#: Reader threads of a SQLite file beside its one writer.
 _READERS = 4
 
-#: What a database says that is not there, or not now.
-# asyncpg says "another operation is in progress" of a connection that broke in the middle of one.
+#: Parts of error messages of an unreachable database. asyncpg reports "another operation is in progress" for a
+#: connection that broke during one.
 _AWAY = ("connect", "refused", "shutting down", "starting up", "another operation")
 
 T = TypeVar("T")
 
 
-class StoreTrouble(LevadaError):
-    """The database does not take or give what it should; nothing was lost, and the same may work later."""
+class StoreError(LevadaError):
+    """The database refused a read or write; nothing was lost, and a retry may succeed."""
 
 
-class Unconfirmed(StoreTrouble):
-    """The database was asked to commit and did not say that it had: whether it did must be looked up."""
+class Unconfirmed(StoreError):
+    """A commit got no answer: the log must be queried for its result."""
 
 
 class _CommitFailed(Exception):
-    """A commit got no answer, or a bad one; the cause tells more."""
+    """A commit got no answer or an error; see the cause."""
 
 
 class Database:
-    """One database of either kind."""
+    """One SQLite or PostgreSQL database."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -60,9 +60,9 @@ class Database:
 
     @staticmethod
     async def open(url: str) -> Database:
-        """The database at *url*; one that is empty gets the tables of this version. Raises BadInput or LevadaError.
+        """Open the database at *url*; an empty one gets the schema of this version. Raises BadInput or LevadaError.
 
-        Tables of an older version stay as they are until `migrate`: another server may act on them.
+        An older schema stays as it is until `migrate`, because another server may use it.
         """
         database = Database(url)
         try:
@@ -73,7 +73,7 @@ class Database:
         return database
 
     async def migrate(self, check: Callable[[Connection], None]) -> None:
-        """Brings the tables to this version's shape, in one transaction that *check* may refuse."""
+        """Upgrade the schema in one transaction, which *check* may refuse by raising."""
 
         def work(connection: Connection) -> None:
             check(connection)
@@ -82,19 +82,19 @@ class Database:
         await self.write(work)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """What *work* finds, all at one moment; raises StoreTrouble where the database refuses."""
-        return await self._spoken(self._engine.read(work))
+        """Run *work* in a read transaction; raises StoreError."""
+        return await self._translate_errors(self._engine.read(work))
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        """All that *work* does, or nothing; raises StoreTrouble where the database refuses."""
-        return await self._spoken(self._engine.write(work))
+        """Run *work* in a write transaction: all of it or nothing; raises StoreError."""
+        return await self._translate_errors(self._engine.write(work))
 
     async def close(self) -> None:
-        """Lets go of it."""
+        """Close all connections."""
         await self._engine.close()
 
     def check_room(self) -> None:
-        """Raises StoreTrouble where the disk of a database of this machine is nearly full."""
+        """Raise StoreError if the disk of a local database has less than 2 MiB free."""
         path = self._engine.path
         if path is None:
             return
@@ -103,49 +103,49 @@ class Database:
         except FileNotFoundError:
             return
         if disk.f_bavail * disk.f_frsize < _RESERVE_BYTES:
-            raise StoreTrouble(f"database {shown(self.url)}: its disk is nearly full; make room there")
+            raise StoreError(f"database {shown(self.url)}: its disk is nearly full; free some space")
 
-    async def _spoken(self, work: Any) -> Any:
+    async def _translate_errors(self, work: Any) -> Any:
         try:
             return await work
         except IntegrityError:
-            raise  # a fault of ours, which trying again does not mend
+            raise  # a bug, which a retry does not fix
         except _CommitFailed as failed:
             cause = failed.__cause__
             if not isinstance(cause, SQLAlchemyError | sqlite3.Error | OSError):
                 raise
-            raise Unconfirmed(str(trouble(cause, self.url))) from cause
-        except (SQLAlchemyError, sqlite3.Error, OSError) as broken:
-            raise trouble(broken, self.url) from broken
+            raise Unconfirmed(str(store_error(cause, self.url))) from cause
+        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+            raise store_error(error, self.url) from error
 
 
 class _Sqlite:
-    """A file, with one thread that writes: it has one writer at a time, and lets others sleep for far too long."""
+    """A SQLite file with one writer thread: SQLite lets concurrent writers sleep for too long."""
 
     def __init__(self, url: URL) -> None:
         self.path = url.database
         self._engine: Engine = create_engine(url, connect_args={"timeout": _BUSY_S}, hide_parameters=True)
         event.listen(self._engine, "connect", _prepare_sqlite)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store writes")
-        # A database in memory is that of its thread.
+        # A database in memory belongs to its thread.
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store reads") if self.path else self._writer
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        return await self._within(self._readers, work)
+        return await self._run_in(self._readers, work)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        return await self._within(self._writer, work)
+        return await self._run_in(self._writer, work)
 
-    async def _within(self, threads: ThreadPoolExecutor, work: Callable[[Connection], T]) -> T:
+    async def _run_in(self, threads: ThreadPoolExecutor, work: Callable[[Connection], T]) -> T:
         def run() -> T:
             with self._engine.connect() as connection:
                 transaction = connection.begin()
-                done = work(connection)
+                result = work(connection)
                 try:
                     transaction.commit()
-                except Exception as broken:
-                    raise _CommitFailed from broken
-                return done
+                except Exception as error:
+                    raise _CommitFailed from error
+                return result
 
         return await asyncio.get_running_loop().run_in_executor(threads, run)
 
@@ -156,7 +156,7 @@ class _Sqlite:
 
 
 class _Postgres:
-    """A server elsewhere, over an asynchronous driver."""
+    """A PostgreSQL server, over an asynchronous driver."""
 
     path = None
 
@@ -166,12 +166,12 @@ class _Postgres:
     async def read(self, work: Callable[[Connection], T]) -> T:
         async with self._engine.connect() as connection:
             transaction = await connection.begin()
-            done = await connection.run_sync(work)
+            result = await connection.run_sync(work)
             try:
                 await transaction.commit()
-            except Exception as broken:
-                raise _CommitFailed from broken
-            return done
+            except Exception as error:
+                raise _CommitFailed from error
+            return result
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         return await self.read(work)
@@ -181,30 +181,30 @@ class _Postgres:
 
 
 def shown(url: str) -> str:
-    """*url* without its password, which may also be among its options."""
+    """Return *url* without its password and its options, which may contain it, too."""
     return make_url(url).set(query={}).render_as_string(hide_password=True)
 
 
-def trouble(broken: BaseException, url: str) -> StoreTrouble:
-    """What is wrong with the database, in one line that says what to do."""
-    cause = broken.orig if isinstance(broken, DBAPIError) else broken
-    said = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
-    low = said.lower()
+def store_error(error: BaseException, url: str) -> StoreError:
+    """Convert a database error to one line with advice."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    message = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
+    low = message.lower()
     if "is full" in low or "no space" in low:
-        advice = "make room on its disk; the server goes on by itself then"
+        advice = "free space on its disk; the server then continues by itself"
     elif "readonly" in low or "read-only" in low or "permission" in low or "unable to open" in low:
-        advice = "let the server write there, or name another place with --state or --store"
+        advice = "give the server write access, or use another --state-dir or --store"
     elif "not a database" in low or "malformed" in low:
-        advice = "it is damaged: put back a copy of it, or name another place with --state or --store"
+        advice = "it is damaged: restore a backup, or use another --state-dir or --store"
     elif any(word in low for word in _AWAY) or isinstance(cause, OSError):
-        advice = "is it up, and are address, user and password right?"
+        advice = "check that it runs and that address, user and password are right"
     else:
         advice = "see the server's log"
-    return StoreTrouble(f"database {shown(url)}: {said}; {advice}")
+    return StoreError(f"database {shown(url)}: {message}; {advice}")
 
 
 def _engine(url: str) -> _Sqlite | _Postgres:
-    """Whatever *url* names; nothing is asked of it yet."""
+    """Return the engine for *url*, without connecting."""
     try:
         parsed = make_url(url)
         kind = parsed.drivername.partition("+")[0]
@@ -213,41 +213,41 @@ def _engine(url: str) -> _Sqlite | _Postgres:
         if kind in ("postgresql", "postgres"):
             return _Postgres(parsed.set(drivername="postgresql+asyncpg"))
     except (ArgumentError, NoSuchModuleError, ValueError):
-        # Neither it nor what is said about it: there may be a password in both.
+        # Show neither the URL nor the error: both may contain a password.
         example = "sqlite:////var/lib/levada.db or postgresql://USER@HOST/NAME"
-        raise BadInput.one(f"--store: is no address of a database, as in {example}") from None
-    except ModuleNotFoundError as broken:
-        raise LevadaError(f"PostgreSQL needs {broken.name}: pip install 'levada[postgres]'") from None
+        raise BadInput.one(f"--store: is not a database URL such as {example}") from None
+    except ModuleNotFoundError:
+        raise MissingExtra("PostgreSQL", "postgres") from None
     raise BadInput.one(f"--store {shown(url)}: must begin with sqlite: or postgresql:")
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    """Readers beside one writer, and nothing said to be written that is not on the disk."""
+    """Allow readers beside one writer, and make every commit durable."""
     try:
-        # Counts only before the first table, and before the next line makes the file one: so room can be given back.
+        # Allows `shrink`; must come before the first table, and before WAL mode creates the file.
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
     except BaseException:
-        connection.close()  # nobody else would
+        connection.close()  # no caller has it yet
         raise
 
 
 def _prepare(connection: Connection, url: str) -> None:
-    """Makes the tables where there are none; raises LevadaError for those of a newer version."""
+    """Create the tables in an empty database; raises LevadaError for a newer schema."""
     if connection.dialect.name == "postgresql":
-        # Two servers that start at once must not both make the tables.
+        # Two servers that start at the same time must not both create the tables.
         connection.execute(text("SELECT pg_advisory_xact_lock(7264001)"))
     config = _config(connection)
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if inspect(connection).has_table("alembic_version"):
-        there = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-        if there is not None and there not in known:
+        version = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+        if version is not None and version not in known:
             raise LevadaError(
-                f"database {shown(url)} was written by a newer Levada (shape {there}); "
-                "install that version again, or name another place with --state or --store"
+                f"database {shown(url)} was written by a newer Levada (schema {version}); "
+                "install that version again, or use another --state-dir or --store"
             )
-        if there is not None:
+        if version is not None:
             return
     _upgrade(connection, url)
 
@@ -262,5 +262,5 @@ def _config(connection: Connection) -> Config:
 def _upgrade(connection: Connection, url: str) -> None:
     try:
         command.upgrade(_config(connection), "head")
-    except (CommandError, ResolutionError) as broken:
-        raise LevadaError(f"database {shown(url)}: {broken}") from broken
+    except (CommandError, ResolutionError) as error:
+        raise LevadaError(f"database {shown(url)}: {error}") from error

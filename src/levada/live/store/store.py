@@ -1,7 +1,11 @@
-"""The log with its lease, snapshots, jobs and history: all that a turn of the engine changes, in one transaction."""
+"""The store: lease, log, snapshots, jobs, history, submission keys, settings.
+
+All changes of one turn of the engine are one transaction, fenced by the epoch of the lease.
+"""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,36 +15,39 @@ from sqlalchemy import Connection, Select, bindparam, delete, func, insert, sele
 from levada.errors import LevadaError
 from levada.live.store import tables
 from levada.live.store.database import Database
-from levada.live.store.trim import Spare, shrink, trim
+from levada.live.store.retention import Expired, shrink, trim
 from levada.live.store.values import HistoryLine, JobRow, RequestRow
 
-#: Rows of the log that are read at a time.
+#: Rows per query of the log, and values per statement.
 _PAGE = 1000
-#: Snapshots that are kept: the newest might be damaged.
-_KEPT_SNAPSHOTS = 3
+#: Number of stored snapshots; more than one, because the newest may be damaged.
+_MAX_SNAPSHOTS = 3
 
-#: The setting that remembers the newest line of history when it goes.
+#: Setting with the permanent id of the database.
+STORE_ID = "id"
+#: Setting with the id of the newest history line that was removed.
 _LAST_LINE = "last line"
 
-# Made once: an append is the most frequent thing that happens to a store.
+# Statements are built once, because an append is the most frequent operation.
 _SWAP = update(tables.lease).where(
     tables.lease.c.epoch == bindparam("known_epoch"), tables.lease.c.sequence == bindparam("known_sequence")
 )
 _END_JOBS = update(tables.jobs).where(tables.jobs.c.number == bindparam("ended_job"))
+_EDIT_JOBS = update(tables.jobs).where(tables.jobs.c.number == bindparam("edited_job"))
 _FORGET_JOBS = update(tables.jobs).where(tables.jobs.c.number == bindparam("forgotten_job"))
 _FORGET_LINES = delete(tables.history).where(tables.history.c.job == bindparam("forgotten_job"))
-#: Changes nothing, and finds a row only for who has the lease; nobody else can take it before this is over.
-_STILL = update(tables.lease).where(tables.lease.c.epoch == bindparam("known_epoch")).values(epoch=tables.lease.c.epoch)
+#: Changes nothing, matches only the current lease, and locks its row until the transaction ends.
+_HOLD = update(tables.lease).where(tables.lease.c.epoch == bindparam("known_epoch")).values(epoch=tables.lease.c.epoch)
 _ADD_ENTRY, _ADD_JOBS = insert(tables.log), insert(tables.jobs)
-_ADD_LINES, _ADD_REQUESTS, _ADD_DEEDS = insert(tables.history), insert(tables.requests), insert(tables.audit)
+_ADD_LINES, _ADD_REQUESTS, _ADD_AUDIT_ROWS = insert(tables.history), insert(tables.requests), insert(tables.audit)
 
 
 class LeaseLost(LevadaError):
-    """Somebody else acts now; whoever sees this must not."""
+    """Another server has taken the lease; this one must stop acting at once."""
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """The right to act, as it was when it was last used: an append names both numbers."""
+class StoreLease(msgspec.Struct, frozen=True, kw_only=True):
+    """The lease of the leader after its last append; an append names epoch and sequence."""
 
     epoch: int
     sequence: int
@@ -48,98 +55,100 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Changes(msgspec.Struct, kw_only=True):
-    """What one turn of the engine changes."""
+    """Everything that one turn of the engine stores."""
 
     at: float
-    #: The turn itself; None where nothing happened that must be replayed.
+    #: The log entry; None if nothing must be replayed.
     entry: bytes | None = None
     jobs: Sequence[JobRow] = ()
-    #: (number, when, result as JSON)
+    #: (job number, end time, result as JSON)
     ended: Sequence[tuple[int, float, bytes]] = ()
+    #: (job number, new `JobDetails` as JSON)
+    edited: Sequence[tuple[int, bytes]] = ()
     history: Sequence[HistoryLine] = ()
     requests: Sequence[RequestRow] = ()
-    #: Lines of the audit log, as `Deed.row` makes them.
-    deeds: Sequence[Mapping[str, Any]] = ()
-    #: Single values, by name.
+    #: Rows of the audit log, see `AuditEntry.row`.
+    audit_rows: Sequence[Mapping[str, Any]] = ()
+    #: Settings by name.
     settings: Mapping[str, str] = {}
 
 
 class Store:
-    """One database."""
+    """Access to one database; all methods may raise StoreError."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
     @staticmethod
     async def open(url: str) -> Store:
-        """The store at *url*. Only its lease may be asked for before `migrate`. Raises BadInput or LevadaError."""
+        """Open the store at *url*; before `migrate` only the lease may be used. Raises BadInput or LevadaError."""
         return Store(await Database.open(url))
 
-    async def migrate(self, lease: Lease) -> None:
-        """Brings it to this version's shape: for who has the lease, so that nobody acts on the old one. LeaseLost."""
+    async def migrate(self, lease: StoreLease) -> None:
+        """Upgrade the schema; requires the lease, so that no other server uses the old one. Raises LeaseLost."""
         await self.database.migrate(lambda connection: _check(connection, lease))
 
     async def close(self) -> None:
-        """Lets go of the database."""
+        """Close the database."""
         await self.database.close()
 
     def check_room(self) -> None:
-        """Raises StoreTrouble where the disk has room only for what becomes of jobs that were taken already."""
+        """Raise StoreError if the free disk space is reserved for jobs that were already accepted."""
         self.database.check_room()
 
-    # --- the lease ------------------------------------------------------------------------------------------------
+    # --- lease ------------------------------------------------------------------------------------------------
 
-    async def acquire(self, holder: str, now: float, lasts_s: float, *, above: int = 0) -> Lease | None:
-        """The lease, with a new epoch that is *above* another; None while somebody else has it."""
+    async def acquire(self, holder: str, now: float, lasts_s: float, *, above: int = 0) -> StoreLease | None:
+        """Acquire the lease with a new epoch greater than *above*; None while another server holds it."""
         row = tables.lease.c
 
-        def take(connection: Connection) -> Lease | None:
-            there = connection.execute(select(row.epoch, row.holder, row.until)).one()
-            if there.until > now and there.holder != holder:
+        def take(connection: Connection) -> StoreLease | None:
+            current = connection.execute(select(row.epoch, row.holder, row.until)).one()
+            if current.until > now and current.holder != holder:
                 return None
-            epoch = max(there.epoch, above) + 1
-            taken = connection.execute(
+            epoch = max(current.epoch, above) + 1
+            acquired = connection.execute(
                 update(tables.lease)
-                .where(row.epoch == there.epoch, row.until == there.until)
+                .where(row.epoch == current.epoch, row.until == current.until)
                 .values(epoch=epoch, holder=holder, until=now + lasts_s)
-                # As it is by now: whoever had it may have used it until this moment.
+                # Read it here: the previous holder may have appended since the select.
                 .returning(row.sequence)
             ).one_or_none()
-            return None if taken is None else Lease(epoch=epoch, sequence=taken.sequence, holder=holder)
+            return None if acquired is None else StoreLease(epoch=epoch, sequence=acquired.sequence, holder=holder)
 
         return await self.database.write(take)
 
     async def holder(self) -> tuple[str, float]:
-        """Who has, or had, the lease, and up to when."""
-        wanted = select(tables.lease.c.holder, tables.lease.c.until)
-        there = await self.database.read(lambda connection: connection.execute(wanted).one())
-        return there.holder, there.until
+        """Return the present or last holder of the lease, and when it expires."""
+        query = select(tables.lease.c.holder, tables.lease.c.until)
+        lease = await self.database.read(lambda connection: connection.execute(query).one())
+        return lease.holder, lease.until
 
-    async def renew(self, lease: Lease, now: float, lasts_s: float) -> None:
-        """Keeps the lease; raises LeaseLost."""
-        await self._touch(lease, until=now + lasts_s)
+    async def renew(self, lease: StoreLease, now: float, lasts_s: float) -> None:
+        """Extend the lease by *lasts_s* seconds; raises LeaseLost."""
+        await self._set_expiry(lease, until=now + lasts_s)
 
-    async def release(self, lease: Lease) -> None:
-        """Gives the lease back, so that the next one need not wait."""
-        await self._touch(lease, until=0.0)
+    async def release(self, lease: StoreLease) -> None:
+        """Release the lease, so that the next server need not wait until it expires."""
+        await self._set_expiry(lease, until=0.0)
 
-    async def _touch(self, lease: Lease, until: float) -> None:
+    async def _set_expiry(self, lease: StoreLease, until: float) -> None:
         change = update(tables.lease).where(tables.lease.c.epoch == lease.epoch).values(until=until)
         if await self.database.write(lambda connection: connection.execute(change).rowcount) != 1:
-            raise LeaseLost("another server acts on this store now")
+            raise LeaseLost("another server has taken over this store")
 
-    # --- the log ----------------------------------------------------------------------------------------------------
+    # --- log ----------------------------------------------------------------------------------------------------
 
-    async def append(self, lease: Lease, changes: Changes) -> Lease:
-        """Writes all of *changes* or nothing, and gives back the lease as it is after it; raises LeaseLost."""
+    async def append(self, lease: StoreLease, changes: Changes) -> StoreLease:
+        """Store all of *changes* or nothing; returns the lease with the next sequence, raises LeaseLost."""
         sequence = lease.sequence + 1
         swap = {"known_epoch": lease.epoch, "known_sequence": lease.sequence, "sequence": sequence}
 
         def write(connection: Connection) -> None:
             if connection.execute(_SWAP, swap).rowcount != 1:
-                if _is_written(connection, lease, changes):
+                if _is_logged(connection, lease, changes):
                     return
-                raise LeaseLost("another server acts on this store now")
+                raise LeaseLost("another server has taken over this store")
             if changes.entry is not None:
                 entry = {"sequence": sequence, "epoch": lease.epoch, "at": changes.at, "body": changes.entry}
                 connection.execute(_ADD_ENTRY, entry)
@@ -150,34 +159,34 @@ class Store:
             if changes.requests:
                 rows = [{**_plain(row), "answer": row.answer.decode()} for row in changes.requests]
                 connection.execute(_ADD_REQUESTS, rows)
-            if changes.deeds:
-                connection.execute(_ADD_DEEDS, list(changes.deeds))
+            if changes.audit_rows:
+                connection.execute(_ADD_AUDIT_ROWS, list(changes.audit_rows))
             for name, value in changes.settings.items():
                 _put_setting(connection, name, value)
 
         await self.database.write(write)
         return msgspec.structs.replace(lease, sequence=sequence)
 
-    async def is_appended(self, lease: Lease, changes: Changes) -> bool:
-        """Whether an append with *lease* whose answer was lost was committed; raises LeaseLost.
+    async def is_appended(self, lease: StoreLease, changes: Changes) -> bool:
+        """Whether an append with *lease* that got no answer was committed; raises LeaseLost.
 
-        Waits for the row that the append writes: a commit that is still under way is not missed.
+        Locks the row that the append writes, and so waits for a commit in progress.
         """
 
-        def look(connection: Connection) -> bool:
+        def query(connection: Connection) -> bool:
             epoch = connection.execute(select(tables.lease.c.epoch).with_for_update()).scalar_one()
             if epoch != lease.epoch:
-                raise LeaseLost("another server acts on this store now")
-            return _is_written(connection, lease, changes)
+                raise LeaseLost("another server has taken over this store")
+            return _is_logged(connection, lease, changes)
 
-        return await self.database.write(look)
+        return await self.database.write(query)
 
     async def entries(self, after: int) -> AsyncIterator[tuple[int, float, bytes]]:
-        """The log after that sequence number: (sequence, at, body)."""
+        """Yield the log after this sequence number: (sequence, time, body)."""
         row = tables.log.c
         while True:
-            wanted = select(row.sequence, row.at, row.body).where(row.sequence > after)
-            page = await self._rows(wanted.order_by(row.sequence).limit(_PAGE))
+            entries = select(row.sequence, row.at, row.body).where(row.sequence > after)
+            page = await self._rows(entries.order_by(row.sequence).limit(_PAGE))
             for sequence, at, body in page:
                 yield sequence, at, bytes(body)
                 after = sequence
@@ -185,42 +194,42 @@ class Store:
                 return
 
     async def first_entry(self) -> int:
-        """The sequence number of the oldest turn that is kept; 0 where there is none."""
+        """Return the sequence number of the oldest stored turn; 0 without turns."""
         ((oldest,),) = await self._rows(select(func.min(tables.log.c.sequence)))
         return oldest or 0
 
-    async def save_snapshot(self, lease: Lease, at: float, body: bytes) -> None:
-        """Keeps the state after the last turn of *lease*; old ones go. Raises LeaseLost."""
+    async def save_snapshot(self, lease: StoreLease, at: float, body: bytes) -> None:
+        """Store a snapshot of the state after the last turn of *lease*; keeps the newest 3. Raises LeaseLost."""
         row, sequence = tables.snapshots.c, lease.sequence
 
         def save(connection: Connection) -> None:
             _check(connection, lease)
             connection.execute(delete(tables.snapshots).where(row.sequence == sequence))
             connection.execute(insert(tables.snapshots), {"sequence": sequence, "at": at, "body": body})
-            newest = select(row.sequence).order_by(row.sequence.desc()).limit(_KEPT_SNAPSHOTS)
-            kept = connection.execute(newest).scalars().all()
-            connection.execute(delete(tables.snapshots).where(row.sequence < min(kept)))
+            newest = select(row.sequence).order_by(row.sequence.desc()).limit(_MAX_SNAPSHOTS)
+            sequences = connection.execute(newest).scalars().all()
+            connection.execute(delete(tables.snapshots).where(row.sequence < min(sequences)))
 
         await self.database.write(save)
 
     async def snapshots(self) -> AsyncIterator[tuple[int, bytes]]:
-        """Snapshots, the newest first: (sequence, body)."""
+        """Yield snapshots, newest first: (sequence, body)."""
         row = tables.snapshots.c
         for (sequence,) in await self._rows(select(row.sequence).order_by(row.sequence.desc())):
             for (body,) in await self._rows(select(row.body).where(row.sequence == sequence)):
                 yield sequence, bytes(body)
 
-    async def trim(self, lease: Lease, spare: Spare, most: int) -> int:
-        """Removes *most* rows of each kind that are *spare*; how many went. Raises LeaseLost."""
+    async def trim(self, lease: StoreLease, expired: Expired, limit: int) -> int:
+        """Remove up to *limit* expired rows per table; returns their number. Raises LeaseLost."""
 
         def work(connection: Connection) -> int:
             _check(connection, lease)
-            return trim(connection, spare, most)
+            return trim(connection, expired, limit)
 
         return await self.database.write(work)
 
-    async def shrink(self, lease: Lease) -> int:
-        """Gives some room that is not used back to the disk; how many pages. Raises LeaseLost."""
+    async def shrink(self, lease: StoreLease) -> int:
+        """Return unused pages of the database file to the disk; returns their number. Raises LeaseLost."""
 
         def work(connection: Connection) -> int:
             _check(connection, lease)
@@ -231,63 +240,65 @@ class Store:
     # --- jobs, history, requests --------------------------------------------------------------------------------------
 
     async def jobs(self, ended_after: float) -> list[JobRow]:
-        """Jobs that are not over, or have ended since then and are not forgotten, by number."""
+        """Return active jobs, and ended ones since *ended_after* that are still listed, by number."""
         row = tables.jobs.c
-        there = row.ended.is_(None) | ((row.ended > ended_after) & row.forgotten.is_(None))
-        return [_job(each) for each in await self._rows(select(tables.jobs).where(there).order_by(row.number))]
+        listed = row.ended.is_(None) | ((row.ended > ended_after) & row.forgotten.is_(None))
+        return [_job(job) for job in await self._rows(select(tables.jobs).where(listed).order_by(row.number))]
 
     async def past_jobs(self, ids: Sequence[str]) -> list[JobRow]:
-        """Jobs of these ids that have ended, forgotten ones too, by number."""
+        """Return ended jobs with these ids, including unlisted ones, by number."""
         row = tables.jobs.c
-        found: list[JobRow] = []
-        for some in _parts(ids):
-            wanted = select(tables.jobs).where(row.id.in_(some), row.ended.is_not(None)).order_by(row.number)
-            found += [_job(each) for each in await self._rows(wanted)]
-        return found
+        jobs: list[JobRow] = []
+        for part in _chunks(ids):
+            query = select(tables.jobs).where(row.id.in_(part), row.ended.is_not(None)).order_by(row.number)
+            jobs += [_job(job) for job in await self._rows(query)]
+        return jobs
 
     async def results(self, since: float) -> list[tuple[str, bytes]]:
-        """(user, result) of all jobs that ended since then, for accounts of use."""
+        """Return (user, result) of all jobs that ended since *since*, for usage accounting."""
         row = tables.jobs.c
-        found = await self._rows(select(row.user, row.result).where(row.ended >= since))
-        return [(user, result.encode()) for user, result in found if result is not None]
+        rows = await self._rows(select(row.user, row.result).where(row.ended >= since))
+        return [(user, result.encode()) for user, result in rows if result is not None]
 
     async def history(self, *, job: str | None = None, after: int = 0, limit: int = 1000) -> list[HistoryLine]:
-        """Lines after that id, the oldest first."""
+        """Return history lines after this id, oldest first."""
         row = tables.history.c
-        wanted = select(tables.history).where(row.id > after).order_by(row.id).limit(limit)
+        query = select(tables.history).where(row.id > after).order_by(row.id).limit(limit)
         if job is not None:
-            wanted = wanted.where(row.job == job)
-        found = await self._rows(wanted)
-        return [HistoryLine(**{**each._mapping, "data": msgspec.json.decode(each.data)}) for each in found]
+            query = query.where(row.job == job)
+        lines = await self._rows(query)
+        return [HistoryLine(**{**line._mapping, "data": msgspec.json.decode(line.data)}) for line in lines]
 
     async def first_history(self) -> int:
-        """The id of the oldest line that is kept; 0 where there is none."""
+        """Return the id of the oldest stored history line; 0 without lines."""
         ((oldest,),) = await self._rows(select(func.min(tables.history.c.id)))
         return oldest or 0
 
     async def last_history(self) -> int:
-        """The id of the newest line that there ever was; 0 where there was none."""
+        """Return the id of the newest history line ever stored; 0 without lines."""
         ((newest,),) = await self._rows(select(func.max(tables.history.c.id)))
         return max(newest or 0, int(await self.setting(_LAST_LINE) or 0))
 
     async def request(self, user: str, key: str) -> RequestRow | None:
-        """A submission that carried that key."""
+        """Return the submission with this key."""
         row = tables.requests.c
-        found = await self._rows(select(tables.requests).where(row.user == user, row.key == key))
-        return RequestRow(**{**found[0]._mapping, "answer": found[0].answer.encode()}) if found else None
+        rows = await self._rows(select(tables.requests).where(row.user == user, row.key == key))
+        return RequestRow(**{**rows[0]._mapping, "answer": rows[0].answer.encode()}) if rows else None
 
     async def keys_and_setting(self, name: str) -> tuple[set[tuple[str, str]], str | None]:
-        """(user, key) of all submissions that carried one and are remembered; and a single value, in one read."""
+        """Return (user, key) of all stored submissions and one setting, in one read."""
         row, setting = tables.requests.c, tables.settings.c
 
-        def look(connection: Connection) -> tuple[set[tuple[str, str]], str | None]:
+        def query(connection: Connection) -> tuple[set[tuple[str, str]], str | None]:
             keys = {(user, key) for user, key in connection.execute(select(row.user, row.key))}
             return keys, connection.execute(select(setting.value).where(setting.name == name)).scalar_one_or_none()
 
-        return await self.database.read(look)
+        return await self.database.read(query)
 
-    async def forget(self, lease: Lease, at: float, *, requests_before: float, jobs: Sequence[tuple[int, str]]) -> None:
-        """Drops keys of submissions that nobody will repeat any more, and the past of these jobs (number, id)."""
+    async def forget(
+        self, lease: StoreLease, at: float, *, requests_before: float, jobs: Sequence[tuple[int, str]]
+    ) -> None:
+        """Remove submission keys from before *requests_before*, and list these jobs (number, id) no longer."""
 
         def drop(connection: Connection) -> None:
             _check(connection, lease)
@@ -295,22 +306,22 @@ class Store:
             if jobs:
                 newest = connection.execute(select(func.max(tables.history.c.id))).scalar()
                 if newest is not None:
-                    # Its number must not come again: whoever has seen it goes on after it.
+                    # Ids must not be reused: clients continue after the last id that they have seen.
                     _put_setting(connection, _LAST_LINE, str(newest))
                 connection.execute(_FORGET_JOBS, [{"forgotten_job": number, "forgotten": at} for number, _ in jobs])
                 connection.execute(_FORGET_LINES, [{"forgotten_job": job} for _, job in jobs])
 
         await self.database.write(drop)
 
-    # --- single values ------------------------------------------------------------------------------------------------
+    # --- settings ------------------------------------------------------------------------------------------------
 
     async def setting(self, name: str) -> str | None:
-        """A value by its name."""
-        found = await self._rows(select(tables.settings.c.value).where(tables.settings.c.name == name))
-        return found[0].value if found else None
+        """Return a setting by name."""
+        rows = await self._rows(select(tables.settings.c.value).where(tables.settings.c.name == name))
+        return rows[0].value if rows else None
 
-    async def set_setting(self, name: str, value: str, lease: Lease | None = None) -> None:
-        """Keeps a value; raises LeaseLost where only who has the *lease* may say it, and it is gone."""
+    async def set_setting(self, name: str, value: str, lease: StoreLease | None = None) -> None:
+        """Store a setting; with *lease*, raises LeaseLost if it was lost."""
 
         def put(connection: Connection) -> None:
             if lease is not None:
@@ -319,8 +330,22 @@ class Store:
 
         await self.database.write(put)
 
-    async def _rows(self, wanted: Select[*tuple[Any, ...]]) -> Sequence[Any]:
-        return await self.database.read(lambda connection: connection.execute(wanted).all())
+    async def identity(self) -> str:
+        """Return the permanent id of the database; the first caller creates it."""
+        id_setting = select(tables.settings.c.value).where(tables.settings.c.name == STORE_ID)
+
+        def find_or_create(connection: Connection) -> str:
+            connection.execute(select(tables.lease.c.epoch).with_for_update())  # one server at a time
+            known: str | None = connection.execute(id_setting).scalar()
+            if known is None:
+                known = secrets.token_hex(8)
+                _put_setting(connection, STORE_ID, known)
+            return known
+
+        return await self.database.write(find_or_create)
+
+    async def _rows(self, query: Select[*tuple[Any, ...]]) -> Sequence[Any]:
+        return await self.database.read(lambda connection: connection.execute(query).all())
 
 
 def _put_setting(connection: Connection, name: str, value: str) -> None:
@@ -328,16 +353,16 @@ def _put_setting(connection: Connection, name: str, value: str) -> None:
     connection.execute(insert(tables.settings), {"name": name, "value": value})
 
 
-def _check(connection: Connection, lease: Lease) -> None:
-    if connection.execute(_STILL, {"known_epoch": lease.epoch}).rowcount != 1:
-        raise LeaseLost("another server acts on this store now")
+def _check(connection: Connection, lease: StoreLease) -> None:
+    if connection.execute(_HOLD, {"known_epoch": lease.epoch}).rowcount != 1:
+        raise LeaseLost("another server has taken over this store")
 
 
-def _is_written(connection: Connection, lease: Lease, changes: Changes) -> bool:
-    """Whether this very append was committed before, and only the answer got lost."""
+def _is_logged(connection: Connection, lease: StoreLease, changes: Changes) -> bool:
+    """Whether exactly this append is in the log."""
     row = tables.log.c
-    wanted = select(row.body).where(row.sequence == lease.sequence + 1, row.epoch == lease.epoch)
-    body = connection.execute(wanted).scalar_one_or_none()
+    query = select(row.body).where(row.sequence == lease.sequence + 1, row.epoch == lease.epoch)
+    body = connection.execute(query).scalar_one_or_none()
     return body is not None and changes.entry is not None and bytes(body) == changes.entry
 
 
@@ -345,6 +370,9 @@ def _write_jobs(connection: Connection, changes: Changes) -> None:
     if changes.jobs:
         rows = [{**_plain(job), "about": job.about.decode(), "result": None} for job in changes.jobs]
         connection.execute(_ADD_JOBS, rows)
+    if changes.edited:
+        edits = [{"edited_job": job, "about": about.decode()} for job, about in changes.edited]
+        connection.execute(_EDIT_JOBS, edits)
     if changes.ended:
         ends = [{"ended_job": job, "ended": at, "result": result.decode()} for job, at, result in changes.ended]
         connection.execute(_END_JOBS, ends)
@@ -364,8 +392,8 @@ def _job(row: Any) -> JobRow:
     )
 
 
-def _parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
-    """A statement takes some ten thousand values at most."""
+def _chunks(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Split values, because a statement takes about 10,000 at most."""
     return (values[begin : begin + _PAGE] for begin in range(0, len(values), _PAGE))
 
 

@@ -1,4 +1,4 @@
-"""The tables. A change here needs a migration beside it."""
+"""Table definitions of the store. A change here requires a migration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sqlalchemy import (
 
 metadata = MetaData()
 
-#: One row: who may act, up to when, and how far the log is. Appends compare and swap it.
+#: One row: holder and expiry of the lease, and the last sequence number. Appends compare and swap it.
 lease = Table(
     "lease",
     metadata,
@@ -27,7 +27,7 @@ lease = Table(
     Column("sequence", BigInteger, nullable=False),
 )
 
-#: Every turn of the engine: the events that it was given together.
+#: Every turn of the engine, see `live/log_entry.py`.
 log = Table(
     "log",
     metadata,
@@ -37,7 +37,7 @@ log = Table(
     Column("body", LargeBinary, nullable=False),
 )
 
-#: The state after that turn.
+#: State of the engine after a turn.
 snapshots = Table(
     "snapshots",
     metadata,
@@ -46,23 +46,23 @@ snapshots = Table(
     Column("body", LargeBinary, nullable=False),
 )
 
-#: Every job as it was submitted, and how it ended.
+#: Every job as submitted, and its result.
 jobs = Table(
     "jobs",
     metadata,
     Column("number", BigInteger, primary_key=True, autoincrement=False),
-    # One that keeps its name may come again when the first of that name is forgotten.
+    # Not unique: an id can be reused after its first job is forgotten.
     Column("id", String(200), nullable=False, index=True),
     Column("user", String(200), nullable=False, index=True),
     Column("submitted", Float(53), nullable=False),
     Column("ended", Float(53), nullable=True, index=True),
-    # When it left all lists, and its folder went.
+    # When it was unlisted and its directory removed.
     Column("forgotten", Float(53), nullable=True),
     Column("about", Text, nullable=False),
     Column("result", Text, nullable=True),
 )
 
-#: Submissions that carried a key: the same key gets the same answer.
+#: Submissions with a key: the same key gets the same answer.
 requests = Table(
     "requests",
     metadata,
@@ -73,7 +73,7 @@ requests = Table(
     Column("at", Float(53), nullable=False, index=True),
 )
 
-#: What users see of the past, a line each.
+#: Events for users.
 history = Table(
     "history",
     metadata,
@@ -118,7 +118,7 @@ audit = Table(
     Column("detail", Text, nullable=False),
 )
 
-#: Single values by name, such as the key that signs workers' tokens.
+#: Settings by name, such as the key that signs worker tokens.
 settings = Table(
     "settings",
     metadata,

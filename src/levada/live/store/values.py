@@ -1,4 +1,4 @@
-"""What the store is given and gives back."""
+"""Values that the store reads and writes."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any
 
 import msgspec
 
-#: Of a line of the audit log.
-_LONGEST_TEXT = 2000
+#: Limit of path and detail in the audit log, in characters.
+_MAX_TEXT = 2000
 
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as it was submitted."""
+    """A job as submitted and, after its end, its result."""
 
     id: str
     number: int
     user: str
     submitted: float
-    #: JSON: all else that was said of it.
+    #: `JobDetails` as JSON.
     about: bytes
     ended: float | None = None
-    #: JSON: what is shown of it after its end.
+    #: Final view as JSON.
     result: bytes | None = None
 
 
 class HistoryLine(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened, for people."""
+    """An event for users."""
 
     id: int
     at: float
@@ -36,8 +36,8 @@ class HistoryLine(msgspec.Struct, frozen=True, kw_only=True):
     data: Mapping[str, Any] = {}
 
 
-class Deed(msgspec.Struct, kw_only=True):
-    """A write, for the audit log: who asked for what, and how it was answered."""
+class AuditEntry(msgspec.Struct, kw_only=True):
+    """An entry of the audit log: a write request and its outcome."""
 
     user: str
     role: str
@@ -45,24 +45,24 @@ class Deed(msgspec.Struct, kw_only=True):
     path: str
     status: int = 0
     detail: str = ""
-    #: It is in the log already, written down together with what it did.
+    #: Already stored, in the same transaction as its effect.
     written: bool = False
 
     def row(self, at: float) -> dict[str, Any]:
-        """What the store keeps."""
+        """Return the row for the store."""
         return {
             "at": at,
             "user": self.user,
             "role": self.role,
             "method": self.method,
-            "path": self.path[:_LONGEST_TEXT],
+            "path": self.path[:_MAX_TEXT],
             "status": self.status,
-            "detail": self.detail[:_LONGEST_TEXT],
+            "detail": self.detail[:_MAX_TEXT],
         }
 
 
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A submission that carried a key, and its answer."""
+    """A submission with a key, and its answer."""
 
     user: str
     key: str

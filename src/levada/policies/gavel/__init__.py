@@ -1,5 +1,5 @@
-"""The Gavel family: policies that say which fraction of time each job should run on each GPU type.
+"""The Gavel family: policies that return shares of time per job and GPU type.
 
-Each module holds one policy that answers with `Shares`; `rounds` turns shares into decisions, and `published` does it
-as Gavel's own scheduler did. Nothing here touches a clock, a file or a global generator.
+Each module has one policy, in up to three variants, that returns `Shares`. `rounds` turns shares into decisions;
+`compat.gavel.published_rounds` does so like Gavel's own scheduler.
 """

@@ -1,11 +1,11 @@
-"""The largest finish-time ratio as small as possible: how long a job takes, over how long with 1/n of the cluster.
+"""Finish-time fairness: minimise the largest slowdown against 1/n of the cluster.
 
-Source: Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020, in Gavel's form:
+Source: Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020, in Gavel's form of the ratio:
 
-    (time since it came + steps left / rate) / (isolated time so far + steps left / isolated rate)
+    (time since submission + steps left / rate) / (isolated time so far + steps left / isolated rate)
 
-The isolated time so far grows, from call to call, by the steps made since over the isolated rate of the last call.
-Weights do not count, but for the packed form, where rates are divided by them, as published.
+From call to call, the isolated time so far grows by the steps made since, over the isolated rate of the last call.
+Weights are ignored, except in the packed variant, which divides rates by them, as published.
 """
 
 from __future__ import annotations
@@ -16,32 +16,34 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
+from levada.compat.gavel.solver.interior import finish_time_interior
+from levada.compat.gavel.solver.interior_packed import finish_time_packed_interior
 from levada.core.types import Floats
 from levada.perf.model import ThroughputModel
-from levada.policies.gavel.forms import (
-    INTERIOR,
-    LEXIMIN,
-    able,
-    by_reference,
-    even_shares_of,
-    pairs_of,
-    problem_of,
-    shares_of,
-    sound,
-    which_shares,
-)
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.isolated import equal_shares
-from levada.policies.gavel.share import Shares, Sharing
+from levada.policies.gavel.lp_common import (
+    INTERIOR,
+    LEXIMIN,
+    best_shares,
+    can_run,
+    even_shares_of,
+    first_solved,
+    pairs_of,
+    problem_of,
+    reference_rates,
+    shares_of,
+    which_shares,
+)
+from levada.policies.gavel.share import ShareDefaults, Shares
 from levada.policies.protocol import Needs
 from levada.solve.finish_time import finish_time
-from levada.solve.interior import finish_time_interior
-from levada.solve.interior_packed import finish_time_packed_interior
 from levada.solve.packed import finish_time_packed
+from levada.solve.problem import Solution
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """A job at the last call: its isolated time so far, its isolated rate, and the steps it had made."""
+    """A job at the last call: isolated time so far, isolated rate, and steps."""
 
     isolated_s: float
     rate: float
@@ -54,8 +56,8 @@ class FinishTimeState(msgspec.Struct, frozen=True, kw_only=True):
     accounts: dict[int, Account] = {}
 
 
-class FinishTimeFairness(Sharing):
-    """All types taken for the reference type."""
+class FinishTimeFairness(ShareDefaults):
+    """Finish-time fairness with the speed of the reference type on every type."""
 
     name: ClassVar[str] = "finish_time_fairness"
     needs: ClassVar[Needs] = Needs.REMAINING | Needs.RATE
@@ -65,70 +67,96 @@ class FinishTimeFairness(Sharing):
         self.which = which_shares(shares)
 
     def initial(self, seed: int) -> FinishTimeState:
-        """Nobody has an account."""
+        """No accounts."""
         return FinishTimeState()
 
     def shares(
         self, instance: Instance, perf: ThroughputModel, state: FinishTimeState
     ) -> tuple[Shares, FinishTimeState]:
-        """Shares with the smallest largest ratio."""
-        rate = instance.rate if self.aware else by_reference(instance)
-        isolated = (
-            (rate * equal_shares(instance.capacity, instance.scale)).sum(axis=1) if len(instance) else np.zeros(0)
-        )
-        so_far, after = self._so_far(instance, isolated, state)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ideal = so_far + np.where(isolated > 0, instance.steps_left / isolated, 0.0)
-        return self._solve(instance, rate, ideal), after
-
-    def _so_far(self, instance: Instance, isolated: Floats, state: FinishTimeState) -> tuple[Floats, FinishTimeState]:
-        so_far = np.zeros(len(instance))
-        for row, number in enumerate(instance.number.tolist()):
-            before = state.accounts.get(number)
-            if before is not None:
-                made = instance.steps_done[row] - before.steps
-                so_far[row] = before.isolated_s + (made / before.rate if before.rate > 0 else 0.0)
-        accounts = {
-            number: Account(isolated_s=float(so_far[row]), rate=float(isolated[row]), steps=float(done))
-            for row, (number, done) in enumerate(zip(instance.number.tolist(), instance.steps_done, strict=True))
-        }
-        return so_far, FinishTimeState(accounts=accounts)
-
-    def _solve(self, instance: Instance, rate: Floats, ideal: Floats) -> Shares:
-        published = self.which == INTERIOR
-        problem = problem_of(instance, rate, weighted=False, published=published)
-        given = (problem, instance.steps_left, instance.elapsed, ideal)
-        best = partial(finish_time, *given)
-        if not published:
-            return shares_of(best()) if self.aware else even_shares_of(best(), instance)
-        return shares_of(sound(partial(finish_time_interior, *given), best), able(instance))
+        """Shares that minimise the largest ratio."""
+        rate, published = reference_rates(instance), self.which == INTERIOR
+        ideal, state = _ideal_durations(instance, rate, state)
+        solution = _least_ratio(instance, rate, ideal, published)
+        return (shares_of(solution, can_run(instance)) if published else even_shares_of(solution, instance)), state
 
 
-class FinishTimeFairnessPerf(FinishTimeFairness):
-    """Types as they are."""
+class FinishTimeFairnessPerf(ShareDefaults):
+    """Finish-time fairness with the measured speed on each GPU type."""
 
     name: ClassVar[str] = "finish_time_fairness_perf"
+    needs: ClassVar[Needs] = Needs.REMAINING | Needs.RATE
     objective: ClassVar[str] = "finish_time_rho"
     aware: ClassVar[bool] = True
 
+    def __init__(self, shares: str = LEXIMIN) -> None:
+        self.which = which_shares(shares)
 
-class FinishTimeFairnessPacked(FinishTimeFairnessPerf):
-    """Types as they are, and two jobs may share GPUs."""
+    def initial(self, seed: int) -> FinishTimeState:
+        """No accounts."""
+        return FinishTimeState()
+
+    def shares(
+        self, instance: Instance, perf: ThroughputModel, state: FinishTimeState
+    ) -> tuple[Shares, FinishTimeState]:
+        """Shares that minimise the largest ratio."""
+        published = self.which == INTERIOR
+        ideal, state = _ideal_durations(instance, instance.rate, state)
+        solution = _least_ratio(instance, instance.rate, ideal, published)
+        return shares_of(solution, can_run(instance) if published else None), state
+
+
+class FinishTimeFairnessPacked(ShareDefaults):
+    """Finish-time fairness with the speed on each GPU type and space sharing."""
 
     name: ClassVar[str] = "finish_time_fairness_packed"
+    needs: ClassVar[Needs] = Needs.REMAINING | Needs.RATE
     objective: ClassVar[str] = "finish_time_rho_packed"
+    aware: ClassVar[bool] = True
     packs: ClassVar[bool] = True
 
-    def _solve(self, instance: Instance, rate: Floats, ideal: Floats) -> Shares:
+    def __init__(self, shares: str = LEXIMIN) -> None:
+        self.which = which_shares(shares)
+
+    def initial(self, seed: int) -> FinishTimeState:
+        """No accounts."""
+        return FinishTimeState()
+
+    def shares(
+        self, instance: Instance, perf: ThroughputModel, state: FinishTimeState
+    ) -> tuple[Shares, FinishTimeState]:
+        """Shares that minimise the largest ratio."""
         published = self.which == INTERIOR
-        problem = problem_of(instance, rate / instance.weight[:, None], weighted=False, published=published)
+        ideal, state = _ideal_durations(instance, instance.rate, state)
+        problem = problem_of(instance, instance.rate / instance.weight[:, None], weighted=False, published=published)
         pairs, together = pairs_of(instance, problem)
         assert problem.of is not None
         weight = np.ones(len(problem.rate))
         weight[problem.of] = instance.weight
         together = together / weight[pairs][:, None, :]
-        given = (problem, pairs, together, instance.steps_left, instance.elapsed, ideal)
-        best = partial(finish_time_packed, *given)
-        if not published:
-            return shares_of(best())
-        return shares_of(sound(partial(finish_time_packed_interior, *given), best), able(instance))
+        arguments = (problem, pairs, together, instance.steps_left, instance.elapsed, ideal)
+        best, interior = partial(finish_time_packed, *arguments), partial(finish_time_packed_interior, *arguments)
+        return best_shares(instance, best, interior, published), state
+
+
+def _ideal_durations(instance: Instance, rate: Floats, state: FinishTimeState) -> tuple[Floats, FinishTimeState]:
+    """The total duration of each job on 1/n of the cluster, and updated accounts."""
+    isolated = (rate * equal_shares(instance.capacity, instance.scale)).sum(axis=1) if len(instance) else np.zeros(0)
+    so_far: list[float] = []
+    accounts: dict[int, Account] = {}
+    columns = instance.number.tolist(), isolated.tolist(), instance.steps_done.tolist()
+    for number, isolated_rate, steps in zip(*columns, strict=True):
+        before, spent = state.accounts.get(number), 0.0
+        if before is not None:
+            spent = before.isolated_s + ((steps - before.steps) / before.rate if before.rate > 0 else 0.0)
+        so_far.append(spent)
+        accounts[number] = Account(isolated_s=spent, rate=isolated_rate, steps=steps)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ideal = np.array(so_far) + np.where(isolated > 0, instance.steps_left / isolated, 0.0)
+    return ideal, FinishTimeState(accounts=accounts)
+
+
+def _least_ratio(instance: Instance, rate: Floats, ideal: Floats, published: bool) -> Solution:
+    problem = problem_of(instance, rate, weighted=False, published=published)
+    arguments = (problem, instance.steps_left, instance.elapsed, ideal)
+    best = partial(finish_time, *arguments)
+    return first_solved(partial(finish_time_interior, *arguments), best) if published else best()

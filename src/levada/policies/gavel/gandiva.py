@@ -1,8 +1,8 @@
-"""Equal shares, and when there are too many jobs, pairs drawn at random that stay together while they do well.
+"""Gandiva: equal shares; on overload, random pairs share GPUs while that pays.
 
 Source: Xiao et al., "Gandiva: Introspective Cluster Scheduling for Deep Learning", OSDI 2018, as Gavel models it: a
-pair stays while the progress of both, summed over all types, is at least one job's worth and neither stands still
-anywhere. Draws: as many tries as there are jobs without a partner; two of unequal sizes use up theirs.
+pair stays while the joint progress, summed over all types, is at least that of one job alone and both progress on
+every type. The policy draws as often as there are jobs without a partner; a draw of two unequal sizes is lost.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
-from levada.core.mersenne import Mersenne
+from levada.compat.gavel.mersenne import Mersenne
 from levada.perf.model import ThroughputModel
 from levada.policies.gavel.instance import Instance
 from levada.policies.gavel.isolated import equal_shares
-from levada.policies.gavel.share import Shares, Sharing
+from levada.policies.gavel.share import ShareDefaults, Shares
 from levada.policies.protocol import Needs
 
 
@@ -27,8 +27,8 @@ class GandivaState(msgspec.Struct, frozen=True, kw_only=True):
     generator: tuple[int, ...] = ()
 
 
-class Gandiva(Sharing):
-    """Random pairs that stay while they do well."""
+class Gandiva(ShareDefaults):
+    """Random pairs that stay while sharing pays."""
 
     name: ClassVar[str] = "gandiva"
     needs: ClassVar[Needs] = Needs.RATE
@@ -39,14 +39,13 @@ class Gandiva(Sharing):
         return GandivaState(generator=Mersenne(seed).getstate())
 
     def shares(self, instance: Instance, perf: ThroughputModel, state: GandivaState) -> tuple[Shares, GandivaState]:
-        """Equal shares for jobs, or for pairs and those who found no partner."""
-        none = np.zeros_like(instance.rate)
+        """Equal shares for jobs, or for pairs and the jobs without a partner."""
+        share = np.zeros_like(instance.rate)
         if not len(instance):
-            return Shares(share=none), state
+            return Shares(share=share), state
         if instance.scale.sum() <= instance.capacity.sum():
-            share = equal_shares(instance.capacity, instance.scale)
-            alone = Shares(share=np.where(instance.rate > 0, share, 0.0))
-            return alone, GandivaState(generator=state.generator)
+            equal = equal_shares(instance.capacity, instance.scale)
+            return Shares(share=np.where(instance.rate > 0, equal, 0.0)), GandivaState(generator=state.generator)
         rng = Mersenne.fromstate(state.generator)
         row_of = {int(number): row for row, number in enumerate(instance.number)}
         pairs = [pair for pair in state.pairs if self._stays(instance, perf, row_of, pair)]
@@ -61,13 +60,13 @@ class Gandiva(Sharing):
                 single.remove(a)
                 single.remove(b)
         rows = np.array([[row_of[a], row_of[b]] for a, b in pairs], np.int64).reshape(-1, 2)
-        lonely = np.array([row_of[number] for number in single], np.int64)
-        scale = np.concatenate([instance.scale[lonely], instance.scale[rows[:, 0]]])
+        unpaired = np.array([row_of[number] for number in single], np.int64)
+        scale = np.concatenate([instance.scale[unpaired], instance.scale[rows[:, 0]]])
         equal = equal_shares(instance.capacity, scale)
         runs = instance.rate > 0
-        none[lonely] = np.where(runs[lonely], equal[: len(lonely)], 0.0)
-        both = np.where(runs[rows].all(axis=1), equal[len(lonely) :], 0.0)
-        shares = Shares(share=none, pairs=rows, pair_share=both)
+        share[unpaired] = np.where(runs[unpaired], equal[: len(unpaired)], 0.0)
+        both = np.where(runs[rows].all(axis=1), equal[len(unpaired) :], 0.0)
+        shares = Shares(share=share, pairs=rows, pair_share=both)
         return shares, GandivaState(pairs=tuple(pairs), generator=rng.getstate())
 
     def _stays(self, instance: Instance, perf: ThroughputModel, row_of: dict[int, int], pair: tuple[int, int]) -> bool:

@@ -1,4 +1,4 @@
-"""What a share policy is: fractions of time instead of sizes."""
+"""The interface of share policies: fractions of time instead of sizes."""
 
 from __future__ import annotations
 
@@ -19,52 +19,56 @@ _NO_PAIRS = np.zeros((0, 2), np.int64)
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
-    """Per job and GPU type the fraction of time it should run there; then the same for pairs that run together."""
+    """The fraction of time per job and GPU type, and per pair of jobs that share GPUs."""
 
     #: Row i is job i of the snapshot.
     share: Floats
     #: Rows of the two members, the earlier one first.
     pairs: Ints = _NO_PAIRS
     pair_share: Floats | None = None
-    #: The policy's objective at these shares; nan where it has none.
+    #: The policy's objective at these shares; nan if it has none.
     objective: float = float("nan")
-    #: What went wrong in solving, for people; the shares are feasible all the same.
+    #: What went wrong in solving, as text for users; the shares are feasible nevertheless.
     alarm: str = ""
 
 
 class SharePolicy(Protocol[S]):
-    """Says shares, given one moment and its own state; same input, same output."""
+    """Computes shares from one instance and its own state; same input, same output."""
 
     name: ClassVar[str]
     needs: ClassVar[Needs]
-    #: What the objective is called; empty where a policy has none.
+    #: The name of the objective; empty for a policy without one.
     objective: ClassVar[str]
-    #: It knows how fast jobs are on each type (else the published mechanism shuffles the types every round).
+    #: Knows the speed of jobs on each type (otherwise the published mechanism shuffles the types every round).
     aware: ClassVar[bool]
-    #: It lets two jobs share devices.
+    #: Lets two jobs share devices.
     packs: ClassVar[bool]
-    #: Only jobs with a share may run: nothing is filled with the others.
+    #: Only jobs with a share may run; free devices are not filled with other jobs.
     strict: ClassVar[bool]
 
     def initial(self, seed: int) -> S:
-        """The state before the first call; None for most."""
+        """The state before the first call; None for a stateless policy."""
         ...
 
     def shares(self, instance: Instance, perf: ThroughputModel, state: S) -> tuple[Shares, S]:
-        """The share of every job in view, and the state for the next time."""
+        """The share of every job in view, and the state for the next call."""
         ...
 
 
 AnySharePolicy = SharePolicy[Any]
 
 
-class Sharing:
-    """What a share policy is unless it says otherwise: it needs nothing, knows nothing, and fills what is left."""
+class ShareDefaults:
+    """Defaults of a share policy; not a policy itself."""
 
     needs: ClassVar[Needs] = Needs.NOTHING
     objective: ClassVar[str] = ""
     aware: ClassVar[bool] = False
     packs: ClassVar[bool] = False
     strict: ClassVar[bool] = False
-    #: Options that it has in the default rounds unless they are given.
+    #: Defaults of options in the default rounds, where they differ from those of the constructor.
     in_rounds: ClassVar[Mapping[str, Any]] = {}
+
+    def initial(self, seed: int) -> Any:
+        """Stateless unless overridden."""
+        return None

@@ -1,7 +1,7 @@
-"""All that is there now is done as early as possible (makespan).
+"""Makespan: finish all present jobs as early as possible.
 
-Source: Narayanan et al., OSDI 2020. The published policy tries times until it is within 5 %, and so do `interior`
-shares; otherwise this is the optimum.
+Source: Narayanan et al., OSDI 2020. The published policy searches for the time within 5 %, and so do `interior` shares;
+otherwise the result is the optimum.
 """
 
 from __future__ import annotations
@@ -9,30 +9,33 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
+from levada.compat.gavel.solver.interior import makespan_interior
+from levada.compat.gavel.solver.interior_packed import makespan_packed_interior
+from levada.core.types import Floats
 from levada.perf.model import ThroughputModel
-from levada.policies.gavel.forms import (
+from levada.policies.gavel.instance import Instance
+from levada.policies.gavel.lp_common import (
     INTERIOR,
     LEXIMIN,
-    able,
-    by_reference,
+    best_shares,
+    can_run,
     even_shares_of,
+    first_solved,
     pairs_of,
     problem_of,
+    reference_rates,
     shares_of,
-    sound,
     which_shares,
 )
-from levada.policies.gavel.instance import Instance
-from levada.policies.gavel.share import Shares, Sharing
+from levada.policies.gavel.share import ShareDefaults, Shares
 from levada.policies.protocol import Needs
 from levada.solve.finish_time import makespan
-from levada.solve.interior import makespan_interior
-from levada.solve.interior_packed import makespan_packed_interior
 from levada.solve.packed import makespan_packed
+from levada.solve.problem import Solution
 
 
-class MinTotalDuration(Sharing):
-    """All types taken for the reference type."""
+class MinTotalDuration(ShareDefaults):
+    """Makespan with the speed of the reference type on every type."""
 
     name: ClassVar[str] = "min_total_duration"
     needs: ClassVar[Needs] = Needs.REMAINING | Needs.RATE
@@ -41,41 +44,53 @@ class MinTotalDuration(Sharing):
     def __init__(self, shares: str = LEXIMIN) -> None:
         self.which = which_shares(shares)
 
-    def initial(self, seed: int) -> None:
-        """It remembers nothing."""
-
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
-        """Shares with which the last job is done earliest."""
-        rate = instance.rate if self.aware else by_reference(instance)
+        """Shares that finish the last job earliest."""
         published = self.which == INTERIOR
-        problem = problem_of(instance, rate, weighted=False, published=published)
-        best = partial(makespan, problem, instance.steps_left)
-        if not published:
-            return (shares_of(best()) if self.aware else even_shares_of(best(), instance)), None
-        return shares_of(sound(partial(makespan_interior, problem, instance.steps_left), best), able(instance)), None
+        solution = _makespan(instance, reference_rates(instance), published)
+        return (shares_of(solution, can_run(instance)) if published else even_shares_of(solution, instance)), None
 
 
-class MinTotalDurationPerf(MinTotalDuration):
-    """Types as they are."""
+class MinTotalDurationPerf(ShareDefaults):
+    """Makespan with the measured speed on each GPU type."""
 
     name: ClassVar[str] = "min_total_duration_perf"
+    needs: ClassVar[Needs] = Needs.REMAINING | Needs.RATE
     objective: ClassVar[str] = "makespan"
     aware: ClassVar[bool] = True
 
-
-class MinTotalDurationPacked(MinTotalDurationPerf):
-    """Types as they are, and two jobs may share GPUs."""
-
-    name: ClassVar[str] = "min_total_duration_packed"
-    objective: ClassVar[str] = "makespan"
-    packs: ClassVar[bool] = True
+    def __init__(self, shares: str = LEXIMIN) -> None:
+        self.which = which_shares(shares)
 
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
-        """Shares with which the last job is done earliest."""
+        """Shares that finish the last job earliest."""
+        published = self.which == INTERIOR
+        solution = _makespan(instance, instance.rate, published)
+        return shares_of(solution, can_run(instance) if published else None), None
+
+
+class MinTotalDurationPacked(ShareDefaults):
+    """Makespan with the speed on each GPU type and space sharing."""
+
+    name: ClassVar[str] = "min_total_duration_packed"
+    needs: ClassVar[Needs] = Needs.REMAINING | Needs.RATE
+    objective: ClassVar[str] = "makespan"
+    aware: ClassVar[bool] = True
+    packs: ClassVar[bool] = True
+
+    def __init__(self, shares: str = LEXIMIN) -> None:
+        self.which = which_shares(shares)
+
+    def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
+        """Shares that finish the last job earliest."""
         published = self.which == INTERIOR
         problem = problem_of(instance, weighted=False, published=published)
-        given = (problem, *pairs_of(instance, problem), instance.steps_left)
-        best = partial(makespan_packed, *given)
-        if not published:
-            return shares_of(best()), None
-        return shares_of(sound(partial(makespan_packed_interior, *given), best), able(instance)), None
+        arguments = (problem, *pairs_of(instance, problem), instance.steps_left)
+        best, interior = partial(makespan_packed, *arguments), partial(makespan_packed_interior, *arguments)
+        return best_shares(instance, best, interior, published), None
+
+
+def _makespan(instance: Instance, rate: Floats, published: bool) -> Solution:
+    problem = problem_of(instance, rate, weighted=False, published=published)
+    best = partial(makespan, problem, instance.steps_left)
+    return first_solved(partial(makespan_interior, problem, instance.steps_left), best) if published else best()

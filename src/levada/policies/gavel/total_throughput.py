@@ -1,7 +1,7 @@
-"""The most steps of all jobs together, or the most steps for the money; with deadlines if asked.
+"""Maximum total throughput, optionally per cost and with deadlines.
 
-Source: Narayanan et al., OSDI 2020. Steps are added up as they are: jobs with many short steps win. A deadline asks for
-the rate that reaches it; where not all of them can be reached, none counts, and an alarm says so.
+Source: Narayanan et al., OSDI 2020. Steps are summed unweighted, so jobs with many short steps win. A deadline requires
+the rate that meets it; if not all deadlines can be met, none is enforced and an alarm says so.
 """
 
 from __future__ import annotations
@@ -11,85 +11,103 @@ from typing import ClassVar
 
 import numpy as np
 
+from levada.compat.gavel.solver.interior import total_interior
+from levada.compat.gavel.solver.interior_packed import total_packed_interior
 from levada.core.types import Floats
 from levada.perf.model import ThroughputModel
-from levada.policies.gavel.forms import INTERIOR, LEXIMIN, able, pairs_of, problem_of, shares_of, sound, which_shares
 from levada.policies.gavel.instance import Instance
-from levada.policies.gavel.share import Shares, Sharing
+from levada.policies.gavel.lp_common import (
+    INTERIOR,
+    LEXIMIN,
+    best_shares,
+    pairs_of,
+    problem_of,
+    which_shares,
+)
+from levada.policies.gavel.share import ShareDefaults, Shares
 from levada.policies.protocol import Needs
-from levada.solve.interior import total_interior
-from levada.solve.interior_packed import total_packed_interior
+from levada.solve.max_throughput import total
 from levada.solve.packed import total_packed
-from levada.solve.total import total
 
 
-class MaxSumThroughputPerf(Sharing):
-    """Steps, whatever they cost."""
+class MaxSumThroughputPerf(ShareDefaults):
+    """Total steps per second."""
 
     name: ClassVar[str] = "max_sum_throughput_perf"
     needs: ClassVar[Needs] = Needs.RATE
     objective: ClassVar[str] = "sum_throughput"
     aware: ClassVar[bool] = True
-    #: Steps are divided by what a GPU of the type costs.
-    by_cost: ClassVar[bool] = False
-    #: Deadlines count.
-    deadlines: ClassVar[bool] = False
 
     def __init__(self, shares: str = LEXIMIN) -> None:
         self.which = which_shares(shares)
 
-    def initial(self, seed: int) -> None:
-        """It remembers nothing."""
-
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
-        """Shares with the largest sum."""
-        published = self.which == INTERIOR
-        problem = problem_of(instance, weighted=False, published=published)
-        cost = instance.prices if self.by_cost else None
-        given = (problem, cost, self._need(instance))
-        best = partial(total, *given)
-        if not published:
-            return shares_of(best()), None
-        return shares_of(sound(partial(total_interior, *given), best), able(instance)), None
-
-    def _need(self, instance: Instance) -> Floats | None:
-        """The rate that reaches each deadline; none for jobs without one, or whose deadline has passed."""
-        if not self.deadlines:
-            return None
-        left = instance.deadline - instance.snap.now
-        asks = np.isfinite(left) & (left > 0)
-        return np.where(asks, instance.steps_left / np.where(asks, left, 1.0), 0.0)
+        """Shares with the largest sum of rates."""
+        return _most_steps(instance, self.which, None, None), None
 
 
-class MaxSumThroughputByCostPerf(MaxSumThroughputPerf):
-    """Steps for the money."""
+class MaxSumThroughputByCostPerf(ShareDefaults):
+    """Total steps per dollar."""
 
     name: ClassVar[str] = "max_sum_throughput_normalized_by_cost_perf"
+    needs: ClassVar[Needs] = Needs.RATE
     objective: ClassVar[str] = "sum_throughput_per_cost"
-    by_cost: ClassVar[bool] = True
+    aware: ClassVar[bool] = True
+
+    def __init__(self, shares: str = LEXIMIN) -> None:
+        self.which = which_shares(shares)
+
+    def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
+        """Shares with the largest sum of rates over prices."""
+        return _most_steps(instance, self.which, instance.prices, None), None
 
 
-class MaxSumThroughputByCostPerfSlos(MaxSumThroughputByCostPerf):
-    """Steps for the money, and deadlines are met."""
+class MaxSumThroughputByCostPerfSlos(ShareDefaults):
+    """Total steps per dollar, with deadlines."""
 
     name: ClassVar[str] = "max_sum_throughput_normalized_by_cost_perf_SLOs"
     needs: ClassVar[Needs] = Needs.RATE | Needs.REMAINING | Needs.DEADLINE
-    deadlines: ClassVar[bool] = True
+    objective: ClassVar[str] = "sum_throughput_per_cost"
+    aware: ClassVar[bool] = True
 
-
-class MaxSumThroughputByCostPackedSlos(MaxSumThroughputByCostPerfSlos):
-    """Steps for the money, deadlines are met, and two jobs may share GPUs."""
-
-    name: ClassVar[str] = "max_sum_throughput_normalized_by_cost_packed_SLOs"
-    objective: ClassVar[str] = "sum_throughput_per_cost_packed"
-    packs: ClassVar[bool] = True
+    def __init__(self, shares: str = LEXIMIN) -> None:
+        self.which = which_shares(shares)
 
     def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
-        """Shares with the largest sum."""
+        """Shares with the largest sum of rates over prices that meet all deadlines."""
+        return _most_steps(instance, self.which, instance.prices, _required_rate(instance)), None
+
+
+class MaxSumThroughputByCostPackedSlos(ShareDefaults):
+    """Total steps per dollar, with deadlines and space sharing."""
+
+    name: ClassVar[str] = "max_sum_throughput_normalized_by_cost_packed_SLOs"
+    needs: ClassVar[Needs] = Needs.RATE | Needs.REMAINING | Needs.DEADLINE
+    objective: ClassVar[str] = "sum_throughput_per_cost_packed"
+    aware: ClassVar[bool] = True
+    packs: ClassVar[bool] = True
+
+    def __init__(self, shares: str = LEXIMIN) -> None:
+        self.which = which_shares(shares)
+
+    def shares(self, instance: Instance, perf: ThroughputModel, state: None) -> tuple[Shares, None]:
+        """Shares with the largest sum of rates over prices that meet all deadlines."""
         published = self.which == INTERIOR
         problem = problem_of(instance, weighted=False, published=published)
-        given = (problem, *pairs_of(instance, problem), instance.prices, self._need(instance))
-        best = partial(total_packed, *given)
-        if not published:
-            return shares_of(best()), None
-        return shares_of(sound(partial(total_packed_interior, *given), best), able(instance)), None
+        arguments = (problem, *pairs_of(instance, problem), instance.prices, _required_rate(instance))
+        best, interior = partial(total_packed, *arguments), partial(total_packed_interior, *arguments)
+        return best_shares(instance, best, interior, published), None
+
+
+def _most_steps(instance: Instance, which: str, cost: Floats | None, required: Floats | None) -> Shares:
+    """Shares with the largest sum of rates over *cost*, and at least *required* rates."""
+    published = which == INTERIOR
+    arguments = (problem_of(instance, weighted=False, published=published), cost, required)
+    return best_shares(instance, partial(total, *arguments), partial(total_interior, *arguments), published)
+
+
+def _required_rate(instance: Instance) -> Floats:
+    """The rate that meets each deadline; 0 for jobs without a deadline or past it."""
+    left = instance.deadline - instance.snap.now
+    counts = np.isfinite(left) & (left > 0)
+    return np.where(counts, instance.steps_left / np.where(counts, left, 1.0), 0.0)

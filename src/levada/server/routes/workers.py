@@ -1,4 +1,4 @@
-"""/api/v1/worker and /api/v1/agents: what workers and the supervisors of other machines need."""
+"""/api/v1/worker and /api/v1/agents: reports of workers, connections of agents."""
 
 from __future__ import annotations
 
@@ -8,70 +8,71 @@ from typing import Any
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
-from levada.live.store import Deed
-from levada.server.body import StrictRoute
+from levada.api.types import JobView, ReportAnswerView
+from levada.live.store import AuditEntry
+from levada.server.auth import WorkerCaller, authenticate, bearer, until_revoked, write_audit
 from levada.server.context import Context, Ctx
-from levada.server.gate import OfWorker, bearer, find, until_over, write_down
-from levada.server.models import JobView, WorkerReport
-from levada.server.ports import Principal, Role
+from levada.server.interfaces import Principal, Role
+from levada.server.models import WorkerReport
 from levada.server.problems import Problem
+from levada.server.request_body import StrictRoute
 
 router = APIRouter(prefix="/api/v1", tags=["workers"], route_class=StrictRoute)
 
-#: WebSocket's code for a refusal.
+#: WebSocket close code: policy violation.
 _POLICY_VIOLATION = 1008
 
 
 @router.post("/worker/report")
-async def report(context: Ctx, who: OfWorker, said: WorkerReport) -> dict[str, Any]:
-    """Tell how far a worker is. Needs the worker's own token."""
-    if said.job not in (None, who.job):
-        raise Problem(403, f"this token is of {who.job}; it cannot report for {said.job}")
-    told = said.model_dump(exclude_none=True, exclude={"job", "generation"})
-    return await context.service.worker_report(who, told)
+async def report(context: Ctx, caller: WorkerCaller, body: WorkerReport) -> ReportAnswerView:
+    """Report progress of a worker. Needs the worker's own token."""
+    if body.job not in (None, caller.job):
+        raise Problem(403, f"this token belongs to {caller.job}; it cannot report for {body.job}")
+    fields = body.model_dump(exclude_none=True, exclude={"job", "generation"})
+    return await context.service.workers.report(caller, fields)
 
 
 @router.get("/worker/job", response_model=JobView)
-async def job(context: Ctx, who: OfWorker) -> Any:
+async def job(context: Ctx, caller: WorkerCaller) -> Any:
     """Get the worker's own job. Needs the worker's own token."""
-    return context.service.worker_job(who)
+    return context.service.workers.job(caller)
 
 
 @router.websocket("/agents/connect")
 async def connect(websocket: WebSocket) -> None:
-    """Join another machine's supervisor to this server; texts both ways. Needs an operator's token."""
+    """Connect the supervisor of another machine. Needs an operator's token."""
     context: Context = websocket.app.state.context
     token = bearer(websocket.scope)
-    who = await find(context, token)
-    allowed = isinstance(who, Principal) and who.role >= Role.OPERATOR
-    if isinstance(who, Principal):
+    caller = await authenticate(context, token)
+    allowed = isinstance(caller, Principal) and caller.role >= Role.OPERATOR
+    if isinstance(caller, Principal):
         where = f"from {websocket.client.host}" if websocket.client else ""
-        asked = Deed(user=who.user, role=who.role.word, method="GET", path=websocket.url.path)
-        asked.status, asked.detail = 101 if allowed else 403, where
-        await write_down(context, asked)
+        audit_entry = AuditEntry(user=caller.user, role=caller.role.word, method="GET", path=websocket.url.path)
+        audit_entry.status, audit_entry.detail = 101 if allowed else 403, where
+        await write_audit(context, audit_entry)
     if not allowed:
-        await websocket.close(_POLICY_VIOLATION, "the token of an operator is needed")
+        await websocket.close(_POLICY_VIOLATION, "a token with role operator (or higher) is required")
         return
     await websocket.accept()
     socket = _Socket(websocket)
-    serving = asyncio.create_task(context.service.serve_agent(socket))
-    over = asyncio.create_task(until_over(context, token))
+    serving = asyncio.create_task(context.service.workers.serve_agent(socket))
+    revoked = asyncio.create_task(until_revoked(context, token))
     try:
-        await asyncio.wait([serving, over], return_when=asyncio.FIRST_COMPLETED)
-        if over.done():
+        await asyncio.wait([serving, revoked], return_when=asyncio.FIRST_COMPLETED)
+        if revoked.done():
             with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-                await websocket.close(_POLICY_VIOLATION, "its token has ended: join again with another one")
+                await websocket.close(_POLICY_VIOLATION, "the token has expired or was revoked; join with a new one")
     finally:
-        over.cancel()
+        revoked.cancel()
         serving.cancel()
-        await asyncio.gather(serving, over, return_exceptions=True)
+        await asyncio.gather(serving, revoked, return_exceptions=True)
         await socket.close()
     if not serving.cancelled():
         serving.result()
 
 
 class _Socket:
-    """A WebSocket as the service sees it."""
+    """Adapts a WebSocket to `Socket`."""
 
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
@@ -80,14 +81,14 @@ class _Socket:
         try:
             return await self._websocket.receive_text()
         except (WebSocketDisconnect, RuntimeError, KeyError):
-            # The others: it was closed on our side meanwhile, or the message was bytes.
+            # RuntimeError: closed by this side; KeyError: the message was binary.
             return None
 
     async def send(self, text: str) -> None:
         try:
             await self._websocket.send_text(text)
         except (WebSocketDisconnect, RuntimeError) as error:
-            raise ConnectionError("the agent has gone") from error
+            raise ConnectionError("the agent has disconnected") from error
 
     async def close(self, why: str = "") -> None:
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):

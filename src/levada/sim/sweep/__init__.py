@@ -1,10 +1,11 @@
-"""Many simulations: each policy with each load, cluster and seed, on all cores, kept so that an interrupt loses little.
+"""Sweeps: every policy with every load, cluster and seed, on all cores.
 
-`plan` says what runs there are, `one` runs one of them, `pool` many at a time, `folder` keeps what came out.
+A sweep can be resumed after an interrupt. `plan` lists the runs, `run` executes one, `pool` executes many at a time,
+`folder` stores the results.
 """
 
 from levada.sim.sweep.folder import Folder
-from levada.sim.sweep.plan import AXES, Plan, Task
+from levada.sim.sweep.plan import AXES, SweepPlan, Task
 from levada.sim.sweep.pool import Done, work
 
-__all__ = ["AXES", "Done", "Folder", "Plan", "Task", "work"]
+__all__ = ["AXES", "Done", "Folder", "SweepPlan", "Task", "work"]

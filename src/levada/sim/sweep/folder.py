@@ -1,14 +1,14 @@
-"""The folder of a sweep.
+"""The output folder of a sweep.
 
-    sweep.json            what all its runs have in common
+    sweep.json            settings that all runs have in common
     runs.parquet          one row per run
     jobs.parquet          one row per job and run
-    timelines.parquet     who had which GPUs from when to when, where that was asked for
-    parts/KEY.json        a run that is over: its row, and what its result depends on
+    timelines.parquet     which job had which GPUs when (with --timelines)
+    parts/KEY.json        a completed run: its row, and the fingerprint of its inputs
     parts/KEY.jobs.parquet, parts/KEY.timeline.parquet
 
-Every file appears whole or not at all, and a run's JSON comes last: a run counts when that is there. The three tables
-are made anew from the parts whenever a sweep ends or is interrupted, in the order of what runs are, not of when.
+Files are written atomically. The JSON of a run is written last: a run is complete when it exists. The three tables are
+rebuilt from the parts when a sweep ends or is interrupted, sorted by axes, not by time.
 """
 
 from __future__ import annotations
@@ -20,84 +20,84 @@ from typing import Any
 
 import msgspec
 
-from levada.errors import BadInput, LevadaError
-from levada.sim.sweep.one import RUN_COLUMNS, Outcome
-from levada.sim.sweep.plan import Plan, Task
+from levada.errors import BadInput, LevadaError, MissingExtra
+from levada.sim.sweep.plan import SweepPlan, Task
+from levada.sim.sweep.run import RUN_COLUMNS, RunOutcome
 
 SHARED, RUNS, JOBS, TIMELINES = "sweep.json", "runs.parquet", "jobs.parquet", "timelines.parquet"
-_HALF = ".half"
+_PARTIAL = ".half"
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run leaves behind when it is over."""
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of parts/KEY.json."""
 
     fingerprint: str
     row: dict[str, Any]
 
 
 class Folder:
-    """Where a sweep is kept."""
+    """The output folder of a sweep."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._parts = self.path / "parts"
 
-    def open(self, plan: Plan) -> None:
-        """Makes the folder, or takes one of the same sweep; raises BadInput where another one is in it."""
+    def open(self, plan: SweepPlan) -> None:
+        """Create the folder, or reuse that of the same sweep; raises BadInput if it contains another sweep."""
         shared = plan.shared()
         try:
             self._parts.mkdir(parents=True, exist_ok=True)
-            there = (self.path / SHARED).read_bytes() if (self.path / SHARED).exists() else None
+            existing = (self.path / SHARED).read_bytes() if (self.path / SHARED).exists() else None
         except OSError as error:
             raise BadInput.one(f"--out {self.path}: {error.strerror}") from None
-        if there is not None:
-            self._compare(there, shared)
-        for half in self.path.rglob(f"*{_HALF}"):
-            half.unlink(missing_ok=True)
-        if there is None:
+        if existing is not None:
+            self._compare(existing, shared)
+        for partial in self.path.rglob(f"*{_PARTIAL}"):
+            partial.unlink(missing_ok=True)
+        if existing is None:
             _write(self.path / SHARED, msgspec.json.format(msgspec.json.encode(shared), indent=2) + b"\n")
 
     def is_done(self, task: Task) -> bool:
-        """Whether this very run is over; one of other settings or another version in its place is not."""
+        """Return whether this run is complete, with the same settings and version."""
         part = self._part(self._parts / f"{task.key}.json")
         return part is not None and part.fingerprint == task.fingerprint and all(map(_is_table, self._tables(task.key)))
 
-    def keep(self, task: Task, outcome: Outcome) -> None:
-        """Writes down what came of a run, in such an order that it counts only when all is there."""
-        own = self._parts / f"{task.key}.json"
-        own.unlink(missing_ok=True)
+    def save(self, task: Task, outcome: RunOutcome) -> None:
+        """Save the result of a run; the JSON file, which marks it complete, is written last."""
+        part = self._parts / f"{task.key}.json"
+        part.unlink(missing_ok=True)
         for kind, columns in (("jobs", outcome.jobs), ("timeline", outcome.timeline)):
             path = self._parts / f"{task.key}.{kind}.parquet"
             path.unlink(missing_ok=True)
             if columns:
                 _write_table(path, polars().DataFrame(columns, nan_to_null=True))
-        _write(own, msgspec.json.encode(Part(fingerprint=task.fingerprint, row=outcome.row)))
+        _write(part, msgspec.json.encode(RunResult(fingerprint=task.fingerprint, row=outcome.row)))
 
     def gather(self) -> int:
-        """Makes the tables from all runs that are over; how many there are. Those with damaged files are not."""
-        broken = (polars().exceptions.PolarsError, OSError)
+        """Build the tables from all complete runs and return their number. Damaged runs are dropped."""
+        damaged = (polars().exceptions.PolarsError, OSError)
         try:
             return self._gather()
-        except broken:
-            self._forget_damaged()
+        except damaged:
+            self._drop_damaged()
         try:
             return self._gather()
-        except broken as error:
+        except damaged as error:
             why = str(error).splitlines()[0]
-            raise LevadaError(f"{self.path}: its tables cannot be made: {why}; name another folder") from None
+            raise LevadaError(f"{self.path}: cannot build the tables: {why}; choose another folder") from None
 
-    def _forget_damaged(self) -> None:
-        """Runs whose tables cannot be read are not over."""
+    def _drop_damaged(self) -> None:
+        """Delete the JSON of runs whose tables cannot be read, so that they run again."""
         pl = polars()
-        for own in self._parts.glob("*.json"):
-            for table in self._tables(own.stem):
+        for part in self._parts.glob("*.json"):
+            for table in self._tables(part.stem):
                 try:
                     pl.read_parquet(table)
                 except (pl.exceptions.PolarsError, OSError):
-                    own.unlink(missing_ok=True)
+                    part.unlink(missing_ok=True)
 
     def _tables(self, key: str) -> list[Path]:
-        """The tables of a run that are there."""
+        """Return the existing tables of a run."""
         paths = [self._parts / f"{key}.{kind}.parquet" for kind in ("jobs", "timeline")]
         return [path for path in paths if path.exists()]
 
@@ -112,59 +112,57 @@ class Folder:
             paths = [self._parts / f"{row['run']}.{kind}.parquet" for row in rows]
             paths = [path for path in paths if path.exists()]
             if paths:
-                half = self.path / f"{name}{_HALF}"
+                partial = self.path / f"{name}{_PARTIAL}"
                 # Job tables of a large sweep do not fit in memory.
-                pl.scan_parquet(paths).sink_parquet(half, maintain_order=True)
-                os.replace(half, self.path / name)
+                pl.scan_parquet(paths).sink_parquet(partial, maintain_order=True)
+                os.replace(partial, self.path / name)
             else:
                 (self.path / name).unlink(missing_ok=True)
         return len(rows)
 
     @staticmethod
-    def _part(path: Path) -> Part | None:
-        """What a run left behind; None where it is damaged, or another's."""
+    def _part(path: Path) -> RunResult | None:
+        """Read parts/KEY.json; None if it is damaged or belongs to another run."""
         try:
-            part = msgspec.json.decode(path.read_bytes(), type=Part)
+            part = msgspec.json.decode(path.read_bytes(), type=RunResult)
         except (OSError, ValueError):
             return None
         row = part.row
         fits = all(name in row and _fits(row[name], kind) for name, kind in RUN_COLUMNS.items())
         return part if fits and len(row) == len(RUN_COLUMNS) and row["run"] == path.stem else None
 
-    def _compare(self, there: bytes, shared: dict[str, Any]) -> None:
+    def _compare(self, existing: bytes, shared: dict[str, Any]) -> None:
         try:
-            known = msgspec.json.decode(there, type=dict[str, Any])
+            stored = msgspec.json.decode(existing, type=dict[str, Any])
         except msgspec.DecodeError:
-            raise BadInput.one(f"--out {self.path}: its {SHARED} is no sweep's; name another folder") from None
-        mine = msgspec.json.decode(msgspec.json.encode(shared))
-        differ = [name for name in mine if known.get(name) != mine[name]]
+            raise BadInput.one(f"--out {self.path}: {SHARED} is damaged; choose another folder") from None
+        current = msgspec.json.decode(msgspec.json.encode(shared))
+        differ = [name for name in current if stored.get(name) != current[name]]
         if differ:
             raise BadInput.one(
-                f"--out {self.path}: holds a sweep with other settings ({_told(differ, known, mine)}); "
-                "name another folder, or delete it"
+                f"--out {self.path}: contains a sweep with other settings ({_differences(differ, stored, current)}); "
+                "choose another folder, or delete it"
             )
 
 
 def polars() -> Any:
-    """polars, which takes a while to load; raises LevadaError where it is not installed."""
+    """Import polars, which is slow; raises MissingExtra if it is not installed."""
     try:
         import polars as pl
     except ImportError:
-        raise LevadaError("sweeps need polars: pip install 'levada[sim]'") from None
+        raise MissingExtra("a sweep", "sim") from None
     return pl
 
 
-def _told(names: Iterable[str], known: dict[str, Any], mine: dict[str, Any]) -> str:
+def _differences(names: Iterable[str], stored: dict[str, Any], current: dict[str, Any]) -> str:
     return "; ".join(
-        f"what is in its {name} has changed"
-        if name == "files"
-        else f"{name} {known.get(name)} there, {mine[name]} here"
+        "content of files has changed" if name == "files" else f"{name}: {stored.get(name)} there, {current[name]} now"
         for name in names
     )
 
 
 def _order(row: dict[str, Any]) -> tuple[Any, ...]:
-    """By what a run is: nobody shall see from a table in which order its runs ended."""
+    """Sort key by axes, so that tables do not depend on the order in which runs end."""
     names = ("policy", "cluster", "rate", "asked_jobs", "profiling", "reference_models", "seed")
     return tuple((row[name] is not None, row[name] if row[name] is not None else 0) for name in names)
 
@@ -176,7 +174,7 @@ def _fits(value: Any, kind: type) -> bool:
 
 
 def _is_table(path: Path) -> bool:
-    """Whether a file begins and ends as a table does: one that was cut off does not."""
+    """Return whether a file begins and ends like parquet; a truncated file does not."""
     mark = b"PAR1"
     try:
         with path.open("rb") as file:
@@ -188,14 +186,14 @@ def _is_table(path: Path) -> bool:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """The file appears whole or not at all, also when the power fails."""
-    half = path.with_name(f"{path.name}{_HALF}")
+    """Write a file atomically and durably."""
+    partial = path.with_name(f"{path.name}{_PARTIAL}")
     try:
-        with half.open("wb") as file:
+        with partial.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(half, path)
+        os.replace(partial, path)
     except OSError as error:
         raise LevadaError(f"{path}: {error.strerror}") from None
 

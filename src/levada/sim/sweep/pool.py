@@ -1,7 +1,6 @@
-"""Many runs at a time, each process taking the next run when it is through with one.
+"""Execute runs in several processes, each taking the next run when free.
 
-A process that dies fails its run and nobody else's. When whoever began the sweep is gone, even killed, its processes
-end by themselves.
+A process that dies fails only its own run. When the parent is gone, even killed, the processes exit.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ import msgspec
 
 from levada.errors import LevadaError
 from levada.sim.sweep.folder import Folder
-from levada.sim.sweep.one import run_one
 from levada.sim.sweep.plan import Task
+from levada.sim.sweep.run import run_one
 
 FAILED = "failed"
-#: Each process computes on one core; libraries that would take them all are told so before it begins.
+#: Each process uses one core: these variables limit libraries that would use all.
 _ONE_CORE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS")
 
 
 class Done(msgspec.Struct, frozen=True):
-    """A run is over: `finished`, `saturated` or `failed`, and why in the last case."""
+    """A run ended: `finished`, `saturated` or `failed`; *text* is the error of a failed run."""
 
     key: str
     status: str
@@ -37,8 +36,8 @@ class Done(msgspec.Struct, frozen=True):
 
 
 def work(tasks: list[Task], folder: Folder, processes: int) -> Iterator[Done]:
-    """Runs all of them, so many at a time, and tells of each when it is over. What is closed early is stopped."""
-    # What is large comes first: nobody shall wait for one long run at the end. Results do not depend on it.
+    """Execute all tasks, *processes* at a time, and yield each end. Closing the iterator stops running tasks."""
+    # Large runs first, so that no long run is left at the end. Results do not depend on the order.
     todo = sorted(tasks, key=lambda task: (-(task.settings.rate or 0.0), -(task.settings.jobs or 0)))
     todo.reverse()
     workers: list[_Worker] = []
@@ -47,28 +46,28 @@ def work(tasks: list[Task], folder: Folder, processes: int) -> Iterator[Done]:
             while todo and len(workers) < processes:
                 worker = _Worker(folder)
                 workers.append(worker)
-                worker.take(todo.pop())
+                worker.start(todo.pop())
             ready = wait([worker.pipe for worker in workers])
-            for worker in [each for each in workers if each.pipe in ready]:
-                yield worker.answer()
+            for worker in [busy for busy in workers if busy.pipe in ready]:
+                yield worker.result()
                 if worker.is_dead() or not todo:
                     workers.remove(worker)
-                    worker.end()
+                    worker.terminate()
                 else:
-                    worker.take(todo.pop())
+                    worker.start(todo.pop())
     finally:
         for worker in workers:
-            worker.end()
+            worker.terminate()
 
 
 class _Worker:
-    """One process."""
+    """A process that executes runs."""
 
     def __init__(self, folder: Folder) -> None:
-        # A process of its own from scratch: a fork would take along threads and locks of this one.
+        # Not a fork, which would copy threads and locks of this process.
         context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, str(folder.path)), daemon=True)
+        self.pipe, child_pipe = context.Pipe()
+        self._process = context.Process(target=_serve, args=(child_pipe, str(folder.path)), daemon=True)
         before = {name: os.environ.get(name) for name in _ONE_CORE}
         os.environ.update(dict.fromkeys(_ONE_CORE, "1"))
         try:
@@ -76,16 +75,16 @@ class _Worker:
         finally:
             for name, value in before.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
-        theirs.close()
+        child_pipe.close()
         self._task: Task | None = None
 
-    def take(self, task: Task) -> None:
-        """Begins with a run."""
+    def start(self, task: Task) -> None:
+        """Start a run."""
         self._task = task
         self.pipe.send_bytes(msgspec.msgpack.encode(task))
 
-    def answer(self) -> Done:
-        """What became of its run."""
+    def result(self) -> Done:
+        """Return the end of its run; blocks until then."""
         assert self._task is not None
         try:
             return msgspec.msgpack.decode(self.pipe.recv_bytes(), type=Done)
@@ -93,31 +92,29 @@ class _Worker:
             self._process.join()
             code = self._process.exitcode or 0
             how = (
-                f"was killed by signal {-code} (9: there may be too little memory)"
-                if code < 0
-                else f"ended with {code}"
+                f"was killed by signal {-code} (9: possibly out of memory)" if code < 0 else f"exited with code {code}"
             )
-            return Done(self._task.key, FAILED, f"its process {how}")
+            return Done(self._task.key, FAILED, f"process {how}")
 
     def is_dead(self) -> bool:
-        """Whether it can take no more."""
+        """Return whether the process has exited."""
         return self._process.exitcode is not None
 
-    def end(self) -> None:
-        """Stops it, whatever it is doing: what it has written down is whole."""
+    def terminate(self) -> None:
+        """Terminate the process; files are written atomically, so none is partial."""
         self._process.terminate()
         self._process.join()
         self.pipe.close()
 
 
 def _serve(pipe: Connection, path: str) -> None:
-    """The life of a process: one run after the other."""
-    # Ctrl-C goes to everybody at the terminal; whoever began the sweep decides what it means.
+    """Main function of a process: execute one run after the other."""
+    # Ctrl-C reaches all processes of the terminal; the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     folder = Folder(path)
-    # A user's policy may print what it likes, but stdout is for the result alone.
+    # A user's policy may print; stdout is reserved for the result.
     with redirect_stdout(sys.stderr):
         while True:
             try:
@@ -130,13 +127,13 @@ def _serve(pipe: Connection, path: str) -> None:
 def _run(task: Task, folder: Folder) -> Done:
     try:
         outcome = run_one(task)
-        folder.keep(task, outcome)
+        folder.save(task, outcome)
     except Exception as error:
         if os.environ.get("LEVADA_DEBUG"):
             raise
-        # One run that fails, by whatever fault of a policy or ours, must not take the others with it.
-        known = isinstance(error, LevadaError)
-        return Done(task.key, FAILED, str(error) if known else f"{type(error).__name__}: {error}")
+        # A bug in one run must not stop the others.
+        expected = isinstance(error, LevadaError)
+        return Done(task.key, FAILED, str(error) if expected else f"{type(error).__name__}: {error}")
     return Done(task.key, outcome.row["status"])
 
 

@@ -1,13 +1,13 @@
-"""Whether the queue of a run grows without bound: more work comes than the cluster does, and averages mean nothing.
+"""Detect a queue that grows without bound, so that averages are meaningless.
 
-Jobs that come in one by one and are not done yet pile up at a steady pace in an overloaded cluster, while in one that
-keeps up their number levels off and only wanders, by some multiple of the root of the number of arrivals. So a run is
-saturated when at least 256 jobs have come and, with n of a arrivals still there,
+In an overloaded cluster the number of unfinished jobs grows at a constant rate; otherwise it levels off and fluctuates
+by a multiple of the square root of the number of arrivals. A run is saturated if at least 256 jobs have arrived and,
+with n of a arrivals unfinished,
 
-- n > 4 GPUs + 4 sqrt(a): more than any wandering would explain, and
-- over the last half of the arrivals n has grown by at least a quarter of itself (half would be a steady pace).
+- n > 4 GPUs + 4 sqrt(a), which fluctuation does not explain, and
+- n grew by at least n/4 over the last half of the arrivals (n/2 would be constant growth).
 
-Only counts of jobs are looked at, never a clock, so that the same run ends at the same moment everywhere.
+Only counts of jobs matter, not time, so the same run stops at the same point everywhere.
 """
 
 from __future__ import annotations
@@ -15,39 +15,41 @@ from __future__ import annotations
 import math
 
 from levada.errors import LevadaError
-from levada.sim.run import Progress
+from levada.sim.run import RunProgress
 
-#: Nobody is judged before so many arrivals, and then after every so many.
+#: Arrivals before the first check, and between two checks.
 FIRST, EVERY = 256, 32
-#: Jobs per GPU, and multiples of the root of the arrivals, that a queue may have.
-PER_GPU, WANDERING = 4, 4
-#: What the queue has gained over the last half of the arrivals, as a part of it.
+#: Allowed queue: jobs per GPU, and multiples of the square root of the arrivals.
+PER_GPU, FLUCTUATION = 4, 4
+#: Growth of the queue over the last half of the arrivals, as a fraction of it.
 GROWTH = 0.25
 
 
 class Saturated(LevadaError):
     """The run was stopped because its queue grows without bound."""
 
-    def __init__(self, progress: Progress) -> None:
-        waiting = progress.arrived - progress.ended
-        super().__init__(f"after {progress.arrived} arrivals {waiting} jobs are there, and more and more")
+    def __init__(self, progress: RunProgress) -> None:
+        unfinished = progress.arrived - progress.ended
+        super().__init__(
+            f"after {progress.arrived} arrivals {unfinished} jobs are unfinished, and the queue keeps growing"
+        )
         self.progress = progress
 
 
-class Judge:
-    """Looks at the progress of a run, and raises Saturated."""
+class SaturationCheck:
+    """Observes the progress of a run and raises Saturated."""
 
     def __init__(self, gpus: int) -> None:
         self._gpus = gpus
-        #: Jobs that were there when each had come.
-        self._there: list[int] = []
+        #: Unfinished jobs at each arrival.
+        self._unfinished: list[int] = []
         self._next = FIRST
 
-    def __call__(self, progress: Progress) -> bool:
-        """Never asks the run to stop in another way."""
-        new = progress.arrived - len(self._there)
+    def __call__(self, progress: RunProgress) -> bool:
+        """Raise Saturated if the run is saturated; else return False: do not stop."""
+        new = progress.arrived - len(self._unfinished)
         if new > 0:
-            self._there += [progress.arrived - progress.ended] * new
+            self._unfinished += [progress.arrived - progress.ended] * new
             if progress.arrived >= self._next:
                 self._next = progress.arrived + EVERY
                 if self.is_saturated():
@@ -55,8 +57,8 @@ class Judge:
         return False
 
     def is_saturated(self) -> bool:
-        """What the numbers so far say."""
-        came, there = len(self._there), self._there[-1]
-        if there <= PER_GPU * self._gpus + WANDERING * math.sqrt(came):
+        """Return whether the queue grows without bound."""
+        arrived, unfinished = len(self._unfinished), self._unfinished[-1]
+        if unfinished <= PER_GPU * self._gpus + FLUCTUATION * math.sqrt(arrived):
             return False
-        return there - self._there[came // 2] >= GROWTH * there
+        return unfinished - self._unfinished[arrived // 2] >= GROWTH * unfinished

@@ -1,6 +1,6 @@
-"""Traces: jobs of the past, ours and others', as columns; readers and writers of their formats.
+"""Traces: recorded jobs as columns, with readers and writers of several formats.
 
-`read` sees from a file's content what it is and reports all its faults at once; `write` goes by the name's ending.
+`read` detects the format from the content and reports all faults at once; `write` chooses it by the file's suffix.
 """
 
 from levada.sim.traces.describe import Description, as_text, describe

@@ -1,4 +1,4 @@
-"""Traces that name days: times on a calendar to seconds of a trace, and back."""
+"""Convert calendar times to seconds of a trace, and back."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import numpy as np
 
 from levada.core.types import Floats
 
-#: When a trace begins that is written in a format with days; a Saturday.
+#: Start of a trace that is written in a format with calendar times; a Saturday.
 FIRST_DAY = datetime(2000, 1, 1)
 
 
-def moment(text: str) -> datetime:
-    """The time that *text* names, `2017-10-03 08:15:00` or with a T; raises ValueError."""
-    # Slurm and Philly write local times. Where an offset is given, it is dropped: all lines of a trace share it.
+def parse_time(text: str) -> datetime:
+    """Parse `2017-10-03 08:15:00`, or the same with a T; raises ValueError."""
+    # Slurm and Philly write local times. An offset is dropped, because all lines of a trace share it.
     return datetime.fromisoformat(text).replace(tzinfo=None)
 
 
-def seconds(moments: Sequence[datetime]) -> Floats:
-    """Seconds from the earliest of them."""
-    first = min(moments, default=FIRST_DAY)
-    return np.array([(each - first).total_seconds() for each in moments], np.float64)
+def to_seconds(times: Sequence[datetime]) -> Floats:
+    """Return seconds since the earliest of *times*."""
+    first = min(times, default=FIRST_DAY)
+    return np.array([(time - first).total_seconds() for time in times], np.float64)
 
 
-def moments(arrival_s: Floats) -> list[datetime]:
-    """Times on the calendar, to the second."""
-    return [FIRST_DAY + timedelta(seconds=round(each)) for each in arrival_s.tolist()]
+def to_times(arrival_s: Floats) -> list[datetime]:
+    """Return calendar times, rounded to seconds."""
+    return [FIRST_DAY + timedelta(seconds=round(arrival)) for arrival in arrival_s.tolist()]

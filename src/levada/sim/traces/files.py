@@ -1,4 +1,4 @@
-"""Traces in files: which format a file has is seen from its content, and told by its name when it is written."""
+"""Trace files: format detected from content, chosen by suffix when writing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 from levada.errors import BadInput, did_you_mean
 from levada.jobfile.read import read_bytes
 from levada.sim.traces import gavel, philly, pollux, slurm, table
-from levada.sim.traces.sheet import rows_of, text_of
+from levada.sim.traces.sheet import data_lines, decode_text
 from levada.sim.traces.trace import Trace
 
-#: How a trace is written, by format.
+#: Renderers by format.
 WRITERS: Mapping[str, Callable[[Trace], str | bytes]] = {
     "csv": table.render,
     "parquet": table.render_parquet,
@@ -28,19 +28,19 @@ WRITERS: Mapping[str, Callable[[Trace], str | bytes]] = {
 
 _SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".trace": "gavel", ".tsv": "gavel-jobs"}
 
-#: Some millions of jobs; a device such as /dev/zero never ends by itself.
+#: Some millions of jobs; the limit also stops at a device such as /dev/zero.
 _MOST_BYTES = 512 * 2**20
-#: The folder that holds other people's traces, with `gavel/` in it.
+#: Environment variable: a folder with published traces, which contains `gavel/`.
 PEER_DATA = "LEVADA_PEER_DATA"
 
 
 def read(name: str | Path) -> Trace:
-    """The trace in a file; raises BadInput with every fault in it. See `find` for names that are no path."""
+    """Read a trace; raises BadInput with all faults. `find` resolves *name*."""
     return parse(read_bytes(str(find(name)), most=_MOST_BYTES), str(name))
 
 
 def find(name: str | Path) -> Path:
-    """The file that *name* means: a path, or else one under `gavel/` in the folder that LEVADA_PEER_DATA names."""
+    """Resolve *name*: a path, or a file below LEVADA_PEER_DATA/gavel or LEVADA_PEER_DATA."""
     path = Path(name)
     folder = os.environ.get(PEER_DATA, "")
     if folder and not path.is_absolute() and not path.exists():
@@ -51,26 +51,26 @@ def find(name: str | Path) -> Path:
 
 
 def parse(data: bytes, file: str) -> Trace:
-    """The trace in *data*, the content of *file*; raises BadInput."""
+    """Parse *data*, the content of *file*; raises BadInput."""
     if data[:2] == b"\x1f\x8b":
         try:
             data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(_MOST_BYTES + 1)
         except (OSError, EOFError, zlib.error) as error:
-            raise BadInput.one(f"{file}: cannot be unpacked: {error}") from None
+            raise BadInput.one(f"{file}: cannot be decompressed: {error}") from None
         if len(data) > _MOST_BYTES:
-            raise BadInput.one(f"{file}: unpacked it is larger than {_MOST_BYTES >> 20} MiB; split it")
-    trace = table.parse_parquet(file, data) if data[:4] == b"PAR1" else _parse_text(file, text_of(data, file))
+            raise BadInput.one(f"{file}: is larger than {_MOST_BYTES >> 20} MiB after decompression; split it")
+    trace = table.parse_parquet(file, data) if data[:4] == b"PAR1" else _parse_text(file, decode_text(data, file))
     if not len(trace):
-        raise BadInput.one(f"{file}: holds no jobs")
+        raise BadInput.one(f"{file}: contains no jobs")
     return trace
 
 
 def write(trace: Trace, name: str | Path, format: str | None = None) -> None:
-    """Writes *trace*; without *format* the name's ending tells it. Raises BadInput, and leaves no half a file."""
+    """Write *trace*; without *format* the suffix of *name* decides. Raises BadInput."""
     path = Path(name)
     chosen = format or _SUFFIXES.get(path.suffix)
     if chosen is None:
-        raise BadInput.one(f"{name}: the ending {path.suffix!r} tells no format; formats: {', '.join(WRITERS)}")
+        raise BadInput.one(f"{name}: unknown suffix {path.suffix!r}; choose a format: {', '.join(WRITERS)}")
     content = render(trace, chosen)
     try:
         path.write_bytes(content)
@@ -79,17 +79,17 @@ def write(trace: Trace, name: str | Path, format: str | None = None) -> None:
 
 
 def render(trace: Trace, format: str) -> bytes:
-    """*trace* as a file of this format; raises BadInput."""
+    """Render *trace* in this format; raises BadInput."""
     if format not in WRITERS:
-        raise BadInput.one(f"unknown format {format!r}{did_you_mean(format, WRITERS)}; formats: {', '.join(WRITERS)}")
+        raise BadInput.one(f"unknown format {format!r}; formats: {', '.join(WRITERS)}{did_you_mean(format, WRITERS)}")
     content = WRITERS[format](trace)
     return content.encode() if isinstance(content, str) else content
 
 
 def _parse_text(file: str, text: str) -> Trace:
-    first = next((line for _, line in rows_of(text)), "")
+    first = next((line for _, line in data_lines(text)), "")
     if not first:
-        raise BadInput.one(f"{file}: {'holds no jobs' if text.strip() else 'is empty'}")
+        raise BadInput.one(f"{file}: {'contains no jobs' if text.strip() else 'is empty'}")
     if "\t" in first:
         layout = gavel.detect(file, text)
         return gavel.parse(layout, file, text)
@@ -103,4 +103,4 @@ def _parse_text(file: str, text: str) -> Trace:
     if {"timestamp", "num_gpus"} <= names:
         return philly.parse(file, text)
     known = "Gavel, Shockwave, Pollux or Sia, Philly, sacct --parsable2, Levada's CSV or parquet"
-    raise BadInput.one(f"{file}: is no trace that is known ({known}); it begins with {first.strip()[:60]!r}")
+    raise BadInput.one(f"{file}: unknown trace format (known: {known}); it begins with {first.strip()[:60]!r}")

@@ -1,7 +1,7 @@
-"""Traces of lines with tabs: Gavel's own, its older one, its generated jobs, and Shockwave's.
+"""Tab-separated traces: Gavel's formats, and Shockwave's.
 
-They differ in which columns they have and in what order; a layout says both. In Gavel's a negative SLO is none, in the
-lists of generated jobs it is `None`; steps are whole numbers but in those lists.
+Gavel's are its traces, its older format, and its lists of generated jobs. A layout states the columns and their order.
+No SLO is a negative number, in lists of generated jobs `None`; steps are whole numbers except in those lists.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import numpy as np
 
 from levada.core.types import Floats
 from levada.errors import BadInput
-from levada.sim.traces.sheet import Sheet, number, rows_of
+from levada.sim.traces.sheet import Sheet, data_lines, format_number
 from levada.sim.traces.trace import Trace
 
 
-class Layout(msgspec.Struct, frozen=True):
-    """The columns of a format: the name in the format, and the column of a trace."""
+class LineLayout(msgspec.Struct, frozen=True):
+    """The columns of a format: name in the format, and column of `Trace`."""
 
     format: str
     columns: Mapping[str, str]
-    #: A first line with the names.
+    #: The first line names the columns.
     header: bool = False
 
     def column(self, of: str) -> str:
-        """What the format calls a column of a trace; empty if it has none."""
+        """Return the format's name of a column of `Trace`; "" if it has none."""
         return next((name for name, column in self.columns.items() if column == of), "")
 
 
@@ -41,9 +41,9 @@ _START = {
     "scale_factor": "scale",
 }
 
-GAVEL = Layout("gavel", {**_START, "priority_weight": "weight", "SLO": "slo", "arrival_time": "arrival_s"})
-#: Before Gavel knew weights and SLOs: its `msr` traces.
-GAVEL_OLD = Layout(
+GAVEL = LineLayout("gavel", {**_START, "priority_weight": "weight", "SLO": "slo", "arrival_time": "arrival_s"})
+#: Without weights and SLOs: Gavel's `msr` traces.
+GAVEL_OLD = LineLayout(
     "gavel-old",
     {
         "job_type": "workload",
@@ -55,7 +55,7 @@ GAVEL_OLD = Layout(
         "scale_factor": "scale",
     },
 )
-GAVEL_JOBS = Layout(
+GAVEL_JOBS = LineLayout(
     "gavel-jobs",
     {
         "job_type": "workload",
@@ -68,7 +68,7 @@ GAVEL_JOBS = Layout(
     },
     header=True,
 )
-SHOCKWAVE = Layout(
+SHOCKWAVE = LineLayout(
     "shockwave",
     {
         **_START,
@@ -84,13 +84,13 @@ LAYOUTS = (GAVEL, GAVEL_OLD, GAVEL_JOBS, SHOCKWAVE)
 _TEXTS = ("command", "working_directory", "steps_argument", "mode")
 
 
-def detect(file: str, text: str) -> Layout:
-    """Which layout most lines have; raises BadInput where none has it."""
-    lines = [line.split("\t") for _, line in rows_of(text)]
+def detect(file: str, text: str) -> LineLayout:
+    """Return the layout of most lines; raises BadInput if no line fits one."""
+    lines = [line.split("\t") for _, line in data_lines(text)]
     known = Counter(len(cells) for cells in lines if len(cells) in (7, 10, 12))
     if not known:
         widths = "Gavel's have 10 (older ones and lists of generated jobs 7), Shockwave's 12"
-        raise BadInput.one(f"{file}: no line has as many columns as a trace with tabs: {widths}")
+        raise BadInput.one(f"{file}: no line has the columns of a tab-separated trace: {widths}")
     width = known.most_common(1)[0][0]
     if width != 7:
         return GAVEL if width == 10 else SHOCKWAVE
@@ -99,10 +99,10 @@ def detect(file: str, text: str) -> Layout:
     return GAVEL_JOBS if _is_number(second) else GAVEL_OLD
 
 
-def parse(layout: Layout, file: str, text: str) -> Trace:
-    """The trace in *text*; raises BadInput with all faults."""
+def parse(layout: LineLayout, file: str, text: str) -> Trace:
+    """Parse *text*; raises BadInput with all faults."""
     sheet = Sheet(file, tuple(layout.columns))
-    for line, content in rows_of(text):
+    for line, content in data_lines(text):
         sheet.add(line, content.split("\t"))
 
     def floats(column: str, otherwise: float) -> Floats:
@@ -124,23 +124,23 @@ def parse(layout: Layout, file: str, text: str) -> Trace:
         steps=sheet.floats(steps) if layout is GAVEL_JOBS else sheet.parsed(steps, _whole, np.nan, "a whole number"),
         duration_s=floats("duration_s", np.nan),
         weight=floats("weight", 1.0),
-        # A negative one is none.
+        # A negative number means none.
         slo=np.where(slo < 0, np.nan, slo),
         texts=texts,
     )
     return sheet.checked(trace, {column: name for name, column in layout.columns.items()})
 
 
-def render(layout: Layout, trace: Trace) -> str:
-    """The lines of *trace* in that layout; raises BadInput where a job lacks what the format demands."""
-    demanded = [name for name in ("steps", "duration_s") if layout.column(name)]
-    for name in demanded:
+def render(layout: LineLayout, trace: Trace) -> str:
+    """Render *trace* in this layout; raises BadInput if a job lacks a required value."""
+    required = [name for name in ("steps", "duration_s") if layout.column(name)]
+    for name in required:
         unknown = np.isnan(getattr(trace, name)).nonzero()[0]
         if unknown.size:
             raise BadInput.one(f"job {unknown[0]} has no {name}, which a {layout.format} trace needs")
-    for place, name in enumerate(trace.workload):
+    for row, name in enumerate(trace.workload):
         if name.startswith("#"):
-            raise BadInput.one(f"job {place}: the line of a workload that begins with # would be skipped by readers")
+            raise BadInput.one(f"job {row}: workload {name!r} begins with #, so readers would skip the line")
     cells = {column: _cells(layout, trace, column) for column in layout.columns.values()}
     lines = ["\t".join(row) for row in zip(*cells.values(), strict=True)]
     if layout.header:
@@ -148,7 +148,7 @@ def render(layout: Layout, trace: Trace) -> str:
     return "".join(line + "\n" for line in lines)
 
 
-def _cells(layout: Layout, trace: Trace, column: str) -> list[str]:
+def _cells(layout: LineLayout, trace: Trace, column: str) -> list[str]:
     exact = layout is GAVEL_JOBS
     match column:
         case "workload":
@@ -156,11 +156,11 @@ def _cells(layout: Layout, trace: Trace, column: str) -> list[str]:
         case "scale":
             return list(map(str, trace.scale.tolist()))
         case "steps" if not exact:
-            # As Gavel writes what it generated: without the fraction, and never nothing.
+            # Like Gavel: without the fraction, at least 1.
             return [str(max(int(steps), 1)) for steps in trace.steps.tolist()]
         case "slo":
             none = "None" if exact else "-1.000000"
-            return [none if np.isnan(slo) else number(slo) for slo in trace.slo.tolist()]
+            return [none if np.isnan(slo) else format_number(slo) for slo in trace.slo.tolist()]
         case "needs_data_dir":
             return [flag or "0" for flag in trace.text(column)]
         case "mode":
@@ -169,11 +169,11 @@ def _cells(layout: Layout, trace: Trace, column: str) -> list[str]:
             return [_one_cell(text) for text in trace.text(column)]
         case _:
             values: list[float] = getattr(trace, column).tolist()
-            return [repr(value) if exact else number(value) for value in values]
+            return [repr(value) if exact else format_number(value) for value in values]
 
 
 def _one_cell(text: str) -> str:
-    """*text* without what would end a cell or a line."""
+    """Return *text* with tabs and line breaks replaced by spaces."""
     return " ".join(text.split()) if any(character in text for character in "\t\n\r") else text
 
 
@@ -189,7 +189,7 @@ def _whole(cell: str) -> float:
     value = float(cell)
     if not value.is_integer():
         raise ValueError
-    int(cell)  # neither 1e3 nor 1.0, which Gavel would not read
+    int(cell)  # rejects 1e3 and 1.0, which Gavel cannot read
     return value
 
 

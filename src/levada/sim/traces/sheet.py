@@ -1,7 +1,7 @@
-"""Rows of text on their way to a trace: each value knows the line and the column it came from.
+"""Rows of text that become a trace; each cell knows its line and column.
 
-Every reader fills a sheet, asks it for columns of numbers and hands both to `checked`. So all formats report their
-faults in one way: all of them at once, in the order of the file, each with file, line and column.
+Every reader fills a sheet, reads columns of numbers from it, and passes the trace to `checked`. Thus all formats report
+their faults alike: all at once, in the order of the file, with file, line and column.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from levada.core.types import Floats, Ints
 from levada.errors import BadInput, Fault
 from levada.sim.traces.trace import Trace, check
 
-#: More faults than a person mends in one go are not shown.
+#: At most this many faults are reported.
 MOST_FAULTS = 20
 
 
 class Sheet:
-    """The table of one file."""
+    """The table of one file, and its faults."""
 
     def __init__(self, file: str, names: Sequence[str]) -> None:
         self.file, self.names = file, tuple(names)
@@ -30,30 +30,30 @@ class Sheet:
         self.lines: list[int] = []
         self._rows: list[Sequence[str]] = []
         self._columns: dict[str, tuple[str, ...]] = {}
-        self._faults: list[tuple[int, int, str]] = []  # line, column or -1 for the whole line, sentence
+        self._faults: list[tuple[int, int, str]] = []  # line, column (-1: the whole line), text
         self._bad: set[tuple[int, str]] = set()  # line, column
 
     def add(self, line: int, cells: Sequence[str]) -> None:
-        """Takes a row; one that has not as many cells as there are names is a fault."""
+        """Add a row; a row with a wrong number of cells is a fault."""
         if len(cells) == len(self.names):
             self.lines.append(line)
             self._rows.append(cells)
         else:
-            self.blame(line, "", f"has {len(cells)} columns instead of {len(self.names)}")
+            self.add_fault(line, "", f"has {len(cells)} columns instead of {len(self.names)}")
 
-    def keep(self, rows: Iterable[int]) -> None:
-        """Forgets all rows but these, and has them in this order."""
-        places = list(rows)
-        self.lines = [self.lines[place] for place in places]
-        self._rows = [self._rows[place] for place in places]
+    def select(self, rows: Iterable[int]) -> None:
+        """Reduce the sheet to these rows, in this order."""
+        selected = list(rows)
+        self.lines = [self.lines[row] for row in selected]
+        self._rows = [self._rows[row] for row in selected]
         self._columns = {}
 
-    def blame(self, line: int, column: str, text: str) -> None:
-        """Notes a fault; *column* is empty where the whole line is meant."""
+    def add_fault(self, line: int, column: str, text: str) -> None:
+        """Add a fault; *column* is "" for the whole line."""
         self._faults.append((line, self.names.index(column) if column else -1, text))
 
     def text(self, name: str) -> tuple[str, ...]:
-        """A column as it stands; empty texts where the sheet has no such column."""
+        """Return a column as text; empty texts if the sheet has no such column."""
         if name not in self.names:
             return ("",) * len(self.lines)
         if not self._columns:
@@ -62,7 +62,7 @@ class Sheet:
         return self._columns[name]
 
     def floats(self, name: str, *, unknown: Collection[str] = ()) -> Floats:
-        """A column of finite numbers; `nan` for the texts that mean *unknown*."""
+        """Return a column of finite numbers; nan for the texts in *unknown*."""
 
         def parse(cell: str) -> float:
             if cell in unknown:
@@ -75,11 +75,11 @@ class Sheet:
         return np.array(self.parsed(name, parse, nan, "a number"), np.float64)
 
     def ints(self, name: str) -> Ints:
-        """A column of whole numbers."""
+        """Return a column of whole numbers."""
         return np.array(self.parsed(name, _whole, 1, "a whole number"), np.int64)
 
-    def parsed(self, name: str, parse: Callable[[str], Any], otherwise: Any, what: str) -> list[Any]:
-        """A column as *parse* reads it; where it raises ValueError, *otherwise*, and a fault: `must be` *what*."""
+    def parsed(self, name: str, parse: Callable[[str], Any], default: Any, expected: str) -> list[Any]:
+        """Return a column converted by *parse*; a ValueError gives *default* and the fault "must be *expected*"."""
         cells = self.text(name)
         try:
             return list(map(parse, cells))
@@ -91,27 +91,27 @@ class Sheet:
             try:
                 values.append(parse(cell))
             except ValueError:
-                values.append(otherwise)
+                values.append(default)
                 self._bad.add((self.lines[row], name))
                 if faults < MOST_FAULTS:
-                    self.blame(self.lines[row], name, f"must be {what}, not {_shown(cell)}")
+                    self.add_fault(self.lines[row], name, f"must be {expected}, not {_quoted(cell)}")
                 faults += 1
         return values
 
     def checked(self, trace: Trace, columns: Mapping[str, str]) -> Trace:
-        """*trace*, if nothing is wrong with it; raises BadInput. *columns*: names in the file, by column of a trace."""
+        """Return *trace* if it is valid; raises BadInput. *columns*: names in the file by column of `Trace`."""
         for row, column, text in check(trace, MOST_FAULTS):
             name = columns.get(column, "")
             if (self.lines[row], name) not in self._bad:
-                shown = f", not {_shown(self.text(name)[row])}" if name else ""
-                self.blame(self.lines[row], name, (text if name else f"{column} {text}") + shown)
+                shown = f", not {_quoted(self.text(name)[row])}" if name else ""
+                self.add_fault(self.lines[row], name, (text if name else f"{column} {text}") + shown)
         self.verify()
         return trace
 
     def verify(self) -> None:
-        """Raises BadInput if any fault was noted."""
+        """Raise BadInput if there are faults."""
         if self._faults:
-            raise BadInput(self._fault(*each) for each in sorted(set(self._faults))[:MOST_FAULTS])
+            raise BadInput(self._fault(*fault) for fault in sorted(set(self._faults))[:MOST_FAULTS])
 
     def _fault(self, line: int, column: int, text: str) -> Fault:
         where = f"{self.file}:{line}"
@@ -125,15 +125,15 @@ def _whole(cell: str) -> int:
     return value
 
 
-def _shown(cell: str) -> str:
-    """*cell* in quotes, on one line and not for ever."""
+def _quoted(cell: str) -> str:
+    """Return *cell* in quotes, on one line, cut after 40 characters."""
     return repr(cell if len(cell) <= 40 else cell[:37] + "...")
 
 
-def sheet_of(file: str, text: str, delimiter: str = ",", *, quotes: bool = True) -> Sheet:
-    """The sheet of a text whose first line names the columns; raises BadInput where it has no such line."""
+def parse_sheet(file: str, text: str, delimiter: str = ",", *, quotes: bool = True) -> Sheet:
+    """Parse a text whose first line names the columns; raises BadInput if it is empty."""
     lines = text.split("\n")
-    # csv wants to see where a line ends, for a quoted cell may hold one.
+    # csv needs the line ends, because a quoted cell may contain some.
     reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, quoting=0 if quotes else 3)
     sheet: Sheet | None = None
     try:
@@ -146,9 +146,9 @@ def sheet_of(file: str, text: str, delimiter: str = ",", *, quotes: bool = True)
             if cells[0].startswith("#"):
                 continue
             names = [name.strip() for name in cells]
-            twice = [name for place, name in enumerate(names) if name in names[:place]]
-            if twice:
-                raise BadInput.one(f"{file}:{reader.line_num}: column {twice[0]!r} is given twice")
+            duplicates = [name for index, name in enumerate(names) if name in names[:index]]
+            if duplicates:
+                raise BadInput.one(f"{file}:{reader.line_num}: duplicate column {duplicates[0]!r}")
             sheet = Sheet(file, names)
     except csv.Error as error:
         raise BadInput.one(f"{file}:{reader.line_num}: {error}") from None
@@ -157,29 +157,29 @@ def sheet_of(file: str, text: str, delimiter: str = ",", *, quotes: bool = True)
     return sheet
 
 
-def demand(sheet: Sheet, *names: str) -> None:
-    """Raises BadInput where one of these columns is missing."""
+def require(sheet: Sheet, *names: str) -> None:
+    """Raise BadInput if one of these columns is missing."""
     missing = [name for name in names if name not in sheet.names]
     if missing:
         raise BadInput.one(f"{sheet.file}: has no column {', '.join(missing)}")
 
 
-def rows_of(text: str) -> Iterator[tuple[int, str]]:
-    """The lines of *text* with their numbers; neither empty ones nor those that begin with `#`."""
+def data_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of *text* with their numbers, without empty lines and lines that begin with `#`."""
     for line, content in enumerate(text.split("\n"), 1):
         if content.strip() and not content.startswith("#"):
             yield line, content.removesuffix("\r")
 
 
-def text_of(data: bytes, file: str) -> str:
-    """The text of a file; raises BadInput where it is not UTF-8."""
+def decode_text(data: bytes, file: str) -> str:
+    """Decode the content of *file*; raises BadInput if it is not UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadInput.one(f"{file}: not UTF-8 at byte {error.start}") from None
 
 
-def number(value: float) -> str:
-    """*value* in the fewest digits that give it back, without a trailing `.0`."""
+def format_number(value: float) -> str:
+    """Format *value* with the fewest digits that restore it exactly, without a trailing `.0`."""
     text = repr(float(value))
     return text.removesuffix(".0")

@@ -1,7 +1,7 @@
-"""Levada's own traces, CSV or parquet: a column for each of `Trace`, and any others as text.
+"""Levada's traces in CSV or parquet: columns of `Trace`, others as text.
 
-Only `arrival_s` has to be there. An empty cell (null in parquet) is unknown or none; GPU types are joined by `;`.
-What is written comes back as it was, to the last bit.
+Only `arrival_s` is required. An empty cell (null in parquet) means unknown or none; GPU types are joined by `;`. A
+round trip restores every bit.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from levada.errors import BadInput, LevadaError
-from levada.sim.traces.sheet import Sheet, demand, number, sheet_of
+from levada.errors import BadInput, MissingExtra
+from levada.sim.traces.sheet import Sheet, format_number, parse_sheet, require
 from levada.sim.traces.trace import TEXTS, Trace
 
 FLOATS = ("arrival_s", "steps", "duration_s", "weight", "slo", "deadline_s")
 INTS = ("scale", "min_workers", "max_workers")
-NAMED = ("workload", "gpu_types")
 COLUMNS = (
     "arrival_s", "workload", "scale", "steps", "duration_s", "weight", "slo", "deadline_s", "min_workers",
     "max_workers", "gpu_types",
@@ -28,20 +27,20 @@ COLUMNS = (
 
 
 def parse(file: str, text: str) -> Trace:
-    """The trace in a CSV; raises BadInput with all faults."""
-    return _trace(sheet_of(file, text))
+    """Parse CSV; raises BadInput with all faults."""
+    return _trace(parse_sheet(file, text))
 
 
 def parse_parquet(file: str, data: bytes) -> Trace:
-    """The trace in a parquet file; raises BadInput with all faults. A row counts as a line, from 1."""
+    """Parse parquet; raises BadInput with all faults. Rows count as lines, from 1."""
     polars = _polars()
     if data[-4:] != b"PAR1" or len(data) < 12:
-        raise BadInput.one(f"{file}: is cut off: a parquet file ends as it begins")
+        raise BadInput.one(f"{file}: truncated parquet file")
     try:
         frame = polars.read_parquet(io.BytesIO(data))
         columns = [_cells(frame[name].to_list()) for name in frame.columns]
     except (polars.exceptions.PolarsError, polars.exceptions.PanicException) as error:
-        # Damaged pages make polars panic, which is no Exception to Python.
+        # Damaged pages make polars panic, which is not a PolarsError.
         raise BadInput.one(f"{file}: not parquet: {str(error).splitlines()[0]}") from None
     sheet = Sheet(file, frame.columns)
     for row, cells in enumerate(zip(*columns, strict=True), 1):
@@ -50,7 +49,7 @@ def parse_parquet(file: str, data: bytes) -> Trace:
 
 
 def render(trace: Trace) -> str:
-    """*trace* as a CSV; columns that say nothing are left out."""
+    """Render *trace* as CSV, without columns that contain no values."""
     columns = {name: _cells(values) for name, values in _columns(trace).items()}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -60,10 +59,10 @@ def render(trace: Trace) -> str:
 
 
 def render_parquet(trace: Trace) -> bytes:
-    """*trace* as a parquet file; columns that say nothing are left out."""
+    """Render *trace* as parquet, without columns that contain no values."""
     polars = _polars()
     frame = polars.DataFrame(
-        {name: [None if _empty(each) else each for each in v] for name, v in _columns(trace).items()}
+        {name: [None if _is_empty(value) else value for value in values] for name, values in _columns(trace).items()}
     )
     out = io.BytesIO()
     frame.write_parquet(out)
@@ -71,20 +70,20 @@ def render_parquet(trace: Trace) -> bytes:
 
 
 def _columns(trace: Trace) -> dict[str, list[Any]]:
-    """What has to be written: numbers as numbers, GPU types as one text."""
+    """Return the columns to write: numbers as numbers, GPU types as one text."""
     rigid = np.array_equal(trace.min_workers, trace.scale) and np.array_equal(trace.max_workers, trace.scale)
     columns: dict[str, list[Any]] = {}
     for name in COLUMNS:
         values = getattr(trace, name)
         cells = [";".join(types) for types in values] if name == "gpu_types" else list(np.asarray(values).tolist())
-        silent = rigid if name in ("min_workers", "max_workers") else all(map(_empty, cells))
-        if name == "arrival_s" or not silent:
+        redundant = rigid if name in ("min_workers", "max_workers") else all(map(_is_empty, cells))
+        if name == "arrival_s" or not redundant:
             columns[name] = cells
     return columns | {name: list(column) for name, column in trace.texts.items()}
 
 
 def _trace(sheet: Sheet) -> Trace:
-    demand(sheet, "arrival_s")
+    require(sheet, "arrival_s")
     known = (*COLUMNS, *TEXTS)
     for name in sheet.names:
         close = get_close_matches(name, known, n=1, cutoff=0.8)
@@ -109,11 +108,13 @@ def _trace(sheet: Sheet) -> Trace:
 
 
 def _cells(values: list[Any]) -> list[str]:
-    """Values of a column as text."""
-    return ["" if _empty(each) else number(each) if isinstance(each, float) else str(each) for each in values]
+    """Return the values of a column as text."""
+    return [
+        "" if _is_empty(value) else format_number(value) if isinstance(value, float) else str(value) for value in values
+    ]
 
 
-def _empty(value: Any) -> bool:
+def _is_empty(value: Any) -> bool:
     return value is None or value == "" or (isinstance(value, float) and isnan(value))
 
 
@@ -121,5 +122,5 @@ def _polars() -> Any:
     try:
         import polars
     except ImportError:
-        raise LevadaError("parquet needs polars: pip install 'levada[sim]', or use CSV") from None
+        raise MissingExtra("parquet", "sim") from None
     return polars

@@ -1,10 +1,10 @@
-"""A trace: the jobs of a simulation as columns, in the order of their arrival."""
+"""Traces: the jobs of a simulation as columns, in the order of arrival."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf, nan
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Required, TypeAlias, TypedDict, Unpack
 
 import msgspec
 import numpy as np
@@ -14,17 +14,34 @@ from levada.core.batch import JobBatch
 from levada.core.job import LARGEST_SIZE
 from levada.core.types import Bools, Floats, Ints
 
-#: Steps per second of a workload with so many GPUs, on the GPU that durations are meant for (Gavel's is the v100).
+#: Steps per second by workload and number of GPUs, on the GPU type that durations refer to (v100 for Gavel).
 Rate: TypeAlias = Callable[[str, int], float]
 
-#: Text that some formats have: what a job was called, whose it is, where it queued, and how Gavel would start it.
+#: Known text columns: name, owner and queue of a job, and how Gavel starts it.
 TEXTS = (
     "name", "user", "queue", "command", "working_directory", "steps_argument", "needs_data_dir", "mode", "batch_size",
 )  # fmt: skip
 
 
+class TraceColumns(TypedDict, total=False):
+    """Arguments of `Trace.of`."""
+
+    arrival_s: Required[ArrayLike]
+    workload: Sequence[str]
+    scale: ArrayLike
+    steps: ArrayLike
+    duration_s: ArrayLike
+    weight: ArrayLike
+    slo: ArrayLike
+    deadline_s: ArrayLike
+    min_workers: ArrayLike
+    max_workers: ArrayLike
+    gpu_types: Sequence[tuple[str, ...]]
+    texts: Mapping[str, Sequence[str]]
+
+
 class TraceJob(NamedTuple):
-    """One job, as a generator makes it; see `Trace` for what the fields mean."""
+    """One generated job; the fields are those of `Trace`."""
 
     arrival_s: float
     workload: str
@@ -36,50 +53,36 @@ class TraceJob(NamedTuple):
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Jobs by arrival; a job is named by its place, from "0" on. In columns of numbers `nan` means unknown or none."""
+    """Jobs by arrival; a job's id is its position, from "0". In columns of numbers nan means unknown or none."""
 
     #: Seconds from the start of the trace, never decreasing.
     arrival_s: Floats
-    #: What is trained, e.g. `ResNet-50 (batch size 64)`; the key of a throughput table. Empty where nobody knows.
+    #: Key of the throughput table, e.g. `ResNet-50 (batch size 64)`; "" if unknown.
     workload: tuple[str, ...]
-    #: GPUs that its user asked for, one for each worker.
+    #: Requested GPUs, one per worker.
     scale: Ints
-    #: The whole work.
+    #: Total work.
     steps: Floats
-    #: Seconds on the GPU that the trace was made for, at `scale`.
+    #: Seconds at `scale`, on the GPU type of the trace.
     duration_s: Floats
     #: Share for fair policies.
     weight: Floats
-    #: A deadline as a multiple of the duration, counted from arrival.
+    #: Deadline as a multiple of the duration, from arrival.
     slo: Floats
-    #: A deadline in seconds from the start of the trace; it comes before `slo`.
+    #: Deadline in seconds from the start of the trace; takes precedence over `slo`.
     deadline_s: Floats
-    #: The elastic range; both are `scale` for a rigid job.
+    #: Elastic range; both are `scale` for a rigid job.
     min_workers: Ints
     max_workers: Ints
-    #: Allowed GPU types, preferred first; empty means any.
+    #: Allowed GPU types, preferred first; empty: any.
     gpu_types: tuple[tuple[str, ...], ...]
-    #: Columns of text, by name: those of `TEXTS` and others that a file of ours had. A job without one has "".
+    #: Text columns by name: those of `TEXTS`, and others of a Levada file; "" if a job has no value.
     texts: Mapping[str, tuple[str, ...]]
 
     @staticmethod
-    def of(
-        *,
-        arrival_s: ArrayLike,
-        workload: Sequence[str] | None = None,
-        scale: ArrayLike = 1,
-        steps: ArrayLike = nan,
-        duration_s: ArrayLike = nan,
-        weight: ArrayLike = 1.0,
-        slo: ArrayLike = nan,
-        deadline_s: ArrayLike = nan,
-        min_workers: ArrayLike | None = None,
-        max_workers: ArrayLike | None = None,
-        gpu_types: Sequence[tuple[str, ...]] | None = None,
-        texts: Mapping[str, Sequence[str]] = {},
-    ) -> Trace:
-        """A trace of these columns; one number stands for all jobs, and what is absent has its default."""
-        arrivals = np.array(arrival_s, np.float64)
+    def of(**columns: Unpack[TraceColumns]) -> Trace:
+        """Create a trace; a single number applies to all jobs, and missing columns have their default."""
+        arrivals = np.array(columns["arrival_s"], np.float64)
         count = len(arrivals)
 
         def floats(column: ArrayLike) -> Floats:
@@ -88,25 +91,26 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         def ints(column: ArrayLike) -> Ints:
             return np.array(np.broadcast_to(np.asarray(column, np.int64), count))
 
-        sizes = ints(scale)
+        sizes = ints(columns.get("scale", 1))
+        texts = columns.get("texts", {})
         return Trace(
             arrival_s=arrivals,
-            workload=tuple(workload) if workload is not None else ("",) * count,
+            workload=tuple(columns.get("workload", ("",) * count)),
             scale=sizes,
-            steps=floats(steps),
-            duration_s=floats(duration_s),
-            weight=floats(weight),
-            slo=floats(slo),
-            deadline_s=floats(deadline_s),
-            min_workers=sizes if min_workers is None else ints(min_workers),
-            max_workers=sizes if max_workers is None else ints(max_workers),
-            gpu_types=tuple(gpu_types) if gpu_types is not None else ((),) * count,
+            steps=floats(columns.get("steps", nan)),
+            duration_s=floats(columns.get("duration_s", nan)),
+            weight=floats(columns.get("weight", 1.0)),
+            slo=floats(columns.get("slo", nan)),
+            deadline_s=floats(columns.get("deadline_s", nan)),
+            min_workers=ints(columns.get("min_workers", sizes)),
+            max_workers=ints(columns.get("max_workers", sizes)),
+            gpu_types=tuple(columns.get("gpu_types", ((),) * count)),
             texts={name: tuple(column) for name, column in texts.items() if any(column)},
         )
 
     @staticmethod
     def of_jobs(jobs: Iterable[TraceJob]) -> Trace:
-        """The columns of *jobs*."""
+        """Return the columns of *jobs*."""
         rows = list(jobs)
         columns = zip(*rows, strict=True) if rows else [()] * len(TraceJob._fields)
         named: dict[str, Any] = dict(zip(TraceJob._fields, columns, strict=True))
@@ -116,52 +120,52 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return len(self.arrival_s)
 
     def __eq__(self, other: object) -> bool:
-        """Whether every column is the same; unknown equals unknown."""
+        """Return whether all columns are equal; unknown equals unknown."""
         if not isinstance(other, Trace):
             return NotImplemented
         return all(_same(getattr(self, name), getattr(other, name)) for name in self.__struct_fields__)
 
-    # Columns can change, so a trace is no key; mypy wants a method here.
+    # Columns are mutable, so a trace cannot be a key; mypy expects a method.
     __hash__ = None  # type: ignore[assignment]
 
     @property
     def id(self) -> tuple[str, ...]:
-        """The names of the jobs: their places."""
+        """Ids of the jobs: their positions."""
         return tuple(map(str, range(len(self))))
 
     def text(self, name: str) -> tuple[str, ...]:
-        """A column of text; empty where the trace has none of that name."""
+        """Return a text column; empty texts if the trace does not have it."""
         return self.texts.get(name) or ("",) * len(self)
 
     def take(self, rows: Ints | Bools | slice) -> Trace:
-        """The trace of these rows only; jobs are named anew."""
-        places = np.arange(len(self))[rows].tolist()
+        """Return the trace of these rows; jobs get new ids."""
+        positions = np.arange(len(self))[rows].tolist()
 
         def pick(column: Any) -> Any:
-            return column[rows] if isinstance(column, np.ndarray) else tuple(column[place] for place in places)
+            return column[rows] if isinstance(column, np.ndarray) else tuple(column[position] for position in positions)
 
         columns = {name: pick(getattr(self, name)) for name in self.__struct_fields__ if name != "texts"}
         return Trace.of(texts={name: pick(column) for name, column in self.texts.items()}, **columns)
 
     def order(self) -> Ints:
-        """The rows by arrival; jobs that arrive together stay in their order."""
+        """Return the rows by arrival; a stable sort."""
         return np.argsort(self.arrival_s, kind="stable")
 
     def filled(self, rate: Rate) -> Trace:
-        """The trace with steps computed from durations and durations from steps, where one is unknown."""
+        """Compute unknown steps from durations, and unknown durations from steps."""
         rates = np.array([rate(*job) for job in zip(self.workload, self.scale.tolist(), strict=True)], np.float64)
         steps = np.where(np.isnan(self.steps), self.duration_s * rates, self.steps)
         with np.errstate(divide="ignore", invalid="ignore"):
-            lasts = np.where(np.isnan(self.duration_s) & (rates > 0), self.steps / rates, self.duration_s)
-        return msgspec.structs.replace(self, steps=steps, duration_s=lasts)
+            durations = np.where(np.isnan(self.duration_s) & (rates > 0), self.steps / rates, self.duration_s)
+        return msgspec.structs.replace(self, steps=steps, duration_s=durations)
 
     def deadlines(self) -> Floats:
-        """When each job should be done, in seconds from the start of the trace; `inf` where nobody said."""
+        """Return deadlines in seconds from the start of the trace; inf if there is none."""
         due = np.where(np.isnan(self.deadline_s), self.arrival_s + self.slo * self.duration_s, self.deadline_s)
         return np.where(np.isnan(due), inf, due)
 
     def jobs(self) -> JobBatch:
-        """The jobs as the engine takes them: a worker has one GPU, and the user is the entity."""
+        """Return the jobs for the engine: one GPU per worker, the user is the entity."""
         return JobBatch(
             id=self.id,
             columns={
@@ -181,7 +185,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class BadCell(NamedTuple):
-    """What is wrong with one value of a trace."""
+    """A fault of one value of a trace."""
 
     row: int
     column: str
@@ -189,7 +193,7 @@ class BadCell(NamedTuple):
 
 
 def check(trace: Trace, limit: int) -> list[BadCell]:
-    """The first *limit* values in each column that no job can have."""
+    """Return the first *limit* invalid values of each rule."""
     arrival, scale = trace.arrival_s, trace.scale
     earlier = np.zeros(len(trace), bool)
     earlier[1:] = arrival[1:] < arrival[:-1]
@@ -217,7 +221,7 @@ def check(trace: Trace, limit: int) -> list[BadCell]:
 
 
 def _outside(column: Floats, good: Bools) -> Bools:
-    """Where a number is known and neither *good* nor finite."""
+    """Return where a number is known and either not *good* or infinite."""
     return ~np.isnan(column) & ~(good & (column < inf))
 
 

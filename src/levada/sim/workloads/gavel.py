@@ -1,7 +1,8 @@
-"""Gavel's two job generators, bit for bit: each draws the same numbers from the same streams in the same order.
+"""Gavel's two job generators, bit for bit.
 
-`GavelJobs` is what its simulator draws from; `gavel_trace` what its `generate_trace.py` writes to a file. Their streams
-are Python's, seeded one after the other from one base seed.
+They draw the same numbers from the same random streams in the same order. `GavelJobs` is the generator of its
+simulator, `gavel_trace` that of its `generate_trace.py`. The streams are those of Python's `random`, with consecutive
+seeds from one base seed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from math import log, nan
 
 import numpy as np
 
-from levada.core.mersenne import Mersenne
+from levada.compat.gavel.mersenne import Mersenne
 from levada.sim.catalogue import templates
 from levada.sim.traces.trace import Rate, TraceJob
 
@@ -19,7 +20,7 @@ _TEMPLATES = templates()
 
 
 class GavelJobs:
-    """Jobs without end: durations of minutes to a week, log-uniform in two pieces, and Poisson arrivals from 0 on."""
+    """Endless jobs: durations of minutes to a week, log-uniform in two pieces, and Poisson arrivals from 0."""
 
     def __init__(
         self,
@@ -32,7 +33,7 @@ class GavelJobs:
         slos: bool = False,
         fixed_duration_s: float | None = None,
     ) -> None:
-        """*lam_s*: mean seconds between arrivals; 0: all at once. *rate* is of a v100."""
+        """*lam_s*: mean seconds between arrivals; 0: all at once. *rate*: on a v100."""
         self._jobs, self._gaps, self._slos = Mersenne(seed + 2), Mersenne(seed + 3), Mersenne(seed + 6)
         self._rate, self._lam_s, self._fixed_s = rate, lam_s, fixed_duration_s
         self._multi_gpu, self._priorities, self._with_slos = multi_gpu, priorities, slos
@@ -44,13 +45,13 @@ class GavelJobs:
             arrival_s += self.gap_s()
 
     def gap_s(self) -> float:
-        """The time to the next arrival."""
+        """Draw the time to the next arrival."""
         return -log(1.0 - self._gaps.random()) * self._lam_s if self._lam_s > 0 else 0.0
 
     def draw(self, arrival_s: float) -> TraceJob:
-        """The next job; it arrives at *arrival_s*."""
+        """Draw the next job, which arrives at *arrival_s*."""
         rng = self._jobs
-        # Drawn in any case: the draws that follow depend on it.
+        # Always drawn, because the following draws depend on it.
         scale = _scale(rng.uniform(0.0, 1.0))
         if not self._multi_gpu:
             scale = 1
@@ -85,7 +86,7 @@ def _slo(drawn: float) -> float:
 
 
 def durations_s(shortest_h: float = 1.0, longest_h: float = 4.0, number: int = 4) -> list[float]:
-    """The durations that `gavel_trace` chooses from: so many between two numbers of hours, evenly."""
+    """Return the durations for `gavel_trace`: *number* values, evenly spaced between two numbers of hours."""
     return [float(3600 * hours) for hours in np.linspace(shortest_h, longest_h, number)]
 
 
@@ -98,9 +99,9 @@ def gavel_trace(
     multi_gpu: bool = False,
     priorities: bool = False,
 ) -> Iterator[TraceJob]:
-    """Jobs without end, as `generate_trace.py` writes them: with whole steps, at whole seconds.
+    """Generate endless jobs like `generate_trace.py`: with whole steps, at whole seconds.
 
-    *lengths_s* are the durations to choose from, 1 to 4 hours unless given.
+    *lengths_s*: the durations to choose from; default: 1 to 4 hours.
     """
     jobs, gaps, lengths, scales = (Mersenne(seed + stream) for stream in range(4))
     choices = lengths_s or durations_s()

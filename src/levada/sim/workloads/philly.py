@@ -1,7 +1,8 @@
-"""Jobs like Philly's: mostly of one GPU, most short, a few that last for weeks, and the large ones longer.
+"""Jobs like Philly's: mostly small and short, a few that last weeks.
 
-The tables are our summary, in two digits, of the 33,192 jobs of an hour and more that Gavel's authors took from the
-public trace: how common each scale is, and durations at some quantiles. Between quantiles the logarithm is linear.
+Large jobs are longer. The tables summarize, in two digits, the 33,192 jobs of at least an hour that Gavel's authors
+took from the public trace: the frequency of each scale, and durations at some quantiles, interpolated linearly in the
+logarithm.
 """
 
 from __future__ import annotations
@@ -26,18 +27,20 @@ HOURS: Mapping[int, tuple[float, ...]] = {
 
 
 def philly(seed: int, rate: Rate, *, lam_s: float = 0.0, multi_gpu: bool = True) -> Iterator[TraceJob]:
-    """Jobs without end, Poisson arrivals from 0 on; without *multi_gpu* all have one GPU, and the durations of those.
+    """Generate endless jobs with Poisson arrivals from 0; without *multi_gpu* only single-GPU jobs.
 
-    *lam_s*: mean seconds between arrivals; 0: all at once. *rate* is of the GPU that durations are meant for.
+    *lam_s*: mean seconds between arrivals; 0: all at once. *rate*: on the GPU type that durations refer to.
     """
     rng = np.random.default_rng(seed)
-    kinds = {several: [each.name for each in templates() if each.distributed or not several] for several in (0, 1)}
+    names_by_multi = {
+        multi: [template.name for template in templates() if template.distributed or not multi] for multi in (0, 1)
+    }
     scales, shares = list(SCALES), np.cumsum(list(SCALES.values()))
     arrival_s = 0.0
     while True:
         scale = scales[int(np.searchsorted(shares, rng.random() * shares[-1], side="right"))] if multi_gpu else 1
         duration_s = float(np.exp(np.interp(rng.random(), QUANTILES, np.log(HOURS[scale])))) * 3600.0
-        names = kinds[scale > 1]
+        names = names_by_multi[scale > 1]
         workload = names[int(rng.integers(len(names)))]
         yield TraceJob(arrival_s, workload, scale, duration_s * rate(workload, scale), duration_s)
         arrival_s += float(rng.exponential()) * lam_s

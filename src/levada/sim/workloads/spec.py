@@ -1,4 +1,4 @@
-"""A workload of the user's own, as a small file: how jobs arrive, how long, how large and of what kind they are."""
+"""Workload files: arrivals, durations, sizes and workloads of generated jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Length = Annotated[Duration, Field(gt=0)]
 
 
 class Poisson(_Model):
-    """Arrivals that know nothing of each other; `daily` makes noon busier than midnight by that part."""
+    """Independent arrivals; `daily` is the relative amplitude of the rate between midnight and noon."""
 
     process: Literal["poisson"]
     rate: Above0 = Field(description="Jobs per hour.")
@@ -36,14 +36,14 @@ class Poisson(_Model):
 
 
 class Regular(_Model):
-    """One job after the other at even distances."""
+    """Jobs at equal intervals."""
 
     process: Literal["regular"]
     rate: Above0 = Field(description="Jobs per hour.")
 
 
 class Bursts(_Model):
-    """Groups of jobs that come together: geometric sizes, Poisson in between; `rate` counts jobs."""
+    """Groups of simultaneous jobs: geometric sizes, Poisson arrivals; `rate` counts jobs."""
 
     process: Literal["bursts"]
     rate: Above0 = Field(description="Jobs per hour.")
@@ -63,11 +63,11 @@ Arrivals: TypeAlias = Annotated[Poisson | Regular | Bursts | AtOnce, Field(discr
 
 
 class _Law(_Model):
-    share: Share = Field(default=1.0, description="Weight of this law among several.")
+    share: Share = Field(default=1.0, description="Weight of this distribution in the mix.")
 
 
 class Fixed(_Law):
-    """Always the same."""
+    """A constant duration."""
 
     law: Literal["fixed"]
     value: Length
@@ -85,19 +85,19 @@ class _Between(_Law):
 
 
 class Uniform(_Between):
-    """Any between two."""
+    """Uniform between `min` and `max`."""
 
     law: Literal["uniform"]
 
 
 class LogUniform(_Between):
-    """Any magnitude between two."""
+    """Uniform in the logarithm between `min` and `max`."""
 
     law: Literal["log-uniform"]
 
 
 class LogNormal(_Law):
-    """Most near the median, few far longer; `sigma` is of the natural logarithm."""
+    """Log-normal; `sigma` is the standard deviation of the natural logarithm."""
 
     law: Literal["log-normal"]
     median: Length
@@ -105,7 +105,7 @@ class LogNormal(_Law):
 
 
 class Exponential(_Law):
-    """Without memory."""
+    """Exponential with this mean."""
 
     law: Literal["exponential"]
     mean: Length
@@ -125,7 +125,7 @@ Laws: TypeAlias = Annotated[list[Law], Field(min_length=1), BeforeValidator(_as_
 
 
 def _number_keys(value: Any) -> Any:
-    """Keys as numbers: JSON can only write them as text."""
+    """Convert keys to numbers; JSON has only text keys."""
     if not isinstance(value, dict):
         return value
     return {_as_number(key): share for key, share in value.items()}
@@ -143,50 +143,51 @@ Scales: TypeAlias = Annotated[dict[Scale, Share], Field(min_length=1), BeforeVal
 Numbers: TypeAlias = Annotated[dict[Above0, Share], Field(min_length=1), BeforeValidator(_number_keys)]
 
 
-class Spec(_Model):
-    """A workload. A mix gives each value its share; shares need not add up to anything."""
+class WorkloadSpec(_Model):
+    """A workload. A mix maps values to shares, which need not add up to 1."""
 
     arrivals: Arrivals
-    duration: Laws = Field(description="A law, or several with shares.")
+    duration: Laws = Field(description="One distribution, or a weighted list.")
     scale: Scales = Field(default={1: 1.0}, description="GPUs.")
     workloads: Annotated[dict[Text, Share], Field(min_length=1)] | None = Field(
-        default=None, description="All of the catalogue alike unless given; several GPUs only for those that can."
+        default=None,
+        description="Default: all of the catalogue with equal shares; multi-GPU jobs only draw distributed ones.",
     )
     weight: Numbers = {1.0: 1.0}
-    slo: Numbers | None = Field(default=None, description="Deadlines as multiples of the duration; none unless given.")
+    slo: Numbers | None = Field(default=None, description="Deadlines as multiples of the duration; default: none.")
 
 
-def parse(text: str, file: str) -> Spec:
-    """The workload in a YAML or JSON text; raises BadInput with all faults."""
+def parse(text: str, file: str) -> WorkloadSpec:
+    """Parse a workload in YAML or JSON; raises BadInput with all faults."""
     documents = parse_documents(text)
     if len(documents) != 1 or not isinstance(documents[0], dict):
-        raise BadInput.one(f"{file}: must hold one mapping with arrivals and duration")
+        raise BadInput.one(f"{file}: must contain one mapping with arrivals and duration")
     try:
-        return Spec.model_validate(documents[0])
+        return WorkloadSpec.model_validate(documents[0])
     except ValidationError as error:
         details = error.errors(include_url=False)
-        bad = bad_input(error, Spec)
-        found = zip(bad.faults, details, strict=False)
-        faults = [Fault(_path(each.path), _text(detail) or each.text) for each, detail in found]
+        bad = bad_input(error, WorkloadSpec)
+        pairs = zip(bad.faults, details, strict=False)
+        faults = [Fault(_path(fault.path), _text(detail) or fault.text) for fault, detail in pairs]
         raise BadInput(faults, bad.more) from None
 
 
 def _path(path: str) -> str:
-    """*path* as the user wrote it: pydantic names the kind of a law or process in it, too."""
-    kinds = "|".join(get_args(each.model_fields[key].annotation)[0] for key, each in _KINDS)
+    """Return *path* without the name of the law or process, which pydantic inserts."""
+    kinds = "|".join(get_args(model.model_fields[key].annotation)[0] for key, model in _KINDS)
     return re.sub(rf"^(arrivals|duration\[\d+\])\.({kinds})(?=\.|$)", r"\1", path)
 
 
 def _text(detail: ErrorDetails) -> str:
-    """What to say about a law or process that does not exist or has no name; empty for other faults."""
+    """Return the message for an unknown or missing law or process; "" for other faults."""
     if not detail["type"].startswith("union_tag"):
         return ""
     key = str(detail["ctx"]["discriminator"]).strip("'")
-    known = [get_args(each.model_fields[key].annotation)[0] for of, each in _KINDS if of == key]
+    known = [get_args(model.model_fields[key].annotation)[0] for kind, model in _KINDS if kind == key]
     return f"{key} must be one of {', '.join(known)}"
 
 
 _KINDS: tuple[tuple[str, type[BaseModel]], ...] = (
-    *(("process", each) for each in (Poisson, Regular, Bursts, AtOnce)),
-    *(("law", each) for each in (Fixed, Uniform, LogUniform, LogNormal, Exponential)),
+    *(("process", model) for model in (Poisson, Regular, Bursts, AtOnce)),
+    *(("law", model) for model in (Fixed, Uniform, LogUniform, LogNormal, Exponential)),
 )

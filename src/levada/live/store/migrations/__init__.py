@@ -1,1 +1,1 @@
-"""The steps from one shape of the database to the next; alembic runs them."""
+"""Schema migrations, run by alembic."""

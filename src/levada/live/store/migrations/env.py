@@ -1,4 +1,4 @@
-"""What alembic runs: all steps that are missing, on the connection that it is given."""
+"""Alembic environment: runs missing migrations on the given connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs are known by their numbers: an id may come again when its first job is out of all lists."""
+"""Identify jobs by number: an id may return after its first job was removed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Kernels of the published mechanism and solver; rules: `levada.kernels`."""

@@ -1,0 +1,1 @@
+"""Voda's HTTP routes: its command line and scripts work with a Levada server."""

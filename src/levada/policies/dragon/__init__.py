@@ -1,0 +1,1 @@
+"""DRAGON: gangs with parameter servers, placed by node; serving pods come first."""
