@@ -45,8 +45,8 @@ testbed: $(STAMP) ## Build the Kubernetes test bed for the tests (about 15 minut
 	@$(BIN)/python -m tests.kubernetes.testbed.build
 
 # Each run has its own temporary directory, which is kept if a test fails. Without the test bed its tests are skipped.
-test: $(KERNELS) lint $(if $(filter true,$(CI)),testbed) ## Run lint, types, layers and all tests (about 10 minutes)
-	@echo "tests: about 5,000, 10 minutes"
+test: $(KERNELS) lint $(if $(filter true,$(CI)),testbed) ## Run lint, types, layers and all tests (about 30 minutes on two cores)
+	@echo "tests: about 8,000, 30 minutes on two cores"
 	@folder=$$(mktemp -d) && $(BIN)/python -m pytest -q -n auto --basetemp="$$folder/t" && rm -rf "$$folder"
 
 # NOT_UNIT lists files that `make check` skips: slow ones, and ones that start processes (which fails there).

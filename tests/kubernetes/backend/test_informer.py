@@ -128,6 +128,25 @@ def test_missing_kind_counts_as_empty_until_it_appears() -> None:
     scene.run(story)
 
 
+def test_lost_right_to_read_keeps_the_known_objects() -> None:
+    scene = InformerScene()
+
+    def forbidden(verb: str, resource: object) -> None:
+        raise ApiError(403, "pods is forbidden")
+
+    async def story() -> None:
+        scene.api.fault = forbidden
+        scene.api.break_watches(ApiError(0, "connection lost"))
+        await asyncio.sleep(200)
+        assert scene.names == ["a", "b"]
+        scene.api.fault = lambda _verb, _resource: None
+        scene.add("c")
+        await asyncio.sleep(100)
+        assert scene.names == ["a", "b", "c"]
+
+    scene.run(story)
+
+
 def test_outage_is_reported_and_ends() -> None:
     scene = InformerScene()
 

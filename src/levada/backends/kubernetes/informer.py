@@ -63,8 +63,10 @@ class Scope(msgspec.Struct, frozen=True):
     namespace: str = ""
     #: `labelSelector`, `fieldSelector`.
     params: Mapping[str, str] = {}
-    #: A server that does not know the kind, or does not let Levada read it, counts as having no objects.
+    #: A server that does not know the kind counts as having no objects.
     optional: bool = False
+    #: So does one that does not let Levada read it. Never for jobs: objects that vanish are cancelled jobs.
+    may_be_forbidden: bool = False
 
 
 EVERYTHING = Scope()
@@ -108,7 +110,8 @@ class Informer(Generic[T]):
                 await self._follow()
                 failures = 0
             except ApiError as error:
-                if self._scope.optional and error.code in (403, 404):
+                scope = self._scope
+                if (scope.optional and error.code == 404) or (scope.may_be_forbidden and error.code == 403):
                     self._is_missing(error)
                     await asyncio.sleep(_MISSING_S * random.uniform(0.75, 1.25))
                     continue
